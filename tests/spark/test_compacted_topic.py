@@ -21,7 +21,7 @@ def compacted(
     name = topic(configs={"segment.bytes": 8192})
     for i in range(ROUNDS):
         keys = [b"key-%d" % k for k in range(KEYS)]
-        producer.send_batch(name, {"key": keys, "value": [b"%d" % i] * KEYS}, partition=0).result(20)
+        producer.send_batch(name, {"key": keys, "value": [b"%d" % i] * KEYS}, partition=0).result(60)
     admin.alter_topic(name, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01})
     until(lambda: sparklog.read_table(broker.bootstrap_servers, name).num_rows < KEYS * ROUNDS // 2, "compaction")
     admin.alter_topic(name, {"min.compaction.lag.ms": 1 << 50})  # no more of it between the readers

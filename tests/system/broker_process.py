@@ -35,7 +35,7 @@ from sparklog.protocol.messages import (
 from sparklog.protocol.topic_messages import CreateTopicRequest, CreateTopicResponse
 from tests.benchmarks.broker_raw import RawClient
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def readable(descriptor: int | socket.socket, timeout_s: float) -> bool:

@@ -19,7 +19,7 @@ from selenium.webdriver.chrome.service import Service
 DRIVER, BROWSER = "chromedriver", "chromium"
 MISSING = "no browser: apt-get install chromium chromium-driver"
 SIZE = (1280, 900)
-STOP_S = 20
+STOP_S = 60
 
 
 def require_browser() -> tuple[str, str]:

@@ -20,7 +20,8 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from sparklog import Producer, TopicPartition
+from sparklog import Admin, Producer, TopicPartition
+from sparklog.client.local_cluster import start_cluster
 from tests.system.console_browser import console_process, open_browser, require_browser
 from tests.system.console_world import SCRIPT, TRIPS_SCHEMA, World, world
 
@@ -56,7 +57,30 @@ def main() -> int:
             _make_lag(filled)
             for name, (path, scheme, size) in PLACES.items():
                 _picture(chrome, url + path, scheme, size, PICTURES / f"{name}.png")
+        with open_browser(scratch / "second-profile", driver, browser) as chrome:
+            _picture_of_a_cluster(chrome)
     return 0
+
+
+def _picture_of_a_cluster(chrome: Chrome) -> None:
+    """Three brokers, one of which has been killed."""
+    with (
+        start_cluster(3) as cluster,
+        Admin(cluster.bootstrap_servers) as admin,
+        Producer(cluster.bootstrap_servers) as producer,
+    ):
+        for name, partitions in {"trips": 6, "payments": 3}.items():
+            admin.create_topic(name, partitions, configs={"min.insync.replicas": 2})
+            for partition in range(partitions):
+                for _ in range(1 + partition % 3):
+                    producer.send(name, b"x" * 300_000, partition=partition)
+        producer.flush()
+        with console_process(cluster.bootstrap_servers) as url:
+            cluster.brokers[2].kill()
+            until = time.monotonic() + WATCHED_S
+            while len(admin.describe_cluster().brokers) == 3 and time.monotonic() < until:
+                time.sleep(0.5)
+            _picture(chrome, url + "/", "light", (1280, 1180), PICTURES / "cluster.png")
 
 
 def _make_lag(filled: World) -> None:

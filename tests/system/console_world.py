@@ -54,7 +54,7 @@ def world(data_dir: Path) -> Iterator[World]:
         ):
             stuck.init_transactions()
             stuck.begin_transaction()
-            stuck.send("orders", b"not committed", partition=0).result(20)
+            stuck.send("orders", b"not committed", partition=0).result(60)
             member.subscribe(["events"])
             while not member.poll(1_000):
                 pass

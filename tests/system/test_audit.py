@@ -36,11 +36,11 @@ def test_who_did_what_from_where_and_how_it_ended(tmp_path: Path) -> None:
         operator.create_acls([write])
     sasl = secure.addresses["SASL"]
     with Producer(sasl, security=as_user(secure, "alice")) as producer:
-        assert producer.send("orders", b"1").result(20).offset == 0
+        assert producer.send("orders", b"1").result(60).offset == 0
     with Admin(sasl, security=as_user(secure, "alice")) as hers, pytest.raises(TopicAuthorizationFailedError):
         hers.delete_topic("orders")
     with Producer(sasl, security=as_user(secure, "mallory")) as producer, pytest.raises(TopicAuthorizationFailedError):
-        producer.send("orders", b"2").result(20)
+        producer.send("orders", b"2").result(60)
     with (
         pytest.raises(SaslAuthenticationFailedError),
         Admin(sasl, security=as_user(secure, "alice", "wrong")) as nobody,

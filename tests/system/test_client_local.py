@@ -25,7 +25,7 @@ def alive(pid: int) -> bool:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.02)

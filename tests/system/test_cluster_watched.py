@@ -59,10 +59,10 @@ def fill(cluster: ClusterProcesses) -> None:
         until(lambda t=topic, n=replicas: cluster.in_sync(t, n, asked=1), f"{topic} in sync")  # type: ignore[misc]
     with sparklog.Producer(cluster.processes[1].address) as producer:
         for partition in range(6):
-            producer.send("shared", b"x" * 100, partition=partition).result(20)
+            producer.send("shared", b"x" * 100, partition=partition).result(60)
         for broker in BROKERS:
             for _ in range(5 * broker):
-                producer.send(f"only-{broker}", Random(broker).randbytes(100_000)).result(20)
+                producer.send(f"only-{broker}", Random(broker).randbytes(100_000)).result(60)
 
 
 def test_a_topic_has_its_leaders_figures_whoever_is_asked(cluster: ClusterProcesses) -> None:

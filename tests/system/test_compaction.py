@@ -43,7 +43,7 @@ def write(broker: BrokerProcess, topic: str = "state") -> None:
             dead = 10 if i == ROUNDS - 1 else 0
             values = [None if k < dead else b"%d" % i for k in range(KEYS)]
             keys = [b"key-%d" % k for k in range(KEYS)]
-            producer.send_batch(topic, {"key": keys, "value": values}, partition=0).result(20)
+            producer.send_batch(topic, {"key": keys, "value": values}, partition=0).result(60)
 
 
 def compacted(data_dir: Path, topic: str = "state") -> int:
@@ -144,8 +144,8 @@ def test_records_without_a_key_are_refused(broker: BrokerProcess) -> None:
             producer.send_batch("state", {"key": [b"k", None], "value": [b"1", b"2"]})
         with pytest.raises(SchemaMismatchError, match="row 2 has no key"):
             producer.send_batch("typed", {"id": [1, 2, None], "x": ["a", "b", "c"]})
-        producer.send("state", b"value", key=b"").result(20)
-        producer.send("state", None, key=b"k").result(20)
+        producer.send("state", b"value", key=b"").result(60)
+        producer.send("state", None, key=b"k").result(60)
 
 
 def test_a_topic_that_becomes_compacted(broker: BrokerProcess) -> None:

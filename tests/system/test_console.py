@@ -243,7 +243,7 @@ def test_the_tail_goes_on_where_it_was(client: TestClient, filled: World) -> Non
     following = html.unescape(found[1])
     assert rows_of(get(client, following)) == []
     with sparklog.Producer(filled.address) as producer:
-        producer.send("hostile", value=b"new").result(20)
+        producer.send("hostile", value=b"new").result(60)
     come = get(client, following)
     assert [row[-2:] for row in rows_of(come)] == [["new", ""]]
     again = re.search(r'hx-get="([^"]+)"', come)

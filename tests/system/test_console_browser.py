@@ -162,7 +162,7 @@ def test_the_tail_shows_what_comes(browser: Chrome, console: str, filled: World)
     assert len(browser.find_elements(By.CSS_SELECTOR, "#rows tr")) == 5
     with Producer(filled.address) as producer:
         for n in range(3):
-            producer.send("events", value=b"just now %d" % n, partition=1).result(20)
+            producer.send("events", value=b"just now %d" % n, partition=1).result(60)
             until(browser, lambda b, n=n: f"just now {n}" in text_of(b, "#rows"), "the record")  # type: ignore[misc]
     first = browser.find_element(By.CSS_SELECTOR, "#rows tr")
     assert "just now 2" in first.text

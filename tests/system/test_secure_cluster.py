@@ -211,9 +211,9 @@ def test_what_is_in_zookeeper_is_for_the_brokers_alone(cluster: SecureCluster) -
         try:
             for path in ("/sparklog", "/sparklog/topics", "/sparklog/controller", "/sparklog/brokers/ids"):
                 with pytest.raises(CoordinationError, match="NoAuth"):
-                    stranger.get(path).result(20)
+                    stranger.get(path).result(60)
                 with pytest.raises(CoordinationError, match="NoAuth"):
-                    stranger.set_data(path, b"").result(20)
+                    stranger.set_data(path, b"").result(60)
         finally:
             stranger.close()
 

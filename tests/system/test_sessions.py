@@ -82,7 +82,7 @@ def test_clients_authenticate_again_in_time_and_lose_nothing(secure: SecureBroke
     with Producer(secure.addresses["SASL"], security=scram(secure), linger_ms=1) as producer:
         while time.monotonic() < end:
             pending = [producer.send("again", b"x" * 1000) for _ in range(50)]
-            acked += sum(future.result(20).offset >= 0 for future in pending)
+            acked += sum(future.result(60).offset >= 0 for future in pending)
     assert acked >= 50
     expired = [line for line in secure.process.stderr.splitlines() if "has expired" in line]
     assert not any("a client on this host" in line for line in expired), "the producer's own, on the Unix socket"
@@ -142,7 +142,7 @@ def test_certificates_are_renewed_under_load(secure: SecureBroker) -> None:
         try:
             with Producer(secure.addresses["TLS"], security=secure.tls() | {"security.protocol": "SSL"}) as producer:
                 while not stop.is_set():
-                    producer.send("load", bytes(50_000)).result(20)
+                    producer.send("load", bytes(50_000)).result(60)
                     sent[0] += 1
         except BaseException as e:  # noqa: BLE001 - told below
             errors.append(e)

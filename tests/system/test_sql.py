@@ -50,7 +50,7 @@ def trips(broker: LocalBroker, admin: Admin, topic: str) -> str:
         for partition in range(2):
             producer.send_batch(
                 topic, {"zone": ["Harbour", "Museum", None], "minutes": [1.5, 2.0, 8.0]}, partition=partition
-            ).result(20)
+            ).result(60)
     return f'"{topic}"'
 
 
@@ -101,7 +101,7 @@ def test_an_empty_topic(admin: Admin, topic: str, session: SqlSession) -> None:
 
 def test_a_statement_sees_what_is_there_when_it_begins(broker: LocalBroker, trips: str, session: SqlSession) -> None:
     with session.execute(f"SELECT _offset FROM {trips}") as result, Producer(broker.bootstrap_servers) as producer:
-        producer.send_batch(trips.strip('"'), {"zone": ["late"], "minutes": [0.0]}, partition=1).result(20)
+        producer.send_batch(trips.strip('"'), {"zone": ["late"], "minutes": [0.0]}, partition=1).result(60)
         assert result.read_all().num_rows == 6
     assert answer(session, f"SELECT count(*) FROM {trips}") == [(7,)]
 
@@ -114,13 +114,13 @@ def test_only_what_is_committed_is_seen(broker: LocalBroker, admin: Admin, topic
         producer.init_transactions()
         for text, commit in ((b"aborted", False), (b"committed", True)):
             producer.begin_transaction()
-            producer.send(topic, text).result(20)
+            producer.send(topic, text).result(60)
             if commit:
                 producer.commit_transaction()
             else:
                 producer.abort_transaction()
         producer.begin_transaction()
-        producer.send(topic, b"open").result(20)
+        producer.send(topic, b"open").result(60)
         assert sparklog.sql(servers, count).column(0).to_pylist() == ["committed"]
         assert sparklog.sql(servers, newest).column(0).to_pylist() == ["committed"]
         everything = sparklog.sql(servers, count, isolation_level="read_uncommitted")
@@ -136,7 +136,7 @@ def test_a_row_without_a_time_counts_with_its_batchs_latest(broker: LocalBroker,
         for first in range(0, 400, 4):
             times = [None, 1_000_000 * first, None, 2_000_000 * first]
             rows = {"n": list(range(first, first + 4)), "at": pa.array(times, pa.int64()).cast(schema.field("at").type)}
-            producer.send_batch(topic, rows).result(20)
+            producer.send_batch(topic, rows).result(60)
     with SqlSession(broker.bootstrap_servers) as session:
         late = f'SELECT n FROM "{topic}" WHERE _timestamp >= make_timestamptz(792000000)'
         assert answer(session, f"{late} ORDER BY 1") == [(396,), (398,), (399,)]
@@ -152,7 +152,7 @@ def test_lateness_ends_the_reading_behind_a_time_range(broker: LocalBroker, admi
     with Producer(broker.bootstrap_servers) as producer:
         for n in range(100):
             at = pa.array([1_000_000 * n], pa.int64()).cast(schema.field("at").type)
-            producer.send_batch(topic, {"n": [n], "at": at}).result(20)
+            producer.send_batch(topic, {"n": [n], "at": at}).result(60)
     query = (
         f'SELECT n FROM "{topic}" WHERE _timestamp BETWEEN make_timestamptz(10000000) AND make_timestamptz(12000000)'
     )
@@ -168,7 +168,7 @@ def test_schema_evolution(broker: LocalBroker, admin: Admin, trips: str, session
     assert answer(session, f"SELECT count(*) FROM {trips}") == [(6,)]
     admin.alter_schema(topic, add_columns={"tip": pa.float64()})
     with Producer(broker.bootstrap_servers) as producer:
-        producer.send_batch(topic, {"zone": ["Museum"], "minutes": [1.0], "tip": [0.5]}, partition=0).result(20)
+        producer.send_batch(topic, {"zone": ["Museum"], "minutes": [1.0], "tip": [0.5]}, partition=0).result(60)
     assert answer(session, f"SELECT tip, count(*) FROM {trips} GROUP BY 1 ORDER BY 1") == [(0.5, 1), (None, 6)]
     assert answer(session, "SELECT minutes FROM museum ORDER BY 1") == [(1.0,), (2.0,), (2.0,)]
 

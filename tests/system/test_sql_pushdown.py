@@ -69,7 +69,7 @@ def fill(bootstrap: str, topic: str, seed: int, **configs: str) -> None:
         for number in range(0, BATCHES, 3):
             producer.begin_transaction()
             for i in range(3):
-                producer.send_batch(topic, batch(rng, number + i), partition=rng.randrange(PARTITIONS)).result(20)
+                producer.send_batch(topic, batch(rng, number + i), partition=rng.randrange(PARTITIONS)).result(60)
             if rng.random() < 0.2:
                 producer.abort_transaction()
             else:

@@ -32,7 +32,7 @@ def test_an_operator_sees_and_aborts_what_is_open(run: Run, broker: LocalBroker)
         producer.init_transactions()
         producer.begin_transaction()
         for partition in (0, 1):
-            producer.send("t", b"x", partition=partition).result(20)
+            producer.send("t", b"x", partition=partition).result(60)
         listed = run("transaction", "list", "--state", "ongoing").stdout
         assert "shop" in listed
         assert "plain" in listed
@@ -62,12 +62,12 @@ def test_consume_leaves_out_what_is_not_committed_if_asked_to(run: Run, broker: 
     run("topic", "create", "t", "--partitions", 1)
     with Producer(broker.bootstrap_servers, transactional_id="shop") as producer:
         with producer.transaction():
-            producer.send("t", b"aborted").result(20)
+            producer.send("t", b"aborted").result(60)
             producer.abort_transaction()
         with producer.transaction():
             producer.send("t", b"committed")
         producer.begin_transaction()
-        producer.send("t", b"open").result(20)
+        producer.send("t", b"open").result(60)
         committed = ("--config", "isolation.level=read_committed")
         assert [line.count('"value"') for line in run("consume", "t").stdout.splitlines()] == [1, 1, 1]
         for more in ((), ("--from", "-2")):  # counted from where such a reader ends: the record and its marker

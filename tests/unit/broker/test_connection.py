@@ -32,7 +32,7 @@ from sparklog.protocol.frames import (
 from sparklog.protocol.messages import decode_error
 
 MIB = 1024 * 1024
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class FileRange:

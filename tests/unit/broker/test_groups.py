@@ -54,7 +54,7 @@ def run(tmp_path: Path, *scenarios: Scenario, **settings: Any) -> None:
             if "t" not in broker.partitions.topics:
                 await broker.topics.create(TopicSpec("t", 3))
             await ready(broker)
-            await asyncio.wait_for(scenario(broker, RequestContext(broker, ("127.0.0.1", 1), "10.0.0.1")), 20)
+            await asyncio.wait_for(scenario(broker, RequestContext(broker, ("127.0.0.1", 1), "10.0.0.1")), 60)
         finally:
             broker.stop_waiting()
             assert await broker.close()

@@ -47,7 +47,7 @@ def run(tmp_path: Path, scenario: Scenario) -> None:
         broker.start()
         try:
             await broker.topics.create(TopicSpec("t", 2))
-            await asyncio.wait_for(scenario(broker, RequestContext(broker, ("127.0.0.1", 1), "127.0.0.1")), 20)
+            await asyncio.wait_for(scenario(broker, RequestContext(broker, ("127.0.0.1", 1), "127.0.0.1")), 60)
         finally:
             broker.stop_waiting()
             assert await broker.close()

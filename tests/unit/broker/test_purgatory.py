@@ -15,7 +15,7 @@ LONG_S = 60.0
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(work, 10))
+    return asyncio.run(asyncio.wait_for(work, 60))
 
 
 class Condition:

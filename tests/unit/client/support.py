@@ -32,14 +32,14 @@ def fill(fake: FakeBroker, batches: int, rows: int = 10, partition: int = 0, com
 
 def drain(consumer: Consumer, count: int, **how: Any) -> list[Record]:
     records: list[Record] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(records) < count and time.monotonic() < deadline:
         records += consumer.poll(200, **how)
     return records
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.005)

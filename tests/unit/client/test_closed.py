@@ -20,6 +20,7 @@ ADMIN: dict[str, tuple[Any, ...]] = {
     "list_topics": (),
     "partition_counts": (),
     "describe_cluster": (),
+    "describe_log_dirs": (),
     "describe_topics": (["events"],),
     "describe_segments": (TP,),
     "describe_batches": (TP, 0),

@@ -15,7 +15,7 @@ from sparklog.cli.top.screen import Failure, SampleThread, State, after, drawn
 from sparklog.errors import BrokerNotAvailableError
 from tests.unit.cli.top.support import text
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SIZE = ConsoleDimensions(160, 20)
 
 

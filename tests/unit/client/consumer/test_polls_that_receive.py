@@ -284,7 +284,7 @@ def test_rows_that_python_cannot_represent_fail_their_partition_alone(fake4: Fak
 def drain_anyway(consumer: Consumer, count: int) -> list[Any]:
     """`drain`, whatever a partition fails with."""
     found: list[Any] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
         with contextlib.suppress(SparklogError):
             found += consumer.poll(0)

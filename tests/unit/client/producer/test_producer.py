@@ -376,7 +376,7 @@ def test_connecting_is_tried_again_without_anybody_calling() -> None:
         fake.close()
         future = producer.send("events", b"1")
         attempts = producer._queues[TopicPartition("events", 0)]
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while attempts.attempts < 5:
             assert time.monotonic() < deadline, "it was not tried again"
             time.sleep(0.002)
