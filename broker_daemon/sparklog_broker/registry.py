@@ -12,6 +12,7 @@ from sparklog_broker.handlers import (
     fetch,
     groups,
     locate,
+    log_dirs,
     metadata,
     offsets,
     operations,
@@ -85,4 +86,5 @@ HANDLERS: dict[Api, Handler] = {
     Api.ELECT_LEADERS: operations.elect_leaders,
     Api.CORDON_BROKER: operations.cordon_broker,
     Api.DESCRIBE_CLUSTER: operations.describe_cluster,
+    Api.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
 }

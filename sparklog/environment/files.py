@@ -114,6 +114,10 @@ class FileSystem(Protocol):
         """By which it is told how long ago something was looked at."""
         ...
 
+    def space(self, path: Path) -> tuple[int, int]:
+        """Bytes of the disk that a directory is on, and how many of them can still be written. Raises StorageError."""
+        ...
+
     def boot_id(self) -> str:
         """Another one each time the machine has started; "": not known. While it is the same, nothing that was written
         can have been lost, fsynced or not."""
@@ -429,6 +433,13 @@ class RealFiles:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+    def space(self, path: Path) -> tuple[int, int]:
+        try:
+            found = os.statvfs(path)
+        except OSError as e:
+            raise storage_error("look at the disk of", path, e) from e
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def boot_id(self) -> str:
         try:

@@ -22,6 +22,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from sparklog.format.decoders import json_decoder
+
 META_FILE = "meta.json"
 PARTITION_FILE = "partition.json"
 RECOVERY_POINTS_FILE = "recovery-points.json"
@@ -88,6 +90,6 @@ def encode(content: Struct) -> bytes:
 def decode(data: bytes, content_type: type[S]) -> S | None:
     """The content of a file, or None if it cannot be read as `content_type`."""
     try:
-        return msgspec.json.decode(data, type=content_type)
+        return json_decoder(content_type).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -108,7 +108,7 @@ class BrokerRegistration:
                     continue
                 if node.owner == self._zk.session_id:
                     break
-                if znodes.decode(node.data, type=znodes.Registration).incarnation != self._registration.incarnation:
+                if znodes.decode(node.data, znodes.Registration).incarnation != self._registration.incarnation:
                     self._on_duplicate()
                     return
                 try:

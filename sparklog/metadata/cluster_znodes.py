@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
 
+from sparklog.format.decoders import json_decoder
 from sparklog.metadata.coordination import Create, Delete, Node, NodeExistsError, Op, SetData, Steps
 from sparklog.replication.cluster_image import (
     BrokerImage,
@@ -56,9 +57,15 @@ _BASE = (
     *((f"{SECURITY}/{kind}", b"") for kind in RecordKind),
     (CONTROLLER_EPOCH, b"0"),
 )
+T = TypeVar("T")
 _FIELDS = PartitionImage.__struct_fields__
+json_decoder(PartitionImage)  # `convert` needs what making it has learnt
 encode = msgspec.json.encode
-decode = msgspec.json.decode
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """What a node says. Raises msgspec.DecodeError."""
+    return json_decoder(kind).decode(data)
 
 
 class Registration(msgspec.Struct, frozen=True):
@@ -100,12 +107,12 @@ def take_cluster_id(coordination: Any, new_id: str) -> Steps:
     with contextlib.suppress(NodeExistsError):
         yield coordination.create(CLUSTER, encode(ClusterNode(new_id)))
     node = yield coordination.get(CLUSTER)
-    return decode(node.data, type=ClusterNode).cluster_id
+    return decode(node.data, ClusterNode).cluster_id
 
 
 def broker_image(broker_id: int, node: Node) -> BrokerImage:
     """A registered broker. Raises msgspec.ValidationError for a node that is none."""
-    found = decode(node.data, type=Registration)
+    found = decode(node.data, Registration)
     return BrokerImage(broker_id, node.czxid, found.rack, found.endpoints, found.clean_epochs, found.flushed_epochs)
 
 
@@ -223,14 +230,16 @@ def load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
         chunks = yield [coordination.get(f"{path}/state/{c}") for c in sorted(map(int, chunk_ids))]
         schemas = yield [coordination.get(f"{path}/schemas/{s}") for s in schema_ids]
         by_id = {int(s): node.data for s, node in zip(schema_ids, schemas, strict=True)}
-        topics[name] = _topic(name, decode(definition.data), decode(settings.data), chunks, by_id)
+        topics[name] = _topic(
+            name, msgspec.json.decode(definition.data), msgspec.json.decode(settings.data), chunks, by_id
+        )
     security = yield from _load_security(coordination)
     return ClusterImage(
         Version(controller_epoch, zxid),
         {},
-        {int(i): decode(node.data, type=int) for i, node in zip(known_ids, known, strict=True)},
+        {int(i): decode(node.data, int) for i, node in zip(known_ids, known, strict=True)},
         topics,
-        decode(config.data),
+        msgspec.json.decode(config.data),
         security,
     )
 
@@ -249,7 +258,7 @@ def _topic(
     chunks: list[Node],
     schemas: Mapping[int, bytes],
 ) -> TopicImage:
-    rows = [row for chunk in chunks for row in decode(chunk.data)]
+    rows = [row for chunk in chunks for row in msgspec.json.decode(chunk.data)]
     partitions = tuple(msgspec.convert(dict(zip(_FIELDS, row, strict=True)), PartitionImage) for row in rows)
     return TopicImage(
         name,

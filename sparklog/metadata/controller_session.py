@@ -148,7 +148,7 @@ class ControllerSession:
                 current = yield self._zk.get(znodes.CONTROLLER, lambda: self._call(self._again))
                 epoch = int(epoch_node.data)
                 if current is not None and current.owner == self._zk.session_id:
-                    if znodes.decode(current.data, type=znodes.ControllerNode).epoch == epoch:
+                    if znodes.decode(current.data, znodes.ControllerNode).epoch == epoch:
                         break  # the answer to the election was lost, or the image has to be read again
                 elif current is not None:
                     return
@@ -195,7 +195,7 @@ class ControllerSession:
         except (ConnectionLossError, SessionExpiredError):
             return  # read again with the next connection
         is_own = node is not None and node.owner == self._zk.session_id
-        if not is_own or znodes.decode(node.data, type=znodes.ControllerNode).epoch != self._epoch:
+        if not is_own or znodes.decode(node.data, znodes.ControllerNode).epoch != self._epoch:
             self.handle(SessionLost())
 
     # --- brokers

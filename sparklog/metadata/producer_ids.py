@@ -13,12 +13,16 @@ from collections.abc import Callable
 from sparklog.types import PRODUCER_ID_END
 
 BLOCK_IDS = 1_000
+SHARED_BLOCK_IDS = 100_000
+"""What the tasks of a busy Spark application draw in some minutes: so long a cluster's store may be away. A broker has
+one block or two at hand, and leaves them when it dies; there are 2^62 ids."""
 
 
 class ProducerIds:
     """Gives out ids, one at a time; thread-safe. `take_block(count, at_least)` reserves as many, from `at_least` on,
     and returns the first; `end`: all below have been reserved before. `shared`: other brokers take blocks of the same
-    store, so larger ids than one's own are no sign of a store that has forgotten them.
+    store, so larger ids than one's own are no sign of a store that has forgotten them; and the store is elsewhere, so
+    the next block is there before the one at hand is used up (`take_ahead`).
 
     The store may be away for long. Only who needs a new block waits for it.
     """
@@ -26,42 +30,66 @@ class ProducerIds:
     def __init__(self, take_block: Callable[[int, int], int], end: int = 0, *, shared: bool = False) -> None:
         self._take_block = take_block
         self._is_shared = shared
+        self._block_ids = SHARED_BLOCK_IDS if shared else BLOCK_IDS
         self._lock = threading.Lock()
         self._filling = threading.Lock()
         self._next = self._end = end
+        self._ahead: range | None = None
         self._at_least = 0
         self._reserved: set[int] = set()
 
     @property
     def left(self) -> int:
         """How many can be given out before the store is needed."""
-        return self._end - self._next
+        with self._lock:
+            return self._end - self._next + len(self._ahead or ())
+
+    @property
+    def wants_block(self) -> bool:
+        """Whether it is time for `take_ahead`."""
+        return self._is_shared and self._ahead is None
+
+    def take_ahead(self) -> None:
+        """The block after the one at hand is taken from the store, if it has not been. Blocks. Raises StorageError,
+        StorageFullError."""
+        with self._filling:
+            if self._ahead is None:
+                first = self._take_block(self._block_ids, max(self._next, self._at_least))
+                with self._lock:
+                    self._ahead = range(first, first + self._block_ids)
 
     def next(self) -> int:
-        """A new id. Writes to the disk once per block. Raises StorageError, StorageFullError."""
+        """A new id. Writes to the store once per block. Raises StorageError, StorageFullError."""
         return self._take(reserve=False)
 
+    def at_hand(self, *, reserve: bool = False) -> int | None:
+        """As `next`, or `reserve`, but never waits. None: the store is needed for it."""
+        with self._lock:
+            if self._next >= self._end and self._ahead is not None:
+                self._next, self._end, self._ahead = self._ahead.start, self._ahead.stop, None
+            if self._next >= self._end:
+                return None
+            taken = self._next
+            self._next += 1
+            if reserve:
+                self._reserved.add(taken)
+            return taken
+
     def _take(self, *, reserve: bool) -> int:
-        while True:
-            with self._lock:
-                if self._next < self._end:
-                    taken = self._next
-                    self._next += 1
-                    if reserve:
-                        self._reserved.add(taken)
-                    return taken
+        while (taken := self.at_hand(reserve=reserve)) is None:
             self._fill()
+        return taken
 
     def _fill(self) -> None:
         with self._filling:
             with self._lock:
-                if self._next < self._end:  # who came first has taken a block
+                if self._next < self._end or self._ahead is not None:  # who came first has taken a block
                     return
                 wanted = max(self._next, self._at_least)
-            first = self._take_block(BLOCK_IDS, wanted)
+            first = self._take_block(self._block_ids, wanted)
             with self._lock:  # ids of this block may have been found in use meanwhile
                 self._next = max(first, self._next)
-                self._end = max(first + BLOCK_IDS, self._end)
+                self._end = max(first + self._block_ids, self._end)
 
     def reserve(self) -> int:
         """As `next`, but the id does not count as issued until `hand_out`."""

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
+from sparklog.format.decoders import msgpack_decoder
 from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
@@ -96,6 +97,7 @@ class Api(IntEnum):
     ELECT_LEADERS = 72
     CORDON_BROKER = 73
     DESCRIBE_CLUSTER = 74
+    DESCRIBE_LOG_DIRS = 75
     DIRECTORY_FAILED = 80
     ALTER_SECURITY_RECORDS = 65
     CREATE_ACLS = 66
@@ -513,6 +515,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.ELECT_LEADERS: ApiSpec(operation.ElectLeadersRequest, operation.ElectLeadersResponse, 2, 2),
     Api.CORDON_BROKER: ApiSpec(operation.CordonBrokerRequest, operation.CordonBrokerResponse, 2, 2),
     Api.DESCRIBE_CLUSTER: ApiSpec(operation.DescribeClusterRequest, operation.DescribeClusterResponse, 2, 2),
+    Api.DESCRIBE_LOG_DIRS: ApiSpec(operation.DescribeLogDirsRequest, operation.DescribeLogDirsResponse, 2, 2),
     Api.ALTER_SECURITY_RECORDS: ApiSpec(
         cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
     ),
@@ -524,7 +527,7 @@ APIS: dict[Api, ApiSpec] = {
 }
 
 _ENCODER = msgspec.msgpack.Encoder()
-_ERROR_DECODER = msgspec.msgpack.Decoder(ErrorBody)
+_ERROR_DECODER = msgpack_decoder(ErrorBody)
 
 
 class _Decoders(dict[Api, msgspec.msgpack.Decoder[Any]]):
@@ -535,7 +538,7 @@ class _Decoders(dict[Api, msgspec.msgpack.Decoder[Any]]):
         self._type_of = type_of
 
     def __missing__(self, api: Api) -> msgspec.msgpack.Decoder[Any]:
-        decoder = self[api] = msgspec.msgpack.Decoder(self._type_of(APIS[api]))
+        decoder = self[api] = msgpack_decoder(self._type_of(APIS[api]))
         return decoder
 
 

@@ -13,6 +13,7 @@ from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, TOPICS_PER_REQUES
 from sparklog.protocol.topic_messages import REPLICAS_MAX, BrokerId
 
 BROKERS_MAX = 10_000
+LOG_DIRS_MAX = 10_000
 
 
 class PartitionName(Message):
@@ -136,3 +137,29 @@ class DescribeClusterResponse(Message):
     controller_epoch: Int64
     brokers: Annotated[list[BrokerState], Meta(max_length=BROKERS_MAX)]
     throttle_bytes: int = 0
+
+
+class DescribeLogDirsRequest(Message):
+    """Asks a broker for its own disks; each has to be asked for its own (KIP-113, KIP-827). `topics`: whose partitions
+    are counted; None: all."""
+
+    topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+
+
+class LogDir(Message):
+    """A log directory. `message`: why it cannot be used, with `error_code`. `total_bytes` and `usable_bytes` are those
+    of its disk, -1: not known; `partitions` and `size_bytes` what this broker keeps there."""
+
+    path: str
+    error_code: int = 0
+    message: str = ""
+    total_bytes: Int64 = -1
+    usable_bytes: Int64 = -1
+    partitions: int = 0
+    size_bytes: Int64 = 0
+
+
+class DescribeLogDirsResponse(Message):
+    """In the order of `log.dirs`."""
+
+    log_dirs: Annotated[list[LogDir], Meta(max_length=LOG_DIRS_MAX)]

@@ -158,6 +158,7 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.ELECT_LEADERS: (_OPERATORS,),
     Api.CORDON_BROKER: (_OPERATORS,),
     Api.DESCRIBE_CLUSTER: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
+    Api.DESCRIBE_LOG_DIRS: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
     Api.ALTER_SECURITY_RECORDS: (_BROKERS_ONLY,),
     Api.SASL_HANDSHAKE: (),
     Api.SASL_AUTHENTICATE: (),

@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from sparklog.errors import InvalidRequestError
+from sparklog.format.decoders import msgpack_decoder
 from sparklog.replication.cluster_image import ClusterDelta, ClusterImage, PartitionImage
 
 T = TypeVar("T")
@@ -26,9 +27,9 @@ def _plain(value: object) -> object:
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
-_IMAGE = msgspec.msgpack.Decoder(ClusterImage)
-_DELTA = msgspec.msgpack.Decoder(ClusterDelta)
-_PARTITION = msgspec.msgpack.Decoder(PartitionImage)
+_IMAGE = msgpack_decoder(ClusterImage)
+_DELTA = msgpack_decoder(ClusterDelta)
+_PARTITION = msgpack_decoder(PartitionImage)
 
 
 def encode(value: Encoded) -> bytes:

@@ -28,6 +28,7 @@ from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileIdentity, sto
 from sparklog.errors import StorageError
 
 SECTOR_BYTES = 512
+DISK_BYTES = 1 << 40
 
 
 class PowerCut(BaseException):
@@ -388,6 +389,10 @@ class SimFiles:
 
     def monotonic_s(self) -> float:
         return self.now_s()
+
+    def space(self, path: Path) -> tuple[int, int]:
+        self._directory(path)
+        return DISK_BYTES, DISK_BYTES // 2
 
     def boot_id(self) -> str:
         return f"boot {self._boots}"

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 JOB_DELAY_S = (0.00005, 0.002)
 """An executor's job runs this long after it was submitted, or after the one before it on the same thread."""
+TIMERS_CANCELLED_MAX = 50
+"""More may have to be cleared away."""
 SLOW_JOB_SHARE, SLOW_JOB_S = 0.02, 0.5
 """Now and then a disk takes its time."""
 
@@ -89,22 +91,29 @@ class Simulation:
 
         Raises SimulationStuckError when no event is left, or after `turns_max` turns.
         """
-        turns_max += self.turns
+        before = events._get_running_loop()
+        try:
+            return self._run(until, limit_s, self.turns + turns_max)
+        finally:
+            events._set_running_loop(before)
+
+    def _run(self, until: Callable[[], bool], limit_s: float, turns_max: int) -> bool:
+        """As `run`; which loop is the running one is left as it is."""
+        running: SimLoop | None = None
         while not until():
-            loop = self._next()
-            if loop is None:
-                if limit_s < math.inf:
-                    self.now_s = limit_s
-                    return False
-                raise SimulationStuckError("nothing is left to happen")
-            at = loop.next_at
+            loop, at = self._next()
             if at > limit_s:
                 self.now_s = limit_s
                 return False
+            if loop is None:
+                raise SimulationStuckError("nothing is left to happen")
             self.now_s = max(self.now_s, at)
             self.turns += 1
             if self.turns > turns_max:
                 raise SimulationStuckError(f"{turns_max} turns, and what was waited for has not happened")
+            if loop is not running:  # telling asyncio is a system call
+                events._set_running_loop(loop)
+                running = loop
             loop.turn()
         return True
 
@@ -119,18 +128,25 @@ class Simulation:
             raise SimulationStuckError(f"not done within {limit_s} s: {work!r}")
         return task.result()
 
-    def _next(self) -> SimLoop | None:
+    def _next(self) -> tuple[SimLoop | None, float]:
+        """Whose turn it is, and when: None, infinity if nothing is left."""
+        now_s, earliest = self.now_s, math.inf
         best: list[SimLoop] = []
-        earliest = math.inf
         for loop in self._loops:
-            at = loop.next_at
+            if loop.is_paused:
+                continue
+            at = now_s
+            if not loop._ready:  # type: ignore[attr-defined]
+                due_s = loop.due_s()
+                if due_s > now_s:
+                    at = due_s
             if at < earliest:
                 best, earliest = [loop], at
             elif at == earliest < math.inf:
                 best.append(loop)
         if not best:
-            return None
-        return best[0] if len(best) == 1 else self.rng.choice(best)
+            return None, math.inf
+        return best[0] if len(best) == 1 else self.rng.choice(best), earliest
 
     def forget(self, loop: SimLoop, tasks: Iterable[asyncio.Task[Any]]) -> None:
         """`loop` is dead; its tasks are kept, so that none of them is cleaned up in the middle of a run."""
@@ -157,27 +173,30 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.simulation.now_s
 
-    @property
-    def next_at(self) -> float:
-        """When the next event is due; infinity: never."""
-        if self.is_paused:
-            return math.inf
-        if self._ready:  # type: ignore[attr-defined]
-            return self.simulation.now_s
+    def due_s(self) -> float:
+        """When the next timer is due; infinity: there is none."""
         scheduled = self._scheduled  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._cancelled:
             heapq.heappop(scheduled)._scheduled = False
             self._timer_cancelled_count -= 1
-        return max(self.simulation.now_s, scheduled[0].when()) if scheduled else math.inf
+        return scheduled[0]._when if scheduled else math.inf
 
     def turn(self) -> None:
-        """Runs what is due."""
-        before = events._get_running_loop()
-        events._set_running_loop(self)
-        try:
+        """Runs what is due. It is the running loop. As BaseEventLoop, which also asks a selector and measures time."""
+        if self._timer_cancelled_count > TIMERS_CANCELLED_MAX:
             self._run_once()  # type: ignore[attr-defined]
-        finally:
-            events._set_running_loop(before)
+            return
+        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
+        self.due_s()  # without what was cancelled
+        end_s = self.simulation.now_s + self._clock_resolution  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._when < end_s:
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            ready.append(handle)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
 
     def __del__(self) -> None:
         """It owns nothing that would have to be closed."""
@@ -217,10 +236,18 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = super().call_soon(callback, *args, context=context)
-        if self.is_dead:
-            self._ready.clear()  # type: ignore[attr-defined]
+        handle = events.Handle(callback, args, self, context)
+        if not self.is_dead:
+            self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = events.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if not self.is_dead:

@@ -328,6 +328,7 @@ REQUESTS: dict[m.Api, Message] = {
     m.Api.ELECT_LEADERS: operation.ElectLeadersRequest(1, [operation.PartitionName("trips", 1)]),
     m.Api.CORDON_BROKER: operation.CordonBrokerRequest(3, True),
     m.Api.DESCRIBE_CLUSTER: operation.DescribeClusterRequest(),
+    m.Api.DESCRIBE_LOG_DIRS: operation.DescribeLogDirsRequest(["flights"]),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsRequest(
         [
             cluster.SecurityRecordChange("users", "alice", b"\x01\x02"),
@@ -433,6 +434,9 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.CORDON_BROKER: operation.CordonBrokerResponse([3]),
     m.Api.DESCRIBE_CLUSTER: operation.DescribeClusterResponse(
         "b1c2", 1, 7, [operation.BrokerState(1, "10.0.0.1", 9292, "r1", 16), operation.BrokerState(2)], 0
+    ),
+    m.Api.DESCRIBE_LOG_DIRS: operation.DescribeLogDirsResponse(
+        [operation.LogDir("/data/a", 0, "", 10_000, 4_000, 3, 500), operation.LogDir("/data/b", 15, "no disk")]
     ),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
     m.Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasResponse(

@@ -12,6 +12,7 @@ import gc
 import random
 import sys
 import uuid
+from collections.abc import Iterator
 from typing import NamedTuple
 from unittest import mock
 
@@ -33,7 +34,7 @@ class Life(NamedTuple):
     faults: int
     disk_faults: int
     cleaned: int
-    """See `World.cleaned`."""
+    """See `Scene.cleaned`."""
 
 
 def live(seed: int, kind: str | None = None) -> Life:
@@ -42,7 +43,7 @@ def live(seed: int, kind: str | None = None) -> Life:
     was_enabled = gc.isenabled()
     gc.disable()  # a life leaves little behind, and collecting meanwhile takes a fifth of the time
     try:
-        return _live(seed, kind)
+        return _lived(seed, PLANS[kind])
     except (AssertionError, SimulationStuckError) as e:
         raise AssertionError(f"seed {seed} {kind}: {e}") from e
     finally:
@@ -60,13 +61,19 @@ class _CopyIds:
         return uuid.UUID(int=self._rng.getrandbits(128))
 
 
-def _live(seed: int, kind: str) -> Life:
-    with mock.patch.object(tier_run, "uuid", _CopyIds(seed)):
-        return _lived(seed, PLANS[kind])
+@contextlib.contextmanager
+def simulated(seed: int, plan: Plan) -> Iterator[tuple[Simulation, SimStore | None]]:
+    """What a life begins with: all that it draws follows from the seed. And the object store, where there is one."""
+    with (
+        mock.patch.object(tier_run, "uuid", _CopyIds(seed)),
+        Simulation(seed) as simulation,
+        SimStore() if plan.has_store else contextlib.nullcontext() as store,
+    ):
+        yield simulation, store
 
 
 def _lived(seed: int, plan: Plan) -> Life:
-    with Simulation(seed) as simulation, SimStore() if plan.has_store else contextlib.nullcontext() as store:
+    with simulated(seed, plan) as (simulation, store):
         world = World(seed, plan, simulation, store)
         verdict = analyse(world.run())
         allowed: set[Anomaly] = set()

@@ -7,7 +7,7 @@ and markers are not as they should be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from sparklog.errors import (
@@ -63,6 +63,10 @@ class Notes:
         self._committed = 0
         self._aged: dict[int, int] = {}
         self._deleted = 0
+        self.deletes_everywhere: Callable[[], bool] | None = None
+        """Where several brokers have the records: whether all are there. What was deleted on request is gone for good
+        only then; what retention has deleted may be there again when another one leads."""
+        self._deleted_for_good = 0
         self.aged_start = 0
         """Where the log of the topic that keeps little begins, as far as anybody was told."""
 
@@ -191,13 +195,16 @@ class Notes:
 
     def begins_at(self, offset: int) -> None:
         """Somebody was told where its log begins: that never goes back."""
-        if offset < self.aged_start:
-            self.violated(f"the log began at {self.aged_start}, now at {offset}")
+        known = self._deleted_for_good if self.deletes_everywhere is not None else self.aged_start
+        if offset < known:
+            self.violated(f"the log began at {known}, now at {offset}")
         self.aged_start = max(self.aged_start, offset)
 
     def deleted(self, offset: int) -> None:
         """Deletion up to there was acknowledged."""
         self._deleted = max(self._deleted, offset)
+        if self.deletes_everywhere is None or self.deletes_everywhere():
+            self._deleted_for_good = self._deleted
         self.aged_start = max(self.aged_start, offset)
 
     def check_aged(self, start: int, size_bytes: int, kept_bytes: int, rows: Mapping[int, int]) -> None:

@@ -34,6 +34,10 @@ class Plan(NamedTuple):
     """Log directories beside the data directory; the faults of disks are theirs."""
     has_store: bool = False
     """Whether there is an object store."""
+    brokers: tuple[int, ...] = ()
+    """How many there may be, where there are several; (): as usual."""
+    replicas_differ: bool = False
+    """What is in the replicas' files may differ: each cleans its own. What readers get must not."""
     slow_share: float = 0.02
     """Of messages: they take their time."""
     think_s: float = 0.2
@@ -43,12 +47,10 @@ class Plan(NamedTuple):
 
 
 EVERYBODY = {"producer": 2, "transactional": 1, "shared": 1, "reader": 1, "uncommitted": 1, "member": 2, "pipeline": 1}
-COMPACTED = {
-    "cleanup.policy": "compact",
-    "segment.bytes": 4096,
-    "min.cleanable.dirty.ratio": 0.01,
-    "file.delete.delay.ms": 0,
-}
+SMALL_COMPACTED = {"segment.bytes": 4096, "min.cleanable.dirty.ratio": 0.01, "file.delete.delay.ms": 0}
+COMPACTED = {"cleanup.policy": "compact", **SMALL_COMPACTED}
+EXPIRING = {"retention.ms": HOUR_MS, "segment.bytes": 4096, "file.delete.delay.ms": 0}
+AGED_CONFIG = {"retention.bytes": 12_000, "segment.bytes": 4096, "file.delete.delay.ms": 0}
 TIERED = {
     "remote.storage.enable": True,
     "segment.bytes": 4096,
@@ -92,7 +94,7 @@ PLANS: dict[str, Plan] = {
         seconds=1.5,
         settings={"topic.flush.mode": "group", **OFTEN},
         topics={INPUT: COMPACTED, OUTPUT: COMPACTED, KEYED: COMPACTED},
-        internal={"segment.bytes": 4096, "min.cleanable.dirty.ratio": 0.01, "file.delete.delay.ms": 0},
+        internal=SMALL_COMPACTED,
         think_s=0.1,
     ),
     "retention": Plan(
@@ -100,11 +102,7 @@ PLANS: dict[str, Plan] = {
         {"jump clock far": 4, "kill broker": 2, "stop broker": 1, "power cut": 1, "power cut at step": 2},
         seconds=1.5,
         settings={"topic.flush.mode": "group", **OFTEN},
-        topics={
-            INPUT: {"retention.ms": HOUR_MS, "segment.bytes": 4096, "file.delete.delay.ms": 0},
-            OUTPUT: {},
-            AGED: {"retention.bytes": 12_000, "segment.bytes": 4096, "file.delete.delay.ms": 0},
-        },
+        topics={INPUT: EXPIRING, OUTPUT: {}, AGED: AGED_CONFIG},
         think_s=0.1,
     ),
     "tiering": Plan(

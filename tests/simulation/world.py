@@ -17,9 +17,10 @@ from sparklog.testing.sim_net import SimNet
 from sparklog.testing.sim_store import SimStore
 from sparklog.types import INTERNAL_TOPICS
 from tests.checker.history import Kind, Operation, Outcome, Recorder, Sent, parse_history
-from tests.simulation import sim_intruders, sim_keepers, sim_members, sim_shared
+from tests.simulation import sim_intruders, sim_keepers, sim_members, sim_shared, sim_strangers
 from tests.simulation.notes import Notes
 from tests.simulation.plans import AGED, INPUT, KEYED, OUTPUT, SMALL, Plan
+from tests.simulation.shared_trouble import SharedTrouble
 from tests.simulation.sim_broker import SimBroker
 from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_final import audit, committed_offsets, read_committed
@@ -32,7 +33,18 @@ FAULT_EVERY_S = (0.05, 0.4)
 HEALING_S = 60.0
 FINAL_S = 120.0
 GROUPS = {"member": "group", "pipeline": "pipeline", "trespasser": "group", "auditor": "group"}
-ALL_ROLES = {**ROLES, **sim_members.ROLES, **sim_shared.ROLES, **sim_intruders.ROLES, **sim_keepers.ROLES}
+ALL_ROLES = {
+    name: role
+    for kind in (
+        ROLES,
+        sim_members.ROLES,
+        sim_shared.ROLES,
+        sim_intruders.ROLES,
+        sim_strangers.ROLES,
+        sim_keepers.ROLES,
+    )
+    for name, role in kind.items()
+}
 
 
 class Client:
@@ -88,6 +100,8 @@ class Client:
 class Scene:
     """What worlds of one broker and of several have in common: clients, their histories, and a network."""
 
+    trouble: SharedTrouble
+
     def __init__(self, seed: int, plan: Plan, simulation: Simulation) -> None:
         self.seed = seed
         self.plan = plan
@@ -102,6 +116,7 @@ class Scene:
         self.clients: list[Client] = []
         self.zombies: list[SimLoop] = []
         self.faults = 0
+        self.store: SimStore | None = None
         self._final: list[io.BytesIO] = []
 
     def connected(self, loop: SimLoop, host: str) -> Any:
@@ -179,6 +194,12 @@ class Scene:
     def _keeps_all(self, name: str) -> bool:
         return self.plan.topics[name.rpartition("-")[0]].get("cleanup.policy") != "compact"
 
+    @property
+    def cleaned(self) -> int:
+        """How much background work there was: segments compacted, objects in the store, records deleted."""
+        written = self.store.writes if self.store is not None else 0
+        return sum(disks.compacted for disks in self.trouble.all_disks()) + written + self.notes.aged_start
+
     def operations(self) -> list[Operation]:
         """What everybody did and saw."""
         files = [*self._final, *(h for c in self.clients for h in c.histories)]
@@ -191,6 +212,8 @@ class Scene:
 
 class World(Scene):
     """See the module."""
+
+    trouble: Trouble
 
     def __init__(self, seed: int, plan: Plan, simulation: Simulation, store: SimStore | None = None) -> None:
         super().__init__(seed, plan, simulation)
@@ -262,12 +285,6 @@ class World(Scene):
         self.check_loops(self.broker.loop)
         for client in self.clients:
             client.look()
-
-    @property
-    def cleaned(self) -> int:
-        """How much background work there was: segments compacted, objects in the store, records deleted."""
-        written = self.store.writes if self.store is not None else 0
-        return self.trouble.disks.compacted + written + self.notes.aged_start
 
 
 def _batches(slot: int, done: int, partitions: Sequence[str]) -> list[Operation]:

@@ -76,6 +76,15 @@ def test_a_topic_has_its_leaders_figures_whoever_is_asked(cluster: ClusterProces
             (found,) = many[f"only-{broker}"].partition_details
             assert (found.leader, found.high_watermark, found.error_code) == (broker, 5 * broker, 0)
             assert found.size_bytes > 500_000 * broker
+    with sparklog.Admin(cluster.processes[2].address) as admin:
+        disks = admin.describe_log_dirs()
+    assert sorted(disks) == list(BROKERS)
+    for broker in BROKERS:
+        (disk,) = disks[broker]
+        assert (disk.path, disk.error) == (str(cluster.processes[broker].data_dir), "")
+        assert 0 < disk.usable_bytes < disk.total_bytes
+        assert disk.partitions >= 7
+        assert disk.size_bytes > 500_000 * broker
 
 
 def test_the_pages_tell_of_replication_and_of_who_is_missing(cluster: ClusterProcesses) -> None:
@@ -163,6 +172,8 @@ def test_the_console_while_the_controller_dies(cluster: ClusterProcesses, browse
         shows(browser, console + "/cluster/sizes", *(process.address for process in cluster.processes.values()))
         assert "1.50" in text_of(browser), "broker 3 leads half of all bytes: 1.5 times the mean"
         assert "are in sync" not in text_of(browser)
+        for broker in BROKERS:
+            assert str(cluster.processes[broker].data_dir) in text_of(browser), "its disk"
 
         cluster.kill(killed)
         until(lambda: controller(cluster, asked=left[0]) in left, "another controller")

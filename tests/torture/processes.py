@@ -112,9 +112,9 @@ class Broker:
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Of a child: it finds the packages and the tests, wherever it runs."""
+    """Of a child: it finds the packages and the tests, wherever it runs, and says where a signal has killed it."""
     path = os.pathsep.join(str(ROOT / part) for part in (".", "datasource", "broker_daemon"))
-    return os.environ | {"PYTHONPATH": path} | dict(more or {})
+    return os.environ | {"PYTHONPATH": path, "PYTHONFAULTHANDLER": "1"} | dict(more or {})
 
 
 def die_with_parent() -> None:

@@ -104,7 +104,7 @@ def _adopt(config: BrokerConfig, coordination: Coordination, environment: Enviro
 
 def _adopted_before(config: BrokerConfig, coordination: Coordination, files: FileSystem, paths: list[Path]) -> Adopted:
     node = _wait(coordination.get(znodes.CLUSTER))
-    cluster_id = None if node is None else znodes.decode(node.data, type=znodes.ClusterNode).cluster_id
+    cluster_id = None if node is None else znodes.decode(node.data, znodes.ClusterNode).cluster_id
     data = read_whole(files, paths[0] / META_FILE)
     meta = None if data is None else decode(data, DataDirMeta)
     if meta is None or meta.cluster_id != cluster_id or meta.broker_id != config.broker_id:

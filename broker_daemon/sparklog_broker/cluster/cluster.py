@@ -75,6 +75,7 @@ class Cluster:
         self._environment = environment
         self._connect = connect
         self._first_image = image
+        self._follows_images = False
         self.session = SessionCounters()
         coordination.listen(self.session.on_state)
         self._store = ImageStore(cluster_id, image, IdBlocks(coordination))
@@ -148,8 +149,9 @@ class Cluster:
 
     @property
     def image(self) -> ClusterImage:
-        """What this broker goes by."""
-        return self.images.image
+        """What this broker goes by. Before it has joined, which clients that are quick see: what the store had when it
+        started, without brokers."""
+        return self.images.image if self._follows_images else self._first_image
 
     def endpoint_of(self, broker_id: int, listener: str = "") -> tuple[str, int] | None:
         """Where a broker is reached by who has come through `listener`, or ("") by this broker; None: it is not
@@ -198,6 +200,7 @@ class Cluster:
         # What was read at the start lacks the brokers: the first image comes from the controller, as a whole.
         first = replace(self._first_image, version=Version())
         self.images = ImageFollower(self.membership, self.controller, self._config.broker_id, first, self._follow)
+        self._follows_images = True
         self._topics.join(self.membership, self.controller, self.images)
         self._security.join(self.membership, self.controller, self.images)
         self.replicas.start(self._partitions, self.server, proposals, self.membership.registration)

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
+FIND_S = 2.0
 ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 
 
@@ -48,18 +49,23 @@ class ControllerClient:
         """Whether the controller is this broker, as far as can be told. Raises NotControllerError if nobody knows of
         one."""
         try:
-            node = await done(self._zk.get(znodes.CONTROLLER))
-            if node is not None:
-                found = znodes.decode(node.data, type=znodes.ControllerNode).broker_id
-                registered = await done(self._zk.get(f"{znodes.BROKER_IDS}/{found}"))
-                if registered is not None:
-                    endpoints = znodes.decode(registered.data, type=znodes.Registration).endpoints
-                    self.controller_id, self._address = found, endpoints[0] if endpoints else ""
-        except (CoordinationError, msgspec.DecodeError) as e:
-            log.debug("who the controller is cannot be read: %s", e)
+            async with asyncio.timeout(FIND_S):  # calls wait in ZooKeeper's client for as long as none can be reached
+                await self._find()
+        except (CoordinationError, msgspec.DecodeError, TimeoutError) as e:
+            log.debug("who the controller is cannot be read: %r", e)
         if self.controller_id < 0 or not self._address:
             raise NotControllerError("no controller is known; it is elected when ZooKeeper can be reached")
         return self.controller_id == self._broker_id
+
+    async def _find(self) -> None:
+        node = await done(self._zk.get(znodes.CONTROLLER))
+        if node is None:
+            return
+        found = znodes.decode(node.data, znodes.ControllerNode).broker_id
+        registered = await done(self._zk.get(f"{znodes.BROKER_IDS}/{found}"))
+        if registered is not None:
+            endpoints = znodes.decode(registered.data, znodes.Registration).endpoints
+            self.controller_id, self._address = found, endpoints[0] if endpoints else ""
 
     async def request(self, purpose: str, api: Api, message: Message, response: type[M], *, timeout_s: float) -> M:
         """Asks the controller that `find` has found. `purpose`: requests of one purpose go one after the other, those

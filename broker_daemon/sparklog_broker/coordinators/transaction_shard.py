@@ -21,6 +21,8 @@ from sparklog.replication.transactions import (
     Coordinator,
     Effects,
     IdReserve,
+    InitProducer,
+    Join,
     Marker,
     Refuse,
     Request,
@@ -108,7 +110,9 @@ class TransactionShard(Shard[Coordinator, _Change]):
     async def request(self, request: Request) -> Any:
         """The answer to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError when the
         end of the transaction before takes too long."""
-        await self._reserve_ids()
+        self._reserve_at_hand()
+        if isinstance(request, InitProducer | Join):
+            await self._reserve_one()
         await self.may_go_on()
         coordinator = self.ready()
         token = object()
@@ -129,12 +133,17 @@ class TransactionShard(Shard[Coordinator, _Change]):
         """Time has passed; `expiry_ms` as for `Coordinator.tick`."""
         if self.coordinator is None or self.coordinator.is_empty:
             return
-        await self._reserve_ids()
-        if self.coordinator is not None and not self._stopped:
+        self._reserve_at_hand()
+        if not self._stopped:
             self._apply(self.coordinator.tick(self._clock.now_ms(), expiry_ms))
 
-    async def _reserve_ids(self) -> None:
-        while len(self._ids) < IDS_MIN and not self._stopped:
+    def _reserve_at_hand(self) -> None:
+        """Few requests need an id, and none has to wait for ids that others need: their store may be away."""
+        while len(self._ids) < IDS_MIN and (taken := self._storage.reserve_at_hand()) is not None:
+            self._ids.add(taken)
+
+    async def _reserve_one(self) -> None:
+        while not len(self._ids) and not self._stopped:
             self._ids.add(await self._storage.reserve_producer_id())
 
     def _expire(self, token: object) -> None:

@@ -24,6 +24,9 @@ from sparklog_broker.partitions.topic_files import IsHere, TopicFiles, partition
 
 log = logging.getLogger(__name__)
 
+TAKE_IDS_AGAIN_S = 10.0
+"""Until a store that is away is asked again for ids that are not needed yet."""
+
 T = TypeVar("T")
 
 
@@ -55,6 +58,9 @@ class Storage:
         for partition_log in logs.logs.values():
             for producer in partition_log.producers():
                 self.producer_ids.found(producer.producer_id)
+        if store.is_shared:  # a broker that has just started, too, goes on when the store is away
+            self.producer_ids.take_ahead()
+        self._is_taking_ids = False
         self.remote_reads = environment.executors.pool("remote-read", config.remote_log_reader_threads)
         """Whatever may have to wait for the object store."""
         self._store = self.metadata = store
@@ -130,14 +136,35 @@ class Storage:
 
     async def new_producer_id(self) -> int:
         """Raises StorageError, StorageFullError."""
-        return await self._draw(self.producer_ids.next)
+        taken = self.producer_ids.at_hand()
+        self._take_ids_ahead()
+        return taken if taken is not None else await self._loop.run_in_executor(self._ids, self.producer_ids.next)
 
     async def reserve_producer_id(self) -> int:
         """For a coordinator that will hand it out when it is asked. Raises StorageError, StorageFullError."""
-        return await self._draw(self.producer_ids.reserve)
+        taken = self.reserve_at_hand()
+        return taken if taken is not None else await self._loop.run_in_executor(self._ids, self.producer_ids.reserve)
 
-    async def _draw(self, take: Callable[[], int]) -> int:
-        return take() if self.producer_ids.left else await self._loop.run_in_executor(self._ids, take)
+    def reserve_at_hand(self) -> int | None:
+        """As `reserve_producer_id`, but never waits. None: the store is needed for it."""
+        taken = self.producer_ids.at_hand(reserve=True)
+        self._take_ids_ahead()
+        return taken
+
+    def _take_ids_ahead(self) -> None:
+        if not self._is_taking_ids and self.producer_ids.wants_block:
+            self._is_taking_ids = True
+            self._loop.run_in_executor(self._ids, self.producer_ids.take_ahead).add_done_callback(self._has_taken_ids)
+
+    def _has_taken_ids(self, taking: asyncio.Future[None]) -> None:
+        if taking.cancelled():
+            return
+        error = taking.exception()
+        if error is None:
+            self._is_taking_ids = False
+            return
+        log.warning("no new producer ids; there are %d at hand: %s", self.producer_ids.left, error)
+        self._loop.call_later(TAKE_IDS_AGAIN_S, setattr, self, "_is_taking_ids", False)
 
     def stop_reading(self) -> None:
         """Ends what waits for the object store. Blocks."""

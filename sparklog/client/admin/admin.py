@@ -10,7 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from sparklog.client.admin import acl_admin, cluster_admin, quota_admin, transaction_admin, user_admin
-from sparklog.client.admin.cluster_admin import BrokerDescription, ClusterDescription, PartitionReassignment
+from sparklog.client.admin.cluster_admin import (
+    BrokerDescription,
+    ClusterDescription,
+    LogDirDescription,
+    PartitionReassignment,
+)
 from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
 from sparklog.client.admin.leader_states import with_figures
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
@@ -58,6 +63,7 @@ __all__ = [
     "Admin",
     "BrokerDescription",
     "ClusterDescription",
+    "LogDirDescription",
     "PartitionDescription",
     "PartitionReassignment",
     "TopicDescription",
@@ -254,6 +260,11 @@ class Admin:
     def describe_cluster(self) -> ClusterDescription:
         """The brokers there are, and who is the controller."""
         return cluster_admin.describe_cluster(self._cluster, self._timeout_ms)
+
+    def describe_log_dirs(self) -> dict[int, list[LogDirDescription]]:
+        """The disks of each broker, by its id: how full they are, and which cannot be used. Brokers that do not answer
+        within 5 s are left out."""
+        return cluster_admin.describe_log_dirs(self._cluster, self._timeout_ms)
 
     def alter_partition_reassignments(
         self, reassignments: Mapping[TopicPartition, Sequence[int] | None], *, throttle_bytes: int | None = None

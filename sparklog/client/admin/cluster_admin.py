@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sparklog.client.admin.leader_states import states_at
+from sparklog.client.admin.leader_states import BROKER_MS, states_at
+from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.errors import (
+    BrokerNotAvailableError,
     ClusterAuthorizationFailedError,
     InvalidRequestError,
+    RequestTimedOutError,
     UnsupportedApiError,
     error_from_code,
 )
@@ -22,6 +25,8 @@ from sparklog.protocol.operation_messages import (
     CordonBrokerResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
@@ -62,6 +67,20 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True)
+class LogDirDescription:
+    """A log directory of a broker. `error`: why it cannot be used, empty: it can. `total_bytes` and `usable_bytes` are
+    those of its disk, -1: not known; `partitions` and `size_bytes` what the broker keeps there."""
+
+    broker_id: int
+    path: str
+    error: str
+    total_bytes: int
+    usable_bytes: int
+    partitions: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class PartitionReassignment:
     """One that is under way: `replicas` has old and new ones; `adding` are new, and copy; `removing` go when all new
     ones are in `isr`. Of `total_bytes` that the new ones have to copy they have `copied_bytes`; -1: not known."""
@@ -94,6 +113,34 @@ def describe_cluster(cluster: Cluster, timeout_ms: int) -> ClusterDescription:
     )
     missing = tuple(b.broker_id for b in found.brokers if not b.host)
     return ClusterDescription(found.cluster_id, found.controller, there, missing, found.throttle_bytes)
+
+
+def describe_log_dirs(cluster: Cluster, timeout_ms: int) -> dict[int, list[LogDirDescription]]:
+    """See Admin."""
+    deadline = Deadline(timeout_ms)
+    found: dict[int, list[LogDirDescription]] = {}
+    request = DescribeLogDirsRequest()
+    for broker in describe_cluster(cluster, deadline.left_ms()).brokers:
+        endpoint, left_ms = Endpoint(broker.host, broker.port), min(BROKER_MS, deadline.left_ms())
+        try:
+            answer = cluster.request(
+                Api.DESCRIBE_LOG_DIRS, request, DescribeLogDirsResponse, endpoint=endpoint, timeout_ms=left_ms
+            )
+        except (BrokerNotAvailableError, RequestTimedOutError, UnsupportedApiError):
+            continue
+        found[broker.broker_id] = [
+            LogDirDescription(
+                broker.broker_id,
+                d.path,
+                f"{error_from_code(d.error_code, '').name}: {d.message}" if d.error_code else "",
+                d.total_bytes,
+                d.usable_bytes,
+                d.partitions,
+                d.size_bytes,
+            )
+            for d in answer.log_dirs
+        ]
+    return found
 
 
 def alter_reassignments(

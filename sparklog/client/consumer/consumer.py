@@ -11,7 +11,7 @@ import time
 import warnings
 import weakref
 from _thread import start_new_thread
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -281,7 +281,8 @@ class Consumer:
     # -- reading
 
     def poll(self, timeout_ms: int = 1000, max_records: int | None = None) -> list[Record]:
-        """The next records of one partition, at most `max_records` (default max.poll.records); none after `timeout_ms`.
+        """The next records, of as many batches as are here, at most `max_records` (default max.poll.records); none if
+        none has come within `timeout_ms`. Those of a partition are in their order.
 
         Of typed topics `value` is a dict of the columns. A record that cannot be deserialized raises
         DeserializationError, once those before it have been returned, until it is sought past.
@@ -294,8 +295,25 @@ class Consumer:
             self._group.before_poll()
         if self._fetcher.has_diverged:
             self._replace(self._fetcher.settle())
+        found: list[Record] = []
+        moved: dict[Position, int | None] = {}
+        try:
+            while len(found) < limit and (more := self._next_records(limit - len(found), timeout_ms, moved)):
+                found += more
+                timeout_ms = 0
+        except SparklogError:
+            if not found:
+                raise  # else the next poll raises it
+        except BaseException:  # the application does not get them
+            self._take_back(moved)
+            raise
+        return found
+
+    def _next_records(self, limit: int, timeout_ms: int, moved: dict[Position, int | None]) -> list[Record]:
+        """At most `limit` of one batch; with some `moved` already only of what is here. Tells of the position before it
+        moves it."""
         if not self._hand:
-            fetched = self._take(timeout_ms)
+            fetched = self._take(timeout_ms, only_ready=bool(moved))
             if fetched is None:
                 return []
             try:
@@ -308,8 +326,19 @@ class Consumer:
         chosen = self._hand.first(limit)
         if self._deserializer is not None:
             chosen = self._deserialized(chosen)
+        position = self._hand.position
+        assert position is not None
+        moved.setdefault(position, position.consumed)
         self._hand.give_out(len(chosen))
         return chosen
+
+    def _take_back(self, moved: Mapping[Position, int | None]) -> None:
+        """What was to be returned is read again, from behind what was returned before."""
+        if any(position.consumed != consumed for position, consumed in moved.items()):
+            self._hand.drop_records()
+            self._hand.take_rest()
+        for position, consumed in moved.items():
+            position.consumed = consumed
 
     def __iter__(self) -> Consumer:
         """`for record in consumer:` gives one record after the other, and ends when none has come for
@@ -342,8 +371,7 @@ class Consumer:
             self._take_batches(timeout_ms, batches, moved)
         except BaseException:  # the application does not get them
             self._hand.take_rest()
-            for position, consumed in moved.items():
-                position.consumed = consumed
+            self._take_back(moved)
             raise
         return batches
 

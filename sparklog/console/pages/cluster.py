@@ -8,8 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sparklog.console.views.cluster import most_lagging, open_long, spread
+from sparklog.client.admin.admin import ClusterDescription
+from sparklog.console.views.cluster import DiskRow, disks, most_lagging, open_long, spread
 from sparklog.console.web import Console, ask, console_of, is_fragment, render
+from sparklog.errors import ClusterAuthorizationFailedError
 
 TOPICS_MEASURED_MAX = 2_000
 """Sizes are asked for of so many topics."""
@@ -36,7 +38,20 @@ def _spread(console: Console) -> dict[str, Any]:
     names = list(console.names.get())
     found = console.admin.describe_topics(names[:TOPICS_MEASURED_MAX])
     left_out = max(0, len(names) - TOPICS_MEASURED_MAX)
-    return {"spread": spread(console.admin.describe_cluster(), found.values()), "left_out": left_out}
+    cluster = console.admin.describe_cluster()
+    return {
+        "spread": spread(cluster, found.values()),
+        "left_out": left_out,
+        "disks": _disks(console, cluster),
+    }
+
+
+def _disks(console: Console, cluster: ClusterDescription) -> list[DiskRow] | None:
+    """None: the console's user may not see them."""
+    try:
+        return disks(cluster, console.admin.describe_log_dirs())
+    except ClusterAuthorizationFailedError:
+        return None
 
 
 async def overview(request: Request) -> Response:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sparklog.client.admin.admin import ClusterDescription, PartitionDescription, TopicDescription
+from sparklog.client.admin.admin import (
+    ClusterDescription,
+    LogDirDescription,
+    PartitionDescription,
+    TopicDescription,
+)
 from sparklog.console.views.transactions import TransactionRow, transaction_rows
 from sparklog.console.views.watched import WatchedGroup
 from sparklog.errors import error_from_code
@@ -80,6 +85,33 @@ def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> S
     ]
     rows.sort(key=lambda t: (-t.size_bytes, t.name))
     return Spread(brokers, len(rows), total, sum(t.remote_size_bytes for t in rows), rows[:LARGEST_SHOWN], problems)
+
+
+class DiskRow(NamedTuple):
+    """A log directory of a broker. `used`: how much of its disk, 0 to 1; None: not known. `problem`: why it cannot be
+    used, or why nothing is known of it."""
+
+    broker_id: int
+    path: str
+    partitions: int
+    size_bytes: int
+    total_bytes: int
+    usable_bytes: int
+    used: float | None
+    problem: str
+
+
+def disks(cluster: ClusterDescription, found: Mapping[int, Sequence[LogDirDescription]]) -> list[DiskRow]:
+    """Of all brokers that are registered."""
+    rows = []
+    for broker in sorted(b.broker_id for b in cluster.brokers):
+        if broker not in found:
+            rows.append(DiskRow(broker, "", 0, 0, -1, -1, None, "the broker does not answer"))
+        for d in found.get(broker, ()):
+            used = 1 - d.usable_bytes / d.total_bytes if d.total_bytes > 0 else None
+            where = broker, d.path, d.partitions, d.size_bytes, d.total_bytes, d.usable_bytes
+            rows.append(DiskRow(*where, used, d.error))
+    return rows
 
 
 def skew(parts: Sequence[int]) -> float:

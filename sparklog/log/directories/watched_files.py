@@ -306,5 +306,8 @@ class WatchedFiles:
     def monotonic_s(self) -> float:
         return self._inner.monotonic_s()
 
+    def space(self, path: Path) -> tuple[int, int]:
+        return self._inner.space(path)
+
     def boot_id(self) -> str:
         return self._inner.boot_id()

@@ -9,6 +9,7 @@ import msgspec
 
 from sparklog.errors import LogCorruptError
 from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader
+from sparklog.format.decoders import msgpack_decoder
 from sparklog.format.producer_snapshot import ProducerSnapshot, ProducerState
 from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.model import ProducerInfo
@@ -27,7 +28,7 @@ def encode_states(states: Iterable[ProducerState]) -> bytes:
 def decode_states(data: bytes) -> list[ProducerState]:
     """The states in `data`; empty bytes: none. Raises LogCorruptError."""
     try:
-        return msgspec.msgpack.decode(data, type=list[ProducerState]) if data else []
+        return msgpack_decoder(list[ProducerState]).decode(data) if data else []
     except msgspec.DecodeError as e:
         raise LogCorruptError(f"the states of producers cannot be read: {e}") from e
 

@@ -30,6 +30,7 @@ import msgspec
 from sparklog.environment.files import File, FileSystem, read_whole
 from sparklog.errors import LogCorruptError, SparklogError, StorageError
 from sparklog.format.checksum import crc32c
+from sparklog.format.decoders import msgpack_decoder
 from sparklog.log.tiering.state import Event, RemoteLogState
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ _REWRITE_FROM_BYTES = 64 * 1024
 _REWRITE_AT_BYTES = 16 * 1024 * 1024
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Event)
+_DECODER: msgspec.msgpack.Decoder[Event] = msgpack_decoder(Event)  # type: ignore[arg-type]
 
 
 def encode_record(event: Event) -> bytes:

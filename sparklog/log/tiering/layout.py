@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from sparklog.errors import CorruptBatchError
 from sparklog.format import offset_index, time_index
+from sparklog.format.decoders import json_decoder
 from sparklog.format.segment import segment_name
 from sparklog.log.model import LogOwner
 from sparklog.log.tiering.state import RemoteSegmentMetadata
@@ -97,6 +98,6 @@ def encode_manifest(owner: LogOwner, segment: RemoteSegmentMetadata) -> bytes:
 def decode_manifest(data: bytes) -> Manifest | None:
     """None if it cannot be read."""
     try:
-        return msgspec.json.decode(data, type=Manifest)
+        return json_decoder(Manifest).decode(data)
     except msgspec.DecodeError:
         return None

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from sparklog.errors import InvalidRequestError, LogCorruptError
+from sparklog.format.decoders import msgpack_decoder
 
 
 class Phase(Enum):
@@ -74,7 +75,7 @@ def encode_segment(segment: RemoteSegmentMetadata) -> bytes:
 def decode_segment(data: bytes) -> RemoteSegmentMetadata:
     """Raises InvalidRequestError."""
     try:
-        return msgspec.msgpack.decode(data, type=RemoteSegmentMetadata)
+        return msgpack_decoder(RemoteSegmentMetadata).decode(data)
     except msgspec.DecodeError as e:
         raise InvalidRequestError(f"the metadata of a remote segment cannot be read: {e}") from e
 

@@ -27,6 +27,7 @@ from collections.abc import Iterable
 import msgspec
 
 from sparklog.errors import LogCorruptError
+from sparklog.format.decoders import msgpack_decoder
 from sparklog.types import TopicPartition
 
 VERSION = 0
@@ -90,11 +91,11 @@ class ParticipantValue(msgspec.Struct, array_like=True):
 Value = PlainValue | SharedValue | ParticipantValue
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_key = msgspec.msgpack.Decoder(list[int | str]).decode
+_decode_key = msgpack_decoder(list[int | str]).decode
 _decoders: dict[str, msgspec.msgpack.Decoder[Value]] = {
-    PLAIN: msgspec.msgpack.Decoder(PlainValue),
-    SHARED: msgspec.msgpack.Decoder(SharedValue),
-    PARTICIPANT: msgspec.msgpack.Decoder(ParticipantValue),
+    PLAIN: msgpack_decoder(PlainValue),
+    SHARED: msgpack_decoder(SharedValue),
+    PARTICIPANT: msgpack_decoder(ParticipantValue),
 }
 
 

@@ -53,7 +53,7 @@ class ClusterClient:
         self.loop = loop
         self.net = net
         self._host = host
-        self._hosts = list(hosts)
+        self.hosts = self._hosts = list(hosts)
         self._turn = 0
         self._connections: dict[str, SimClient] = {}
         self._leaders: dict[TopicPartition, tuple[int, str]] = {}

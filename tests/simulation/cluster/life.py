@@ -7,11 +7,12 @@ import gc
 import sys
 from typing import NamedTuple
 
-from sparklog.testing.sim_loop import Simulation, SimulationStuckError
+from sparklog.testing.sim_loop import SimulationStuckError
 from tests.checker.analysis import Verdict, analyse
 from tests.checker.report import report
 from tests.simulation.cluster.plans import CLUSTER_PLANS
 from tests.simulation.cluster.world import ClusterWorld
+from tests.simulation.life import simulated
 from tests.simulation.plans import Plan
 
 
@@ -24,6 +25,8 @@ class ClusterLife(NamedTuple):
     faults: int
     elections: int
     disk_faults: int
+    cleaned: int
+    """See `Scene.cleaned`."""
 
 
 def kind_of(seed: int) -> str:
@@ -47,13 +50,19 @@ def live_cluster(seed: int, kind: str | None = None) -> ClusterLife:
 
 
 def _lived(seed: int, plan: Plan) -> ClusterLife:
-    with Simulation(seed) as simulation:
-        world = ClusterWorld(seed, plan, simulation)
+    with simulated(seed, plan) as (simulation, store):
+        world = ClusterWorld(seed, plan, simulation, store=store)
         verdict = analyse(world.run())
         if verdict.beyond(set()):
             raise AssertionError(report(verdict, set()))
         return ClusterLife(
-            verdict, simulation.trace_hash, simulation.turns, world.faults, world.elections, world.trouble.touched
+            verdict,
+            simulation.trace_hash,
+            simulation.turns,
+            world.faults,
+            world.elections,
+            world.trouble.touched,
+            world.cleaned,
         )
 
 

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from tests.simulation.plans import INPUT, OUTPUT, QUICK_HEARTBEATS, SMALL, Plan
+from tests.simulation.plans import (
+    AGED,
+    AGED_CONFIG,
+    COMPACTED,
+    EXPIRING,
+    INPUT,
+    KEYED,
+    OFTEN,
+    OUTPUT,
+    QUICK_HEARTBEATS,
+    SMALL,
+    SMALL_COMPACTED,
+    TIERED,
+    Plan,
+)
 
 SESSION_MS = 600
 QUICK: Mapping[str, object] = {
@@ -21,12 +36,24 @@ FLUSHED: Mapping[str, object] = {**SAFE, "flush.mode": "group"}
 """Any number of brokers may lose their power at any time."""
 
 
-def _topics(configs: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
-    return {INPUT: configs, OUTPUT: configs}
+def _plan(
+    promise: Mapping[str, object],
+    clients: Mapping[str, int],
+    faults: Mapping[str, int],
+    *,
+    topics: Mapping[str, Mapping[str, object]] = {INPUT: {}, OUTPUT: {}},
+    internal: Mapping[str, object] = {},
+    seconds: float = 4.0,
+    **more: Any,
+) -> Plan:
+    """`promise`: what all topics, the internal ones too, are told beside their own settings."""
+    promised = {name: {**promise, **configs} for name, configs in topics.items()}
+    return Plan(clients, faults, seconds=seconds, topics=promised, internal={**promise, **internal}, **more)
 
 
 CLUSTER_PLANS: dict[str, Plan] = {
-    "cluster-kills": Plan(
+    "cluster-kills": _plan(
+        SAFE,
         {"producer": 1, "transactional": 1, "reader": 1, "member": 1},
         {
             "kill broker": 4,
@@ -37,18 +64,14 @@ CLUSTER_PLANS: dict[str, Plan] = {
             "delete controller": 1,
             "move leaders": 2,
         },
-        seconds=4.0,
-        topics=_topics(SAFE),
-        internal=SAFE,
     ),
-    "cluster-power": Plan(
+    "cluster-power": _plan(
+        FLUSHED,
         {"producer": 2, "transactional": 1, "reader": 1},
         {"power cut": 4, "power cut at step": 3, "kill broker": 1, "jump clock": 1, "move leaders": 1},
-        seconds=4.0,
-        topics=_topics(FLUSHED),
-        internal=FLUSHED,
     ),
-    "cluster-links": Plan(
+    "cluster-links": _plan(
+        SAFE,
         {"producer": 2, "transactional": 1, "reader": 2},
         {
             "isolate broker": 3,
@@ -60,12 +83,10 @@ CLUSTER_PLANS: dict[str, Plan] = {
             "move leaders": 1,
             "kill broker": 1,
         },
-        seconds=4.0,
-        topics=_topics(SAFE),
-        internal=SAFE,
         delivery_s=(0.5, 60.0),
     ),
-    "cluster-zookeeper": Plan(
+    "cluster-zookeeper": _plan(
+        SAFE,
         {"producer": 2, "member": 1, "reader": 1},
         {
             "cut zookeeper": 3,
@@ -76,11 +97,9 @@ CLUSTER_PLANS: dict[str, Plan] = {
             "move leaders": 2,
             "pause broker": 1,
         },
-        seconds=4.0,
-        topics=_topics(SAFE),
-        internal=SAFE,
     ),
-    "cluster-transactions": Plan(
+    "cluster-transactions": _plan(
+        FLUSHED,
         {"transactional": 2, "shared": 1, "reader": 1},
         {
             "kill broker": 3,
@@ -91,12 +110,10 @@ CLUSTER_PLANS: dict[str, Plan] = {
             "cut link": 1,
             "late requests": 1,
         },
-        seconds=4.0,
-        topics=_topics(FLUSHED),
-        internal=FLUSHED,
         think_s=0.05,
     ),
-    "cluster-groups": Plan(
+    "cluster-groups": _plan(
+        FLUSHED,
         {"producer": 1, "member": 2, "pipeline": 1},
         {
             "kill broker": 3,
@@ -107,12 +124,10 @@ CLUSTER_PLANS: dict[str, Plan] = {
             "pause client": 1,
             "isolate broker": 1,
         },
-        seconds=4.0,
-        topics=_topics(FLUSHED),
-        internal=FLUSHED,
         think_s=0.1,
     ),
-    "cluster-disks": Plan(
+    "cluster-disks": _plan(
+        FLUSHED,
         {"producer": 2, "transactional": 1, "reader": 1},
         {
             "full disk": 3,
@@ -123,17 +138,76 @@ CLUSTER_PLANS: dict[str, Plan] = {
             "kill broker": 1,
             "move leaders": 1,
         },
-        seconds=4.0,
-        topics=_topics(FLUSHED),
-        internal=FLUSHED,
         disks=("/disk-1", "/disk-2"),
     ),
-    "cluster-replaced": Plan(
+    "cluster-replaced": _plan(
+        FLUSHED,
         {"producer": 2, "reader": 1},
         {"replace broker": 4, "kill broker": 2, "power cut": 1, "isolate broker": 1, "move leaders": 1},
         seconds=5.0,
-        topics=_topics(FLUSHED),
-        internal=FLUSHED,
+    ),
+    "cluster-reassigned": _plan(
+        FLUSHED,
+        {"producer": 2, "transactional": 1, "reader": 1, "member": 1},
+        {
+            "reassign": 6,
+            "cancel reassignments": 1,
+            "kill broker": 2,
+            "power cut": 1,
+            "isolate broker": 1,
+            "move leaders": 1,
+        },
+        brokers=(4, 4, 5),
+    ),
+    "cluster-compaction": _plan(
+        FLUSHED,
+        {"transactional": 2, "keyed": 2, "reader": 1, "member": 1},
+        {
+            "kill broker": 1,
+            "power cut": 1,
+            "power cut at step": 1,
+            "isolate broker": 1,
+            "move leaders": 4,
+            "kill client": 2,
+        },
+        topics={INPUT: COMPACTED, OUTPUT: COMPACTED, KEYED: COMPACTED},
+        internal=SMALL_COMPACTED,
+        settings=OFTEN,
+        think_s=0.02,
+        replicas_differ=True,
+    ),
+    "cluster-retention": _plan(
+        FLUSHED,
+        {"producer": 1, "transactional": 1, "reader": 1, "member": 1, "aged": 1, "deleter": 1},
+        {"jump clock far": 3, "kill broker": 2, "power cut at step": 2, "isolate broker": 1, "move leaders": 2},
+        topics={INPUT: EXPIRING, OUTPUT: {}, AGED: AGED_CONFIG},
+        settings=OFTEN,
+        think_s=0.1,
+        replicas_differ=True,
+    ),
+    "cluster-tiering": _plan(
+        FLUSHED,
+        {"producer": 2, "transactional": 1, "reader": 1, "uncommitted": 1},
+        {
+            "kill broker": 2,
+            "power cut": 1,
+            "power cut at step": 2,
+            "isolate broker": 1,
+            "move leaders": 2,
+            "store fails": 2,
+            "store works": 2,
+        },
+        topics={INPUT: TIERED, OUTPUT: TIERED},
+        settings=OFTEN,
+        has_store=True,
+        think_s=0.1,
+        replicas_differ=True,
+    ),
+    "cluster-intruders": _plan(
+        SAFE,
+        {"producer": 2, "twins": 1, "squatter": 1, "garbage": 1, "false broker": 1, "reader": 1},
+        {"kill client": 2, "kill broker": 2, "move leaders": 2, "pause broker": 1, "isolate broker": 1},
+        think_s=0.05,
     ),
 }
 """By name."""

@@ -73,7 +73,7 @@ class Promises:
         if mark > log.log_end_offset:
             raise AssertionError(f"{tp}: the high watermark {mark} of {node.host} is beyond {log.log_end_offset}")
         key = (node.id, node.life, tp)
-        first = max(self._looked.get(key, 0), log.log_start_offset)
+        first = max(self._looked.get(key, 0), log.local_log_start_offset)
         if first >= mark or tp.topic in self._compacted:
             return
         try:
@@ -102,7 +102,7 @@ class Promises:
 
     def at_rest(self, nodes: Iterable[Node]) -> None:
         """All have come back, and nothing happens any more: all replicas of a partition are equal."""
-        first: dict[TopicPartition, tuple[Node, list[Copied]]] = {}
+        first: dict[TopicPartition, tuple[Node, list[Copied], int]] = {}
         for node in nodes:
             assert node.broker is not None
             for partition in sorted(node.broker.partitions.all(), key=lambda p: p.key):
@@ -111,14 +111,15 @@ class Promises:
                     continue
                 if log is None:
                     raise AssertionError(f"{tp} is offline on {node.host}: {partition.error}")
-                mine = batches_of(log, log.log_start_offset, log.log_end_offset)
-                other, theirs = first.setdefault(tp, (node, mine))
-                if mine != theirs:
+                start = log.local_log_start_offset
+                mine = batches_of(log, start, log.log_end_offset)
+                other, theirs, other_start = first.setdefault(tp, (node, mine, start))
+                if _from(max(start, other_start), mine) != _from(max(start, other_start), theirs):
                     raise AssertionError(
                         f"{tp}: the log of {node.host} {_differing(mine, theirs)} is not that of {other.host}"
                     )
                 for offset, batch in self._committed.get(tp, {}).items():
-                    if log.log_start_offset <= offset and batch not in set(mine):
+                    if start <= offset and batch not in set(mine):
                         raise AssertionError(f"{tp}: {batch} was shown, and is not in the log of {node.host}")
 
 
@@ -142,6 +143,10 @@ def batches_of(log: PartitionLog, offset: int, end: int) -> list[Copied]:
                 found.append(Copied(header.base_offset, header.next_offset, header.crc, header.leader_epoch))
             offset = header.next_offset
     return found
+
+
+def _from(offset: int, batches: list[Copied]) -> list[Copied]:
+    return [batch for batch in batches if batch.base_offset >= offset]
 
 
 def _differing(mine: list[Copied], theirs: list[Copied]) -> str:

@@ -24,6 +24,7 @@ from sparklog.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.controller.model import AlterConfig, Elect, ElectionKind, Reassign
@@ -34,6 +35,7 @@ from tests.simulation.cluster.plans import SAFE, SESSION_MS
 from tests.simulation.cluster.promises import batches_of
 from tests.simulation.cluster.world import ClusterWorld
 from tests.simulation.plans import INPUT, OUTPUT, Plan
+from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_producer import encode_values
 
 TP = TopicPartition(INPUT, 0)
@@ -65,6 +67,10 @@ class Play:
         while not condition():
             assert self.simulation.now_s < end, f"it does not come about: {self.state}"
             self.pass_time(0.02)
+
+    def until_turn(self, condition: Callable[[], Any]) -> None:
+        """As `until`, but looks after every event."""
+        assert self.simulation.run(lambda: bool(condition()), limit_s=self.simulation.now_s + PATIENCE_S), self.state
 
     def pass_time(self, seconds: float) -> None:
         self.world.pass_time(seconds)
@@ -309,6 +315,21 @@ def test_when_all_sessions_have_ended_there_is_a_controller_again(play: Play) ->
         node.heal_zookeeper()
     play.until(lambda: (image := play.world.controller_image()) is not None and len(image.eligible()) == 3)
     play.acknowledged()
+    play.come_to_rest()
+
+
+def test_who_asks_a_broker_that_has_not_joined_yet_is_told_what_it_knows(play: Play) -> None:
+    """It listens before it is registered. Found in lives: it knew of no image then, and failed."""
+    play[3].kill()
+    play[3].start()
+    play.until_turn(lambda: play[3].broker is not None)
+    assert not play[3].has_joined
+    loop = play.simulation.loop("early")
+    asked = SimClient(loop, play.world.net, "early", play[3].host).ask(
+        Api.METADATA, MetadataRequest(None), MetadataResponse
+    )
+    answer, _ = play.simulation.complete(loop, asked, limit_s=PATIENCE_S)
+    assert INPUT in {topic.name for topic in answer.topics}
     play.come_to_rest()
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparklog.errors import SparklogError
 from sparklog.metadata.cluster_znodes import CONTROLLER
+from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
 from sparklog.testing.sim_loop import SimLoop
+from sparklog.testing.sim_machine import SimMachine
+from sparklog.types import TopicPartition
 from tests.simulation.cluster.node import Node
 from tests.simulation.cluster.plans import SESSION_MS
-from tests.simulation.trouble import REPLACED, Disks
+from tests.simulation.shared_trouble import Disks, SharedTrouble, wake
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import ClusterWorld
@@ -24,31 +26,42 @@ STOP_LIMIT_S = 20.0
 SESSION_S = SESSION_MS / 1_000
 
 
-class ClusterTrouble:
+class ClusterTrouble(SharedTrouble):
     """See the module."""
 
+    world: ClusterWorld
+
     def __init__(self, world: ClusterWorld) -> None:
-        self.world = world
-        self.sim = world.simulation
-        self.rng = world.simulation.rng
+        super().__init__(world)
         self.disks = {node.id: Disks() for node in world.nodes}
         self.suspects: dict[int, int] = {}
         """Brokers that crashed, and the life in which they did: until they are in sync again they may lack records."""
         for node in world.nodes:
-            self.equip(node)
-
-    def equip(self, node: Node) -> None:
-        """The machine's disks fail as they are told."""
-        node.machine.files.fault = self.disks[node.id].fault
-        node.machine.files.part_of = lambda size_bytes: self.rng.randint(0, size_bytes)
+            self.equip(node.machine, self.disks[node.id])
 
     @property
     def touched(self) -> int:
         return sum(disks.touched for disks in self.disks.values())
 
-    def strike(self, kind: str) -> None:
-        self.sim.note("fault", kind)
-        getattr(self, kind.replace(" ", "_"))()
+    def after(self, seconds: float, action: Callable[[], object]) -> None:
+        self.world.later(seconds, action)
+
+    def pause(self, loop: SimLoop | None) -> None:
+        assert loop is not None
+        loop.is_paused = True
+        self.after(self.rng.random() * self.rng.choice([1.0, 1.0, 10.0]), lambda: wake(loop))
+
+    def some_host(self) -> str:
+        return self._node().host
+
+    def some_machine(self) -> SimMachine:
+        return self._node().machine
+
+    def some_disks(self) -> Disks:
+        return self.disks[self._node().id]
+
+    def all_disks(self) -> list[Disks]:
+        return [*self.disks.values()]
 
     # --- whom it hits
 
@@ -154,32 +167,55 @@ class ClusterTrouble:
             self.suspects[node.id] = node.life
             node.kill()
             self.world.replace_machine(node)
-            self.equip(node)
+            self.equip(node.machine, self.disks[node.id])
             self._again(node)
 
     def move_leaders(self) -> None:
         """An operator prefers another order of the replicas, and elects by it."""
-        controller = self.world.controller()
-        image = self.world.controller_image()
-        if controller is None or image is None or controller.is_paused or controller.cluster is None:
-            return
         targets = {}
-        for tp, partition in sorted(self.world.partitions_of(image)):
+        for tp, partition in self._partitions():
             if self.rng.random() < 0.5:
                 order = list(partition.replicas)
                 self.rng.shuffle(order)
                 targets[tp] = tuple(order)
-        if not targets:
+        if targets:
+            self.tell_controller(
+                lambda token: Reassign(token, targets),
+                lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)),
+            )
+
+    def reassign(self) -> None:
+        """An operator wants some partitions on other brokers, perhaps slowly."""
+        chosen = [tp for tp, _ in self._partitions() if self.rng.random() < 0.4]
+        ids = [node.id for node in self.world.nodes]
+        targets = {tp: tuple(self.rng.sample(ids, 3)) for tp in chosen}
+        throttle_bytes = self.rng.choice([-1, -1, 0, 20_000])
+        self.tell_controller(lambda token: Reassign(token, targets, throttle_bytes))
+
+    def cancel_reassignments(self) -> None:
+        targets = {tp: None for tp, partition in self._partitions() if partition.is_reassigned}
+        self.tell_controller(lambda token: Reassign(token, targets))
+
+    def _partitions(self) -> list[tuple[TopicPartition, PartitionImage]]:
+        """As a controller has them that can be told something; none: there is no such controller."""
+        controller, image = self.world.controller(), self.world.controller_image()
+        if controller is None or image is None or controller.is_paused or controller.cluster is None:
+            return []
+        return sorted(self.world.partitions_of(image))
+
+    def tell_controller(self, *asks: Callable[[int], Any]) -> None:
+        """One after the other; an operator may be refused."""
+        controller = self.world.controller()
+        if controller is None or controller.is_paused or controller.cluster is None or controller.loop is None:
             return
         membership = controller.cluster.membership
-        assert controller.loop is not None
 
-        async def move() -> None:
-            with contextlib.suppress(SparklogError):  # an operator may be refused
-                await membership.ask(lambda token: Reassign(token, targets))
-                await membership.ask(lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)))
+        async def tell() -> None:
+            with contextlib.suppress(SparklogError):
+                for ask in asks:
+                    await membership.ask(ask)
 
-        controller.loop.create_task(move())
+        controller.loop.create_task(tell())
 
     # --- the network
 
@@ -215,21 +251,6 @@ class ClusterTrouble:
         self.world.later(seconds, lambda: net.heal_links(links))
         return seconds
 
-    def reset_connections(self) -> None:
-        self.world.net.reset_some(0.3)
-
-    def late_requests(self) -> None:
-        self._leave_late(answers=False)
-
-    def late_answers(self) -> None:
-        self._leave_late(answers=True)
-
-    def _leave_late(self, *, answers: bool) -> None:
-        """What is said to a broker, or by it, arrives late; those who wait come back on other connections."""
-        net = self.world.net
-        stuck = net.delay_some(self._node().host, 0.5, answers=answers)
-        self.world.later(self.rng.random() * 0.5, lambda: net.leave_behind(c for c in stuck if c.is_open))
-
     # --- ZooKeeper
 
     def cut_zookeeper(self) -> None:
@@ -263,52 +284,7 @@ class ClusterTrouble:
         """An operator has another one elected."""
         self.world.operator.delete(CONTROLLER)
 
-    # --- clients
-
-    def kill_client(self) -> None:
-        client = self.rng.choice(self.world.clients)
-        client.kill()
-        client.start()
-
-    def pause_client(self) -> None:
-        loop = self.rng.choice(self.world.clients).loop
-        assert loop is not None
-        loop.is_paused = True
-        self.world.later(self.rng.random() * self.rng.choice([1.0, 1.0, 10.0]), lambda: _wake(loop))
-
-    def zombie_client(self) -> None:
-        """A client sleeps while its next life begins; then both go on."""
-        client = self.rng.choice([c for c in self.world.clients if c.role in REPLACED])
-        zombie = client.loop
-        assert zombie is not None
-        zombie.is_paused = True
-        self.world.zombies.append(zombie)
-        client.start()
-        self.world.later(self.rng.random() * 1.5, lambda: _wake(zombie))
-
-    def leave_group(self) -> None:
-        members = [c for c in self.world.clients if c.role in ("member", "pipeline")]
-        self.rng.choice(members).leaves = True
-
-    # --- clocks, disks
-
-    def jump_clock(self) -> None:
-        self._node().machine.clock.offset_ms += self.rng.choice([-3_600_000, -500, 500, 60_000, 3_600_000])
-
-    def _disk(self) -> str:
-        return self.rng.choice(self.world.plan.disks)
-
-    def full_disk(self) -> None:
-        self.disks[self._node().id].full.add(self._disk())
-
-    def space_again(self) -> None:
-        for disks in self.disks.values():
-            disks.full.clear()
-            disks.short = False
-
-    def one_disk_error(self) -> None:
-        operation = self.rng.choice(["write", "sync", "sync", "rename", "create", "read", "truncate", "remove"])
-        self.disks[self._node().id].once = self._disk(), operation, self.rng.choice([errno.EIO, errno.ENOSPC])
+    # --- disks
 
     def broken_disk(self) -> None:
         """Of one broker at a time."""
@@ -330,6 +306,8 @@ class ClusterTrouble:
         """Everything works again, and everybody is there."""
         self._zookeeper_back()
         self.world.net.heal()
+        if self.world.store is not None:
+            self.store_works()
         for client in self.world.clients:
             assert client.loop is not None
             client.loop.is_paused = False
@@ -346,7 +324,3 @@ class ClusterTrouble:
             elif node.is_paused:
                 node.resume()
             node.heal_zookeeper()
-
-
-def _wake(loop: SimLoop) -> None:
-    loop.is_paused = False

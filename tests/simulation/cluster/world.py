@@ -5,22 +5,26 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from sparklog.metadata.store import TopicSpec
 from sparklog.replication.cluster_image import ClusterImage, PartitionImage
+from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
 from sparklog.testing.sim_loop import SimLoop, Simulation
 from sparklog.testing.sim_machine import SimMachine
+from sparklog.testing.sim_store import SimStore
 from sparklog.testing.sim_zookeeper import SimZooKeeper
-from sparklog.types import TopicPartition
+from sparklog.types import INTERNAL_TOPICS, TopicPartition
 from tests.checker.history import Operation
 from tests.simulation.cluster.client import ClusterClient
 from tests.simulation.cluster.node import Node
 from tests.simulation.cluster.plans import QUICK, SESSION_MS
 from tests.simulation.cluster.promises import Promises
 from tests.simulation.cluster.trouble import ClusterTrouble
-from tests.simulation.plans import INPUT, OUTPUT, Plan
-from tests.simulation.world import FAULT_EVERY_S, PARTITIONS, Scene
+from tests.simulation.plans import INPUT, KEYED, OUTPUT, Plan
+from tests.simulation.sim_final import read_committed
+from tests.simulation.world import FAULT_EVERY_S, FINAL_S, PARTITIONS, Scene
 
 BROKERS = (3, 3, 3, 3, 4, 5)
 REPLICAS = 3
@@ -32,9 +36,15 @@ LOOK_S = 0.5
 class ClusterWorld(Scene):
     """See the module."""
 
-    def __init__(self, seed: int, plan: Plan, simulation: Simulation, *, brokers: int = 0) -> None:
+    trouble: ClusterTrouble
+
+    def __init__(
+        self, seed: int, plan: Plan, simulation: Simulation, *, brokers: int = 0, store: SimStore | None = None
+    ) -> None:
         """`brokers` 0: as many as the seed says."""
         super().__init__(seed, plan, simulation)
+        self.store = store
+        self.notes.deletes_everywhere = self._are_all_in_sync
         rng = simulation.rng
         self._zookeeper_loop = simulation.loop("zookeeper")
         self.zookeeper = SimZooKeeper(rng.getrandbits(32), session_timeout_ms=SESSION_MS, loop=self._zookeeper_loop)
@@ -42,8 +52,11 @@ class ClusterWorld(Scene):
         self._settings: dict[str, object] = {**QUICK, **plan.settings}
         if plan.disks:
             self._settings["log.dirs"] = ",".join(plan.disks)
-        count = brokers or rng.choice(BROKERS)
-        self._promises = Promises(n for n, c in plan.topics.items() if c.get("cleanup.policy") == "compact")
+        if store is not None:
+            self._settings["remote.log.storage.url"] = store.url
+        count = brokers or rng.choice(plan.brokers or BROKERS)
+        compacted = {n for n, c in plan.topics.items() if c.get("cleanup.policy") == "compact"}
+        self._promises = Promises(compacted | (INTERNAL_TOPICS if plan.replicas_differ else set()))
         self.nodes = [self._node(i, SimMachine(simulation, f"machine-{i}")) for i in range(1, count + 1)]
         self.is_flushed = all(c.get("flush.mode") == "group" for c in plan.topics.values())
         self._later: list[tuple[float, int, Callable[[], object]]] = []
@@ -94,6 +107,14 @@ class ClusterWorld(Scene):
     def leads_something(node: Node) -> bool:
         return node.broker is not None and any(p.replicas.leader == node.id for p in node.broker.partitions.all())
 
+    def _are_all_in_sync(self) -> bool:
+        image = self.controller_image()
+        return (
+            self.is_quiet
+            and image is not None
+            and all(set(p.isr) == set(p.replicas) for _, p in self.partitions_of(image))
+        )
+
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is on its way that would fail later."""
@@ -119,6 +140,8 @@ class ClusterWorld(Scene):
         self._check_nodes()
         self._come_to_rest()
         self.read_everything()
+        if self.plan.replicas_differ:
+            self._read_from_others()
         self._promises.at_rest(self.nodes)
         return self.operations()
 
@@ -226,12 +249,62 @@ class ClusterWorld(Scene):
         if missing:
             return f"not in the cluster: {missing}"
         for tp, partition in self.partitions_of(image):
-            if set(partition.isr) != set(partition.replicas):
+            if set(partition.isr) != set(partition.replicas) or partition.is_reassigned:
                 return f"{tp}: {partition}"
             logs = [self._log(i, tp) for i in partition.replicas]
             if len(set(logs)) != 1 or logs[0][0] != logs[0][1]:
                 return f"{tp}: logs end, and are committed up to, {logs}"
         return ""
+
+    def _read_from_others(self) -> None:
+        """Each replica cleans its own files: whoever leads, readers get the same."""
+        loop = self.simulation.loop("others")
+        names = [f"{t}-{n}" for t in sorted(self.plan.topics) for n in range(PARTITIONS if t in (INPUT, OUTPUT) else 1)]
+        found: list[dict[str, list[tuple[int, bytes | None, bytes | None]]]] = []
+        for turn in range(REPLICAS):
+            self._lead(names, turn)
+            client: Any = self.connected(loop, "others")
+            rows, _ = self.simulation.complete(loop, read_committed(client, names), limit_s=FINAL_S)
+            found.append({n: [(r.offset, r.key, r.value) for r in its] for n, its in rows.items()})
+        for rows in found[1:]:
+            for name in names:
+                self._compare(name, found[0][name], rows[name])
+
+    def _compare(self, name: str, one: list[Any], other: list[Any]) -> None:
+        topic = name.rpartition("-")[0]
+        if topic == KEYED:
+            one, other = (sorted({row[1]: row for row in rows}.values()) for rows in (one, other))
+        elif self.plan.topics[topic].get("cleanup.policy") != "compact":
+            first = max(
+                (rows[0][0] for rows in (one, other) if rows), default=0
+            )  # retention comes to one before another
+            one, other = ([row for row in rows if row[0] >= first] for rows in (one, other))
+        if one != other:
+            differing = sorted(set(one) ^ set(other))
+            raise AssertionError(f"{name}: what readers get depends on who leads: {differing[:3]}")
+
+    def _lead(self, names: Sequence[str], turn: int) -> None:
+        """The replica that is `turn` places behind the first one leads."""
+        image = self.controller_image()
+        assert image is not None
+        targets = {}
+        for tp, partition in self.partitions_of(image):
+            if str(tp) in names:
+                replicas = sorted(partition.replicas)
+                targets[tp] = (*replicas[turn:], *replicas[:turn])
+        self.trouble.tell_controller(
+            lambda token: Reassign(token, targets),
+            lambda token: Elect(token, ElectionKind.PREFERRED, tuple(targets)),
+        )
+
+        def leads() -> bool:
+            image = self.controller_image()
+            return image is not None and all(
+                (p := image.partition(tp)) is not None and p.leader == targets[tp][0] for tp in targets
+            ) and self._agree()  # fmt: skip
+
+        if not self.simulation.run(leads, limit_s=self.simulation.now_s + REST_S):
+            raise AssertionError(f"others do not come to lead: {targets}")
 
     def _log(self, broker_id: int, tp: TopicPartition) -> tuple[int, int]:
         broker = self.node(broker_id).broker

@@ -8,10 +8,16 @@ from collections import deque
 import pyarrow as pa
 import pytest
 
-from sparklog.client.admin.admin import BrokerDescription, ClusterDescription, PartitionDescription, TopicDescription
+from sparklog.client.admin.admin import (
+    BrokerDescription,
+    ClusterDescription,
+    LogDirDescription,
+    PartitionDescription,
+    TopicDescription,
+)
 from sparklog.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
 from sparklog.console.views.chart import HEIGHT, WIDTH, line_chart
-from sparklog.console.views.cluster import open_long, problems_of, skew, spread
+from sparklog.console.views.cluster import disks, open_long, problems_of, skew, spread
 from sparklog.console.views.groups import group_rows, group_view, moves_from_text
 from sparklog.console.views.numbers import age, number, rate, size, time
 from sparklog.console.views.paging import page_of
@@ -107,6 +113,17 @@ def test_partitions_that_want_a_look(changed: dict[str, object], words: str) -> 
     partition = dataclasses.replace(TOPIC.partition_details[0], **changed)  # type: ignore[arg-type]
     topic = dataclasses.replace(TOPIC, partition_details=(partition,))
     assert problems_of(topic) == [f"t-0 {words}"]
+
+
+def test_disks() -> None:
+    full = LogDirDescription(1, "/a", "", 1000, 100, 3, 500)
+    gone = LogDirDescription(1, "/b", "STORAGE: it is gone", -1, -1, 0, 0)
+    found = disks(CLUSTER, {1: [full, gone]})
+    assert [(d.broker_id, d.path, d.used, d.problem) for d in found if d.broker_id == 1] == [
+        (1, "/a", 0.9, ""),
+        (1, "/b", None, "STORAGE: it is gone"),
+    ]
+    assert {d.problem for d in found if d.broker_id != 1} == {"the broker does not answer"}
 
 
 def test_skew() -> None:

@@ -22,7 +22,7 @@ from sparklog.errors import (
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.schema_evolution import SchemaChange
-from sparklog.metadata.producer_ids import BLOCK_IDS, ProducerIds
+from sparklog.metadata.producer_ids import BLOCK_IDS, SHARED_BLOCK_IDS, ProducerIds
 from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, TopicSpec
 
@@ -303,13 +303,13 @@ def test_ids_of_other_brokers_leave_a_block_as_it_is() -> None:
     blocks = Blocks()
     ids = ProducerIds(blocks.take, blocks.end, shared=True)
     assert ids.next() == 0
-    blocks.take(5 * BLOCK_IDS, 0)
-    ids.found(3 * BLOCK_IDS)  # another broker's, of a transaction that is coordinated here now
-    assert [ids.next() for _ in range(BLOCK_IDS - 1)] == list(range(1, BLOCK_IDS))
-    assert ids.next() == 6 * BLOCK_IDS
+    blocks.take(5 * SHARED_BLOCK_IDS, 0)
+    ids.found(3 * SHARED_BLOCK_IDS)  # another broker's, of a transaction that is coordinated here now
+    assert [ids.next() for _ in range(SHARED_BLOCK_IDS - 1)] == list(range(1, SHARED_BLOCK_IDS))
+    assert ids.next() == 6 * SHARED_BLOCK_IDS
     blocks.end = 0  # the store has been restored from a copy
-    ids.found(9 * BLOCK_IDS)
-    assert [ids.next() for _ in range(BLOCK_IDS)][-1] == 9 * BLOCK_IDS + 1
+    ids.found(9 * SHARED_BLOCK_IDS)
+    assert [ids.next() for _ in range(SHARED_BLOCK_IDS)][-1] == 9 * SHARED_BLOCK_IDS + 1
 
 
 def test_nobody_waits_for_a_store_that_is_away_but_who_needs_it() -> None:
@@ -328,3 +328,21 @@ def test_nobody_waits_for_a_store_that_is_away_but_who_needs_it() -> None:
         is_back.set()
         assert waiting.result(30) == 42
         assert not ids.is_issued(43)
+
+
+def test_the_next_block_is_there_before_the_one_at_hand_is_used_up() -> None:
+    blocks = Blocks(7)
+    ids = ProducerIds(blocks.take, blocks.end, shared=True)
+    assert ids.wants_block and ids.at_hand() is None
+    ids.take_ahead()
+    assert ids.left == SHARED_BLOCK_IDS and not ids.is_issued(7)
+    blocks.take(SHARED_BLOCK_IDS, 0)  # another broker's
+    assert ids.at_hand() == 7
+    assert ids.wants_block
+    ids.take_ahead()
+    ids.take_ahead()  # there is one already
+    assert not ids.wants_block and ids.left == 2 * SHARED_BLOCK_IDS - 1
+    found = [ids.at_hand() for _ in range(SHARED_BLOCK_IDS)]
+    assert found[-2:] == [7 + SHARED_BLOCK_IDS - 1, 7 + 2 * SHARED_BLOCK_IDS]
+    assert ids.reserve() == 7 + 2 * SHARED_BLOCK_IDS + 1
+    assert not ProducerIds(blocks.take, blocks.end).wants_block  # a store of its own is always there

@@ -73,6 +73,7 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.ELECT_LEADERS: 72,
         m.Api.CORDON_BROKER: 73,
         m.Api.DESCRIBE_CLUSTER: 74,
+        m.Api.DESCRIBE_LOG_DIRS: 75,
         m.Api.DIRECTORY_FAILED: 80,
         m.Api.ALTER_SECURITY_RECORDS: 65,
         m.Api.CREATE_ACLS: 66,

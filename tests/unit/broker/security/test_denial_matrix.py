@@ -118,6 +118,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.ELECT_LEADERS: lambda n: operation.ElectLeadersRequest(0, [operation.PartitionName(n.topic, 0)]),
     Api.CORDON_BROKER: lambda n: operation.CordonBrokerRequest(0, True),
     Api.DESCRIBE_CLUSTER: lambda n: operation.DescribeClusterRequest(),
+    Api.DESCRIBE_LOG_DIRS: lambda n: operation.DescribeLogDirsRequest(),
     Api.ALTER_SECURITY_RECORDS: lambda n: cluster.AlterSecurityRecordsRequest(
         [cluster.SecurityRecordChange("users", "mallory", b"1")]
     ),

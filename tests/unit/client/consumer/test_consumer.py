@@ -13,6 +13,7 @@ from sparklog.client.consumer.consumer import Consumer
 from sparklog.errors import (
     ClosedError,
     CorruptBatchError,
+    DeserializationError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     RemoteStorageError,
@@ -24,6 +25,9 @@ from sparklog.protocol.messages import Api
 from sparklog.types import Record, TopicPartition
 from tests.unit.client.fake_broker import DROP, FakeBroker
 from tests.unit.client.support import TP0, drain, fill, until
+from tests.unit.log.support import batch
+
+TP1 = TopicPartition("events", 1)
 
 pytestmark = pytest.mark.usefixtures("local_read")
 
@@ -39,6 +43,37 @@ def test_records_in_order_with_positions(fake: FakeBroker) -> None:
         assert [r.offset for r in drain(consumer, 23)] == list(range(7, 30))
         assert consumer.position(TP0) == 30
         assert consumer.poll(0) == []
+
+
+def test_a_poll_gives_as_many_small_batches_as_are_here(fake4: FakeBroker) -> None:
+    fill(fake4, 40, rows=2)
+    fill(fake4, 10, rows=2, partition=1)
+    with Consumer(fake4.address, max_poll_records=75) as consumer:
+        consumer.assign([TP0, TP1])
+        until(lambda: len(consumer._fetcher.ready._batches) == 50)
+        first = consumer.poll(5000)
+        assert len(first) == 75
+        assert sum(consumer.position(tp) for tp in (TP0, TP1)) == 75
+        assert len(consumer.poll(5000)) == 25
+        assert (consumer.position(TP0), consumer.position(TP1)) == (80, 20)
+        by_partition = [[r.offset for r in first if r.partition == p] for p in (0, 1)]
+        assert all(found == list(range(len(found))) for found in by_partition)
+
+
+def test_what_comes_before_an_error_is_given_first(fake4: FakeBroker) -> None:
+    fill(fake4, 3, rows=1)
+    fake4.append(batch([0], value=b"no number"), "events", 0)
+    fill(fake4, 1, rows=1)
+    with Consumer(fake4.address, value_deserializer=int) as consumer:
+        consumer.assign([TP0])
+        until(lambda: len(consumer._fetcher.ready._batches) == 5)
+        assert [r.offset for r in consumer.poll(5000)] == [0, 1, 2]
+        for _ in range(2):
+            with pytest.raises(DeserializationError, match="offset 3"):
+                consumer.poll(5000)
+        assert consumer.position(TP0) == 3
+        consumer.seek(TP0, 4)
+        assert [r.offset for r in consumer.poll(5000)] == [4]
 
 
 def test_poll_batches_takes_up_where_poll_stopped(fake: FakeBroker) -> None:

@@ -70,7 +70,7 @@ def test_where_much_comes_it_is_read_ahead(fake: FakeBroker, steps: list[str], m
         monkeypatch.setattr(fetch_lane, "SPARSE_BYTES", 2000)
         fill(fake, 20)
         fill(fake, 20, rows=1)
-        assert offsets(drain(consumer, 1)) == list(range(10, 20))
+        assert offsets(drain(consumer, 10, max_records=10)) == list(range(10, 20))
         until(lambda: len(consumer._fetcher.ready._batches) >= 39)
         assert offsets(drain(consumer, 210)) == list(range(20, 230))
 
@@ -240,10 +240,10 @@ def test_who_works_long_on_what_came_leaves_the_rest_to_the_background(
     monkeypatch.setattr(fetch_turn, "IDLE_S", 0.05)
     with caught_up(fake, local_read="off") as consumer:
         fill(fake, 3)
-        found = offsets(consumer.poll(5000))
+        found = offsets(consumer.poll(5000, max_records=10))
         for _ in range(2):  # poll takes what is there, and does not look at the socket
             until(lambda: bool(consumer._fetcher.ready))
-            found += offsets(consumer.poll(5000))
+            found += offsets(consumer.poll(5000, max_records=10))
             fill(fake, 1)
         until(lambda: bool(consumer._fetcher.ready))
         assert found == list(range(10, 10 + len(found)))
@@ -304,7 +304,7 @@ MODULES = (
 )
 
 
-RETURNS = ("return chosen", "return batches")
+RETURNS = ("return chosen", "return found", "return batches")
 
 
 @pytest.mark.parametrize(

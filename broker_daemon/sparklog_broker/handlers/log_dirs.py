@@ -1,0 +1,46 @@
+"""The disks of this broker: how full they are, and which cannot be used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from sparklog.errors import StorageError
+from sparklog.log.directories.log_directory import LogDirectory
+from sparklog.protocol.operation_messages import DescribeLogDirsRequest, DescribeLogDirsResponse, LogDir
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.network.reply import Response
+
+
+async def describe_log_dirs(request: DescribeLogDirsRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Asks the file systems on the admin thread: a mount that is dead may hang."""
+    broker = context.broker
+    directories = list(broker.storage.logs.directories.all)
+    topics = None if request.topics is None else set(request.topics)
+    counted = (p for p in broker.partitions.all() if topics is None or p.key.topic in topics)
+    logs = [partition.open_log for partition in counted]
+    counts: Counter[Path] = Counter()
+    sizes: Counter[Path] = Counter()
+    for log in logs:
+        if log is not None:
+            counts[log.directory.parent] += 1
+            sizes[log.directory.parent] += log.size_bytes
+    spaces = await broker.storage.run(lambda: [_space(directory) for directory in directories])
+    found = [
+        _described(directory, space, counts[directory.path], sizes[directory.path])
+        for directory, space in zip(directories, spaces, strict=True)
+    ]
+    return Response(DescribeLogDirsResponse(found))
+
+
+def _space(directory: LogDirectory) -> tuple[int, int]:
+    try:
+        return (-1, -1) if directory.failure is not None else directory.files.space(directory.path)
+    except StorageError:
+        return -1, -1
+
+
+def _described(directory: LogDirectory, space: tuple[int, int], partitions: int, size_bytes: int) -> LogDir:
+    error = directory.failure
+    code, message = (0, "") if error is None else (error.code, str(error))
+    return LogDir(str(directory.path), code, message, *space, partitions, size_bytes)

@@ -1,0 +1,37 @@
+"""Decoders of typed MessagePack and JSON, each made once, one after the other.
+
+msgspec learns a struct's fields when the first decoder that meets it is made, and notes the struct as known before it
+is done. A second thread that meets it meanwhile reads what is not there: the process dies (msgspec 0.22, SIGSEGV in
+mpack_decode). So every decoder of structs is made here, under one lock; decoding itself needs none.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_making = threading.Lock()
+_msgpack: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+_json: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
+    """For `kind` (a struct, or a type in which there are some). Any thread."""
+    found = _msgpack.get(kind)
+    if found is None:
+        with _making:
+            found = _msgpack[kind] = msgspec.msgpack.Decoder(kind)
+    return found
+
+
+def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """As `msgpack_decoder`."""
+    found = _json.get(kind)
+    if found is None:
+        with _making:
+            found = _json[kind] = msgspec.json.Decoder(kind)
+    return found

@@ -1,0 +1,73 @@
+"""Decoders that several threads need at once, for the first time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sparklog.format.decoders import json_decoder, msgpack_decoder
+
+ROOT = Path(__file__).resolve().parents[3]
+FIRST_USE = """
+import faulthandler, sys, threading
+import msgspec
+from sparklog.format.decoders import json_decoder, msgpack_decoder
+
+faulthandler.enable()
+sys.setswitchinterval(1e-6)
+for _ in range(250):
+    inner = msgspec.defstruct("Inner", [(f"a{i}", int) for i in range(5)], array_like=True)
+    outer = msgspec.defstruct("Outer", [(f"f{i}", list[inner]) for i in range(10)], array_like=True)
+    value = outer(*[[inner(1, 2, 3, 4, 5)]] * 10)
+    begun = threading.Barrier(4)
+    failed = []
+
+    def first(made, encode):
+        data = encode(value)
+        begun.wait()
+        if made(outer).decode(data) != value or made(list[inner]).decode(encode(value.f0)) != value.f0:
+            failed.append(made)
+
+    kinds = [(msgpack_decoder, msgspec.msgpack.encode), (json_decoder, msgspec.json.encode)] * 2
+    threads = [threading.Thread(target=first, args=kind) for kind in kinds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+"""
+
+
+def test_threads_that_need_a_struct_for_the_first_time_at_once() -> None:
+    """Without the lock the process dies of SIGSEGV."""
+    ended = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+
+
+def test_a_decoder_is_made_once() -> None:
+    class Point(msgspec.Struct):
+        x: int
+
+    assert msgpack_decoder(Point) is msgpack_decoder(Point)
+    assert msgpack_decoder(list[Point]) is msgpack_decoder(list[Point])
+    assert json_decoder(Point).decode(b'{"x":1}') == Point(1)
+    with pytest.raises(msgspec.ValidationError):
+        json_decoder(Point).decode(b'{"x":"y"}')
+
+
+def test_no_decoder_of_structs_is_made_elsewhere() -> None:
+    made = re.compile(r"\bDecoder\((?!\))|\bdecode\([^()]*, type=(?!dict\[str, str\])")
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for folder in ("sparklog", "broker_daemon", "datasource")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.name != "decoders.py"
+        for line in path.read_text().splitlines()
+        if made.search(line)
+    ]
+    assert not found
