@@ -436,6 +436,7 @@ class LogManager:
             if error is None or directory.path in self._settled:
                 continue
             self._settled.add(directory.path)
+            directory.forget_boot()
             lost = tuple(tp for tp, place in self._place.items() if place is directory)
             for tp in lost:
                 log = self._logs.pop(tp, None)

@@ -43,8 +43,8 @@ class BrokerImage(Struct, frozen=True):
     """A registered broker. `broker_epoch`: czxid of its registration (KIP-380); a restart has a higher one.
 
     `clean_epochs`: broker epochs of earlier lives of which it has everything that it had then: since, it has always
-    been stopped cleanly, or only its session has ended. `flushed_epochs`: those of which it has everything that was
-    fsynced.
+    been stopped cleanly, or killed while its machine ran on, or only its session has ended. `flushed_epochs`: those of
+    which it has everything that was fsynced.
     `is_stopping`: it asked for a controlled shutdown; it leads nothing and joins no ISR any more.
     """
 

@@ -69,6 +69,22 @@ def check(values: list[bytes], acknowledged: dict[int, bytes]) -> None:
     assert {offset: values[offset] for offset in acknowledged} == acknowledged
 
 
+def test_brokers_that_are_killed_together_lead_again_by_themselves(cluster: ClusterProcesses) -> None:
+    """Nobody allows an unclean election, and nothing was flushed: the machine has run on."""
+    cluster.create(2, "events", 3, min_insync_replicas=2)
+    served_by_all(cluster, "events")
+    acknowledged: dict[int, dict[int, bytes]] = {0: {}, 1: {}, 2: {}}
+    for partition, sent in acknowledged.items():
+        sent[send(cluster, "events", partition, b"kept", asked=1)] = b"kept"
+    for broker in (1, 2, 3):
+        cluster.kill(broker)
+    for broker in (1, 2, 3):
+        cluster.start(broker)
+    served_by_all(cluster, "events")
+    for partition, sent in acknowledged.items():
+        check(all_values(cluster, "events", partition, asked=1), sent)
+
+
 def test_what_is_acknowledged_survives_each_broker_in_turn(cluster: ClusterProcesses) -> None:
     """Among those that are killed is the controller, and each partition's leader."""
     cluster.create(2, "events", 3, min_insync_replicas=2)

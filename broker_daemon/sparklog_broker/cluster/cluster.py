@@ -177,7 +177,7 @@ class Cluster:
         Raises InvalidConfigError if another process has its id. `on_lost` is told why when it cannot go on later.
         """
         logs = self._storage.logs
-        lives = await self._storage.run(lambda: noted_lives(logs.directories.all, clean_stop=logs.started_clean))
+        lives = await self._storage.run(lambda: noted_lives(logs.directories.all))
         registration = znodes.Registration(
             self._environment.randomness.new_id(), self._config.broker_rack or None, tuple(endpoints), *lives
         )

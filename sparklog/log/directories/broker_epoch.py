@@ -1,10 +1,11 @@
 """broker-epoch.json, in each log directory of a broker of a cluster: in which lives its logs were written to.
 
-``{"clean": [n, …], "flushed": [n, …]}``, broker epochs, the newest first, is written, atomically and durably, after
-each registration and before anything is led or copied in that life. Of a life in `flushed` everything is there that was
-fsynced; of one in `clean` everything: since then the broker has always been stopped cleanly. The broker keeps its place
-in ISR and ELR (KIP-966) if the life that the controller knows of is named. A life may be missing there: the controller
-knows of none that ended before there was one.
+``{"clean": [n, …], "flushed": [n, …], "boot_id": s}``, broker epochs, the newest first, and the machine's boot, is
+written, atomically and durably, after each registration and before anything is led or copied in that life. Of a life in
+`flushed` everything is there that was fsynced; of one in `clean` everything: since then the broker has always been
+stopped cleanly, or killed on a machine that ran on (docs/internals/decisions/0018-killed-is-not-crashed.md). The broker
+keeps its place in ISR and ELR (KIP-966) if the life that the controller knows of is named. A life may be missing there:
+the controller knows of none that ended before there was one.
 
 A directory without the file has lost everything, and with it the broker: it copies what it lacks and joins again.
 No checksum: what cannot be read counts as lost.
@@ -44,14 +45,13 @@ class Lives(NamedTuple):
 class _Content(Struct, frozen=True):
     clean: tuple[int, ...]
     flushed: tuple[int, ...]
+    boot_id: str = ""
 
 
-def noted_lives(directories: Iterable[LogDirectory], *, clean_stop: bool) -> Lives:
-    """What all directories agree on; nothing if one has failed. `clean_stop`: whether the last stop was a clean one.
-    Raises StorageError."""
+def noted_lives(directories: Iterable[LogDirectory]) -> Lives:
+    """What all directories agree on; nothing if one has failed. Raises StorageError."""
     noted = [_noted(directory) for directory in directories]
-    clean = _common([lives.clean for lives in noted]) if clean_stop else ()
-    return Lives(clean, _common([lives.flushed for lives in noted]))
+    return Lives(_common([lives.clean for lives in noted]), _common([lives.flushed for lives in noted]))
 
 
 def _common(lists: list[tuple[int, ...]]) -> tuple[int, ...]:
@@ -63,7 +63,10 @@ def _noted(directory: LogDirectory) -> Lives:
         return Lives()
     data = read_whole(directory.files, directory.path / BROKER_EPOCH_FILE)
     content = None if data is None else decode(data, _Content)
-    return Lives() if content is None else Lives(content.clean, content.flushed)
+    if content is None:
+        return Lives()
+    same_boot = directory.same_boot and content.boot_id == directory.files.boot_id()
+    return Lives(content.clean if directory.started_clean or same_boot else (), content.flushed)
 
 
 def member_of_cluster(files: FileSystem, directory: Path) -> DataDirMeta | None:
@@ -77,4 +80,5 @@ def member_of_cluster(files: FileSystem, directory: Path) -> DataDirMeta | None:
 def note_lives(directories: Iterable[LogDirectory], lives: Lives) -> None:
     """Raises StorageFullError, StorageError."""
     for directory in directories:
-        directory.files.write_atomic(directory.path / BROKER_EPOCH_FILE, encode(_Content(*lives)))
+        content = _Content(lives.clean, lives.flushed, directory.files.boot_id())
+        directory.files.write_atomic(directory.path / BROKER_EPOCH_FILE, encode(content))

@@ -7,6 +7,7 @@ away. The files' formats and what losing one costs are in `sparklog.format.check
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import uuid
@@ -258,6 +259,13 @@ class LogDirectory:
         if self._lock is not None and now and not self.same_boot:
             self._lock.truncate(0)
             self._lock.write(0, now)
+
+    def forget_boot(self) -> None:
+        """The disk has failed, and may have lost what it took: the next start must not count on it. Does what it
+        can."""
+        if self._lock is not None:
+            with contextlib.suppress(StorageError):
+                self._lock.truncate(0)
 
     def write_clean_mark(self, unclean: Iterable[str]) -> None:
         """Raises StorageFullError, StorageError."""

@@ -35,7 +35,7 @@ class Safeguards:
     member_epoch_check: bool = True
     """Who joins an ISR is alive in the very life that was in sync (KIP-841, KIP-903)."""
     unclean_restart_forgets: bool = True
-    """A broker that crashed leaves ISR and ELR (KIP-966, KAFKA-15586, 18106, 18635)."""
+    """A broker whose machine crashed leaves ISR and ELR (KIP-966, KAFKA-15586, 18106, 18635)."""
     eligible_leaders_only: bool = True
     """Without unclean election only members of ISR and ELR lead."""
     epoch_bump: bool = True

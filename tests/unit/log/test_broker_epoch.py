@@ -11,22 +11,85 @@ from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE, EPOCHS_KEPT
 from sparklog.log.log_manager import LogManager
 
 
+class Machine:
+    """With two log directories."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.boot_id = "first"
+
+    def start(self) -> LogManager:
+        files = RealFiles()
+        files.boot_id = lambda: self.boot_id  # type: ignore[method-assign]
+        manager = LogManager(self.path / "data", log_dirs=[self.path / "a", self.path / "b"], files=files)
+        manager.load("0" * 32, [])
+        return manager
+
+
+def kill(manager: LogManager) -> None:
+    manager.directories.unlock()
+
+
 @pytest.fixture
-def logs(tmp_path: Path) -> LogManager:
-    manager = LogManager(tmp_path / "data", log_dirs=[tmp_path / "a", tmp_path / "b"], files=RealFiles())
-    manager.load("0" * 32, [])
-    return manager
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
 
 
-def test_a_stop_that_was_not_clean_leaves_what_was_flushed(logs: LogManager) -> None:
-    assert noted_lives(logs.directories.all, clean_stop=True) == Lives()
-    note_lives(logs.directories.live, Lives().then(17))
-    assert noted_lives(logs.directories.all, clean_stop=True) == Lives((17,), (17,))
-    crashed = noted_lives(logs.directories.all, clean_stop=False)
+def lives_at_start(machine: Machine) -> Lives:
+    manager = machine.start()
+    lives = noted_lives(manager.directories.all)
+    kill(manager)
+    return lives
+
+
+def started_and_killed(machine: Machine, lives: Lives) -> None:
+    manager = machine.start()
+    note_lives(manager.directories.live, lives)
+    kill(manager)
+
+
+def test_a_new_broker_has_had_no_life(machine: Machine) -> None:
+    assert lives_at_start(machine) == Lives()
+
+
+def test_a_clean_stop_keeps_everything_on_a_machine_that_is_started_again(machine: Machine) -> None:
+    manager = machine.start()
+    note_lives(manager.directories.live, Lives().then(17))
+    manager.close()
+    machine.boot_id = "second"
+    assert lives_at_start(machine) == Lives((17,), (17,))
+
+
+def test_a_kill_keeps_everything_as_long_as_the_machine_runs(machine: Machine) -> None:
+    started_and_killed(machine, Lives().then(17))
+    assert lives_at_start(machine) == Lives((17,), (17,))
+    machine.boot_id = "second"
+    crashed = lives_at_start(machine)
     assert crashed == Lives((), (17,))
-    note_lives(logs.directories.live, crashed.then(23))
-    assert noted_lives(logs.directories.all, clean_stop=True) == Lives((23,), (23, 17))
-    logs.close()
+    started_and_killed(machine, crashed.then(23))
+    assert lives_at_start(machine) == Lives((23,), (23, 17))
+
+
+def test_a_kill_before_the_life_after_a_power_cut_is_noted_does_not_bring_back_what_is_lost(machine: Machine) -> None:
+    started_and_killed(machine, Lives().then(17))
+    machine.boot_id = "second"
+    kill(machine.start())
+    assert lives_at_start(machine) == Lives((), (17,))
+
+
+def test_a_machine_that_does_not_know_its_boot_vouches_for_what_was_flushed(machine: Machine) -> None:
+    machine.boot_id = ""
+    started_and_killed(machine, Lives().then(17))
+    assert lives_at_start(machine) == Lives((), (17,))
+
+
+def test_a_disk_that_has_failed_vouches_for_what_was_flushed(machine: Machine) -> None:
+    manager = machine.start()
+    note_lives(manager.directories.live, Lives().then(17))
+    manager.directories.all[1].health.fail("the disk does not take writes")
+    manager.settle_failures()
+    kill(manager)
+    assert lives_at_start(machine) == Lives((), (17,))
 
 
 def test_only_so_many_lives_are_kept() -> None:
@@ -38,20 +101,20 @@ def test_only_so_many_lives_are_kept() -> None:
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b'{"clean": [16], "flushed": [16]}', b'{"broker_epoch": 17}'])
 def test_a_directory_that_is_lost_or_of_another_life_vouches_for_nothing(
-    logs: LogManager, content: bytes | None
+    machine: Machine, content: bytes | None
 ) -> None:
-    note_lives(logs.directories.live, Lives((17,), (17,)))
-    path = logs.log_dirs[1] / BROKER_EPOCH_FILE
+    started_and_killed(machine, Lives((17,), (17,)))
+    path = machine.path / "b" / BROKER_EPOCH_FILE
     path.unlink()
     if content is not None:
         path.write_bytes(content)
-    assert noted_lives(logs.directories.all, clean_stop=True) == Lives()
-    logs.close()
+    assert lives_at_start(machine) == Lives()
 
 
-def test_what_only_some_directories_know_does_not_count(logs: LogManager) -> None:
+def test_what_only_some_directories_know_does_not_count(machine: Machine) -> None:
     """The power has gone while a registration was noted."""
-    note_lives(logs.directories.live, Lives((17,), (17, 5)))
-    note_lives(logs.directories.live[:1], Lives((23, 17), (23, 17, 5)))
-    assert noted_lives(logs.directories.all, clean_stop=True) == Lives((17,), (17, 5))
-    logs.close()
+    manager = machine.start()
+    note_lives(manager.directories.live, Lives((17,), (17, 5)))
+    note_lives(manager.directories.live[:1], Lives((23, 17), (23, 17, 5)))
+    kill(manager)
+    assert lives_at_start(machine) == Lives((17,), (17, 5))
