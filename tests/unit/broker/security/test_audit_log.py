@@ -48,7 +48,7 @@ def test_acts_and_denials_have_a_line_each(tmp_path: Path) -> None:
         ("denial", "User:mallory", "PRODUCE", "Write", "topic:t", "TOPIC_AUTHORIZATION_FAILED"),
         ("act", "User:admin", "CREATE_ACLS", "", "cluster:kafka-cluster", "NONE"),
     ]
-    assert {(line["host"], line["listener"]) for line in found} == {(HOST, "CLIENTS")}
+    assert {(line["host"], line["listener"], line["client_id"]) for line in found} == {(HOST, "CLIENTS", "tests")}
 
 
 def test_denials_of_one_source_are_limited_and_counted(tmp_path: Path) -> None:
