@@ -29,6 +29,7 @@ from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult,
 from sparklog.protocol.messages import Api, decode_request, older_version
 from sparklog.protocol.permissions import ADMINISTRATIVE, Verdict, resources_of
 from sparklog.security.acls import Operation, Resource, ResourceType
+from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, is_client_id
 from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog_broker.broker import Broker
 from sparklog_broker.counters.requests import RequestCounters, RequestTimes
@@ -109,6 +110,8 @@ class RequestContext(Struct, frozen=True):
     """Of the resources that the request names one by one: those that nothing is to be done to or told of, and the
     error that is told instead."""
     may: May = _may_everything
+    client_id: str = ""
+    """What the client calls itself."""
 
     def shown(self, api: Api, pieces: Iterable[T]) -> Iterable[T]:
         """The pieces of an answer, each as the peer may see it (`sparklog.protocol.visibility`)."""
@@ -121,7 +124,8 @@ class RequestContext(Struct, frozen=True):
     ) -> None:
         """Something is denied: a line in the audit log, if there is one."""
         if self.broker.audit is not None:
-            self.broker.audit.denial(api, self.principal, self.peer_host, self.listener, error, operation, resource)
+            about = operation, resource, self.client_id
+            self.broker.audit.denial(api, self.principal, self.peer_host, self.listener, error, *about)
 
 
 Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
@@ -171,6 +175,8 @@ class Dispatcher:
             check_header_size(prefix.api, prefix.header_bytes)
             await self._broker.pace.begin()
         request = decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
+        if isinstance(request, m.HandshakeRequest):
+            connection.client_id = client_id_of(request)
         older = older_version(prefix.api, prefix.version)
         context = RequestContext(
             self._broker,
@@ -183,10 +189,9 @@ class Dispatcher:
             connection.listener,
             connection.local_socket if connection.is_known else "",
             authenticate,
+            client_id=connection.client_id,
         )
         payload = body[prefix.header_bytes :]
-        if isinstance(request, m.HandshakeRequest):
-            connection.client_id = request.client_name
         if self._throttling is None or not self._throttling.is_needed:
             response = await self._allowed(prefix.api, request, payload, context)
         else:
@@ -277,7 +282,7 @@ class Dispatcher:
             raise
         finally:
             about = resources_of(api, request)
-            self._audit.act(api, context.principal, context.peer_host, context.listener, about, code)
+            self._audit.act(api, context.principal, context.peer_host, context.listener, about, code, context.client_id)
         return response
 
     async def _encode_long(self, response: Response, field: str, older: int | None) -> None:
@@ -317,6 +322,17 @@ def _told(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
         case _:
             log.error("%s: request of API %d failed", peer, api, exc_info=error)
             return UnknownServerError("the broker failed to process the request; its log has the details"), False
+
+
+def client_id_of(hello: m.HandshakeRequest) -> str:
+    """What quotas and the audit log are to call the client: its `client.id`, else the name of its library. Raises
+    InvalidRequestError for what would spoil a log's line."""
+    name = hello.client_id or hello.client_name
+    if not is_client_id(name):
+        raise InvalidRequestError(
+            f"client id {name[:40]!r}: at most {CLIENT_ID_CHARS_MAX} characters, all of them printable"
+        )
+    return name
 
 
 def check_header_size(api: int, header_bytes: int) -> None:

@@ -141,7 +141,7 @@ _NO_CLASSES = "Java classes are not run"
 _TRANSACTIONS = "the sink has transactions of its own"
 
 _IGNORED: tuple[tuple[str, Where, str], ...] = (
-    ("client.id", _BOTH, "brokers keep no names of clients"),
+    ("client.id", _BOTH, "brokers know Spark's tasks by the name of the library; users have quotas of their own"),
     ("client.dns.lookup", _BOTH, _CONNECTIONS),
     ("send.buffer.bytes", _BOTH, _CONNECTIONS),
     ("receive.buffer.bytes", _BOTH, _CONNECTIONS),

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
 from sparklog.format.decoders import msgpack_decoder
@@ -117,11 +117,17 @@ class ErrorBody(Message):
 
 
 class HandshakeRequest(Message):
-    """First request of a connection: who is calling, and its own address as it sees it (HOST:PORT; "": not told)."""
+    """First request of a connection: who is calling, and its own address as it sees it (HOST:PORT; "": not told).
+
+    There is one version of it, for it comes before versions are known. Fields after the first three are those that
+    came later: an older broker passes over them, and they are not sent where they say nothing (`encode`). `client_id`:
+    the client's `client.id`; "": it has none, and goes by `client_name`.
+    """
 
     client_name: Text = ""
     client_version: Text = ""
     client_address: Text = ""
+    client_id: Text = ""
 
 
 UInt16 = Annotated[int, Meta(ge=0, le=65_535)]
@@ -551,7 +557,20 @@ M = TypeVar("M", bound=Message)
 def encode(message: Message, version: int | None = None) -> bytes:
     """The message's MessagePack bytes, in an older `version` without what is newer. Raises UnsupportedVersionError if
     that must not be left out."""
+    if isinstance(message, HandshakeRequest):
+        return _ENCODER.encode(_without_silent_end(message))
     return _ENCODER.encode(message if version is None else in_version(message, version))
+
+
+_HANDSHAKE_FIELDS = 3
+"""Those that every HANDSHAKE has."""
+
+
+def _without_silent_end(hello: HandshakeRequest) -> list[Any]:
+    values = list(structs.astuple(hello))
+    while len(values) > _HANDSHAKE_FIELDS and not values[-1]:
+        values.pop()
+    return values
 
 
 def encode_value(value: object, version: int | None = None) -> bytes:

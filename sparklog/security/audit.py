@@ -2,7 +2,7 @@
 
     {"time":"2026-01-02T03:04:05.678Z","kind":"denial","principal":"User:alice","host":"10.0.0.1","listener":"CLIENTS",
      "api":"DELETE_TOPIC","operation":"Delete","resource":"topic:orders","outcome":"TOPIC_AUTHORIZATION_FAILED",
-     "detail":""}
+     "detail":"","client_id":"nightly-load"}
 
 Everything that a peer chose is cut to a length, and JSON keeps it in its line: nobody writes a second line. Denials of
 one principal from one host are limited; how many were left out is said in the next one that is not, so that nobody
@@ -50,6 +50,7 @@ class AuditEvent(NamedTuple):
     operation: str = ""
     resource: str = ""
     detail: str = ""
+    client_id: str = ""
 
 
 def audit_line(event: AuditEvent, secrets: Iterable[Secret] = (), left_out: int = 0) -> str:
@@ -71,6 +72,7 @@ def audit_line(event: AuditEvent, secrets: Iterable[Secret] = (), left_out: int 
         "resource": shown(event.resource),
         "outcome": event.outcome,
         "detail": shown(event.detail),
+        "client_id": shown(event.client_id),
     }
     if left_out:
         fields["left_out"] = left_out

@@ -249,7 +249,7 @@ TOPIC_STATE = topics.TopicState(
 SUMMARY = txn.TransactionSummary("orders", "plain", "Ongoing", 7, 3, -1, "", BASE_MS, 60_000)
 
 REQUESTS: dict[m.Api, Message] = {
-    m.Api.HANDSHAKE: m.HandshakeRequest("sparklog-python", "0.1.0", "127.0.0.1:50000"),
+    m.Api.HANDSHAKE: m.HandshakeRequest("sparklog-python", "0.1.0", "127.0.0.1:50000", "nightly-load"),
     m.Api.METADATA: topics.MetadataRequest(["flights", "weather"], paged=True, with_partitions=False),
     m.Api.CREATE_TOPIC: topics.CreateTopicRequest(
         "flights", 4, b"arrow schema", ["carrier"], "time_hour", {"segment.bytes": 4096}, owner="alice"

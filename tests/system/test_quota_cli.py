@@ -43,6 +43,18 @@ def test_quotas_are_set_shown_and_taken_away(run: Run, broker: sparklog.LocalBro
     assert "cannot both" in run("quota", "alter", "--user", "a", "--user-defaults", code=2).stderr
 
 
+def test_clients_with_other_client_ids_have_other_quotas(broker: sparklog.LocalBroker) -> None:
+    """In one process, at one broker: the one that has a quota of its own owes, the others do not."""
+    admin = Admin(broker.bootstrap_servers, client_id="operator")
+    admin.create_topic("t")
+    admin.alter_client_quotas(Entity(None, "bulk"), {"producer_byte_rate": 100.0})
+    for client_id in ("bulk", "quick", ""):
+        with Producer(broker.bootstrap_servers, linger_ms=0, client_id=client_id) as producer:
+            producer.send("t", b"x" * 100_000).result(60)
+    throttled = admin.describe_client_quotas().throttled
+    assert [(g.quota, g.user, g.client_id) for g in throttled] == [("producer_byte_rate", None, "bulk")]
+
+
 def test_a_throttled_producer_waits_and_loses_nothing(broker: sparklog.LocalBroker) -> None:
     """A burst of ten seconds' worth is free, then it waits; what it sends is all there, once and in order."""
     admin = Admin(broker.bootstrap_servers)

@@ -51,11 +51,19 @@ class AuditLog:
         return cls(config, environment, loop) if config.audit_log_file else None
 
     def act(
-        self, api: Api, principal: Principal, host: str, listener: str, resources: Iterable[str], error_code: int
+        self,
+        api: Api,
+        principal: Principal,
+        host: str,
+        listener: str,
+        resources: Iterable[str],
+        error_code: int,
+        client_id: str = "",
     ) -> None:
         """An administrative act, however it ended."""
         resource = ", ".join(resources)[:VALUE_CHARS_MAX]
-        self.note(self._event(AuditKind.ACT, api, principal, host, listener, _outcome(error_code), "", resource))
+        event = self._event(AuditKind.ACT, api, principal, host, listener, _outcome(error_code), "", resource)
+        self.note(event._replace(client_id=client_id))
 
     def denial(
         self,
@@ -66,10 +74,12 @@ class AuditLog:
         error: SparklogError,
         operation: Operation | None,
         resource: Resource | None,
+        client_id: str = "",
     ) -> None:
         """A request, or part of it, was denied."""
         about = (str(operation or ""), str(resource or ""))
-        self.note(self._event(AuditKind.DENIAL, api, principal, host, listener, error.name, *about))
+        event = self._event(AuditKind.DENIAL, api, principal, host, listener, error.name, *about)
+        self.note(event._replace(client_id=client_id))
 
     def failed_authentication(self, host: str, listener: str, reason: str, detail: str) -> None:
         """Somebody could not say who it is. `reason`: as it is counted; `detail`: without what was sent."""

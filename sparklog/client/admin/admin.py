@@ -173,13 +173,14 @@ class Admin:
         bootstrap_servers: str | Sequence[str] | None = None,
         *,
         request_timeout_ms: int = 30_000,
+        client_id: str = "",
         security: Security = None,
         **settings: Any,
     ) -> None:
-        """Does not connect yet. Raises InvalidConfigError."""
+        """Does not connect yet. `client_id`: as a producer's `client.id`. Raises InvalidConfigError."""
         security, others = with_parameters(security, settings)
         from_parameters(Scope.CLIENT, others)  # raises for what is none
-        self._shared = cluster(bootstrap_servers, security)
+        self._shared = cluster(bootstrap_servers, security, client_id)
         self._timeout_ms = request_timeout_ms
         self._group_admin = GroupAdmin(self._shared, request_timeout_ms)
         self._closed = False

@@ -95,7 +95,7 @@ class Consumer:
         config: dict[str, Any] = from_parameters(Scope.CONSUMER, settings)
         self.settings = config
         self._columns = None if columns is None else list(columns)
-        self._cluster = cluster(bootstrap_servers, security)
+        self._cluster = cluster(bootstrap_servers, security, config["client.id"])
         self._max_poll_records: int = config["max.poll.records"]
         self._api_timeout_ms: int = config["default.api.timeout.ms"]
         self._reset: str = config["auto.offset.reset"]

@@ -38,6 +38,7 @@ from sparklog.protocol.base import Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataRequest, MetadataResponse
+from sparklog.security.client_ids import check_client_id
 from sparklog.security.client_security import PLAINTEXT, ClientSecurity, Security
 from sparklog.types import TopicPartition
 
@@ -61,9 +62,10 @@ M = TypeVar("M", bound=Message)
 class Cluster:
     """Connections and metadata of one cluster; thread-safe. Get it with `cluster(bootstrap_servers, security)`."""
 
-    def __init__(self, bootstrap_servers: str, security: ClientSecurity = PLAINTEXT) -> None:
+    def __init__(self, bootstrap_servers: str, security: ClientSecurity = PLAINTEXT, client_id: str = "") -> None:
         self.bootstrap_servers = bootstrap_servers
         self.security = security
+        self.client_id = client_id
         self._bootstrap = parse_bootstrap(bootstrap_servers)
         self._lock = threading.Lock()
         self._idle: dict[tuple[Endpoint, str], list[Connection]] = {}
@@ -360,7 +362,7 @@ class Cluster:
             share_ms = max(1, deadline.left_ms() // (len(candidates) - number))  # so that all are tried
             try:
                 open_one = connect_for_data if for_data else Connection
-                connection = open_one(candidate, timeout_ms=share_ms, security=self.security)
+                connection = open_one(candidate, timeout_ms=share_ms, security=self.security, client_id=self.client_id)
             except (BrokerNotAvailableError, RequestTimedOutError) as e:
                 self.doubt(candidate)
                 failures.append(e)
@@ -492,17 +494,20 @@ def _close_pools(pools: dict[tuple[Endpoint, str], list[Connection]]) -> None:
         connection.close()
 
 
-_clusters: OrderedDict[tuple[str, ClientSecurity], Cluster] = OrderedDict()
+_clusters: OrderedDict[tuple[str, ClientSecurity, str], Cluster] = OrderedDict()
 _clusters_lock = threading.Lock()
 
 
-def cluster(bootstrap_servers: str | Sequence[str] | None = None, security: Security = None) -> Cluster:
-    """This process's `Cluster` for the addresses and the security; see `client_defaults.resolve_client` for what counts
+def cluster(
+    bootstrap_servers: str | Sequence[str] | None = None, security: Security = None, client_id: str = ""
+) -> Cluster:
+    """This process's `Cluster` for the addresses, the security and the client id: brokers count what a connection does
+    to its client id, so clients with different ones share none. See `client_defaults.resolve_client` for what counts
     where nothing is given.
 
     Does not connect. Raises InvalidConfigError.
     """
-    key = resolve_client(bootstrap_servers, security)
+    key = (*resolve_client(bootstrap_servers, security), check_client_id(client_id))
     dropped: list[Cluster] = []
     with _clusters_lock:
         found = _clusters.get(key)

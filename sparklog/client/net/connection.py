@@ -108,9 +108,10 @@ class Connection:
         timeout_ms: int = 30_000,
         local_socket: str = "",
         security: ClientSecurity = PLAINTEXT,
+        client_id: str = "",
     ) -> None:
         """Connects and shakes hands, all of it within `timeout_ms`; with `local_socket` through the Unix socket of
-        that name, which the broker at `endpoint` has offered.
+        that name, which the broker at `endpoint` has offered. `client_id`: what the broker is told (`client.id`).
 
         Raises BrokerNotAvailableError (nobody listens there), RequestTimedOutError, UnsupportedVersionError (the broker
         does not shake hands with this client), InvalidRequestError (what answers is no broker) and
@@ -118,6 +119,7 @@ class Connection:
         """
         self.endpoint = endpoint
         self.timeout_ms = timeout_ms
+        self._client_id = client_id
         self._next_id = 0
         self._expected: deque[_Expected] = deque()
         self._closed = False
@@ -348,7 +350,7 @@ class Connection:
             raise ClosedError(f"the connection to {self.endpoint} is closed")
 
     def _shake_hands(self, deadline: Deadline) -> HandshakeResponse:
-        hello = HandshakeRequest("sparklog-python", __version__, own_address(self._socket))
+        hello = HandshakeRequest("sparklog-python", __version__, own_address(self._socket), self._client_id)
         try:
             answer, _ = self.request(Api.HANDSHAKE, hello, HandshakeResponse, timeout_ms=deadline.left_ms())
         except (BrokerNotAvailableError, InvalidRequestError, FrameTooLargeError):
@@ -461,7 +463,7 @@ class Connection:
 
 
 def connect_for_data(
-    endpoint: Endpoint, *, timeout_ms: int = 30_000, security: ClientSecurity = PLAINTEXT
+    endpoint: Endpoint, *, timeout_ms: int = 30_000, security: ClientSecurity = PLAINTEXT, client_id: str = ""
 ) -> Connection:
     """A connection for much data and nothing else: through the broker's Unix socket if it offers one and we can reach
     it, for the kernel then needs half the time. Not for metadata: what they say depends on the address that was used.
@@ -469,12 +471,14 @@ def connect_for_data(
     Raises as Connection.
     """
     deadline = Deadline(timeout_ms)
-    connection = Connection(endpoint, timeout_ms=timeout_ms, security=security)
+    connection = Connection(endpoint, timeout_ms=timeout_ms, security=security, client_id=client_id)
     offered = connection.offered_socket()
     if not offered:
         return connection
     try:
-        local = Connection(endpoint, timeout_ms=deadline.left_ms(), local_socket=offered, security=security)
+        local = Connection(
+            endpoint, timeout_ms=deadline.left_ms(), local_socket=offered, security=security, client_id=client_id
+        )
         local.timeout_ms = timeout_ms
     except SparklogError:  # no more connections, or another network namespace
         return connection

@@ -83,7 +83,7 @@ class Producer:
         security, settings = with_parameters(security, settings)
         config: dict[str, Any] = producer_settings(settings)
         self.settings = config
-        self._cluster = cluster(bootstrap_servers, security)
+        self._cluster = cluster(bootstrap_servers, security, config["client.id"])
         self._topics: dict[str, ProducerTopic] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._batch_size_bytes = config["batch.size.bytes"]

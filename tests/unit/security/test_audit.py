@@ -30,7 +30,7 @@ def test_the_line() -> None:
     assert audit_line(DENIAL) == (
         '{"time":"2026-01-02T03:04:05.678Z","kind":"denial","principal":"User:alice","host":"10.0.0.1",'
         '"listener":"CLIENTS","api":"DELETE_TOPIC","operation":"Delete","resource":"topic:orders",'
-        '"outcome":"TOPIC_AUTHORIZATION_FAILED","detail":""}\n'
+        '"outcome":"TOPIC_AUTHORIZATION_FAILED","detail":"","client_id":""}\n'
     )
     assert json.loads(audit_line(DENIAL._replace(principal=None), left_out=3))["left_out"] == 3
 

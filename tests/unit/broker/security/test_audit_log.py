@@ -50,7 +50,7 @@ def test_acts_and_denials_have_a_line_each(tmp_path: Path) -> None:
         ("denial", "User:mallory", "PRODUCE", "Write", "topic:t", "TOPIC_AUTHORIZATION_FAILED"),
         ("act", "User:admin", "CREATE_ACLS", "", "cluster:kafka-cluster", "NONE"),
     ]
-    assert {(line["host"], line["listener"]) for line in found} == {(HOST, "CLIENTS")}
+    assert {(line["host"], line["listener"], line["client_id"]) for line in found} == {(HOST, "CLIENTS", "tests")}
 
 
 def test_what_is_denied_in_part_is_an_act_and_a_denial(tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""Client ids: short and printable, at the client and at the broker."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from sparklog_broker.dispatcher import client_id_of
+
+from sparklog import Admin, Consumer, Producer
+from sparklog.errors import InvalidConfigError, InvalidRequestError
+from sparklog.protocol.messages import HandshakeRequest, encode
+from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, check_client_id
+
+HOSTILE = ["a\nb", "a\r", "\x1b[2J", "\u202eabc", "\u2028", "a\x00", "\x85", "x" * (CLIENT_ID_CHARS_MAX + 1)]
+
+
+@pytest.mark.parametrize("text", ["", "etl-1", "Lagerbestände 7", "x" * CLIENT_ID_CHARS_MAX])
+def test_what_may_be_one(text: str) -> None:
+    assert check_client_id(text) == text
+    assert client_id_of(HandshakeRequest("sparklog-python", client_id=text)) == (text or "sparklog-python")
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda t: ascii(t)[:12])
+def test_what_may_be_none(text: str) -> None:
+    for make in (Producer, Consumer, Admin):
+        with pytest.raises(InvalidConfigError, match=r"client\.id"):
+            make("127.0.0.1:1", client_id=text)
+    for hello in (HandshakeRequest("a", client_id=text), HandshakeRequest(text)):
+        with pytest.raises(InvalidRequestError, match="printable"):
+            client_id_of(hello)
+
+
+def test_who_has_none_shakes_hands_as_before() -> None:
+    """An older broker is sent what it has always been sent."""
+    assert msgspec.msgpack.decode(encode(HandshakeRequest("a", "b", ""))) == ["a", "b", ""]
+    assert msgspec.msgpack.decode(encode(HandshakeRequest("a", "", "", "c"))) == ["a", "", "", "c"]
