@@ -82,6 +82,10 @@ def test_time_is_counted_and_its_waits_are_one_window_at_most(tmp_path: Path) ->
             await world.do(ALICE, Api.LIST_OFFSETS, m.ListOffsetsRequest([m.ListOffsetsPartition("public", 0, -1)]))
         assert world.muted_ms
         assert max(world.muted_ms) <= 1_000
+        muted = len(world.muted_ms)
+        for _ in range(5):
+            await world.do(MALLORY, Api.LIST_OFFSETS, m.ListOffsetsRequest([m.ListOffsetsPartition("public", 0, -1)]))
+        assert len(world.muted_ms) == muted, "nobody else waits for it"
         await world.close()
 
     asyncio.run(scenario())
