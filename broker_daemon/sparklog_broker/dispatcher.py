@@ -86,6 +86,12 @@ def _may_everything(operation: Operation, resource_type: ResourceType, name: str
     return True
 
 
+class Judged(Struct):
+    """What became of a request. `denied`: nothing of it was done, which the audit log says as a denial."""
+
+    denied: bool = False
+
+
 class RequestContext(Struct, frozen=True):
     """What a handler may know besides the request: the broker, and who is connected to which of its addresses."""
 
@@ -109,6 +115,7 @@ class RequestContext(Struct, frozen=True):
     """Of the resources that the request names one by one: those that nothing is to be done to or told of, and the
     error that is told instead."""
     may: May = _may_everything
+    judged: Judged = struct_field(default_factory=Judged)
 
     def shown(self, api: Api, pieces: Iterable[T]) -> Iterable[T]:
         """The pieces of an answer, each as the peer may see it (`sparklog.protocol.visibility`)."""
@@ -212,7 +219,7 @@ class Dispatcher:
         return response
 
     async def _watched(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
-        """Notes administrative acts, however they end."""
+        """Notes administrative acts, however they end; what was denied is noted as that, and was no act."""
         if self._audit is None or number not in ADMINISTRATIVE:
             return await self._allowed(number, request, payload, context)
         api, code = Api(number), UnknownServerError.code
@@ -223,8 +230,9 @@ class Dispatcher:
             code = e.code
             raise
         finally:
-            about = resources_of(api, request)
-            self._audit.act(api, context.principal, context.peer_host, context.listener, about, code)
+            if not context.judged.denied:
+                about = resources_of(api, request)
+                self._audit.act(api, context.principal, context.peer_host, context.listener, about, code)
         return response
 
     async def _allowed(self, api: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
@@ -247,6 +255,7 @@ class Dispatcher:
                 about = (verdict.operation, verdict.resource)
                 self._audit.denial(api, context.principal, context.peer_host, context.listener, error, *about)
             if verdict.error is not None:
+                context.judged.denied = True
                 raise verdict.error
             response = await self._handled(api, request, payload, context, verdict)
             if api is not Api.FETCH or access.version == version:
@@ -265,6 +274,7 @@ class Dispatcher:
             context = structs.replace(context, denied=dict.fromkeys(verdict.denied_names, error))
             return await self._handlers[api](request, payload, context)
         rest, payload = denials.without(api, request, payload, verdict.denied_items)
+        context.judged.denied = rest is None
         response = Response(None) if rest is None else await self._handlers[api](rest, payload, context)
         if isinstance(request, m.ProduceRequest) and request.acks == 0:
             response.close = True  # all that can be told

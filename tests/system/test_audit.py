@@ -57,7 +57,7 @@ def test_who_did_what_from_where_and_how_it_ended(tmp_path: Path) -> None:
     assert ("act", "User:ANONYMOUS", "LOCAL", "CREATE_ACLS", "cluster:kafka-cluster", "NONE") in found
     denied = "TOPIC_AUTHORIZATION_FAILED"
     assert ("denial", "User:alice", "SASL", "DELETE_TOPIC", "topic:orders", denied) in found
-    assert ("act", "User:alice", "SASL", "DELETE_TOPIC", "topic:orders", denied) in found
+    assert sum(line[1:4] == ("User:alice", "SASL", "DELETE_TOPIC") for line in found) == 1, "a denial is no act, too"
     assert any(line[:3] == ("denial", "User:mallory", "SASL") for line in found)
     assert ("authentication", "", "SASL", "", "", "CREDENTIALS") in found
     assert "wrong" not in text.replace("credentials are wrong", "")
