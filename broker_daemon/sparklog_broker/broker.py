@@ -28,6 +28,7 @@ from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.offset_snapshots import OffsetSnapshots
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
+from sparklog_broker.partitions.topic_owners import TopicOwners
 from sparklog_broker.security.access import Access
 from sparklog_broker.security.audit_log import AuditLog
 from sparklog_broker.security.producer_owners import OwnedIds, ProducerOwners
@@ -76,6 +77,7 @@ class Broker:
         self.owned_ids = OwnedIds(self.security_records, environment.randomness.token_bytes)
         self.producer_owners = None if self.access is None else ProducerOwners(self.owned_ids)
         self.throttling = Throttling(config, self.security_records, clock.monotonic_s)
+        self.topics.owners = TopicOwners(self.partitions, lambda: self.throttling.connections.quotas)
         self.audit = AuditLog.of(config, environment, loop)
         self.offset_snapshots = OffsetSnapshots()
 

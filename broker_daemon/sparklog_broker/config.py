@@ -7,6 +7,7 @@ that do not set them. Dotted names may be written as they are (`log.flush.interv
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,9 @@ from sparklog_broker.security_config import (
 )
 
 TOPIC_TABLE = "topic"
+_DOTTED_KEY = re.compile(r"^([ \t]*)([\w-]+(?:\.[\w-]+)+)([ \t]*=)", re.MULTILINE)
+_RENAMED = {"connections.max.per.ip": "max.connections.per.ip"}
+"""What earlier releases called settings that have Kafka's names now."""
 
 
 class BrokerConfig(Struct, frozen=True):
@@ -67,7 +71,9 @@ class BrokerConfig(Struct, frozen=True):
     num_io_threads: int
     num_network_threads: int
     max_connections: int
-    connections_max_per_ip: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: str
+    max_connection_creation_rate: int
     connections_max_idle_ms: int
     request_read_timeout_ms: int
     socket_request_max_bytes: int
@@ -152,7 +158,7 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     """The configuration of settings by their dotted names. Raises InvalidConfigError."""
     secret = resolve_secrets(given, os.environ)
     own = {name: parse_listener_setting(name, value) for name, value in secret.items() if _is_of_listener(name)}
-    common = {name: value for name, value in secret.items() if not _is_of_listener(name)}
+    common = {_RENAMED.get(name, name): value for name, value in secret.items() if not _is_of_listener(name)}
     check_names(Scope.BROKER, common)
     parsed = {name: parse_value(name, value) for name, value in common.items()}
     everything = {n: s.default for n, s in settings_of(Scope.BROKER).items()} | parsed
@@ -242,11 +248,23 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _parse(text: str) -> dict[str, Any]:
+    """A file's table. In TOML `max.connections` cannot be a number beside `max.connections.per.ip`; such names, which
+    are Kafka's, are taken as they stand. Raises TOMLDecodeError."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        try:
+            return tomllib.loads(_DOTTED_KEY.sub(r'\1"\2"\3', text))
+        except tomllib.TOMLDecodeError:
+            pass
+        raise
+
+
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Broker settings and topic defaults of a file. Raises InvalidConfigError."""
     try:
-        with path.open("rb") as f:
-            table = tomllib.load(f)
+        table = _parse(path.read_text("utf-8"))
     except OSError as e:
         raise InvalidConfigError(f"the configuration file {path} cannot be read: {e.strerror}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:

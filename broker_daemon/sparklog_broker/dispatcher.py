@@ -15,6 +15,7 @@ from sparklog.errors import (
     InvalidRequestError,
     SaslAuthenticationFailedError,
     SparklogError,
+    TooManyConnectionsError,
     UnknownServerError,
     UnsupportedApiError,
     UnsupportedSaslMechanismError,
@@ -305,7 +306,7 @@ def _told(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
             return error, not is_handshake
         case SaslAuthenticationFailedError() | UnsupportedSaslMechanismError() | IllegalSaslStateError():
             return error, True  # it has been logged
-        case InvalidRequestError() | UnsupportedApiError():
+        case InvalidRequestError() | UnsupportedApiError() | TooManyConnectionsError():
             log.info("%s: %s; disconnecting", peer, error)
             return error, True
         case SparklogError():

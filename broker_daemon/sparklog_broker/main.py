@@ -145,6 +145,7 @@ async def _run(config: BrokerConfig) -> int:
         broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, cluster)
         renew_others = partial(_renew_others, others, loop) if others is not None else None
         peers = PeerSecurity(config, loop, environment, broker.users, contexts, renew_others)
+        peers.authenticator.on_identified = broker.throttling.identified
         audit = broker.audit
         if audit is not None:
             peers.authenticator.on_failed = lambda peer, reason, text: audit.failed_authentication(
@@ -175,6 +176,8 @@ async def _run(config: BrokerConfig) -> int:
             authentication_threads=peers.authentication_threads,
             authentication=peers.authenticator.counters,
             greet=peers.authenticator.greet,
+            peers=broker.throttling.connections,
+            protected_listener=broker.throttling.protected_listener,
         )
         loop.add_signal_handler(signal.SIGHUP, peers.renew)
         server.start()

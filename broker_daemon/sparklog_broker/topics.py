@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,6 +19,7 @@ from sparklog_broker.network.pace import Pace
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
+from sparklog_broker.partitions.topic_owners import TopicOwners
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +47,18 @@ class Topics:
         self._files = storage.topic_files
         self._background = background
         self._pace = pace
+        self.owners: TopicOwners | None = None
+        """Who owns how many; None: nothing is limited."""
 
     @_to_its_end
     async def create(self, spec: TopicSpec) -> Topic:
-        """Raises TopicAlreadyExistsError, Invalid…Error, StorageError; then there is nothing of the topic."""
+        """Raises TopicAlreadyExistsError, PolicyViolationError (its owner has too many), Invalid…Error,
+        StorageError; then there is nothing of the topic."""
         if spec.name in self.partitions.topics:
             raise TopicAlreadyExistsError(f"topic {spec.name!r} exists already; delete it or choose another name")
-        topic = await self._storage.run(lambda: self._files.create(spec))
-        self.partitions.add(topic, await self._pace.list_of(self.partitions.opened(topic)))
+        with self._room_for(spec.owner, 1, spec.partitions):
+            topic = await self._storage.run(lambda: self._files.create(spec))
+            self.partitions.add(topic, await self._pace.list_of(self.partitions.opened(topic)))
         self._storage.run(lambda: self._files.finish({topic.topic_id: Unfinished.MAKING}))
         log.info("created topic %s: %s, %d partitions", topic.name, topic.kind, topic.partitions)
         return topic
@@ -90,9 +96,15 @@ class Topics:
     async def add_partitions(self, name: str, total: int) -> Topic:
         """The topic with `total` partitions, which can be written and read at once.
 
-        Raises UnknownTopicOrPartitionError, InvalidPartitionsError, StorageFullError, StorageError; then it has as
-        many as before.
+        Raises UnknownTopicOrPartitionError, InvalidPartitionsError, PolicyViolationError (its owner has too many),
+        StorageFullError, StorageError; then it has as many as before.
         """
+        there = self.partitions.topics.get(name)
+        more = 0 if there is None else max(0, total - there.partitions)
+        with self._room_for(there.owner if there is not None else "", 0, more):
+            return await self._add_partitions(name, total)
+
+    async def _add_partitions(self, name: str, total: int) -> Topic:
         topic, before = await self._storage.run(lambda: self._files.add_partitions(name, total))
         added = await self._pace.list_of(self.partitions.opened(topic, before))
         known = self._known(topic)
@@ -123,6 +135,10 @@ class Topics:
             partition.on_log_start_raised()
         self._background.retention.run_soon()
         return done
+
+    def _room_for(self, owner: str, topics: int, partitions: int) -> AbstractContextManager[None]:
+        """Raises PolicyViolationError when it is entered."""
+        return nullcontext() if self.owners is None else self.owners.room_for(owner, topics, partitions)
 
     def _known(self, topic: Topic) -> Topic:
         """The topic as it is served. Raises UnknownTopicOrPartitionError."""

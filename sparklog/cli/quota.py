@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Show and change quotas of users and client ids.",
+    help="Show and change quotas of users, client ids and addresses.",
     epilog="""\
-**Quotas**: `producer_byte_rate` and `consumer_byte_rate` (bytes a second), `request_percentage` (100: one thread).
+**Quotas** of users and client ids: `producer_byte_rate` and `consumer_byte_rate` (bytes a second),
+`request_percentage` (100: one thread). Of users alone: `max_connections` (to one broker), `max_topics` and
+`max_partitions` (that they own: who makes a topic owns it). Of users, or of addresses: `connection_creation_rate` (new
+connections a second).
 
 **Examples**
 
@@ -25,9 +28,14 @@ app = typer.Typer(
 
 `sparklog quota alter --user loader --delete-config producer_byte_rate`
 
+`sparklog quota alter --user-defaults --add-config max_connections=100,max_topics=20`
+
+`sparklog quota alter --ip-defaults --add-config connection_creation_rate=50`
+
 `sparklog quota describe`
 
-Nothing is refused: whoever takes more has to wait, and other clients do not.
+For a rate nothing is refused: whoever takes more has to wait, and other clients do not. What goes beyond a number is
+refused.
 """,
 )
 
@@ -38,6 +46,9 @@ ClientId = Annotated[
 ]
 ClientDefaults = Annotated[bool, typer.Option("--client-defaults", help="Every client id that has none of its own.")]
 
+Ip = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Peers with this IP address.")]
+IpDefaults = Annotated[bool, typer.Option("--ip-defaults", help="Every address that has none of its own.")]
+
 
 @app.command("describe")
 def describe(
@@ -45,6 +56,8 @@ def describe(
     user_defaults: UserDefaults = False,
     client_id: ClientId = None,
     client_defaults: ClientDefaults = False,
+    ip: Ip = None,
+    ip_defaults: IpDefaults = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show quotas, all or those of some, and who has to wait at the moment."""
@@ -52,7 +65,7 @@ def describe(
 
     from sparklog.security.quotas import Entity
 
-    wanted = _entity(user, client_id, user_defaults=user_defaults, client_defaults=client_defaults)
+    wanted = _entity((user, user_defaults), (client_id, client_defaults), (ip, ip_defaults))
     with open_admin(bootstrap_servers) as admin:
         found = admin.describe_client_quotas()
     shown = {
@@ -65,10 +78,11 @@ def describe(
         return
     from sparklog.cli import console
 
-    table = console.table("user", "client id", "quota", "limit", right=("limit",))
-    for entity in sorted(shown, key=lambda e: (e.user or "", e.client_id or "")):
+    table = console.table("user", "client id", "address", "quota", "limit", "used", right=("limit", "used"))
+    for entity in sorted(shown, key=lambda e: (e.user or "", e.client_id or "", e.ip or "")):
         for name, limit in sorted(shown[entity].items()):
-            table.add_row(_name(entity.user), _name(entity.client_id), name, f"{limit:g}")
+            used = found.used.get(entity, {}).get(name)
+            table.add_row(*map(_name, entity), name, f"{limit:.15g}", "" if used is None else str(used))
     console.stdout().print(table)
     for group in found.throttled:
         who = ", ".join(
@@ -83,6 +97,8 @@ def alter(
     user_defaults: UserDefaults = False,
     client_id: ClientId = None,
     client_defaults: ClientDefaults = False,
+    ip: Ip = None,
+    ip_defaults: IpDefaults = False,
     add_config: Annotated[
         list[str] | None,
         typer.Option("--add-config", "--add", metavar="QUOTA=LIMIT,…", help="Set these; repeatable."),
@@ -97,9 +113,11 @@ def alter(
     from sparklog.security.quota_records import parse_key
     from sparklog.security.quotas import Entity
 
-    entity = _entity(user, client_id, user_defaults=user_defaults, client_defaults=client_defaults)
+    entity = _entity((user, user_defaults), (client_id, client_defaults), (ip, ip_defaults))
     if entity == Entity():
-        raise typer.BadParameter("name whose: --user, --user-defaults, --client-id or --client-defaults")
+        raise typer.BadParameter(
+            "name whose: --user, --client-id, --ip, or --user-defaults, --client-defaults, --ip-defaults"
+        )
     added = [pair for text in add_config or [] for pair in parse_list(text)]
     changes: dict[str, float | None] = {
         parse_key(name): _limit(name, value) for name, value in parse_pairs(added, "--add-config").items()
@@ -109,18 +127,21 @@ def alter(
         raise typer.BadParameter("say what: --add-config QUOTA=LIMIT or --delete-config QUOTA")
     with open_admin(bootstrap_servers) as admin:
         now = admin.alter_client_quotas(entity, changes)
-    print(", ".join(f"{name}={limit:g}" for name, limit in sorted(now.items())) or "no quotas any more")
+    print(", ".join(f"{name}={limit:.15g}" for name, limit in sorted(now.items())) or "no quotas any more")
 
 
-def _entity(user: str | None, client_id: str | None, *, user_defaults: bool, client_defaults: bool) -> Entity:
-    """Raises typer.BadParameter for a name and the default at once."""
+def _entity(*named: tuple[str | None, bool]) -> Entity:
+    """Of the names of user, client id and address, and whether the default is meant instead. Raises typer.BadParameter
+    for a name and the default at once."""
     from sparklog.security.quotas import DEFAULT, Entity
 
-    if (user is not None and user_defaults) or (client_id is not None and client_defaults):
+    if any(name is not None and is_default for name, is_default in named):
         raise typer.BadParameter("a name and the default cannot both be meant")
-    if user == "" or client_id == "":
-        raise typer.BadParameter("a name is not empty; the default is --user-defaults or --client-defaults")
-    return Entity(DEFAULT if user_defaults else user, DEFAULT if client_defaults else client_id)
+    if any(name == "" for name, _ in named):
+        raise typer.BadParameter(
+            "a name is not empty; the default is --user-defaults, --client-defaults, --ip-defaults"
+        )
+    return Entity(*(DEFAULT if is_default else name for name, is_default in named))
 
 
 def _limit(name: str, text: str) -> float:

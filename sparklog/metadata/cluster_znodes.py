@@ -8,7 +8,7 @@
 | `/brokers/known/<id>` | the last broker epoch that the controller has acted on |
 | `/config` | settings of the cluster |
 | `/security/<kind>/<key>` | a security record (`security.records`); the key is percent-encoded |
-| `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms"}` |
+| `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms", "owner"}` |
 | `/topics/<name>/config` | settings of the topic |
 | `/topics/<name>/schemas/<id>` | Arrow IPC schema message |
 | `/topics/<name>/state/<chunk>` | 256 partitions, each with all fields of PartitionImage in their order |
@@ -187,6 +187,7 @@ def _definition(topic: TopicImage) -> bytes:
             "key_columns": topic.key_columns,
             "timestamp_column": topic.timestamp_column,
             "created_ms": topic.created_ms,
+            "owner": topic.owner,
         }
     )
 
@@ -270,4 +271,5 @@ def _topic(
         definition["created_ms"],
         dict(configs),
         dict(schemas),
+        definition.get("owner", ""),
     )

@@ -47,6 +47,7 @@ def topic_of(image: TopicImage, known: Topic | None = None) -> Topic:
         timestamp_column=image.timestamp_column,
         configs=MappingProxyType(dict(image.configs)),
         created_ms=image.created_ms,
+        owner=image.owner,
     )
 
 
@@ -62,6 +63,7 @@ def image_of(topic: Topic) -> TopicImage:
         created_ms=topic.created_ms,
         configs=dict(topic.configs),
         schemas={i: schema.serialize().to_pybytes() for i, schema in topic.schemas.items()},
+        owner=topic.owner,
     )
 
 

@@ -59,6 +59,10 @@ CREATE TABLE IF NOT EXISTS schemas (
     arrow_schema BLOB NOT NULL,     -- Arrow IPC schema message
     PRIMARY KEY (topic_id, schema_id)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS topic_owners (
+    topic_id TEXT PRIMARY KEY REFERENCES topics (topic_id) ON DELETE CASCADE,
+    owner TEXT NOT NULL             -- the user who made the topic, if that is known
+) STRICT;
 CREATE TABLE IF NOT EXISTS security_records (
     kind TEXT NOT NULL,             -- sparklog.security.records.RecordKind
     key TEXT NOT NULL,
@@ -125,9 +129,19 @@ class SqliteStore:
             ):
                 schemas.setdefault(topic_id, {})[schema_id] = pa.ipc.read_schema(pa.py_buffer(message))
             topics = {}
-            for name, topic_id, kind, partitions, keys, timestamp_column, configs, created_ms in self._db.execute(
-                "SELECT name, topic_id, kind, partitions, key_columns, timestamp_column, configs, created_ms "
-                "FROM topics ORDER BY name"
+            for (
+                name,
+                topic_id,
+                kind,
+                partitions,
+                keys,
+                timestamp_column,
+                configs,
+                created_ms,
+                owner,
+            ) in self._db.execute(
+                "SELECT name, topic_id, kind, partitions, key_columns, timestamp_column, configs, created_ms, "
+                "coalesce(owner, '') FROM topics LEFT JOIN topic_owners USING (topic_id) ORDER BY name"
             ):
                 topics[name] = Topic(
                     name=name,
@@ -139,6 +153,7 @@ class SqliteStore:
                     timestamp_column=timestamp_column,
                     configs=MappingProxyType(json.loads(configs)),
                     created_ms=created_ms,
+                    owner=owner,
                 )
         return topics
 
@@ -183,6 +198,8 @@ class SqliteStore:
                 topic.created_ms,
             ),
         )
+        if topic.owner:
+            self._db.execute("INSERT INTO topic_owners VALUES (?, ?)", (topic.topic_id, topic.owner))
         for schema_id, schema in topic.schemas.items():
             message = schema.serialize().to_pybytes()
             self._db.execute("INSERT INTO schemas VALUES (?, ?, ?)", (topic.topic_id, schema_id, message))

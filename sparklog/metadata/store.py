@@ -32,7 +32,7 @@ class TopicSpec(Struct, frozen=True):
     """A topic to be created. `schema` None: an envelope topic, which has no key columns or timestamp column to name.
 
     `configs` are topic settings under Kafka's names. `replication_factor` -1: the cluster's default; `assignment`:
-    broker ids of each partition's replicas, None: they are placed.
+    broker ids of each partition's replicas, None: they are placed. `owner`: the user who makes it, "": nobody.
     """
 
     name: str
@@ -43,10 +43,12 @@ class TopicSpec(Struct, frozen=True):
     configs: Mapping[str, object] = field(default_factory=dict)
     replication_factor: int = -1
     assignment: Sequence[Sequence[int]] | None = None
+    owner: str = ""
 
 
 class Topic(Struct, frozen=True):
-    """A topic as it is stored. `schemas` by id, the newest last; `configs` only what was set for the topic."""
+    """A topic as it is stored. `schemas` by id, the newest last; `configs` only what was set for the topic. `owner`:
+    the user who made it and for whom it is counted ("": nobody)."""
 
     name: str
     topic_id: str
@@ -57,6 +59,7 @@ class Topic(Struct, frozen=True):
     timestamp_column: str | None
     configs: Mapping[str, Value]
     created_ms: int
+    owner: str = ""
 
     @property
     def record_timestamp_column(self) -> str | None:
@@ -228,6 +231,7 @@ def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -
         timestamp_column=spec.timestamp_column,
         configs=MappingProxyType(configs),
         created_ms=environment.clock.now_ms(),
+        owner=spec.owner,
     )
 
 

@@ -15,11 +15,14 @@ QuotaName = Annotated[str, Meta(max_length=64)]
 
 
 class QuotaEntry(Message):
-    """The quotas of one entity: a user, a client id, or both; None: not named, "": the default."""
+    """The quotas of one entity: a user, a client id, or both, or an address; None: not named, "": the default.
+    `used`: of numbers, how many the user has (connections: to this broker); told of users by name."""
 
     user: EntityName | None
     client_id: EntityName | None
     quotas: dict[str, float]
+    ip: EntityName | None = None
+    used: dict[str, int] = {}
 
 
 class ThrottledGroup(Message):
@@ -51,6 +54,7 @@ class QuotaAlteration(Message):
     user: EntityName | None
     client_id: EntityName | None
     changes: Annotated[dict[QuotaName, float | None], Meta(min_length=1, max_length=QUOTAS_PER_ENTITY_MAX)]
+    ip: EntityName | None = None
 
 
 class AlterClientQuotasRequest(Message):

@@ -123,7 +123,8 @@ class CreateTopicRequest(Message):
     """`partitions` -1: the broker's `num.partitions`. `arrow_schema` None: an envelope topic.
 
     `replication_factor` -1: the cluster's `default.replication.factor`. `assignment`: broker ids of each partition's
-    replicas, the preferred leader first; without it the controller places them.
+    replicas, the preferred leader first; without it the controller places them. `owner`: told by a broker that hands a
+    user's request on to the controller; of everybody else it is not read.
     """
 
     name: Name
@@ -140,6 +141,7 @@ class CreateTopicRequest(Message):
         | None,
         Since(2),
     ] = None
+    owner: Annotated[str, Meta(max_length=1_024), Since(2, ignorable=True)] = ""
 
 
 class CreateTopicResponse(Message):

@@ -89,7 +89,8 @@ class PartitionImage(Struct, frozen=True):
 
 
 class TopicImage(Struct, frozen=True):
-    """A topic. `schemas`: Arrow IPC schema messages by id; `configs`: only what was set for the topic."""
+    """A topic. `schemas`: Arrow IPC schema messages by id; `configs`: only what was set for the topic; `owner`: for
+    whom it is counted ("": nobody)."""
 
     name: str
     topic_id: str
@@ -100,6 +101,7 @@ class TopicImage(Struct, frozen=True):
     created_ms: int = 0
     configs: Mapping[str, Value] = field(default_factory=dict)
     schemas: Mapping[int, bytes] = field(default_factory=dict)
+    owner: str = ""
 
 
 class ClusterDelta(Struct, frozen=True):

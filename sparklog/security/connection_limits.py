@@ -1,6 +1,8 @@
-"""How many connections, topics and partitions somebody may have, and how fast connections may come.
+"""How many connections, topics and partitions somebody may have, and how fast connections may come (KIP-402, KIP-612).
 
-The numbers are counted, not measured: what goes beyond is refused with an error that says which limit it was.
+Numbers are counted, not measured: what goes beyond is refused with an error that says which limit it was. Rates make
+wait: from a connection that came too fast nothing is read for a time. Who comes so fast that the wait would be longer
+than `CREATION_WAIT_MS_MAX` is refused, and a refusal costs nothing: neither the peer later, nor any other now.
 """
 
 from __future__ import annotations
@@ -13,20 +15,21 @@ from msgspec import Struct, field
 from sparklog.errors import InvalidConfigError, PolicyViolationError, TooManyConnectionsError
 from sparklog.security.acls import canonical_host
 from sparklog.security.quotas import QuotaKey, QuotaTable
-from sparklog.security.token_bucket import Bucket, Rate, charge, full
+from sparklog.security.token_bucket import Bucket, Rate, at, charge, full, throttle_ms
 
 PEERS_REMEMBERED_MAX = 100_000
+CREATION_WAIT_MS_MAX = 5_000
+"""Shorter than any client's patience with a new connection."""
+UNLIMITED = 2**31 - 1
 
 
 class ConnectionLimits(Struct, frozen=True):
     """Kafka's settings `max.connections.per.ip`, `max.connections.per.ip.overrides`, and
-    `max.connection.creation.rate` for all peers together. `creation_rate_per_ip`: for each peer. A rate of 0: without
-    limit."""
+    `max.connection.creation.rate` (a second) for all peers together."""
 
-    per_ip_max: int = 2**31 - 1
+    per_ip_max: int = UNLIMITED
     per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    creation_rate: float = 0.0
-    creation_rate_per_ip: float = 0.0
+    creation_rate: float = UNLIMITED
 
 
 def parse_overrides(text: str) -> dict[str, int]:
@@ -48,27 +51,47 @@ class Connections:
         self.quotas = quotas
         self._by_ip: Counter[str] = Counter()
         self._by_user: Counter[str] = Counter()
-        self._all: Bucket | None = None
-        self._rates: dict[str, Bucket] = {}
+        self._rates: dict[tuple[str, str], tuple[Rate, Bucket]] = {}
+        """By what is limited ("ip", "user", "all") and its name; the one that was used longest ago first."""
 
-    def opened(self, ip: str, now_ms: int) -> int:
+    def opened(self, ip: str, now_ms: int, *, protected: bool = False) -> int:
         """A connection from `ip` (canonical) has been accepted; how long nothing is to be read from it (ms).
+        `protected`: it came through the brokers' own listener, so its peer is not held to numbers and rates.
 
         Raises TooManyConnectionsError; then it is not counted, and is to be closed.
         """
+        if protected:
+            self._by_ip[ip] += 1
+            return 0
         limit = self._limits.per_ip_overrides.get(ip, self._limits.per_ip_max)
         if self._by_ip[ip] >= limit:
-            raise TooManyConnectionsError(f"{ip} has {limit} connections already (max.connections.per.ip)")
+            raise TooManyConnectionsError(
+                f"the broker has {limit} connections already (max.connections.per.ip, all from {ip}); close some or "
+                "raise it"
+            )
+        quota = self.quotas.find_ip(ip)
+        rates = [] if quota is None else [("ip", ip, quota, "connection_creation_rate")]
+        if self._limits.creation_rate < UNLIMITED:
+            rates.append(("all", "", self._limits.creation_rate, "max.connection.creation.rate"))
+        wait_ms = self._charge(rates, now_ms, ip)
         self._by_ip[ip] += 1
-        return max(self._creation_wait_ms(now_ms), self._peer_wait_ms(ip, now_ms))
+        return wait_ms
 
-    def identified(self, ip: str, user: str) -> None:
-        """The connection turned out to be `user`'s. Raises TooManyConnectionsError; then it is to be closed, without
-        user."""
+    def identified(self, user: str, now_ms: int) -> int:
+        """A connection turned out to be `user`'s; how long nothing is to be read from it (ms). Raises
+        TooManyConnectionsError; then it is not the user's, and is to be closed."""
         quota = self.quotas.find(QuotaKey.MAX_CONNECTIONS, user)
         if quota is not None and self._by_user[user] >= quota.limit:
-            raise TooManyConnectionsError(f"user {user!r} has {quota.limit:.0f} connections already (max_connections)")
+            raise TooManyConnectionsError(
+                f"user {user!r} has {quota.limit:.0f} connections to this broker already (max_connections); close some "
+                "or raise the quota: sparklog quota alter"
+            )
+        rate = self.quotas.find(QuotaKey.CONNECTION_CREATION_RATE, user)
+        wait_ms = 0
+        if rate is not None:
+            wait_ms = self._charge([("user", user, rate.limit, "connection_creation_rate")], now_ms, f"user {user!r}")
         self._by_user[user] += 1
+        return wait_ms
 
     def closed(self, ip: str, user: str | None) -> None:
         """A connection that `opened` has counted is gone; `user`: if `identified` has counted it."""
@@ -82,34 +105,37 @@ class Connections:
         """How many connections the peer, or the user, has now."""
         return self._by_ip.get(ip, 0) if ip is not None else self._by_user.get(user or "", 0)
 
-    def _creation_wait_ms(self, now_ms: int) -> int:
-        if not self._limits.creation_rate:
-            return 0
-        rate = _per_second(self._limits.creation_rate)
-        self._all, wait_ms = charge(self._all or full(rate, now_ms), rate, 1, now_ms)
-        return wait_ms
+    def _charge(self, limits: list[tuple[str, str, float, str]], now_ms: int, who: str) -> int:
+        """One connection, of all that are limited or of none. Raises TooManyConnectionsError."""
+        charged = []
+        for what, name, per_second, setting in limits:
+            rate = Rate(per_second, max(1.0, per_second))
+            known = self._rates.get((what, name))
+            bucket = at(known[1], rate, now_ms) if known is not None and known[0] == rate else full(rate, now_ms)
+            if throttle_ms(bucket, rate, now_ms) > CREATION_WAIT_MS_MAX:
+                whose = "all clients" if what == "all" else who
+                raise TooManyConnectionsError(
+                    f"new connections of {whose} come faster than {per_second:g} a second ({setting}); keep "
+                    "connections open, connect less often, or raise it"
+                )
+            charged.append(((what, name), rate, *charge(bucket, rate, 1, now_ms)))
+        for key, rate, bucket, _ in charged:
+            self._rates.pop(key, None)
+            if len(self._rates) >= PEERS_REMEMBERED_MAX:
+                del self._rates[next(iter(self._rates))]
+            self._rates[key] = (rate, bucket)
+        return max((wait_ms for *_, wait_ms in charged), default=0)
 
-    def _peer_wait_ms(self, ip: str, now_ms: int) -> int:
-        if not self._limits.creation_rate_per_ip:
-            return 0
-        rate = _per_second(self._limits.creation_rate_per_ip)
-        bucket = self._rates.pop(ip, None) or full(rate, now_ms)
-        if len(self._rates) >= PEERS_REMEMBERED_MAX:
-            del self._rates[next(iter(self._rates))]  # the one that was used longest ago
-        self._rates[ip], wait_ms = charge(bucket, rate, 1, now_ms)
-        return wait_ms
 
-
-def _per_second(limit: float) -> Rate:
-    return Rate(limit, max(1.0, limit))
-
-
-def check_topics(quotas: QuotaTable, user: str, topics: int, partitions: int, new_partitions: int) -> None:
-    """Whether `user`, who owns `topics` with `partitions` in all, may make one more with `new_partitions`.
+def check_topics(quotas: QuotaTable, user: str, topics: int, partitions: int) -> None:
+    """Whether `user` may own so many topics with so many partitions in all.
 
     Raises PolicyViolationError that names the limit.
     """
-    for key, wanted in ((QuotaKey.MAX_TOPICS, topics + 1), (QuotaKey.MAX_PARTITIONS, partitions + new_partitions)):
+    for key, wanted in ((QuotaKey.MAX_TOPICS, topics), (QuotaKey.MAX_PARTITIONS, partitions)):
         quota = quotas.find(key, user)
         if quota is not None and wanted > quota.limit:
-            raise PolicyViolationError(f"user {user!r} would own {wanted} ({key}); the quota is {quota.limit:.0f}")
+            raise PolicyViolationError(
+                f"user {user!r} would own {wanted} {key.removeprefix('max_')} ({key}); the quota is {quota.limit:.0f}: "
+                "delete topics that you do not need, or have it raised (sparklog quota alter)"
+            )

@@ -1,7 +1,7 @@
 """Quotas as security records: one for each entity.
 
-A record's key is the SHA-256 of its entity, so that names may be long; the value is a JSON object: `user` and
-`client_id` (absent: not named; "": the default), and `quotas` by their keys.
+A record's key is the SHA-256 of its entity, so that names may be long; the value is a JSON object: `user`, `client_id`
+and `ip` (absent: not named; "": the default), and `quotas` by their keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Quotas = Mapping[QuotaKey, float]
 
 def quota_record(entity: Entity, quotas: Quotas) -> tuple[RecordId, bytes | None]:
     """The record of the entity's quotas; without any there is none. Raises InvalidConfigError."""
-    QuotaTable({entity: quotas or {QuotaKey.PRODUCER_BYTE_RATE: 1.0}})
+    any_key = QuotaKey.PRODUCER_BYTE_RATE if entity.ip is None else QuotaKey.CONNECTION_CREATION_RATE
+    QuotaTable({entity: quotas or {any_key: 1.0}})
     named = {name: value for name, value in entity._asdict().items() if value is not None}
     identity = json.dumps(named, sort_keys=True, ensure_ascii=False).encode()
     key = RecordId(RecordKind.QUOTAS, hashlib.sha256(identity).hexdigest())
@@ -34,7 +35,7 @@ def quotas_of(value: bytes) -> tuple[Entity, dict[QuotaKey, float]]:
     """What a record says; of keys that a later version may have nothing. Raises InvalidConfigError."""
     try:
         found = json.loads(value)
-        entity = Entity(found.get("user"), found.get("client_id"))
+        entity = Entity(found.get("user"), found.get("client_id"), found.get("ip"))
         quotas = {QuotaKey(k): float(v) for k, v in found["quotas"].items() if k in set(QuotaKey)}
         QuotaTable({entity: quotas})
     except (ValueError, TypeError, KeyError, AttributeError) as e:

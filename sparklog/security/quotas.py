@@ -11,6 +11,9 @@ own. For a request the first of these counts that has the quota's key:
 All connections of a group share its quota. The group is what the entity names: a quota of a default user is each
 user's own, one without a client id is shared by all of a user's clients.
 
+Quotas of new connections (KIP-612) may be set for the addresses of peers, too: for one, or for all that have none of
+their own. They are apart from users and client ids: when a connection comes, only its address is known.
+
 A request is never refused for a rate. It is answered at once, the answer says for how long to send nothing
 (`throttle_ms`), and for that time nothing is read from the connection (KIP-219). A group's state depends on its own
 requests only: no group can slow another.
@@ -18,6 +21,7 @@ requests only: no group can slow another.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -54,6 +58,7 @@ RATES = frozenset(
         QuotaKey.CONNECTION_CREATION_RATE,
     }
 )
+NUMBERS = (QuotaKey.MAX_CONNECTIONS, QuotaKey.MAX_TOPICS, QuotaKey.MAX_PARTITIONS)
 USER_ONLY = frozenset(
     {QuotaKey.CONNECTION_CREATION_RATE, QuotaKey.MAX_CONNECTIONS, QuotaKey.MAX_TOPICS, QuotaKey.MAX_PARTITIONS}
 )
@@ -61,10 +66,12 @@ USER_ONLY = frozenset(
 
 
 class Entity(NamedTuple):
-    """For whom a quota is. None: not named; DEFAULT: all that have none of their own."""
+    """For whom a quota is. None: not named; DEFAULT: all that have none of their own. `ip`: the address of peers, which
+    has neither user nor client id beside it."""
 
     user: str | None = None
     client_id: str | None = None
+    ip: str | None = None
 
 
 Group = tuple[str | None, str | None]
@@ -119,6 +126,23 @@ class QuotaTable:
                 return Quota(group, limit)
         return None
 
+    def find_ip(self, ip: str) -> float | None:
+        """New connections a second from the address `ip` (canonical); None: it is not limited."""
+        for entity in (Entity(ip=ip), Entity(ip=DEFAULT)):
+            limit = self._quotas.get(entity, {}).get(QuotaKey.CONNECTION_CREATION_RATE)
+            if limit is not None:
+                return limit
+        return None
+
+
+def canonical_ip(text: str) -> str:
+    """An address in one way of writing; IPv4 mapped into IPv6 is IPv4. Raises InvalidConfigError for anything else."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError as e:
+        raise InvalidConfigError(f"{text[:64]!r} is no IP address: a peer shows its address only, no name") from e
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
 
 def _candidates(user: str, client_id: str) -> tuple[Entity, ...]:
     named = (Entity(user, client_id), Entity(user, DEFAULT), Entity(user))
@@ -128,8 +152,15 @@ def _candidates(user: str, client_id: str) -> tuple[Entity, ...]:
 
 def _check(entity: Entity, key: QuotaKey, limit: float) -> None:
     if entity == Entity():
-        raise InvalidConfigError("a quota is for a user, a client id, or both")
-    if key in USER_ONLY and (entity.user is None or entity.client_id is not None):
+        raise InvalidConfigError("a quota is for a user, a client id, or both, or for an address")
+    if entity.ip is not None:
+        if entity.user is not None or entity.client_id is not None:
+            raise InvalidConfigError("a quota for an address has no user and no client id")
+        if entity.ip != DEFAULT and entity.ip != canonical_ip(entity.ip):
+            raise InvalidConfigError(f"{entity.ip!r}: write the address as {canonical_ip(entity.ip)}")
+        if key is not QuotaKey.CONNECTION_CREATION_RATE:
+            raise InvalidConfigError(f"{key} can be set for users, not for addresses; use connection_creation_rate")
+    elif key in USER_ONLY and (entity.user is None or entity.client_id is not None):
         raise InvalidConfigError(f"{key} can be set for users only")
     if not math.isfinite(limit) or limit < 0 or (key in RATES and limit <= 0):
         raise InvalidConfigError(

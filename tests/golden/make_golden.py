@@ -252,7 +252,7 @@ REQUESTS: dict[m.Api, Message] = {
     m.Api.HANDSHAKE: m.HandshakeRequest("sparklog-python", "0.1.0", "127.0.0.1:50000"),
     m.Api.METADATA: topics.MetadataRequest(["flights", "weather"], paged=True, with_partitions=False),
     m.Api.CREATE_TOPIC: topics.CreateTopicRequest(
-        "flights", 4, b"arrow schema", ["carrier"], "time_hour", {"segment.bytes": 4096}
+        "flights", 4, b"arrow schema", ["carrier"], "time_hour", {"segment.bytes": 4096}, owner="alice"
     ),
     m.Api.DELETE_TOPIC: topics.DeleteTopicRequest("flights"),
     m.Api.PRODUCE: m.ProduceRequest(-1, 30_000, [m.ProducePartition("flights", 1, 5), m.ProducePartition("w", 0, 2)]),
@@ -302,7 +302,10 @@ REQUESTS: dict[m.Api, Message] = {
     m.Api.HOLD_TRANSACTIONS: cluster.HoldTransactionsRequest("2/7", 3_000, True),
     m.Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasRequest("0af3"),
     m.Api.ALTER_CLIENT_QUOTAS: quotas.AlterClientQuotasRequest(
-        [quotas.QuotaAlteration("alice", "", {"producer_byte_rate": 1024.0, "consumer_byte_rate": None})]
+        [
+            quotas.QuotaAlteration("alice", "", {"producer_byte_rate": 1024.0, "consumer_byte_rate": None}),
+            quotas.QuotaAlteration(None, None, {"connection_creation_rate": 5.0}, "10.0.0.1"),
+        ]
     ),
     m.Api.SASL_HANDSHAKE: security.SaslHandshakeRequest("SCRAM-SHA-512"),
     m.Api.SASL_AUTHENTICATE: security.SaslAuthenticateRequest(b"n,,n=alice,r=nonce"),
@@ -440,12 +443,12 @@ RESPONSES: dict[m.Api, Message] = {
     ),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
     m.Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasResponse(
-        [quotas.QuotaEntry("alice", None, {"producer_byte_rate": 1024.0})],
+        [quotas.QuotaEntry("alice", None, {"max_topics": 20.0}, used={"max_topics": 3})],
         True,
         [quotas.ThrottledGroup("producer_byte_rate", "alice", None, 17)],
     ),
     m.Api.ALTER_CLIENT_QUOTAS: quotas.AlterClientQuotasResponse(
-        [quotas.QuotaEntry("alice", "", {"producer_byte_rate": 1024.0})]
+        [quotas.QuotaEntry(None, None, {"connection_creation_rate": 5.0}, "10.0.0.1")]
     ),
     m.Api.CREATE_ACLS: acls.CreateAclsResponse(2),
     m.Api.DELETE_ACLS: acls.DeleteAclsResponse(

@@ -203,13 +203,13 @@ def test_connections_fit_the_descriptors(tmp_path: Path) -> None:
 
 
 def test_connections_of_one_address(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data", settings="connections.max.per.ip = 2\n", work_dir=tmp_path)
+    broker = BrokerProcess(tmp_path / "data", settings="max.connections.per.ip = 2\n", work_dir=tmp_path)
     try:
         with contextlib.ExitStack() as stack:
             for _ in range(2):
                 handshake(stack.enter_context(contextlib.closing(broker.connect())))
             third = stack.enter_context(contextlib.closing(broker.connect()))
-            with pytest.raises(TooManyConnectionsError, match=r"connections.max.per.ip, all from 127\.0\.0\.1"):
+            with pytest.raises(TooManyConnectionsError, match=r"max.connections.per.ip, all from 127\.0\.0\.1"):
                 handshake(third)
         until(lambda: _connects(broker), "the address may connect again")
     finally:

@@ -31,7 +31,7 @@ def test_quotas_are_set_shown_and_taken_away(run: Run, broker: sparklog.LocalBro
     shown = run("quota", "describe").stdout
     assert "loader" in shown
     assert "(default)" in shown
-    assert "1e+06" in shown
+    assert "1000000" in shown
     assert "spark" not in run("quota", "describe", "--user", "loader").stdout
     left = run("quota", "alter", "--user", "loader", "--delete-config", "producer_byte_rate").stdout
     assert left == "request_percentage=50\n"

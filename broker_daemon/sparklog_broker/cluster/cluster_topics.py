@@ -121,11 +121,14 @@ class ClusterTopics(Topics):
                 spec = replace(spec, configs={MIN_INSYNC_SETTING: INTERNAL_MIN_INSYNC, **spec.configs})
             topic = new_topic(spec, schema_id, self._environment)
             _check_min_insync(spec.name, topic.configs, factor)
-            await self._decide(
-                lambda token: CreateTopic(
-                    token, image_of(topic), topic.partitions, factor, spec.assignment, self._draw(), self._draw()
+            count = topic.partitions if spec.assignment is None else len(spec.assignment)
+            with self._room_for(spec.owner, 1, count):
+                await self._decide(
+                    lambda token: CreateTopic(
+                        token, image_of(topic), topic.partitions, factor, spec.assignment, self._draw(), self._draw()
+                    )
                 )
-            )
+                return await self._until(spec.name, lambda topic: True)
         elif spec.name in INTERNAL_TOPICS:
             await self._hand_on_internal(spec.name)
         else:
@@ -138,6 +141,7 @@ class ClusterTopics(Topics):
                 dict(spec.configs),  # type: ignore[arg-type]
                 spec.replication_factor,
                 None if spec.assignment is None else [list(replicas) for replicas in spec.assignment],
+                spec.owner,
             )
             await self._hand_on(Api.CREATE_TOPIC, request, t.CreateTopicResponse)
         return await self._until(spec.name, lambda topic: True)
@@ -180,8 +184,10 @@ class ClusterTopics(Topics):
     async def add_partitions(self, name: str, total: int) -> Topic:
         """Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as `create`."""
         if await self._controller.find():
-            grown_topic(self._there(name), total)
-            await self._decide(lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw()))
+            grown_topic(there := self._there(name), total)
+            with self._room_for(there.owner, 0, total - there.partitions):
+                await self._decide(lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw()))
+                return await self._until(name, lambda topic: topic.partitions >= total)
         else:
             request = t.CreatePartitionsRequest(name, total)
             await self._hand_on(Api.CREATE_PARTITIONS, request, t.CreatePartitionsResponse)

@@ -39,7 +39,7 @@ async def create_missing(context: RequestContext, topics: Sequence[str] | None) 
                 denied[name] = TopicAuthorizationFailedError(f"Create on the topic {name!r} is not allowed")
                 continue
             try:
-                await broker.topics.create(TopicSpec(name, broker.config.num_partitions))
+                await broker.topics.create(TopicSpec(name, broker.config.num_partitions, owner=context.principal.name))
             except TopicAlreadyExistsError:
                 continue  # somebody else was quicker
             log.info("topic %s was made because somebody writes to it (auto.create.topics.enable)", name)

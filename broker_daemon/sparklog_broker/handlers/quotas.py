@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from sparklog.errors import InvalidConfigError
 from sparklog.protocol.quota_messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -15,12 +14,11 @@ from sparklog.protocol.quota_messages import (
     ThrottledGroup,
 )
 from sparklog.security.quota_records import parse_key, quota_record
-from sparklog.security.quotas import Entity, QuotaKey
+from sparklog.security.quotas import NUMBERS, Entity, QuotaKey
 from sparklog.security.records import RecordId
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.long_answers import NEWER_CLIENT, one_by_one
 from sparklog_broker.network.reply import Response
-from sparklog_broker.security.throttling import KEYS
 
 THROTTLED_MAX = 1_000
 
@@ -43,7 +41,7 @@ async def describe_client_quotas(
 
 def _entries(context: RequestContext, after: str) -> Iterator[QuotaEntry]:
     entries = dict(context.broker.throttling.entries)
-    return (_entry(*entries[key]) for key in sorted(entries) if key > after)
+    return (_entry(*entries[key], context) for key in sorted(entries) if key > after)
 
 
 async def alter_client_quotas(
@@ -53,20 +51,32 @@ async def alter_client_quotas(
     now: dict[Entity, dict[QuotaKey, float]] = {e: dict(q) for e, q in context.broker.throttling.entries.values()}
     altered: dict[Entity, dict[QuotaKey, float]] = {}
     for alteration in request.alterations:
-        entity = Entity(alteration.user, alteration.client_id)
+        entity = Entity(alteration.user, alteration.client_id, alteration.ip)
         quotas = altered.setdefault(entity, now.get(entity, {}))
         for name, limit in alteration.changes.items():
             key = parse_key(name)
-            if limit is not None and key not in KEYS:
-                raise InvalidConfigError(f"{key} is not held yet: use one of {', '.join(KEYS)}")
             if limit is None:
                 quotas.pop(key, None)
             else:
                 quotas[key] = limit
     records: dict[RecordId, bytes | None] = dict(quota_record(entity, quotas) for entity, quotas in altered.items())
     await context.broker.security_records.change(records)
-    return Response(AlterClientQuotasResponse([_entry(entity, quotas) for entity, quotas in altered.items()]))
+    return Response(AlterClientQuotasResponse([_entry(entity, quotas, context) for entity, quotas in altered.items()]))
 
 
-def _entry(entity: Entity, quotas: Mapping[QuotaKey, float]) -> QuotaEntry:
-    return QuotaEntry(entity.user, entity.client_id, {str(key): limit for key, limit in sorted(quotas.items())})
+def _entry(entity: Entity, quotas: Mapping[QuotaKey, float], context: RequestContext) -> QuotaEntry:
+    limits = {str(key): limit for key, limit in sorted(quotas.items())}
+    return QuotaEntry(entity.user, entity.client_id, limits, entity.ip, _used(entity, quotas, context))
+
+
+def _used(entity: Entity, quotas: Mapping[QuotaKey, float], context: RequestContext) -> dict[str, int]:
+    user, owners = entity.user, context.broker.topics.owners
+    if not user or owners is None or quotas.keys().isdisjoint(NUMBERS):
+        return {}
+    topics, partitions = owners.owned(user)
+    have = {
+        QuotaKey.MAX_CONNECTIONS: context.broker.throttling.connections.count(user=user),
+        QuotaKey.MAX_TOPICS: topics,
+        QuotaKey.MAX_PARTITIONS: partitions,
+    }
+    return {str(key): have[key] for key in NUMBERS if key in quotas}

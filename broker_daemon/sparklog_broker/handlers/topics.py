@@ -16,6 +16,7 @@ from sparklog.protocol.topic_messages import (
     DeleteTopicRequest,
     DeleteTopicResponse,
 )
+from sparklog.security.acls import CLUSTER, Operation
 from sparklog_broker.coordinators.internal_topics import check_internal_configs, check_not_internal
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.metadata import topic_answer, unknown_topic
@@ -44,9 +45,18 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
             configs=request.configs,
             replication_factor=request.replication_factor,
             assignment=request.assignment,
+            owner=_owner(request, context),
         )
     )
     return await topic_answer(context, CreateTopicResponse(unknown_topic(topic.name)), topic.name)
+
+
+def _owner(request: CreateTopicRequest, context: RequestContext) -> str:
+    """Whose the topic is: the user's who asks, or of a request that another broker hands on, whose it was."""
+    is_member = context.broker.cluster is not None
+    if request.owner and is_member and context.may(Operation.CLUSTER_ACTION, *CLUSTER):
+        return request.owner
+    return context.principal.name
 
 
 async def delete_topic(request: DeleteTopicRequest, payload: memoryview, context: RequestContext) -> Response:

@@ -149,6 +149,8 @@ class Connection:
         """Who the peer is; whoever authenticates it says so here. Counts from the next request on."""
         self.client_id = ""
         """What the client calls itself."""
+        self.counted_user: str | None = None
+        """As whose it has been counted; None: as nobody's yet."""
         self._mute_ms = 0
         self._muted: asyncio.TimerHandle | None = None
         self._prefix = bytearray(PREFIX_BYTES)
@@ -194,6 +196,12 @@ class Connection:
     def mute(self, mute_ms: int) -> None:
         """When the request that is being processed has been answered, nothing is read for so long (KIP-219)."""
         self._mute_ms = max(self._mute_ms, mute_ms)
+
+    def mute_now(self, mute_ms: int) -> None:
+        """From now on nothing is read for so long; 0: nothing changes."""
+        if mute_ms and self._muted is None and self._state is State.OPEN:
+            self._pause_reading()
+            self._muted = self._loop.call_later(mute_ms / 1_000, self._unmute)
 
     def refuse(self, error: SparklogError) -> None:
         """The first request is answered with `error`, then the connection is closed."""

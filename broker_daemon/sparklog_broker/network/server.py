@@ -7,20 +7,22 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
-from sparklog.errors import SparklogError, TooManyConnectionsError
+from sparklog.errors import InvalidConfigError, SparklogError, TooManyConnectionsError
 from sparklog.protocol.local_socket import enlarge_send_buffer
+from sparklog.security.connection_limits import ConnectionLimits, Connections
+from sparklog.security.quotas import QuotaTable, canonical_ip
 from sparklog.settings import MIB
 from sparklog_broker import descriptors
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.counters.requests import RequestCounters
-from sparklog_broker.network.connection import Addresses, Answer, Connection, ConnectionLimits, State
+from sparklog_broker.network.connection import Addresses, Answer, Connection, State
+from sparklog_broker.network.connection import ConnectionLimits as Limits
 from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener, why_not
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
@@ -67,7 +69,11 @@ class Server:
         authentication_threads: Executor | None = None,
         authentication: AuthenticationCounters | None = None,
         greet: Greet = lambda connection, listener, certificate: None,
+        peers: Connections | None = None,
+        protected_listener: str | None = None,
     ) -> None:
+        """`peers`: counts connections by address and user, None: without limits. `protected_listener`: the brokers'
+        own, which numbers and rates do not count for."""
         self.listeners = tuple(listeners)
         self._threads = threads
         self._authentication_threads = authentication_threads
@@ -76,12 +82,11 @@ class Server:
         self._answer = answer
         self._connections_wanted = config.max_connections
         self._descriptors = descriptors.of_process(config)
-        self._connections_per_ip_max = config.connections_max_per_ip
         self._budget = budget
         self._requests = requests
         self.unread = UnreadAnswers(budget, self._descriptors.files // 2, loop.time)
         self._buffers = ReceiveBuffers(min(RECEIVE_BUFFERS_KEPT_BYTES, config.queued_max_request_bytes))
-        self._limits = ConnectionLimits(
+        self._limits = Limits(
             frame_bytes_max=config.socket_request_max_bytes,
             read_timeout_s=config.request_read_timeout_ms / 1000,
             idle_timeout_s=config.connections_max_idle_ms / 1000,
@@ -97,7 +102,8 @@ class Server:
         self._authentication = AuthenticationCounters() if authentication is None else authentication
         self._refused: set[Connection] = set()
         """Those of them that are only told why they are not taken."""
-        self._per_ip: Counter[str] = Counter()
+        self._peers = peers if peers is not None else Connections(ConnectionLimits(), QuotaTable())
+        self._protected_listener = protected_listener
         self.accepted_count = 0
         self.refused_count = 0
         self._complained_at = -ACCEPT_COMPLAINT_S
@@ -192,7 +198,10 @@ class Server:
         """A peer that there is no room for cannot be told so before the handshake; it costs too much for that."""
         host = str(peer[0])
         self.accepted_count += 1
-        if self._authentication_threads is None or self._refusal(host) is not None:
+        admitted = self._admit(host, listener)
+        if self._authentication_threads is None or isinstance(admitted, SparklogError):
+            if not isinstance(admitted, SparklogError):
+                self._peers.closed(_address(host), None)
             self.refused_count += 1
             sock.close()
             return
@@ -204,21 +213,21 @@ class Server:
             timeout_s=listener.rules.authentication_timeout_ms / 1000 * TLS_SHARE_OF_TIMEOUT,
             peer_name=f"{host}:{peer[1]}",
             done=partial(self._hands_shaken, listener, host),
+            delay_s=admitted / 1000,
         )
-        self._per_ip[host] += 1
         self._note_stranger(handshake, host)
 
     def _hands_shaken(
         self, listener: OpenListener, host: str, handshake: TlsHandshake, secured: Secured | None
     ) -> None:
         self._strangers.pop(handshake, None)
-        self._forget_one_of(host)
         if secured is None:
+            self._peers.closed(_address(host), None)
             self._authentication.failed["tls"] += 1
             self._check_all_closed()
             return
         self.accepted_count -= 1  # it was counted when it came
-        self._add(secured.sock, listener, certificate=secured.certificate)
+        self._add(secured.sock, listener, certificate=secured.certificate, admitted=True)
 
     def _note_stranger(self, stranger: Connection | TlsHandshake, host: str) -> None:
         """Keeps their number within its limit: the oldest one goes, which is none that gets on."""
@@ -242,7 +251,9 @@ class Server:
         *,
         addresses: Addresses | None = None,
         certificate: bytes | None = None,
+        admitted: bool = False,
     ) -> None:
+        """`admitted`: it has been counted before its TLS handshake."""
         shared: dict[str, Any] = {
             "loop": self._loop,
             "answer": self._answer,
@@ -262,12 +273,14 @@ class Server:
         else:
             connection = Connection(sock, **shared)
         if connection.state is State.CLOSED:
+            if admitted:
+                self._peers.closed(_address(connection.peer_host), None)
             return
         self._connections.add(connection)
         self.accepted_count += 1
-        refusal = self._refusal(connection.peer_host)
-        if refusal is None:
-            self._per_ip[connection.peer_host] += 1
+        outcome = 0 if admitted else self._admit(connection.peer_host, listener)
+        if not isinstance(outcome, SparklogError):
+            connection.mute_now(outcome)
             self._greet(connection, listener, certificate)
             if not connection.is_known:
                 self._note_stranger(connection, connection.peer_host)
@@ -275,34 +288,33 @@ class Server:
         self.refused_count += 1
         self._refused.add(connection)
         if len(self._refused) <= self._descriptors.refusals:
-            connection.refuse(refusal)
+            connection.refuse(outcome)
         else:
             connection.close()
 
-    def _refusal(self, host: str) -> SparklogError | None:
-        """Why one more connection from `host` is not taken."""
+    def _admit(self, host: str, listener: OpenListener) -> int | SparklogError:
+        """Counts one more connection from `host`: for how long nothing is to be read from it (ms), or why it is not
+        taken; then it is not counted."""
         shaking = sum(isinstance(stranger, TlsHandshake) for stranger in self._strangers)
         if len(self._connections) + shaking - len(self._refused) > self._descriptors.connections:
-            allowed, name = self._descriptors.connections, "max.connections"
-        elif self._per_ip[host] >= self._connections_per_ip_max:
-            allowed, name = self._connections_per_ip_max, f"connections.max.per.ip, all from {host}"
-        else:
-            return None
-        return TooManyConnectionsError(f"the broker has {allowed} connections already ({name}); close some or raise it")
+            return TooManyConnectionsError(
+                f"the broker has {self._descriptors.connections} connections already (max.connections); close some or "
+                "raise it"
+            )
+        is_protected = listener.name == self._protected_listener
+        try:
+            return self._peers.opened(_address(host), int(self._loop.time() * 1000), protected=is_protected)
+        except TooManyConnectionsError as e:
+            return e
 
     def _remove(self, connection: Connection) -> None:
         if connection in self._refused:
             self._refused.discard(connection)
         elif connection in self._connections:
-            self._forget_one_of(connection.peer_host)
+            self._peers.closed(_address(connection.peer_host), connection.counted_user)
         self._strangers.pop(connection, None)
         self._connections.discard(connection)
         self._check_all_closed()
-
-    def _forget_one_of(self, host: str) -> None:
-        self._per_ip[host] -= 1
-        if not self._per_ip[host]:
-            del self._per_ip[host]
 
     def _check_all_closed(self) -> None:
         if not self._connections:
@@ -348,3 +360,11 @@ class Server:
 def _on_this_host(listener: OpenListener) -> Addresses:
     """Of a Unix socket's peer."""
     return Addresses(listener.address_of_local, "127.0.0.1", "a client on this host")
+
+
+def _address(host: str) -> str:
+    """A peer's host as limits name it: an IPv4 address is the same one when it is mapped into IPv6."""
+    try:
+        return canonical_ip(host)
+    except InvalidConfigError:  # a socket pair
+        return host

@@ -50,7 +50,9 @@ class TlsHandshake:
         timeout_s: float,
         peer_name: str,
         done: Callable[[TlsHandshake, Secured | None], None],
+        delay_s: float = 0.0,
     ) -> None:
+        """`delay_s`: for so long nothing is read."""
         sock.setblocking(False)
         self.peer_name = peer_name
         self._loop = loop
@@ -61,8 +63,10 @@ class TlsHandshake:
         self._watched: _Step | None = None
         self._thread_works = False
         self._ended = False
-        self._timeout = loop.call_later(timeout_s, self._end, f"no TLS handshake within {timeout_s:g} s")
-        self._wait_for(_Step.READ)
+        self._timeout = loop.call_later(delay_s + timeout_s, self._end, f"no TLS handshake within {timeout_s:g} s")
+        self._delay = loop.call_later(delay_s, self._wait_for, _Step.READ) if delay_s else None
+        if not delay_s:
+            self._wait_for(_Step.READ)
 
     def close(self) -> None:
         """Ends it; `done` is called with None."""
@@ -111,6 +115,8 @@ class TlsHandshake:
             return
         self._ended = True
         self._timeout.cancel()
+        if self._delay is not None:
+            self._delay.cancel()
         self._stop_waiting()
         if why:
             log.info("%s: %s; disconnecting", self.peer_name, why)

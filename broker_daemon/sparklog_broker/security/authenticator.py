@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
 from sparklog.environment.clock import Clock
-from sparklog.errors import SaslAuthenticationFailedError
+from sparklog.errors import SaslAuthenticationFailedError, TooManyConnectionsError
 from sparklog.protocol.messages import Api
 from sparklog.protocol.security_messages import (
     SaslAuthenticateRequest,
@@ -73,6 +73,8 @@ class Authenticator:
         self.counters = AuthenticationCounters()
         self.on_failed: Callable[[Connection, str, str], None] = lambda connection, reason, text: None
         """Is told of every failure: its reason, as it is counted, and a text for the log without what was sent."""
+        self.on_identified: Callable[[Connection], None] = lambda connection: None
+        """Is told of every connection when it is known whose it is. May raise TooManyConnectionsError: it ends then."""
         self._loop = loop
         self._clock = clock
         self._users = users
@@ -96,8 +98,11 @@ class Authenticator:
         if not listener.rules.mechanisms:
             try:
                 connection.principal = self._principal_of(listener, certificate)
+                self.on_identified(connection)
             except SaslAuthenticationFailedError as e:
                 self._failed(connection, "certificate", f"{listener.name}: {e}")
+                connection.refuse(e)
+            except TooManyConnectionsError as e:
                 connection.refuse(e)
             return
         now_ms = self._clock.now_ms()
@@ -181,6 +186,8 @@ class Authenticator:
                     log.debug("%s: is %s (%s)", connection.peer_name, principal, mechanism)
                     if mechanism != OAUTHBEARER and not self._users.knows(principal.name):  # removed meanwhile
                         connection.close()
+                    elif not again:
+                        self.on_identified(connection)
                 case Fail(error, delay_ms, reason, text):
                     self._failed(connection, reason, text)
                     await asyncio.sleep(delay_ms / 1000)

@@ -15,18 +15,16 @@ from msgspec import structs
 from sparklog.errors import InvalidConfigError
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from sparklog.security.connection_limits import ConnectionLimits, Connections, parse_overrides
 from sparklog.security.principals import Principal
 from sparklog.security.quota_records import quotas_of
 from sparklog.security.quotas import Entity, QuotaKey, QuotaTable, Throttled, Throttles, Window
 from sparklog.security.records import RecordKind
 from sparklog_broker.config import BrokerConfig
+from sparklog_broker.network.connection import Connection, State
 from sparklog_broker.security.records import SecurityRecords
 
 log = logging.getLogger(__name__)
-
-
-KEYS = (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE)
-"""What the broker holds its peers to."""
 
 
 class Begun(NamedTuple):
@@ -45,6 +43,12 @@ class Throttling:
         window = Window(config.quota_window_num, config.quota_window_size_seconds)
         self._throttles = Throttles(QuotaTable(), window, threads=config.num_io_threads + 1)
         self._monotonic_s = monotonic_s
+        self.connections = Connections(_limits(config), QuotaTable())
+        """Who has how many connections, and how fast new ones may come."""
+        listeners = config.security.listeners
+        has_own = bool(config.zookeeper_connect) and len(listeners.bound) > 1
+        self.protected_listener = listeners.inter_broker.name if has_own else None
+        """The brokers' own, if they have one: their connections are not held to numbers and rates."""
         self._by_key: dict[str, tuple[Entity, dict[QuotaKey, float]]] = {}
         self.throttled: dict[QuotaKey, tuple[int, int]] = {}
         records.watch(RecordKind.QUOTAS, self._follow)
@@ -98,6 +102,21 @@ class Throttling:
                 answer.throttle_ms = throttle_ms
         return throttle_ms
 
+    def identified(self, connection: Connection) -> None:
+        """Counts a connection for the user that it turned out to be of. Raises TooManyConnectionsError."""
+        if connection.listener == self.protected_listener or connection.state is State.CLOSED:
+            return
+        user = connection.principal.name
+        wait_ms = self.connections.identified(user, self._now_ms())
+        connection.counted_user = user
+        if wait_ms:
+            count, total_ms = self.throttled.get(QuotaKey.CONNECTION_CREATION_RATE, (0, 0))
+            self.throttled[QuotaKey.CONNECTION_CREATION_RATE] = (count + 1, total_ms + wait_ms)
+            if connection.busy:  # the answer that says who it is is sent at once
+                connection.mute(wait_ms)
+            else:
+                connection.mute_now(wait_ms)
+
     def _now_ms(self) -> int:
         return int(self._monotonic_s() * 1_000)
 
@@ -109,4 +128,15 @@ class Throttling:
                     self._by_key[key] = quotas_of(value)
                 except InvalidConfigError as e:
                     log.error("quota %s is left out: %s", key, e)  # noqa: TRY400
-        self._throttles.replace_table(QuotaTable(dict(self._by_key.values())))
+        table = QuotaTable(dict(self._by_key.values()))
+        self._throttles.replace_table(table)
+        self.connections.quotas = table
+
+
+def _limits(config: BrokerConfig) -> ConnectionLimits:
+    """Raises InvalidConfigError."""
+    return ConnectionLimits(
+        config.max_connections_per_ip,
+        parse_overrides(config.max_connections_per_ip_overrides),
+        config.max_connection_creation_rate,
+    )

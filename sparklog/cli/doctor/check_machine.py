@@ -110,7 +110,7 @@ def refused_connections(facts: Facts) -> Iterator[Finding]:
             Severity.warning,
             f"the broker has refused {facts.page.refused_connections:,} connections since its start",
             "Clients get TOO_MANY_CONNECTIONS.",
-            "Close unused clients, or raise max.connections, connections.max.per.ip and the limit of open files.",
+            "Close unused clients, or raise max.connections, max.connections.per.ip and the limit of open files.",
         )
 
 

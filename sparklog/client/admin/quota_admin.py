@@ -18,17 +18,19 @@ from sparklog.protocol.quota_messages import (
     ThrottledGroup,
 )
 from sparklog.security.quota_records import quota_record
-from sparklog.security.quotas import Entity, QuotaKey
+from sparklog.security.quotas import Entity
 
 if TYPE_CHECKING:
     from sparklog.client.net.cluster import Cluster
 
 
 class QuotaDescription(NamedTuple):
-    """`quotas` by entity. `throttled`: who has to wait at the moment, at the broker that was asked."""
+    """`quotas` by entity. `throttled`: who has to wait at the moment, at the broker that was asked. `used`: of numbers,
+    how many users that have a quota by name have now (connections: to that broker)."""
 
     quotas: dict[Entity, dict[str, float]]
     throttled: list[ThrottledGroup]
+    used: dict[Entity, dict[str, int]] = {}  # noqa: RUF012 - a default that nobody changes
 
 
 def describe_quotas(cluster: Cluster, *, timeout_ms: int = 30_000) -> QuotaDescription:
@@ -42,20 +44,21 @@ def describe_quotas(cluster: Cluster, *, timeout_ms: int = 30_000) -> QuotaDescr
     def position(page: DescribeClientQuotasResponse) -> object:
         if not page.entries:
             return None
-        return quota_record(_entity(page.entries[-1]), {QuotaKey.PRODUCER_BYTE_RATE: 1.0})[0].key
+        return quota_record(_entity(page.entries[-1]), {})[0].key
 
     found = list(pages(ask, position))
-    return QuotaDescription({_entity(e): e.quotas for page in found for e in page.entries}, found[0].throttled)
+    used = {_entity(e): e.used for page in found for e in page.entries if e.used}
+    return QuotaDescription({_entity(e): e.quotas for page in found for e in page.entries}, found[0].throttled, used)
 
 
 def alter_quotas(
     cluster: Cluster, entity: Entity, changes: Mapping[str, float | None], *, timeout_ms: int = 30_000
 ) -> dict[str, float]:
     """See `Admin.alter_client_quotas`."""
-    request = AlterClientQuotasRequest([QuotaAlteration(entity.user, entity.client_id, dict(changes))])
+    request = AlterClientQuotasRequest([QuotaAlteration(entity.user, entity.client_id, dict(changes), entity.ip)])
     policy = RetryPolicy(timeout_ms)
     return request_until(cluster, Api.ALTER_CLIENT_QUOTAS, request, AlterClientQuotasResponse, policy).entries[0].quotas
 
 
 def _entity(entry: QuotaEntry) -> Entity:
-    return Entity(entry.user, entry.client_id)
+    return Entity(entry.user, entry.client_id, entry.ip)

@@ -55,6 +55,15 @@ def test_a_file_with_dotted_names_and_tables(tmp_path: Path) -> None:
     assert config.topic_defaults == {"segment.bytes": 8192, "max.message.bytes": 4096}
 
 
+def test_names_of_which_one_begins_another(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text("max.connections = 50\nmax.connections.per.ip = 5\n")
+    config = load_config(path)
+    assert (config.max_connections, config.max_connections_per_ip) == (50, 5)
+    path.write_text("connections.max.per.ip = 7\n")
+    assert load_config(path).max_connections_per_ip == 7, "the name that an earlier release had"
+
+
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, 'listen = "127.0.0.1:1"\ndata.dir = "/a"\nnum.io.threads = 3')
     config = load_config(path, data_dir=str(tmp_path), listen="127.0.0.1:2", max_connections=7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -189,18 +190,20 @@ def test_connections_by_peer_and_user() -> None:
     )
     connections.opened("10.0.0.1", 0)
     connections.opened("10.0.0.1", 0)
-    with pytest.raises(TooManyConnectionsError, match=r"10\.0\.0\.1 has 2"):
+    with pytest.raises(
+        TooManyConnectionsError, match=r"has 2 connections already \(max.connections.per.ip, all from 10\.0\.0\.1\)"
+    ):
         connections.opened("10.0.0.1", 0)
     connections.opened("::1", 0)
     with pytest.raises(TooManyConnectionsError):
         connections.opened("::1", 0)
-    connections.identified("10.0.0.1", "u")
-    connections.identified("10.0.0.1", "free")
+    connections.identified("u", 0)
+    connections.identified("free", 0)
     with pytest.raises(TooManyConnectionsError, match="'u' has 1"):
-        connections.identified("::1", "u")
+        connections.identified("u", 0)
     connections.closed("::1", None)
     connections.closed("10.0.0.1", "u")
-    connections.identified("10.0.0.1", "u")
+    connections.identified("u", 0)
     assert (connections.count(ip="10.0.0.1"), connections.count(user="u"), connections.count(ip="::1")) == (1, 1, 0)
     connections.closed("10.0.0.1", "u")
     connections.closed("10.0.0.1", "free")
@@ -208,13 +211,74 @@ def test_connections_by_peer_and_user() -> None:
     assert not connections._by_user
 
 
-def test_connections_that_come_too_fast_wait() -> None:
-    per_ip = Connections(ConnectionLimits(creation_rate_per_ip=2), QuotaTable())
-    assert [per_ip.opened("a", 0) for _ in range(4)] == [0, 0, 500, 1000]
-    assert per_ip.opened("b", 0) == 0
+RATE = QuotaKey.CONNECTION_CREATION_RATE
+
+
+def test_connections_that_come_too_fast_wait_and_then_are_refused() -> None:
+    table = QuotaTable({Entity(ip="10.0.0.1"): {RATE: 2}})
+    per_ip = Connections(ConnectionLimits(), table)
+    assert [per_ip.opened("10.0.0.1", 0) for _ in range(4)] == [0, 0, 500, 1000]
+    assert per_ip.opened("10.0.0.2", 0) == 0
+    for _ in range(9):
+        per_ip.opened("10.0.0.1", 0)
+    for _ in range(1_000):
+        with pytest.raises(TooManyConnectionsError, match="faster than 2 a second"):
+            per_ip.opened("10.0.0.1", 0)
+    assert per_ip.opened("10.0.0.1", 6_000) == 0, "refusals cost nothing: the debt is paid as soon as before"
     together = Connections(ConnectionLimits(creation_rate=1), QuotaTable())
     assert [together.opened(ip, 0) for ip in "abc"] == [0, 1000, 2000]
     assert together.opened("a", 10_000) == 0
+    assert Connections(ConnectionLimits(0, creation_rate=1), QuotaTable()).opened("a", 0, protected=True) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from(["10.0.0.1", "10.0.0.2"]), st.integers(0, 300)), max_size=60))
+def test_a_peer_that_connects_in_a_loop_does_not_slow_another(events: list[tuple[str, int]]) -> None:
+    """What the second peer is told is the same without the first one's connections, of which any number is refused."""
+    table = QuotaTable({Entity(ip=DEFAULT): {RATE: 1}})
+    together, alone = (Connections(ConnectionLimits(per_ip_max=9), table) for _ in range(2))
+
+    def told(connections: Connections, ip: str, now_ms: int) -> int | str:
+        try:
+            return connections.opened(ip, now_ms)
+        except TooManyConnectionsError as e:
+            return str(e)
+
+    now_ms = 0
+    for ip, pause_ms in events:
+        now_ms += pause_ms
+        outcome = told(together, ip, now_ms)
+        if ip == "10.0.0.2":
+            assert outcome == told(alone, ip, now_ms)
+
+
+def test_a_peer_that_is_refused_takes_nothing_of_the_rate_of_all() -> None:
+    table = QuotaTable({Entity(ip="10.0.0.1"): {RATE: 1}})
+    connections = Connections(ConnectionLimits(creation_rate=100), table)
+    for _ in range(1_000):
+        with contextlib.suppress(TooManyConnectionsError):
+            connections.opened("10.0.0.1", 0)
+    assert [connections.opened("10.0.0.2", 0) for _ in range(90)] == [0] * 90
+
+
+def test_connections_of_a_user_that_come_too_fast() -> None:
+    connections = Connections(ConnectionLimits(), QuotaTable({Entity(DEFAULT): {RATE: 1}}))
+    assert [connections.identified("u", 0) for _ in range(3)] == [0, 1000, 2000]
+    assert connections.identified("other", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("entity", "key"),
+    [
+        (Entity(ip="host"), RATE),
+        (Entity(ip="::ffff:10.0.0.1"), RATE),
+        (Entity(ip="10.0.0.1"), QuotaKey.PRODUCER_BYTE_RATE),
+        (Entity("u", ip="10.0.0.1"), RATE),
+        (Entity(client_id="c"), RATE),
+    ],
+)
+def test_quotas_of_addresses_that_are_refused(entity: Entity, key: QuotaKey) -> None:
+    with pytest.raises(InvalidConfigError):
+        QuotaTable({entity: {key: 1}})
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:x", "host:1", "10.0.0.1:-1", ":1"])
@@ -225,9 +289,9 @@ def test_overrides_that_are_refused(text: str) -> None:
 
 def test_topics_and_partitions_of_a_user() -> None:
     table = QuotaTable({Entity(DEFAULT): {QuotaKey.MAX_TOPICS: 2, QuotaKey.MAX_PARTITIONS: 10}})
-    check_topics(table, "u", 1, 4, 6)
+    check_topics(table, "u", 2, 10)
     with pytest.raises(PolicyViolationError, match="max_topics"):
-        check_topics(table, "u", 2, 2, 1)
+        check_topics(table, "u", 3, 3)
     with pytest.raises(PolicyViolationError, match="max_partitions"):
-        check_topics(table, "u", 1, 5, 6)
-    check_topics(QuotaTable(), "u", 10**6, 10**6, 10**4)
+        check_topics(table, "u", 2, 11)
+    check_topics(QuotaTable(), "u", 10**6, 10**7)

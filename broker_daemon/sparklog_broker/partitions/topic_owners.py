@@ -1,0 +1,55 @@
+"""Who owns how many topics, and whether it may be more (`max_topics`, `max_partitions`).
+
+The user who makes a topic owns it: that is stored with the topic, and goes with it. To own a topic is to have it
+counted, and nothing else: what somebody may do with it is what ACLs say. Topics from before this was stored, and the
+broker's own, have no owner. In a cluster the controller counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sparklog.security.connection_limits import check_topics
+from sparklog.security.quotas import QuotaTable
+from sparklog_broker.partitions.partitions import Partitions
+
+
+class TopicOwners:
+    """Event-loop thread only. `quotas`: those that are set now."""
+
+    def __init__(self, partitions: Partitions, quotas: Callable[[], QuotaTable]) -> None:
+        self._partitions = partitions
+        self._quotas = quotas
+        self._coming_topics: Counter[str] = Counter()
+        self._coming_partitions: Counter[str] = Counter()
+
+    def owned(self, user: str) -> tuple[int, int]:
+        """How many topics and partitions a user owns."""
+        topics = [topic for topic in self._partitions.topics.values() if topic.owner == user]
+        return len(topics), sum(topic.partitions for topic in topics)
+
+    @contextmanager
+    def room_for(self, user: str, topics: int, partitions: int) -> Iterator[None]:
+        """While it lasts, `user` ("": nobody) is about to own so many more; they count as if they were there. Raises
+        PolicyViolationError that names the limit."""
+        if not user:
+            yield
+            return
+        there = self.owned(user)
+        check_topics(
+            self._quotas(),
+            user,
+            there[0] + self._coming_topics[user] + topics,
+            there[1] + self._coming_partitions[user] + partitions,
+        )
+        self._coming_topics[user] += topics
+        self._coming_partitions[user] += partitions
+        try:
+            yield
+        finally:
+            self._coming_topics[user] -= topics
+            self._coming_partitions[user] -= partitions
+            if not self._coming_partitions[user]:
+                del self._coming_topics[user], self._coming_partitions[user]
