@@ -58,6 +58,7 @@ def test_who_did_what_from_where_and_how_it_ended(tmp_path: Path) -> None:
     denied = "TOPIC_AUTHORIZATION_FAILED"
     assert ("denial", "User:alice", "SASL", "DELETE_TOPIC", "topic:orders", denied) in found
     assert not any(line[0] == "act" and line[1] == "User:alice" for line in found), "what is denied is no act"
+    assert sum(line[1:4] == ("User:alice", "SASL", "DELETE_TOPIC") for line in found) == 1, "a denial is no act, too"
     assert any(line[:3] == ("denial", "User:mallory", "SASL") for line in found)
     assert ("authentication", "", "SASL", "", "", "CREDENTIALS") in found
     assert "wrong" not in text.replace("credentials are wrong", "")

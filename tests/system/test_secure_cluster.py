@@ -3,10 +3,12 @@ known everywhere."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,8 +22,10 @@ from sparklog.client.net.deadline import Deadline
 from sparklog.errors import (
     ClusterAuthorizationFailedError,
     InvalidProducerIdMappingError,
+    PolicyViolationError,
     SaslAuthenticationFailedError,
     SparklogError,
+    TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailedError,
     error_from_code,
 )
@@ -34,10 +38,11 @@ from sparklog.protocol.transaction_messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from sparklog.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.authority import Authority
 from sparklog.security.client_security import client_security
 from sparklog.security.principals import user
+from sparklog.security.quotas import Entity
 from sparklog.security.scram import credential_text, make_credential
 from sparklog.security.secrets import Secret
 from sparklog.types import TopicPartition
@@ -224,6 +229,63 @@ def test_nobody_gets_in_between_the_brokers(cluster: SecureCluster) -> None:
         Connection(inner, security=client_security(cluster.security("broker", "guessed")))
     for process in cluster.brokers.values():
         assert not any(password in process.stderr for password in (*PASSWORDS.values(), "guessed", "wonder"))
+
+
+def test_topics_of_a_user_are_counted_whichever_broker_is_asked(cluster: SecureCluster) -> None:
+    """One of the two brokers is the controller, the other hands on whose request it is."""
+    admin_security = cluster.security("admin", PASSWORDS["admin"])
+    with Admin(cluster.addresses[1, "CLIENTS"], security=admin_security) as admin:
+        admin.set_user_password("carol", "sings", only_new=True)
+        create = Acl(
+            ResourceType.CLUSTER,
+            PatternType.LITERAL,
+            CLUSTER_NAME,
+            user("carol"),
+            "*",
+            Operation.CREATE,
+            Permission.ALLOW,
+        )
+        delete = Acl(
+            ResourceType.TOPIC, PatternType.PREFIXED, "carols-", user("carol"), "*", Operation.DELETE, Permission.ALLOW
+        )
+        alter = Acl(
+            ResourceType.TOPIC, PatternType.PREFIXED, "carols-", user("carol"), "*", Operation.ALTER, Permission.ALLOW
+        )
+        admin.create_acls([create, delete, alter])
+        admin.alter_client_quotas(Entity("carol"), {"max_topics": 2.0, "max_partitions": 5.0})
+
+        def used() -> dict[str, int]:
+            return admin.describe_client_quotas().used[Entity("carol")]
+
+        security = cluster.security("carol", "sings")
+        with contextlib.ExitStack() as stack:
+            hers = [
+                stack.enter_context(Admin(cluster.addresses[number, "CLIENTS"], security=security)) for number in (1, 2)
+            ]
+            for number, one in enumerate(hers):
+                until_done(partial(one.create_topic, f"carols-{number}", partitions=2))
+            until(lambda: used() == {"max_topics": 2, "max_partitions": 4}, "both are hers")
+            for one in hers:
+                with pytest.raises(PolicyViolationError, match="max_topics"):
+                    one.create_topic("carols-third")
+                with pytest.raises(PolicyViolationError, match="max_partitions"):
+                    one.add_partitions("carols-0", 4)
+            hers[0].delete_topic("carols-0")
+            until(lambda: used() == {"max_topics": 1, "max_partitions": 2}, "her room is back")
+            hers[1].create_topic("carols-third", partitions=3)
+
+
+def until_done(act: Callable[[], object]) -> None:
+    """Until a broker that the change of users and ACLs has reached does it."""
+
+    def is_done() -> bool:
+        try:
+            act()
+        except (SaslAuthenticationFailedError, TopicAuthorizationFailedError):
+            return False
+        return True
+
+    until(is_done, "the users and ACLs are known")
 
 
 def test_producer_ids_and_transactions_are_their_owners_after_a_failover(cluster: SecureCluster) -> None:
