@@ -31,7 +31,9 @@ def test_acts_and_denials_have_a_line_each(tmp_path: Path) -> None:
         await world.do(ADMIN, Api.CREATE_TOPIC, topics.CreateTopicRequest("t"))
         await world.ask(ADMIN, Api.CREATE_TOPIC, topics.CreateTopicRequest("t"))
         await world.ask(MALLORY, Api.DELETE_TOPIC, topics.DeleteTopicRequest("t"))
-        await world.ask(MALLORY, Api.DELETE_RECORDS, m.DeleteRecordsRequest([m.DeleteRecordsPartition("t", 0, -1)]))
+        await world.ask(
+            MALLORY, Api.DELETE_RECORDS, m.DeleteRecordsRequest(1_000, [m.DeleteRecordsPartition("t", 0, -1)])
+        )
         produce = m.ProduceRequest(1, 1_000, [m.ProducePartition("t", 0, len(BATCH))])
         await world.ask(MALLORY, Api.PRODUCE, produce, BATCH)
         await world.do(ADMIN, Api.PRODUCE, produce, BATCH)  # neither
