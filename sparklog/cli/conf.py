@@ -70,7 +70,7 @@ def broker_toml() -> str:
 def settings_toml(scope: Scope) -> str:
     """The settings of one scope, each a comment and its commented-out default."""
     return "\n".join(
-        f"{_comment(s.doc)}\n{_comment(facts(s))}\n# {s.name} = {toml_value(s.default)}\n"
+        f"{_comment(s.doc)}\n{_comment(facts(s))}\n# {toml_key(s)} = {toml_value(s.default)}\n"
         for s in settings_of(scope).values()
     )
 
@@ -89,6 +89,15 @@ def facts(setting: Setting) -> str:
     elif setting.maximum is not None:
         parts.append(f"at most {setting.maximum}")
     return ", ".join(parts)
+
+
+def toml_key(setting: Setting) -> str:
+    """The name as TOML takes it: in quotes if another setting's name begins it, for in TOML `a` is either a value or
+    the beginning of `a.b`."""
+    parts = setting.name.split(".")
+    others = settings_of(setting.scope)
+    is_begun = any(".".join(parts[:i]) in others for i in range(1, len(parts)))
+    return f'"{setting.name}"' if is_begun else setting.name
 
 
 def toml_value(value: Value) -> str:

@@ -16,7 +16,7 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 
 def uncommented(text: str) -> str:
     """The file with every setting switched on."""
-    return re.sub(r"(?m)^# ([a-z.]+ = )", r"\1", text)
+    return re.sub(r'(?m)^# ("?[a-z.]+"? = )', r"\1", text)
 
 
 def test_broker_toml_is_the_generators() -> None:
