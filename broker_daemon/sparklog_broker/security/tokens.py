@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Executor, Future
-from http.client import HTTPException
 
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
 from sparklog.security.https import fetch
@@ -113,6 +112,8 @@ class TokenKeys:
     def _read(self) -> str:
         if self._url.startswith(_FILE):
             return read_text_file(self._url.removeprefix(_FILE))
+        from http.client import HTTPException  # slow to import
+
         try:
             content = fetch(
                 self._url, ca_location=self._ca_location, timeout_s=FETCH_TIMEOUT_S, bytes_max=JWKS_CHARS_MAX + 1
