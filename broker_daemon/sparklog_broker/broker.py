@@ -7,6 +7,9 @@ from collections.abc import Callable
 from functools import partial
 
 from sparklog.environment import Environment, real_environment
+from sparklog.errors import InvalidProducerIdMappingError
+from sparklog.security.owned_ids import is_owned
+from sparklog.security.principals import Principal
 from sparklog.security.records import RecordKind
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from sparklog_broker.background.background import Background
@@ -128,10 +131,21 @@ class Broker:
         self.groups.start(shared=self.cluster is not None)
         self.transactions.start(shared=self.cluster is not None)
 
-    def is_issued(self, producer_id: int) -> bool:
-        """Whether somebody has been given this id, as far as this broker can know: others of a cluster give out
-        theirs."""
-        return self.cluster is not None or self.storage.producer_ids.is_issued(producer_id)
+    def is_issued(self, producer_id: int, principal: Principal) -> bool:
+        """Whether this id has been given out, and, if it says whose it is, to the principal; as far as this broker can
+        know: others of a cluster give out theirs. Any thread."""
+        may_come = self.cluster is not None  # what another broker has made
+        if is_owned(producer_id) and not self.owned_ids.is_of(producer_id, principal, if_unknown=may_come):
+            return False
+        return may_come or self.storage.producer_ids.is_issued(producer_id)
+
+    def check_drawn(self, fencing_token: int, principal: Principal) -> None:
+        """Raises InvalidProducerIdMappingError for a token that says whose it is, and is not the principal's: with one
+        that is made up somebody would fence all runs to come."""
+        if is_owned(fencing_token) and not self.is_issued(fencing_token, principal):
+            raise InvalidProducerIdMappingError(
+                f"fencing token {fencing_token} was never drawn by {principal}: draw one with INIT_PRODUCER_ID"
+            )
 
     def stop_waiting(self) -> None:
         """Ends all waiting requests: they are answered with what there is."""

@@ -39,7 +39,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
         await _check_owners(context.broker.producer_owners, request, pieces, verified, context)
     outcomes: list[_Outcome | None] = [None] * len(pieces)
     writes: dict[int, Write] = {}
-    issued = context.broker.is_issued
+    issued = partial(context.broker.is_issued, principal=context.principal)
     pace = context.broker.pace
     for i, (wanted, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
         try:

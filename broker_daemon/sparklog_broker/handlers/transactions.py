@@ -42,6 +42,7 @@ async def end_txn(request: EndTxnRequest, payload: memoryview, context: RequestC
 
 async def join_shared_txn(request: JoinSharedTxnRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when the participant is in the log."""
+    context.broker.check_drawn(request.fencing_token, context.principal)
     joined = await context.broker.transactions.join(
         request.app_id, request.version, request.run_id, request.fencing_token, request.timeout_ms, request.lease_ms
     )
@@ -54,6 +55,7 @@ async def join_shared_txn(request: JoinSharedTxnRequest, payload: memoryview, co
 
 async def end_shared_txn(request: EndSharedTxnRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when all markers are in."""
+    context.broker.check_drawn(request.fencing_token, context.principal)
     transactions = context.broker.transactions
     committed = await transactions.end_shared(
         request.app_id,

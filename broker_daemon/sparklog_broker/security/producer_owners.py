@@ -32,7 +32,7 @@ REMEMBERED_MAX = 100_000
 
 
 class OwnedIds:
-    """Makes ids that prove whose they are, and asks them. Event-loop thread only."""
+    """Makes ids that prove whose they are, and asks them. Event-loop thread only, but for `is_of`."""
 
     def __init__(self, records: SecurityRecords, token_bytes: Callable[[int], bytes]) -> None:
         """`token_bytes`: random ones, that many."""
@@ -53,6 +53,10 @@ class OwnedIds:
         if not self._secret:
             raise CoordinatorLoadingError("the secret of producer ids is not here yet: try again")
         return owned_id(self._secret, number, principal)
+
+    def is_of(self, producer_id: int, principal: Principal, *, if_unknown: bool) -> bool:
+        """Whether an owned id is the principal's. `if_unknown`: the answer while there is no secret. Any thread."""
+        return belongs_to(self._secret, producer_id, principal) if self._secret else if_unknown
 
     def judge(self, producer_id: int, principal: Principal) -> SparklogError | None:
         """Why the principal may not write with this id; None: it is its own."""
