@@ -31,7 +31,7 @@ FOUND_IN = {
     "sparklog.replication.transactions.model:committed_version_check": ("shared", 3),
     "sparklog.replication.transactions.model:markers_before_completion": ("transactions", 2),
     "sparklog.replication.group_membership:member_epoch": ("groups", 4),
-    "sparklog.replication.group_membership:wait_for_release": ("groups", 0),
+    "sparklog.replication.group_membership:wait_for_release": ("groups", 8),
     "sparklog.replication.group_membership:order": ("commits", 26),
     "sparklog.replication.group_membership:owner": ("commits", 0),
     "sparklog.replication.group_membership:pending_offsets": ("groups", 3),
