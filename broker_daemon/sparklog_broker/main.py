@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import grp
 import logging
@@ -187,8 +188,8 @@ async def _run(config: BrokerConfig) -> int:
             own = registered_endpoints(config.security.listeners, server.places, explicit=config.security.is_advertised)
             await cluster.join(own, end)
         metrics.serving(_watched(broker, server, peers.authenticator.counters))
-        for line in server.addresses:
-            print(f"listening on {line}", flush=True)
+        with contextlib.suppress(BrokenPipeError):  # who has read enough of it may have closed the pipe
+            print("\n".join(f"listening on {line}" for line in server.addresses), flush=True)
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         await stop.wait()
         metrics.draining()

@@ -7,6 +7,7 @@ which anything went wrong in the middle of a frame is closed and never used agai
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -309,6 +310,11 @@ class Connection:
         throttle_s = min(throttle_ms, THROTTLE_MS_MAX) / 1_000
         self._muted_until = time.monotonic() + throttle_s
         self._expected = deque(e._replace(deadline=e.deadline + throttle_s) for e in self._expected)
+
+    @property
+    def answer_due(self) -> float:
+        """Until when (monotonic) the oldest request under way may wait for its answer; infinity: there is none."""
+        return self._expected[0].deadline if self._expected else math.inf
 
     def abort(self) -> None:
         """Breaks the connection from another thread: whoever waits on it gets BrokerNotAvailableError."""

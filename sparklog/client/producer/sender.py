@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import select
 import selectors
 import threading
@@ -68,6 +69,13 @@ class _Channel:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.in_flight: deque[tuple[list[Entry], float]] = deque()
+        """Entries, and when their batches have to be delivered at the latest."""
+
+    @property
+    def due(self) -> float:
+        """When the oldest request under way is given up. A quota's pause does not count against its time, but the
+        batches' delivery.timeout.ms runs on."""
+        return min(self.connection.answer_due, self.in_flight[0][1]) if self.in_flight else math.inf
 
 
 class Sender:
@@ -175,7 +183,7 @@ class Sender:
 
     def _wait(self, next_at: float | None) -> None:
         """Sleeps until an answer comes, somebody wakes us, or it is `next_at`; reads the answers."""
-        deadlines = [c.in_flight[0][1] for c in self._channels.values() if c.in_flight]
+        deadlines = [c.due for c in self._channels.values() if c.in_flight]
         if next_at is not None:
             deadlines.append(next_at)
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
@@ -188,7 +196,7 @@ class Sender:
                 self._read_answers(key.data)
         now = time.monotonic()
         for endpoint, channel in list(self._channels.items()):
-            if channel.in_flight and channel.in_flight[0][1] <= now:
+            if channel.due <= now:
                 late = RequestTimedOutError(f"the broker at {endpoint} did not answer within request.timeout.ms")
                 self._drop_channel(endpoint, late)
 
@@ -330,14 +338,15 @@ class Sender:
         request = ProduceRequest(config.acks, config.request_timeout_ms, partitions, transactional_id)
         now = time.monotonic()
         last = max(b.deadline for e in entries for b in e.batches)
-        deadline = min(now + config.request_timeout_ms / 1000, max(last, now + _SEND_S_MIN))
+        delivered_by = max(last, now + _SEND_S_MIN)
+        deadline = min(now + config.request_timeout_ms / 1000, delivered_by)
         reach("producer.before-send")
         channel.connection.send(
             Api.PRODUCE, request, parts, timeout_ms=int((deadline - now) * 1000), answered=config.acks != 0
         )
         reach("producer.after-send")
         if config.acks != 0:
-            channel.in_flight.append((entries, deadline))
+            channel.in_flight.append((entries, delivered_by))
             return
         for entry in entries:
             self._outcomes.stored(entry, ProduceResult(*entry.queue.tp, 0))
