@@ -53,7 +53,8 @@ def test_a_snapshot_has_all_of_a_transaction_or_nothing(tmp_path: Path) -> None:
             until(lambda: bool(committed), "a transaction")
             for number in range(60):
                 if number == 30:
-                    cluster.brokers[2].kill()
+                    asks = admin.describe_topic("events").partition_details[0].leader  # who is asked for snapshots
+                    next(b for b in cluster.brokers if b.broker_id == asks).kill()
                 asked = [
                     snapshot_offsets(
                         shared,

@@ -13,6 +13,7 @@ from sparklog.client.net.coordinator_key import CoordinatorKey
 from sparklog.errors import SparklogError
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import Api
+from sparklog.types import TopicPartition
 
 M = TypeVar("M", bound=Message)
 
@@ -35,11 +36,13 @@ def request_until(
     *,
     coordinator: CoordinatorKey | None = None,
     endpoint: Endpoint | None = None,
+    leader_of: TopicPartition | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> M:
     """Sends a request that may take effect twice, again after every retriable error until `policy.timeout_ms` is over.
-    `coordinator`: to the coordinator of this group or transactional id; `endpoint`: to this broker.
+    `coordinator`: to the coordinator of this group or transactional id; `endpoint`: to this broker;
+    `leader_of`: to whoever leads the partition at that moment.
 
     Raises the last error; that of a request which may have taken effect is RequestTimedOutError or
     BrokerNotAvailableError.
@@ -52,10 +55,16 @@ def request_until(
         try:
             if coordinator is not None:
                 return cluster.coordinator_request(coordinator, api, message, response, timeout_ms=attempt_ms)
+            if leader_of is not None:
+                endpoint = cluster.leader(leader_of, timeout_ms=attempt_ms)
             return cluster.request(api, message, response, endpoint=endpoint, timeout_ms=attempt_ms)
         except SparklogError as e:
             pause = backoff_s * random.uniform(0.8, 1.2)
             if not e.retriable or clock() + pause >= deadline:
                 raise
+        if leader_of is not None:
+            cluster.expire(leader_of.topic)
+            if endpoint is not None:
+                cluster.doubt(endpoint)
         sleep(pause)
         backoff_s = min(backoff_s * 2, policy.backoff_max_ms / 1000)
