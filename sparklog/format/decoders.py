@@ -8,6 +8,7 @@ mpack_decode). So every decoder of structs is made here, under one lock; decodin
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,17 +22,15 @@ _json: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
     """For `kind` (a struct, or a type in which there are some). Any thread."""
-    found = _msgpack.get(kind)
-    if found is None:
-        with _making:
-            found = _msgpack[kind] = msgspec.msgpack.Decoder(kind)
-    return found
+    return _msgpack.get(kind) or _made(_msgpack, kind, msgspec.msgpack.Decoder)
 
 
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     """As `msgpack_decoder`."""
-    found = _json.get(kind)
-    if found is None:
-        with _making:
-            found = _json[kind] = msgspec.json.Decoder(kind)
+    return _json.get(kind) or _made(_json, kind, msgspec.json.Decoder)
+
+
+def _made(known: dict[Any, Any], kind: Any, make: Callable[[Any], Any]) -> Any:
+    with _making:
+        found = known[kind] = make(kind)
     return found
