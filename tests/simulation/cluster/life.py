@@ -27,6 +27,8 @@ class ClusterLife(NamedTuple):
     disk_faults: int
     cleaned: int
     """See `Scene.cleaned`."""
+    outages: int
+    """See `ClusterWorld.outages`."""
 
 
 def kind_of(seed: int) -> str:
@@ -63,6 +65,7 @@ def _lived(seed: int, plan: Plan) -> ClusterLife:
             world.elections,
             world.trouble.touched,
             world.cleaned,
+            world.outages,
         )
 
 

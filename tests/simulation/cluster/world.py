@@ -59,6 +59,8 @@ class ClusterWorld(Scene):
         self._promises = Promises(compacted | (INTERNAL_TOPICS if plan.replicas_differ else set()))
         self.nodes = [self._node(i, SimMachine(simulation, f"machine-{i}")) for i in range(1, count + 1)]
         self.is_flushed = all(c.get("flush.mode") == "group" for c in plan.topics.values())
+        self.outages = 0
+        """How many times all brokers have ended at once."""
         self._later: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self.trouble = ClusterTrouble(self)
