@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from sparklog.client.net.addresses import Endpoint, parse_bootstrap, resolve_bootstrap
@@ -221,21 +221,61 @@ class Cluster:
 
     def leader(self, tp: TopicPartition, *, timeout_ms: int = 30_000) -> Endpoint:
         """Where the partition is written and read. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError."""
+        known = self.known_leader(tp)
+        if known is not None:
+            return known
+        found = self.leaders([tp], timeout_ms=timeout_ms)[tp]
+        if isinstance(found, SparklogError):
+            raise found
+        return found.endpoint
+
+    def leaders(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: int = 30_000
+    ) -> dict[TopicPartition, Leader | SparklogError]:
+        """Who leads each partition, or why nobody is found (UnknownTopicOrPartitionError, BrokerNotAvailableError and
+        others). The cluster is asked for a topic twice at most."""
         deadline = Deadline(timeout_ms)
-        for refresh in (False, True):
-            info = self.topic(tp.topic, refresh=refresh, timeout_ms=deadline.left_ms())
-            if not 0 <= tp.partition < info.partitions:
-                if not refresh:
-                    continue  # it may have been added since
-                raise UnknownTopicOrPartitionError(
-                    f"topic {tp.topic!r} has partitions 0 to {info.partitions - 1}, there is no {tp.partition}"
-                )
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for tp in partitions:
+            by_topic.setdefault(tp.topic, []).append(tp)
+        found: dict[TopicPartition, Leader | SparklogError] = {}
+        for topic, tps in by_topic.items():
+            try:
+                found |= self._leaders_in(topic, tps, deadline)
+            except SparklogError as e:
+                found |= dict.fromkeys(tps, e)
+        return found
+
+    def _leaders_in(
+        self, topic: str, tps: Sequence[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, Leader | SparklogError]:
+        led: dict[TopicPartition, Leader | SparklogError] = {}
+        missing = tps
+        for refresh in (False, True):  # there may be more partitions since, and other leaders
+            info = self.topic(topic, refresh=refresh, timeout_ms=deadline.left_ms())
             with self._lock:
-                leader = self._leader(info, tp.partition)
-            if leader is not None:
-                return leader.endpoint
-        self.invalidate(tp.topic)
-        raise BrokerNotAvailableError(f"{tp} has no leader at the moment")
+                here = {tp: self._leader(info, tp.partition) for tp in tps if 0 <= tp.partition < info.partitions}
+            led = {tp: leader for tp, leader in here.items() if leader is not None}
+            missing = [tp for tp in tps if tp not in led]
+            if not missing:
+                return led
+        for tp in missing:
+            if tp in here:
+                self.invalidate(topic)
+                led[tp] = BrokerNotAvailableError(f"{tp} has no leader at the moment")
+            else:
+                led[tp] = UnknownTopicOrPartitionError(
+                    f"topic {topic!r} has partitions 0 to {info.partitions - 1}, there is no {tp.partition}"
+                )
+        return led
+
+    def look_again(self, topics: Iterable[str], endpoint: Endpoint | None) -> None:
+        """A leader of partitions of these topics was not where it was looked for: the next use asks the cluster, and
+        `endpoint` last."""
+        for topic in topics:
+            self.expire(topic)
+        if endpoint is not None:
+            self.doubt(endpoint)
 
     def known_leader(self, tp: TopicPartition) -> Endpoint | None:
         """`leader`, if there is one and nobody has to be asked for it."""

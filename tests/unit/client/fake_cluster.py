@@ -64,6 +64,9 @@ class ClusterBroker(FakeBroker):
             found = [self._epoch_end(p) for p in message.partitions]
             return m.OffsetsForLeaderEpochResponse(found), b""
         answer, data = super()._answer(api, message, payload, code)
+        if api is Api.LIST_OFFSETS and not message.all_at_once:
+            for asked, result in zip(message.partitions, answer.results, strict=True):
+                result.error_code = self._wrong(asked.partition, asked.leader_epoch)
         if api is Api.PRODUCE and answer is not None:
             answer.brokers = self.cluster.endpoints()
         if api is Api.METADATA:
@@ -72,6 +75,15 @@ class ClusterBroker(FakeBroker):
                 for p in state.partitions:
                     p.leader, p.leader_epoch = self.cluster.leaders[p.partition]
         return answer, data
+
+    def _refusal(self, api: Api, message: Any) -> int:
+        asks_leader = api in (Api.DESCRIBE_PRODUCERS, Api.ABORT_TRANSACTION, Api.LOCATE_SEGMENTS)
+        wrong = self._wrong(message.partition, -1) if asks_leader else 0
+        return wrong or super()._refusal(api, message)
+
+    def _delete(self, asked: m.DeleteRecordsPartition) -> m.DeleteRecordsResult:
+        wrong = self._wrong(asked.partition, -1)
+        return m.DeleteRecordsResult(asked.topic, asked.partition, wrong) if wrong else super()._delete(asked)
 
     def _epoch_end(self, asked: m.EpochPartition) -> m.EpochEndOffset:
         key = (asked.topic, asked.partition)
