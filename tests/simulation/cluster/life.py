@@ -29,6 +29,8 @@ class ClusterLife(NamedTuple):
     """See `Scene.cleaned`."""
     outages: int
     """See `ClusterWorld.outages`."""
+    isr_changes: int
+    """See `StoredIsr.changes`."""
 
 
 def kind_of(seed: int) -> str:
@@ -66,6 +68,7 @@ def _lived(seed: int, plan: Plan) -> ClusterLife:
             world.trouble.touched,
             world.cleaned,
             world.outages,
+            world.isr_changes,
         )
 
 

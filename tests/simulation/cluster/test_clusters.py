@@ -49,6 +49,7 @@ def test_no_promise_is_broken(kind: str) -> None:
     assert sum(life.verdict.acknowledged for life in lives) > 10 * SEEDS
     assert sum(life.faults for life in lives) > 5 * SEEDS
     assert sum(life.elections for life in lives) > 9 * SEEDS  # six when the topics are made
+    assert sum(life.isr_changes for life in lives) > 4 * SEEDS
     if CLUSTER_PLANS[kind].replicas_differ:
         assert sum(life.cleaned for life in lives) > SEEDS
     if CLUSTER_PLANS[kind].disks:
@@ -80,6 +81,12 @@ def test_who_says_that_he_is_a_broker_of_a_later_life_does_not_keep_it_out() -> 
     live_cluster(7009, "cluster-intruders")
 
 
+@pytest.mark.parametrize("seed", [3008])
+def test_a_replica_that_is_removed_and_added_again_at_once_joins(seed: int) -> None:
+    """Found here: its fetch waited for ever at a leader that had forgotten it."""
+    live_cluster(seed, "cluster-reassigned")
+
+
 def test_a_seed_gives_one_life() -> None:
     for seed, kind in enumerate(CLUSTER_PLANS):
         assert live_cluster(seed, kind) == live_cluster(seed, kind)
@@ -106,6 +113,21 @@ def _miss(safeguard: str, seeds: range) -> None:
 def test_without_a_safeguard_a_promise_is_broken(safeguard: str) -> None:
     first = FOUND_IN[safeguard][1]
     _miss(safeguard, range(first, first + SEARCHED))
+
+
+@pytest.mark.parametrize(
+    ("safeguard", "kind", "seed"),
+    [
+        (f"{REPLICA}:maximal_isr", "cluster-links", 17),
+        (f"{REPLICA}:epoch_truncation", "cluster-transactions", 2),
+        (f"{CONTROLLER}:unclean_restart_forgets", "cluster-replaced", 3),
+    ],
+)
+def test_a_member_of_a_stored_isr_that_lacks_what_was_shown_is_found_before_anything_is_lost(
+    safeguard: str, kind: str, seed: int
+) -> None:
+    with without(safeguard), pytest.raises(AssertionError, match=r"broker-[0-9] is in the ISR .* and lacks "):
+        live_cluster(seed, kind)
 
 
 @pytest.mark.torture
