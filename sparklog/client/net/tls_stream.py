@@ -5,6 +5,7 @@ The socket's own timeouts are Python's here, not the kernel's: OpenSSL would rea
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import struct
@@ -49,10 +50,12 @@ class TlsStream:
             self._sock.settimeout(0.0 if flags & socket.MSG_DONTWAIT else self._timeouts_s[socket.SO_RCVTIMEO])
             count = self._sock.recv_into(view)
             while flags & socket.MSG_WAITALL and 0 < count < len(view):
-                more = self._sock.recv_into(view[count:])
-                if not more:
-                    break
-                count += more
+                with contextlib.suppress(TimeoutError):  # what has come counts
+                    more = self._sock.recv_into(view[count:])
+                    count += more
+                    if more:
+                        continue
+                break
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as e:
             raise BlockingIOError from e
         return count
