@@ -11,6 +11,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+def one_line(text: str) -> str:
+    """`text` with everything escaped that could begin a line or change how others look: line ends, control characters,
+    marks of direction. For whatever a peer chose and somebody reads."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class SparklogError(Exception):
     """Base of all sparklog errors. `code` is its number on the wire, `retriable` says whether trying again can help."""
 
@@ -623,6 +631,6 @@ NAMES: dict[int, str] = {0: "NONE", -1: "UNKNOWN_SERVER_ERROR"} | {
 
 
 def error_from_code(code: int, message: str) -> SparklogError:
-    """The exception for a wire code (not raised). An unknown code gives `UnknownServerError`."""
+    """The exception for a wire code (not raised); its text is one line. An unknown code gives `UnknownServerError`."""
     cls = ERRORS.get(code, UnknownServerError)
-    return cls(message or " ".join((cls.__doc__ or "").split()))
+    return cls(one_line(message) or " ".join((cls.__doc__ or "").split()))

@@ -24,6 +24,7 @@ from sparklog_broker.coordinators.transactions import TransactionCoordinator
 from sparklog_broker.coordinators.verification import Verification
 from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.long_answers import LongAnswers
+from sparklog_broker.network.long_requests import LongRequests
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.pace import Pace
 from sparklog_broker.partitions.appender import Appender
@@ -59,6 +60,7 @@ class Broker:
         self.memory = MemoryBudget(config.queued_max_request_bytes)
         self.pace = Pace(loop, clock=clock.monotonic_s)
         self.long_answers = LongAnswers(self.memory, self.pace, config.response_max_bytes)
+        self.long_requests = LongRequests(config.queued_max_request_bytes // 4)
 
         self.storage = storage
         self.io = IoThreads(loop, environment.executors, config.num_io_threads)

@@ -27,7 +27,7 @@ from sparklog.protocol.base import Message
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api, decode_request, older_version
-from sparklog.protocol.permissions import ADMINISTRATIVE, Verdict, resources_of
+from sparklog.protocol.permissions import ADMINISTRATIVE, PERMISSIONS, Verdict, resources_of
 from sparklog.security.acls import Operation, Resource, ResourceType
 from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, is_client_id
 from sparklog.security.principals import ANONYMOUS, Principal
@@ -60,7 +60,10 @@ _LONG_REQUESTS = frozenset(
     }
 )
 LONG_HEADER_BYTES = 32 * 1024
-"""Of longer headers one is decoded per turn of the loop."""
+"""Longer headers are decoded when it is their turn (`LongRequests`), and one per turn of the loop."""
+_AMONG_BROKERS = frozenset(
+    api for api, rules in PERMISSIONS.items() if rules and all(r.operation is Operation.CLUSTER_ACTION for r in rules)
+)
 RESULTS_INLINE_MAX = 1_000
 ERROR_TEXTS_CHARS_MAX = 1024 * 1024
 RESULT_LISTS: Mapping[type[Any], str] = {
@@ -171,9 +174,20 @@ class Dispatcher:
                 authenticate = partial(self._authenticator.answer, connection)
             else:
                 await self._authenticator.judge(prefix.api, connection)
-        if prefix.header_bytes > LONG_HEADER_BYTES:
-            check_header_size(prefix.api, prefix.header_bytes)
+        if prefix.header_bytes <= LONG_HEADER_BYTES:
+            return await self._decoded(prefix, body, connection, authenticate)
+        check_header_size(prefix.api, prefix.header_bytes)
+        async with self._broker.long_requests.turn(_kind_of(prefix.api), prefix.header_bytes):
             await self._broker.pace.begin()
+            return await self._decoded(prefix, body, connection, authenticate)
+
+    async def _decoded(
+        self,
+        prefix: RequestPrefix,
+        body: memoryview,
+        connection: Connection,
+        authenticate: Callable[[Any], Awaitable[Response]] | None,
+    ) -> Reply | None:
         request = decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
         if isinstance(request, m.HandshakeRequest):
             connection.client_id = client_id_of(request)
@@ -333,6 +347,13 @@ def client_id_of(hello: m.HandshakeRequest) -> str:
             f"client id {name[:40]!r}: at most {CLIENT_ID_CHARS_MAX} characters, all of them printable"
         )
     return name
+
+
+def _kind_of(api: int) -> str:
+    """Whose turns long requests of an API wait for."""
+    if api in _AMONG_BROKERS:
+        return "brokers"
+    return "waiting" if api in (Api.FETCH, Api.PRODUCE) else "others"
 
 
 def check_header_size(api: int, header_bytes: int) -> None:

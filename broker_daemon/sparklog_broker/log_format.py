@@ -3,20 +3,45 @@
 A line has `time` (ISO 8601, UTC, milliseconds), `level`, `logger`, `thread`, `event` and `message`. `event` is what all
 lines of one kind share: the text before its values are filled in, or a name that the caller gives. What the caller
 gives as `extra={"fields": {…}}` are more keys, and an exception's traceback is in `exception`. No line holds records.
+
+Peers choose names that get into messages. Whatever a message holds, it makes no line of its own: line ends, control
+characters and marks of direction are escaped, here and for every logger. A traceback follows its line, indented.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from datetime import UTC, datetime
 
 import msgspec
 
+from sparklog.errors import one_line
+
 TEXT, JSON = "text", "json"
 _TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 VALUE_CHARS_MAX = 16 * 1024
 """A longer message or traceback is cut."""
+
+
+_INDENT = "    "
+
+
+class TextFormatter(logging.Formatter):
+    """See the module."""
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT_FORMAT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.message = one_line(_cut(record.getMessage()))
+        record.asctime = self.formatTime(record)
+        line = self.formatMessage(record)
+        if not record.exc_info:
+            return line
+        traceback = _cut(self.formatException(record.exc_info)).split("\n")
+        return "\n".join([line, *(_INDENT + one_line(part) for part in traceback)])
 
 
 class JsonFormatter(logging.Formatter):
@@ -40,15 +65,18 @@ class JsonFormatter(logging.Formatter):
             line |= fields
         if record.exc_info:
             line["exception"] = _cut(self.formatException(record.exc_info))
-        return self._encoder.encode(line).decode()
+        text = self._encoder.encode(line).decode()
+        return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= VALUE_CHARS_MAX else text[:VALUE_CHARS_MAX] + "…"
+    """No longer than VALUE_CHARS_MAX. What is no UTF-8 (in the name of a file) is escaped."""
+    text = text if len(text) <= VALUE_CHARS_MAX else text[:VALUE_CHARS_MAX] + "…"
+    return text if text.isprintable() else text.encode(errors="backslashreplace").decode()
 
 
 def set_up_logging(level: str = "INFO", log_format: str = TEXT) -> None:
     """Log lines to stderr, from now on in this form."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == JSON else logging.Formatter(_TEXT_FORMAT))
+    handler.setFormatter(JsonFormatter() if log_format == JSON else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -420,7 +420,7 @@ class LogManager:
         directory = next(d for d in self.directories.all if d.path == path)
         if directory.failure is not None or not directory.health.look():
             return
-        for tp, log in list(self._logs.items()):
+        for tp, log in self._logs.copy().items():  # another thread may add one meanwhile
             if self._place.get(tp) is directory:
                 try:
                     log.flusher.look()
@@ -481,7 +481,7 @@ class LogManager:
         did = False
         short: list[TopicPartition] = []
         last: SparklogError | None = None
-        for tp, log in list(self._logs.items()):
+        for tp, log in self._logs.copy().items():
             try:
                 did |= job(log)
             except StorageUnavailableError as e:
@@ -508,7 +508,7 @@ class LogManager:
             self.directories.in_each(self._checkpoint)
 
     def _checkpoint(self, directory: LogDirectory) -> None:
-        logs = [(tp, log) for tp, log in list(self._logs.items()) if self._place.get(tp) is directory]
+        logs = [(tp, log) for tp, log in self._logs.copy().items() if self._place.get(tp) is directory]
         counts = [log.truncation.count for _, log in logs]
         points = self._points(directory)
         directory.write_points(points)
@@ -520,7 +520,7 @@ class LogManager:
     def _points(self, directory: LogDirectory) -> dict[str, PartitionPoints]:
         """What is to be remembered of the directory's partitions; of one that is offline, what was."""
         points = {n: directory.points[n] for n in map(str, list(self._offline)) if n in directory.points}
-        for tp, log in list(self._logs.items()):
+        for tp, log in self._logs.copy().items():
             if self._place.get(tp) is directory:
                 points[str(tp)] = PartitionPoints(
                     log.owner.topic_id, log.log_start_offset, log.recovery_point, log.high_watermark

@@ -31,5 +31,5 @@ class Since(NamedTuple):
     ignorable: bool = False
 
 
-class Message(Struct, array_like=True):
+class Message(Struct, array_like=True, gc=False):
     """Base of all messages."""

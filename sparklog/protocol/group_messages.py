@@ -172,7 +172,7 @@ class DescribeGroupsRequest(Message):
     that have not come, with the last that has as the first of them if its members from `members_from` on are
     missing."""
 
-    group_ids: Annotated[list[Text], Meta(min_length=1, max_length=10_000)]
+    group_ids: Annotated[list[Name], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False
     members_from: Annotated[int, Meta(ge=0, le=2**31 - 1), Since(1)] = 0
 

@@ -7,8 +7,11 @@ from typing import Annotated
 from msgspec import Meta
 
 from sparklog.protocol.base import Int32, Int64, Message, Name, Partition, Since, Text
+from sparklog.types import SHARED_PREFIX
 
 INPUT_CHARS_MAX = 1_000
+TransactionalId = Annotated[str, Meta(max_length=1_024 + len(SHARED_PREFIX))]
+"""One that there may be: an application's, too."""
 
 
 class InitProducerIdRequest(Message):
@@ -143,7 +146,7 @@ class DescribeTransactionsRequest(Message):
     have not come, with the last that has as the first of them if its partitions from `partitions_from` on are
     missing."""
 
-    transactional_ids: Annotated[list[Text], Meta(min_length=1, max_length=10_000)]
+    transactional_ids: Annotated[list[TransactionalId], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False
     partitions_from: Annotated[int, Meta(ge=0, le=2**31 - 1), Since(1)] = 0
 

@@ -4,9 +4,10 @@
      "api":"DELETE_TOPIC","operation":"Delete","resource":"topic:orders","outcome":"TOPIC_AUTHORIZATION_FAILED",
      "detail":"","client_id":"nightly-load"}
 
-Everything that a peer chose is cut to a length, and JSON keeps it in its line: nobody writes a second line. Denials of
-one principal from one host are limited; how many were left out is said in the next one that is not, so that nobody
-fills the disk, or hides in the noise, by asking for what he may not do.
+Everything that a peer chose is cut to a length, and JSON keeps it in its line: nobody writes a second line. A comma in
+the name of one of several resources has a backslash before it. Denials of one principal from one host are limited; how
+many were left out is said in the next one that is not, so that nobody fills the disk, or hides in the noise, by asking
+for what he may not do.
 """
 
 from __future__ import annotations

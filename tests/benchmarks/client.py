@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import gaps, growth, latency
+from . import gaps, growth, latency, logins
 from .payloads import read_payloads
 
 POLL_MS = 1000
@@ -205,6 +205,7 @@ _ALL: tuple[Callable[..., dict[str, float]], ...] = (
     *gaps.PROGRAMS,
     *growth.PROGRAMS,
     *latency.PROGRAMS,
+    *logins.PROGRAMS,
 )
 PROGRAMS = {program.__name__: program for program in _ALL}
 

@@ -66,8 +66,8 @@ _LOG4J = """<Configuration status="WARN"><Appenders><Console name="c" target="SY
 _PROPERTIES = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners={listeners},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={listeners}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 log.dirs={data}
@@ -137,7 +137,15 @@ class KafkaInstallation:
 class KafkaServer:
     """One broker that is its own controller, on free ports, with its data under `directory`."""
 
-    def __init__(self, installation: KafkaInstallation, directory: Path) -> None:
+    def __init__(
+        self,
+        installation: KafkaInstallation,
+        directory: Path,
+        *,
+        listeners: Mapping[str, int] | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`listeners`: ports of those beside PLAINTEXT, by their names; `settings`: further ones of the broker."""
         self.installation = installation
         self.directory = directory
         self.data = directory / "data"
@@ -147,7 +155,13 @@ class KafkaServer:
         self.port, controller = free_ports(2)
         self.bootstrap_servers = f"127.0.0.1:{self.port}"
         self._properties = directory / "server.properties"
-        self._properties.write_text(_PROPERTIES.format(port=self.port, controller=controller, data=self.data))
+        places = {"PLAINTEXT": self.port} | dict(listeners or {})
+        text = _PROPERTIES.format(
+            listeners=",".join(f"{name}://127.0.0.1:{port}" for name, port in places.items()),
+            controller=controller,
+            data=self.data,
+        )
+        self._properties.write_text(text + properties(settings or {}))
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         while cluster_id.startswith("-"):  # it would be taken for an option
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
@@ -256,7 +270,7 @@ class KafkaServer:
         """kafka-producer-perf-test, -1: at full speed: records/s and latency percentiles as it prints them."""
         config = self.directory / f"{topic}.producer.properties"
         lines = {"bootstrap.servers": self.bootstrap_servers} | PRODUCER_SETTINGS | dict(settings)
-        config.write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
+        config.write_text(properties(lines))
         arguments = ["--topic", topic, "--num-records", str(records), "--throughput", str(rate)]
         arguments += ["--payload-file", str(payload_file), "--producer.config", str(config)]
         done = self._tool("ProducerPerformance", *arguments)
@@ -267,10 +281,16 @@ class KafkaServer:
             )
         return found, done
 
-    def consume(self, topic: str, records: int) -> tuple[dict[str, float], Finished]:
-        """kafka-consumer-perf-test with fetches of 10 MiB; the rate while fetching, without the group's rebalance."""
-        arguments = ["--bootstrap-server", self.bootstrap_servers, "--topic", topic]
-        arguments += ["--fetch-size", str(FETCH_BYTES)]
+    def consume(
+        self, topic: str, records: int, settings: Mapping[str, str] | None = None
+    ) -> tuple[dict[str, float], Finished]:
+        """kafka-consumer-perf-test with fetches of 10 MiB; the rate while fetching, without the group's rebalance.
+        `settings`: further ones of the consumer."""
+        lines = {"bootstrap.servers": self.bootstrap_servers} | dict(settings or {})
+        config = self.directory / f"{topic}.consumer.properties"
+        config.write_text(properties(lines))
+        arguments = ["--bootstrap-server", lines["bootstrap.servers"], "--topic", topic]
+        arguments += ["--fetch-size", str(FETCH_BYTES), "--command-config", str(config)]
         done = self._tool("ConsumerPerformance", *arguments, "--messages", str(records))
         return parse_consumer_performance(done.stdout), done
 
@@ -282,6 +302,11 @@ class KafkaServer:
 
     def _tool(self, name: str, *arguments: str) -> Finished:
         return run(self.installation.java(f"org.apache.kafka.tools.{name}", *arguments), timeout_s=TOOL_TIMEOUT_S)
+
+
+def properties(settings: Mapping[str, str]) -> str:
+    """A file of Java's properties; values without backslashes and line ends."""
+    return "".join(f"{k}={v}\n" for k, v in settings.items())
 
 
 _PRODUCED = re.compile(

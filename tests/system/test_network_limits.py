@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def unread_request(broker: BrokerProcess, request: bytes) -> socket.socket:
     return sock
 
 
-UNKNOWN_GROUPS = DescribeGroupsRequest([f"{'g' * 380}{i}" for i in range(9_000)])
+UNKNOWN_GROUPS = DescribeGroupsRequest([f"{'g' * 240}{i}" for i in range(9_000)])
 """Twice as much is said of each; none of it is shared with other answers."""
 
 
@@ -116,6 +117,35 @@ def test_answers_that_nobody_reads_are_bounded(
         (topic,) = client.request(Api.METADATA, MetadataRequest(["large"]), MetadataResponse).topics
         assert len(topic.partitions) == PARTITIONS
     until(lambda: broker.open_files() < UNREAD, "the connections are gone")
+
+
+WIDE_CHARACTER = "\N{GRINNING FACE}"
+"""A text with one takes four bytes of memory for each of its characters."""
+UNKNOWN_IDS = DescribeTransactionsRequest([f"{i:0999}{WIDE_CHARACTER}" for i in range(4_000)])
+
+
+def test_requests_with_long_names_are_not_decoded_all_at_once(tmp_path: Path) -> None:
+    process = BrokerProcess(tmp_path / "data", work_dir=tmp_path)
+    before, peers = process.rss_bytes(), 60
+    api = Api.DESCRIBE_TRANSACTIONS
+    request = encode_request(api, APIS[api].version_max, 1, encode(UNKNOWN_IDS, APIS[api].version_max))
+    most = before
+    with contextlib.ExitStack() as stack:
+        socks = [
+            stack.enter_context(contextlib.closing(socket.create_connection((process.host, process.port))))
+            for _ in range(peers)
+        ]
+        threads = [threading.Thread(target=sock.sendall, args=(request,)) for sock in socks]
+        for thread in threads:
+            thread.start()
+        for sock in socks:  # the answers come one after the other
+            assert sock.recv(1)
+            most = max(most, process.rss_bytes())
+        for thread in threads:
+            thread.join()
+    frames_bytes = peers * len(request)
+    assert most - before < frames_bytes + 200 * MIB, "all of them decoded are 960 MiB more"
+    assert process.stop() == 0
 
 
 @pytest.mark.parametrize("times", [2, 200, 10_000])

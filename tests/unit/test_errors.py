@@ -148,3 +148,21 @@ def test_errors_survive_pickling(cls: type[e.SparklogError]) -> None:
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is cls
         assert again.args == ("why",)
+
+
+def test_what_a_peer_says_is_one_line() -> None:
+    error = e.error_from_code(14, "no room\n2026 ERROR forged\x1b[2J\u2028\u202e\x85")
+    assert str(error) == r"no room\n2026 ERROR forged\x1b[2J\u2028\u202e\x85"
+    assert str(e.error_from_code(999, "a\rb")) == r"a\rb"
+
+
+@pytest.mark.parametrize("text", ["", "plain", "Grüße, 東京 😀", "C:\\n"])
+def test_what_is_one_line_stays_as_it_is(text: str) -> None:
+    assert e.one_line(text) == text
+
+
+def test_every_character_that_ends_a_line_is_escaped() -> None:
+    everything = "".join(map(chr, range(0x110000)))
+    shown = e.one_line(everything)
+    assert len(shown.splitlines()) == 1
+    assert shown.isprintable()

@@ -47,12 +47,15 @@ LOOKUPS_AT_ONCE_MAX = 256
 """Of one request: the threads that look up append, too."""
 _NO_TIMESTAMP = -1
 _NOTHING = OffsetAndTimestamp(-1, -1)
+_Found = OffsetAndTimestamp | ListOffsetsResult | BaseException | None
+"""Failures of many partitions are kept as results: 100,000 errors with their tracebacks take the garbage collector, and
+with it the event loop, a second."""
 
 
 async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
     """Looking a timestamp up reads files, so that goes to the I/O threads; earliest and latest are known."""
     broker = context.broker
-    found: list[OffsetAndTimestamp | BaseException | None] = [None] * len(request.partitions)
+    found: list[_Found] = [None] * len(request.partitions)
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
     await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition, p.timestamp_ms))
@@ -72,7 +75,7 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
             else:
                 lookups[i] = _look_up(broker, partition.log, wanted.timestamp_ms, end)
         except SparklogError as e:
-            found[i] = e
+            found[i] = _failure(wanted, e)
         if len(lookups) >= LOOKUPS_AT_ONCE_MAX:
             await _collect(lookups, found)
         if (i + 1) % ITEMS_PER_LOOK == 0 and broker.pace.due():
@@ -130,9 +133,7 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
     return results
 
 
-async def _collect(
-    lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found: list[OffsetAndTimestamp | BaseException | None]
-) -> None:
+async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found: list[_Found]) -> None:
     """Puts what `lookups` give where it belongs, and empties them."""
     answers = await asyncio.gather(*lookups.values(), return_exceptions=True)
     for i, answer in zip(lookups, answers, strict=True):
@@ -169,16 +170,20 @@ def _look_up(
     return broker.io.run(broker.io.idlest(), job)
 
 
-def _result(
-    broker: Broker, wanted: ListOffsetsPartition, found: OffsetAndTimestamp | BaseException | None
-) -> ListOffsetsResult:
+def _failure(wanted: ListOffsetsPartition, error: SparklogError) -> ListOffsetsResult:
+    return ListOffsetsResult(wanted.topic, wanted.partition, error.code, message=str(error))
+
+
+def _result(broker: Broker, wanted: ListOffsetsPartition, found: _Found) -> ListOffsetsResult:
+    if isinstance(found, ListOffsetsResult):
+        return found
     if isinstance(found, OffsetAndTimestamp):
         epoch = _epoch_before(broker, wanted, found.offset)
         return ListOffsetsResult(
             wanted.topic, wanted.partition, 0, found.offset, found.timestamp_ms, leader_epoch=epoch
         )
     if isinstance(found, SparklogError):
-        return ListOffsetsResult(wanted.topic, wanted.partition, found.code, message=str(found))
+        return _failure(wanted, found)
     log.error("%s-%d: looking up an offset failed", wanted.topic, wanted.partition, exc_info=found)
     return ListOffsetsResult(
         wanted.topic, wanted.partition, UnknownServerError.code, message="the lookup failed; see the broker's log"

@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 ACKS_NONE = 0
 ACKS_ALL = -1
 
-_Outcome = AppendInfo | Exception
+_Outcome = AppendInfo | Exception | ProduceResult
+"""What is not even tried is a result at once: 100,000 errors with their tracebacks take the garbage collector, and with
+it the event loop, a second."""
 
 
 async def produce(request: ProduceRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -56,7 +58,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
             size = work_bytes(piece) if len(piece) <= INLINE_APPEND_BYTES else len(piece)
             writes[i] = Write(partition, partition.log, append, size, epoch)
         except SparklogError as e:
-            outcomes[i] = e
+            outcomes[i] = _failure(context.broker, wanted, e)
         if (i + 1) % ITEMS_PER_LOOK == 0 and pace.due():
             await pace.pause()
     within_ms = request.timeout_ms if request.acks == ACKS_ALL else None
@@ -69,9 +71,10 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
         if isinstance(outcome, InvalidProducerEpochError) and request.transactional_id is not None:
             outcomes[i] = await context.broker.verification.refusal(request.transactional_id, pieces[i])
     if request.acks == ACKS_NONE:
-        failed = next((o for o in outcomes if isinstance(o, Exception)), None)
+        failed = next((o for o in outcomes if isinstance(o, Exception | ProduceResult)), None)
         if failed is not None:
-            log.info("produce with acks=0 failed: %s; disconnecting, which is all that can be told", failed)
+            why = failed.message if isinstance(failed, ProduceResult) else failed
+            log.info("produce with acks=0 failed: %s; disconnecting, which is all that can be told", why)
         return Response(None, close=failed is not None)
     results = await pace.list_of(
         _result(context.broker, p, writes.get(i), o)
@@ -141,6 +144,8 @@ def _append(
 
 
 def _result(broker: Broker, wanted: ProducePartition, write: Write | None, outcome: _Outcome | None) -> ProduceResult:
+    if isinstance(outcome, ProduceResult):
+        return outcome
     if isinstance(outcome, AppendInfo):
         partition_log = write.partition.open_log if write is not None else None
         start = -1 if partition_log is None else partition_log.log_start_offset
@@ -159,6 +164,10 @@ def _result(broker: Broker, wanted: ProducePartition, write: Write | None, outco
     error = (
         outcome if isinstance(outcome, SparklogError) else UnknownServerError("the append failed; see the broker's log")
     )
+    return _failure(broker, wanted, error)
+
+
+def _failure(broker: Broker, wanted: ProducePartition, error: SparklogError) -> ProduceResult:
     leader_id, leader_epoch = leader_hint(broker, wanted.topic, wanted.partition, error)
     return ProduceResult(
         wanted.topic,

@@ -18,13 +18,15 @@ from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition
 
+_Outcome = int | SparklogError | DeleteRecordsResult | None
+
 
 async def delete_records(request: DeleteRecordsRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when the new log starts are on the disk, and all live replicas have followed (KIP-107), or after
     `timeout_ms`."""
     pace = context.broker.pace
     await check_each_once(pace, request.partitions)
-    outcomes: list[int | SparklogError | None] = [None] * len(request.partitions)
+    outcomes: list[_Outcome] = [None] * len(request.partitions)
     deletions: dict[int, tuple[Partition, int]] = {}
     for i, wanted in enumerate(request.partitions):
         try:
@@ -32,7 +34,7 @@ async def delete_records(request: DeleteRecordsRequest, payload: memoryview, con
             _ = partition.log  # offline or deleted: raises
             deletions[i] = partition, wanted.before_offset
         except SparklogError as e:
-            outcomes[i] = e
+            outcomes[i] = _failure(wanted, e)  # not the error: its traceback would keep the garbage collector busy
         if i % ITEMS_PER_LOOK == 0 and pace.due():
             await pace.pause()
     if deletions:
@@ -48,13 +50,11 @@ async def delete_records(request: DeleteRecordsRequest, payload: memoryview, con
     return Response(DeleteRecordsResponse(await pace.list_of(results)))
 
 
-def _is_replicated(partition: Partition, outcome: int | SparklogError | None) -> bool:
+def _is_replicated(partition: Partition, outcome: _Outcome) -> bool:
     return isinstance(outcome, int) and isinstance(partition.replicas, ClusterReplica)
 
 
-async def _low_watermark(
-    partition: Partition, outcome: int | SparklogError | None, timeout_s: float
-) -> int | SparklogError:
+async def _low_watermark(partition: Partition, outcome: _Outcome, timeout_s: float) -> int | SparklogError:
     assert isinstance(outcome, int)
     assert isinstance(partition.replicas, ClusterReplica)
     try:
@@ -63,8 +63,14 @@ async def _low_watermark(
         return e
 
 
-def _result(wanted: DeleteRecordsPartition, outcome: int | SparklogError | None) -> DeleteRecordsResult:
+def _failure(wanted: DeleteRecordsPartition, error: SparklogError) -> DeleteRecordsResult:
+    return DeleteRecordsResult(wanted.topic, wanted.partition, error.code, message=str(error))
+
+
+def _result(wanted: DeleteRecordsPartition, outcome: _Outcome) -> DeleteRecordsResult:
+    if isinstance(outcome, DeleteRecordsResult):
+        return outcome
     if isinstance(outcome, SparklogError):
-        return DeleteRecordsResult(wanted.topic, wanted.partition, outcome.code, message=str(outcome))
+        return _failure(wanted, outcome)
     assert outcome is not None
     return DeleteRecordsResult(wanted.topic, wanted.partition, 0, outcome)

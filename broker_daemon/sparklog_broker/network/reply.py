@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from sparklog.errors import SparklogError, UnsupportedVersionError
+from sparklog.errors import SparklogError, UnsupportedVersionError, one_line
 from sparklog.protocol.base import Message
 from sparklog.protocol.frames import encode_response, encode_response_prefix
 from sparklog.protocol.messages import ErrorBody, encode
@@ -75,7 +75,7 @@ def frame_response(api: int, correlation_id: int, response: Response, version: i
 
 def error_reply(api: int, correlation_id: int, error: SparklogError, *, close: bool = False) -> Reply:
     """An error frame."""
-    body = ErrorBody(str(error)[:ERROR_TEXT_CHARS_MAX])
+    body = ErrorBody(one_line(str(error)[:ERROR_TEXT_CHARS_MAX])[:ERROR_TEXT_CHARS_MAX])
     if isinstance(error, UnsupportedVersionError) and error.supported is not None:
         body.version_min, body.version_max = error.supported
         header = encode(body)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 from sparklog.environment import Environment
@@ -61,7 +62,7 @@ class AuditLog:
         client_id: str = "",
     ) -> None:
         """An administrative act, however it ended."""
-        resource = ", ".join(resources)[:VALUE_CHARS_MAX]
+        resource = ", ".join(map(_one_of_several, islice(resources, VALUE_CHARS_MAX)))[:VALUE_CHARS_MAX]
         event = self._event(AuditKind.ACT, api, principal, host, listener, _outcome(error_code), "", resource)
         self.note(event._replace(client_id=client_id))
 
@@ -123,6 +124,11 @@ class AuditLog:
         """Writes what waits. Blocks."""
         self._thread.shutdown()
         self._file.close()
+
+
+def _one_of_several(resource: str) -> str:
+    """A name with a comma in it is not read as two names."""
+    return resource[:VALUE_CHARS_MAX].replace("\\", "\\\\").replace(",", "\\,")
 
 
 def _outcome(error_code: int) -> str:

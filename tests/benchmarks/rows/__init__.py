@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import cluster, consume, latency, operations, produce, spark
+from . import cluster, consume, latency, operations, produce, security, spark
 from .row import Row
 
 __all__ = ["ROWS", "Row", "select"]
@@ -17,6 +17,7 @@ ROWS: tuple[Row, ...] = (
     *latency.SPARK_ROWS,
     *operations.ROWS,
     *cluster.ROWS,
+    *security.ROWS,
 )
 
 

@@ -27,6 +27,10 @@ class ClusterLife(NamedTuple):
     disk_faults: int
     cleaned: int
     """See `Scene.cleaned`."""
+    outages: int
+    """See `ClusterWorld.outages`."""
+    isr_changes: int
+    """See `StoredIsr.changes`."""
 
 
 def kind_of(seed: int) -> str:
@@ -63,6 +67,8 @@ def _lived(seed: int, plan: Plan) -> ClusterLife:
             world.elections,
             world.trouble.touched,
             world.cleaned,
+            world.outages,
+            world.isr_changes,
         )
 
 

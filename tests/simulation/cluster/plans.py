@@ -209,5 +209,19 @@ CLUSTER_PLANS: dict[str, Plan] = {
         {"kill client": 2, "kill broker": 2, "move leaders": 2, "pause broker": 1, "isolate broker": 1},
         think_s=0.05,
     ),
+    "cluster-outages": _plan(
+        SAFE,
+        {"producer": 2, "transactional": 1, "reader": 1, "member": 1},
+        {"outage": 2, "kill one by one": 1, "move leaders": 3, "isolate broker": 2, "cut link": 1, "kill client": 1},
+        seconds=6.0,
+        think_s=0.1,
+    ),
+    "cluster-blackouts": _plan(
+        FLUSHED,
+        {"producer": 2, "transactional": 1, "reader": 1, "member": 1},
+        {"blackout": 2, "blackout at step": 2, "outage": 1, "power cut at step": 1, "move leaders": 3, "cut link": 2},
+        seconds=6.0,
+        think_s=0.1,
+    ),
 }
 """By name."""

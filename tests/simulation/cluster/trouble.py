@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparklog.errors import SparklogError
@@ -36,6 +37,8 @@ class ClusterTrouble(SharedTrouble):
         self.disks = {node.id: Disks() for node in world.nodes}
         self.suspects: dict[int, int] = {}
         """Brokers that crashed, and the life in which they did: until they are in sync again they may lack records."""
+        self._blackout_with: Node | None = None
+        """When the power of this one's machine goes, at the step that was chosen, that of all goes."""
         for node in world.nodes:
             self.equip(node.machine, self.disks[node.id])
 
@@ -122,7 +125,54 @@ class ClusterTrouble(SharedTrouble):
 
     def is_off(self, node: Node) -> None:
         """The power has gone at the step that was chosen."""
-        self._crashed(node, node.power_cut)
+        if node is self._blackout_with:
+            self.blackout()
+        else:
+            self._crashed(node, node.power_cut)
+
+    # --- all brokers at once
+
+    def outage(self) -> None:
+        """All processes are killed at the same moment. The machines run on: what was written is there, whether it was
+        flushed or not (decision 18)."""
+        self.world.outages += 1
+        for node in self.world.nodes:
+            if node.is_alive and not node.machine.files.is_off:
+                node.kill()
+                self._again(node)
+        self._perhaps_zookeeper_too()
+
+    def kill_one_by_one(self) -> None:
+        """All processes are killed, one shortly after the other: the last ones have gone on without the first."""
+        order = list(self.world.nodes)
+        self.rng.shuffle(order)
+        gap_s = self.rng.choice([0.01, 0.1, 1.5 * SESSION_S])
+        for turn, node in enumerate(order):
+            self.world.later(turn * gap_s * self.rng.random(), partial(self._kill_now, node))
+
+    def _kill_now(self, node: Node) -> None:
+        if node.is_alive and not node.machine.files.is_off:
+            node.kill()
+            self._again(node)
+
+    def blackout(self) -> None:
+        """All machines lose their power at the same moment, also those on which no broker runs just now."""
+        self.world.outages += 1
+        self._blackout_with = None
+        for node in self.world.nodes:
+            self._crashed(node, node.power_cut)
+        self._perhaps_zookeeper_too()
+
+    def blackout_at_step(self) -> None:
+        """The moment is before one of the next calls of one machine's file system, perhaps while it recovers."""
+        node = self._node()
+        node.machine.files.cut_at = len(node.machine.files.calls) + self.rng.randrange(60)
+        self._blackout_with = node
+
+    def _perhaps_zookeeper_too(self) -> None:
+        """It has written to its disk all that it has answered; sessions outlive it."""
+        if self.rng.random() < 0.4:
+            self.zookeeper_away()
 
     def _crashed(self, node: Node, crash: Callable[[], None]) -> None:
         self.suspects[node.id] = node.life
@@ -311,6 +361,7 @@ class ClusterTrouble(SharedTrouble):
         for client in self.world.clients:
             assert client.loop is not None
             client.loop.is_paused = False
+        self._blackout_with = None
         for node in self.world.nodes:
             node.machine.files.cut_at = None
             had_trouble = self.disks[node.id].touched > 0

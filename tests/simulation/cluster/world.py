@@ -56,9 +56,12 @@ class ClusterWorld(Scene):
             self._settings["remote.log.storage.url"] = store.url
         count = brokers or rng.choice(plan.brokers or BROKERS)
         compacted = {n for n, c in plan.topics.items() if c.get("cleanup.policy") == "compact"}
-        self._promises = Promises(compacted | (INTERNAL_TOPICS if plan.replicas_differ else set()))
+        self._promises = Promises(self.zookeeper, compacted | (INTERNAL_TOPICS if plan.replicas_differ else set()))
         self.nodes = [self._node(i, SimMachine(simulation, f"machine-{i}")) for i in range(1, count + 1)]
+        self._promises.stored.nodes = self.nodes
         self.is_flushed = all(c.get("flush.mode") == "group" for c in plan.topics.values())
+        self.outages = 0
+        """How many times all brokers have ended at once."""
         self._later: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self.trouble = ClusterTrouble(self)
@@ -66,12 +69,18 @@ class ClusterWorld(Scene):
     def _node(self, broker_id: int, machine: SimMachine) -> Node:
         node = Node(broker_id, machine, self.net, self.zookeeper, self._settings)
         node.on_leads = self._promises.on_leads
+        node.on_end = lambda ending: self._promises.stored.note_marks([ending])
         return node
 
     @property
     def elections(self) -> int:
         """How many times somebody has begun to lead."""
         return self._promises.epochs
+
+    @property
+    def isr_changes(self) -> int:
+        """How many times a stored ISR has changed."""
+        return self._promises.stored.changes
 
     def connected(self, loop: SimLoop, host: str) -> ClusterClient:
         return ClusterClient(loop, self.net, host, [node.host for node in self.nodes])
@@ -234,7 +243,9 @@ class ClusterWorld(Scene):
         end = self.simulation.now_s + REST_S
         why = "?"
         while self.simulation.now_s < end:
-            self.simulation.run_for(LOOK_S)
+            self.simulation.run(self._has_news, limit_s=min(end, self.simulation.now_s + LOOK_S))
+            self._see_news()
+            self._run_due()
             why = self._unrest()
             if not why:
                 return

@@ -76,3 +76,65 @@ def test_the_form_can_be_changed(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("INFO x: one 1")
     assert msgspec.json.decode(second)["message"] == "two 2"
+
+
+FORGED = "x\n2026-01-01 00:00:00,000 WARNING sparklog_broker.main: stopped\r\x1b[2J\u2028\u202e\x85\x0b\x00"
+
+
+def written(capsys: pytest.CaptureFixture[str], log_format: str) -> list[str]:
+    """The lines of two messages of which a peer has chosen a part, one of them with an exception."""
+    set_up_logging("INFO", log_format)
+    log = logging.getLogger("any.logger")
+    log.info("group %s is gone", FORGED)
+    try:
+        raise KeyError(FORGED) from ValueError(FORGED)
+    except KeyError:
+        log.exception("%s: failed", FORGED)
+    return capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.usefixtures("_root_logger")
+def test_a_name_forges_no_line_of_text(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = written(capsys, "text")
+    assert [one for one in lines if not one.startswith("    ")] == [lines[0], lines[1]]
+    assert r"x\n2026-01-01 00:00:00,000 WARNING" in lines[0]
+    assert lines[0].endswith(r"stopped\r\x1b[2J\u2028\u202e\x85\x0b\x00 is gone")
+    assert all(one.isprintable() for one in lines)
+    assert any("KeyError" in one for one in lines[2:])
+
+
+@pytest.mark.usefixtures("_root_logger")
+def test_a_message_of_an_exception_with_line_ends_stays_indented(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("INFO")
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        logging.getLogger("a").exception("failed")
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.endswith("ERROR a: failed")
+    assert all(one.startswith("    ") and one.isprintable() for one in others)
+
+
+@pytest.mark.usefixtures("_root_logger")
+def test_a_name_forges_no_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = written(capsys, "json")
+    assert all(one.isprintable() for one in lines)
+    assert [msgspec.json.decode(one)["message"] for one in lines] == [f"group {FORGED} is gone", f"{FORGED}: failed"]
+
+
+@pytest.mark.usefixtures("_root_logger")
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_name_of_a_file_that_is_no_utf_8_is_escaped(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("INFO", log_format)
+    logging.getLogger("a").info("%s", "caf\udce9")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "caf\\" in line
+    assert "udce9" in line
+    assert "Logging error" not in line
+
+
+@pytest.mark.usefixtures("_root_logger")
+def test_long_lines_of_text_are_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("INFO")
+    logging.getLogger("a").info("%s", "x" * (2 * VALUE_CHARS_MAX))
+    assert len(capsys.readouterr().err) < VALUE_CHARS_MAX + 100

@@ -75,3 +75,11 @@ def test_a_header_that_cannot_be_read_closes() -> None:
         raise AssertionError("must not be called")
 
     assert answer(handler, b"\xc1").close
+
+
+def test_an_error_is_told_in_one_line() -> None:
+    async def handler(*_: Any) -> Any:
+        raise StorageError("topic 'a\n2026 ERROR forged\x1b[2J': no")
+
+    (frame,) = cast(list[bytes], answer(handler).parts)
+    assert decode_error(frame[16:]) == r"topic 'a\n2026 ERROR forged\x1b[2J': no"

@@ -14,6 +14,7 @@ from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
+from sparklog.protocol.group_messages import DeleteGroupRequest
 from sparklog.protocol.messages import Api
 from sparklog.security.acls import Operation, Resource, ResourceType
 from tests.unit.broker.security.access_world import ADMIN, BATCH, HOST, MALLORY, World
@@ -91,6 +92,26 @@ def test_to_write_as_somebody_else_is_a_denial(tmp_path: Path) -> None:
     ]
 
 
+def test_a_name_in_the_audit_log_is_no_second_line_and_no_second_resource(tmp_path: Path) -> None:
+    names = ["g, topic:payroll", "g\\, topic:payroll", 'g"}\n{"kind":"act"', "g\u2028\x85\x1b[2J"]
+
+    async def scenario() -> None:
+        world = World(tmp_path, **{"audit.log.file": "audit.log"})
+        for name in names:
+            await world.ask(ADMIN, Api.DELETE_GROUP, DeleteGroupRequest(name))
+        await world.close()
+
+    asyncio.run(scenario())
+    found = lines(tmp_path / "audit.log")
+    assert [line["resource"] for line in found] == [
+        r"group:g\, topic:payroll",
+        r"group:g\\\, topic:payroll",
+        'group:g"}\n{"kind":"act"',
+        "group:g\u2028\x85\x1b[2J",
+    ]
+    assert (tmp_path / "audit.log").read_text().replace("\n", "").isprintable()
+
+
 def test_denials_of_one_source_are_limited_and_counted(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = World(tmp_path, **{"audit.log.file": str(tmp_path / "elsewhere.log")})
@@ -105,8 +126,6 @@ def test_denials_of_one_source_are_limited_and_counted(tmp_path: Path) -> None:
 
 
 def _delete() -> Any:
-    from sparklog.protocol.group_messages import DeleteGroupRequest
-
     return DeleteGroupRequest("g")
 
 

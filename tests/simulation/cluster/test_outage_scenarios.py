@@ -1,0 +1,118 @@
+"""All brokers end at the same moment, as one played scenario each: killed, without power, and without power where
+nothing was flushed. Three real brokers on a quiet network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sparklog.replication.controller.model import Elect, ElectionKind
+from sparklog.testing.sim_loop import Simulation
+from tests.simulation.cluster.plans import FLUSHED
+from tests.simulation.cluster.play import PLAN, SESSION_S, Play
+from tests.simulation.cluster.promises import Copied, batches_of
+from tests.simulation.plans import INPUT, OUTPUT
+
+FLUSHED_PLAN = PLAN._replace(topics={INPUT: FLUSHED, OUTPUT: FLUSHED}, internal=FLUSHED)
+
+
+@pytest.fixture(params=["zookeeper stays", "zookeeper ends, too"])
+def zookeeper_ends(request: pytest.FixtureRequest) -> Iterator[bool]:
+    yield request.param != "zookeeper stays"
+
+
+def all_come_back(play: Play, *, zookeeper_ends: bool) -> None:
+    """After their sessions have ended, or while ZooKeeper, which has kept them, is coming back."""
+    if zookeeper_ends:
+        play.world.zookeeper.stop()
+        play.world.later(2 * SESSION_S, play.world.zookeeper.start)
+    play.pass_time(3 * SESSION_S)
+    for node in play.world.nodes:
+        node.start()
+    play.until(lambda: all(node.has_joined for node in play.world.nodes))
+    play.until(lambda: (image := play.world.controller_image()) is not None and len(image.brokers) == 3)
+
+
+def contents(play: Play) -> list[list[Copied]]:
+    return [batches_of(play.log(i), 0, play.log(i).log_end_offset) for i in (1, 2, 3)]
+
+
+def test_brokers_that_are_killed_together_lose_nothing_though_nothing_was_flushed(zookeeper_ends: bool) -> None:
+    """Decision 18: the machines run on, so all of them vouch for what they have written, and lead again by
+    themselves."""
+    with Simulation(1) as simulation:
+        play = Play(simulation)
+        for _ in range(5):
+            play.acknowledged()
+        before = contents(play)[0]
+        for node in play.world.nodes:
+            node.kill()
+        all_come_back(play, zookeeper_ends=zookeeper_ends)
+        play.until(lambda: set(play.state.isr) == {1, 2, 3} and play.state.leader > 0)
+        play.acknowledged()
+        play.come_to_rest()
+        assert all(content[: len(before)] == before for content in contents(play))
+
+
+def test_a_power_cut_of_all_brokers_takes_nothing_that_was_flushed_before_it_was_acknowledged(
+    zookeeper_ends: bool,
+) -> None:
+    with Simulation(1) as simulation:
+        play = Play(simulation, FLUSHED_PLAN)
+        for _ in range(5):
+            play.acknowledged()
+        before = contents(play)[0]
+        for _ in range(3):
+            for node in play.world.nodes:
+                node.power_cut()
+            all_come_back(play, zookeeper_ends=zookeeper_ends)
+        play.until(lambda: set(play.state.isr) == {1, 2, 3} and play.state.leader > 0)
+        play.acknowledged()
+        play.come_to_rest()
+        assert all(content[: len(before)] == before for content in contents(play))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_without_flushes_nobody_leads_after_a_power_cut_of_all_until_somebody_allows_the_loss(seed: int) -> None:
+    """A broker whose machine crashed leaves ISR and ELR: that records are gone is not hidden from anybody. After the
+    unclean election all replicas have what the new leader has found."""
+    with Simulation(seed) as simulation:
+        play = Play(simulation)
+        for _ in range(5):
+            play.acknowledged()
+        for node in play.world.nodes:
+            node.power_cut()
+        all_come_back(play, zookeeper_ends=False)
+        play.pass_time(3 * SESSION_S)
+        assert (play.state.leader, play.state.isr, play.state.elr) == (-1, (), ())
+        last_leader = play.state.last_leader
+        play.tell_controller(lambda token: Elect(token, ElectionKind.UNCLEAN))
+        play.until(lambda: set(play.state.isr) == {1, 2, 3})
+        assert play.state.leader == last_leader
+        again = play.acknowledged()
+        assert again <= 15  # of 15 records some may be gone
+        play.come_to_rest()
+        assert len({tuple(content) for content in contents(play)}) == 1
+
+
+def test_who_was_killed_and_whose_machine_then_lost_its_power_does_not_lead() -> None:
+    """The boot id in its files is that of before, so it vouches for nothing. One of three was only killed: all wait
+    for it."""
+    with Simulation(1) as simulation:
+        play = Play(simulation)
+        play.acknowledged()
+        for node in play.world.nodes:
+            node.kill()
+        for node in play.world.nodes[1:]:
+            node.power_cut()
+        play.pass_time(2 * SESSION_S)
+        for node in play.world.nodes[1:]:
+            node.start()
+        play.until(lambda: play.world.controller_image() is not None and {*play.state.isr, *play.state.elr} == {1})
+        play.pass_time(2 * SESSION_S)
+        assert play.state.leader == -1
+        play[1].start()
+        play.until(lambda: play.state.leader == 1 and set(play.state.isr) == {1, 2, 3})
+        assert play.acknowledged() == 3
+        play.come_to_rest()

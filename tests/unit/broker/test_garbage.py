@@ -1,0 +1,67 @@
+"""Requests leave no garbage that somebody has to look for: a collection of everything stops the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+
+import pytest
+
+from sparklog.errors import SparklogError
+from sparklog.protocol import messages as m
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api
+from tests.unit.broker.security.access_world import ADMIN, BATCH, World
+
+PARTITIONS = 2_000
+
+
+def subclasses(cls: type[Message]) -> list[type[Message]]:
+    return [s for c in cls.__subclasses__() for s in (c, *subclasses(c))]
+
+
+def test_the_garbage_collector_passes_over_messages() -> None:
+    found = [c for c in subclasses(Message) if c.__module__.startswith("sparklog")]
+    assert m.FetchPartition in found
+    assert m.FetchResult in found
+    assert [c for c in found if c.__struct_config__.gc] == []
+
+
+@pytest.mark.parametrize(
+    ("api", "request_", "payload"),
+    [
+        (Api.LIST_OFFSETS, m.ListOffsetsRequest([m.ListOffsetsPartition("no", i, -1) for i in range(PARTITIONS)]), b""),
+        (
+            Api.DELETE_RECORDS,
+            m.DeleteRecordsRequest(0, [m.DeleteRecordsPartition("no", i, 0) for i in range(PARTITIONS)]),
+            b"",
+        ),
+        (
+            Api.FETCH,
+            m.FetchRequest(0, 1, 1, 0, [m.FetchPartition("no", i, 0, 1) for i in range(PARTITIONS)]),
+            b"",
+        ),
+        (
+            Api.PRODUCE,
+            m.ProduceRequest(1, 100, [m.ProducePartition("no", i, len(BATCH)) for i in range(PARTITIONS)]),
+            BATCH * PARTITIONS,
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, Api) else "",
+)
+def test_errors_of_many_partitions_are_not_kept(api: Api, request_: Message, payload: bytes, tmp_path: Path) -> None:
+    async def scenario() -> int:
+        world = World(tmp_path)
+        gc.collect()
+        gc.disable()
+        try:
+            answer = await world.ask(ADMIN, api, request_, payload)
+            assert len(answer.message.results) == PARTITIONS
+            assert all(r.error_code and r.message for r in answer.message.results)
+            return sum(isinstance(o, SparklogError) for o in gc.get_objects())
+        finally:
+            gc.enable()
+            await world.close()
+
+    assert asyncio.run(scenario()) < 10

@@ -1,0 +1,222 @@
+"""Requests with long headers have turns: few of them are there in their decoded form at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from sparklog_broker.dispatcher import HEADER_BYTES_MAX, Dispatcher
+from sparklog_broker.network.long_requests import DECODED_BYTES_PER_BYTE, LongRequests
+from sparklog_broker.network.pace import Pace
+from sparklog_broker.network.reply import Response
+
+from sparklog.errors import RequestTimedOutError
+from sparklog.protocol.base import Message
+from sparklog.protocol.frames import RequestPrefix
+from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGroupsResponse, OffsetCommitResponse
+from sparklog.protocol.messages import APIS, Api, FetchPartition, FetchRequest, decode_error, decode_request, encode
+from sparklog.protocol.transaction_messages import DescribeTransactionsRequest
+from sparklog.replication.transactions.model import TRANSACTIONAL_ID_CHARS_MAX
+from sparklog.types import SHARED_PREFIX
+from tests.unit.broker.test_registry import _Peer
+
+LIMIT_BYTES = 100 * DECODED_BYTES_PER_BYTE
+
+
+async def turns(times: int = 20) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+class Guests:
+    """Tasks that take turns until they are told to go."""
+
+    def __init__(self, long_requests: LongRequests) -> None:
+        self._of = long_requests
+        self.inside: list[str] = []
+        self._ends: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def come(self, name: str, header_bytes: int, kind: str = "others") -> None:
+        self._ends[name] = asyncio.Event()
+        self._tasks[name] = asyncio.create_task(self._stay(name, header_bytes, kind))
+        await turns()
+
+    async def _stay(self, name: str, header_bytes: int, kind: str) -> None:
+        async with self._of.turn(kind, header_bytes):
+            self.inside.append(name)
+            try:
+                await self._ends[name].wait()
+            finally:
+                self.inside.remove(name)
+
+    async def go(self, name: str) -> None:
+        self._ends[name].set()
+        await turns()
+
+    async def cancel(self, name: str) -> None:
+        self._tasks[name].cancel()
+        await turns()
+
+
+def test_there_are_no_more_than_the_limit_in_the_order_they_came() -> None:
+    async def scenario() -> None:
+        guests = Guests(LongRequests(LIMIT_BYTES))
+        for name, size in (("a", 60), ("b", 40), ("c", 60), ("d", 1)):
+            await guests.come(name, size)
+        assert guests.inside == ["a", "b"], "d does not overtake c"
+        await guests.go("b")
+        assert guests.inside == ["a"]
+        await guests.go("a")
+        assert guests.inside == ["c", "d"]
+
+    asyncio.run(scenario())
+
+
+def test_one_that_is_larger_than_the_limit_is_alone() -> None:
+    async def scenario() -> None:
+        guests = Guests(LongRequests(LIMIT_BYTES))
+        await guests.come("huge", 5_000)
+        await guests.come("small", 1)
+        assert guests.inside == ["huge"]
+        await guests.go("huge")
+        assert guests.inside == ["small"]
+
+    asyncio.run(scenario())
+
+
+def test_kinds_do_not_wait_for_each_other() -> None:
+    async def scenario() -> None:
+        guests = Guests(LongRequests(LIMIT_BYTES))
+        await guests.come("a", 5_000, "waiting")
+        await guests.come("b", 5_000, "others")
+        await guests.come("c", 5_000, "brokers")
+        assert guests.inside == ["a", "b", "c"]
+
+    asyncio.run(scenario())
+
+
+def test_who_goes_away_while_it_waits_holds_nobody_up() -> None:
+    async def scenario() -> None:
+        guests = Guests(LongRequests(LIMIT_BYTES))
+        await guests.come("a", 60)
+        await guests.come("b", 60)
+        await guests.come("c", 30)
+        await guests.cancel("b")
+        assert guests.inside == ["a", "c"]
+        await guests.cancel("a")
+        await guests.go("c")
+        await guests.come("d", 100)
+        assert guests.inside == ["d"], "all is given back"
+
+    asyncio.run(scenario())
+
+
+def test_who_goes_away_at_the_moment_of_its_turn_gives_it_back() -> None:
+    async def scenario() -> None:
+        guests = Guests(LongRequests(LIMIT_BYTES))
+        await guests.come("a", 100)
+        await guests.come("b", 100)
+        await guests.come("c", 100)
+        guests._ends["a"].set()
+        await asyncio.sleep(0)  # a's turn ends in this step: b has got it, and has not run yet
+        assert guests.inside == []
+        await guests.cancel("b")
+        assert guests.inside == ["c"]
+
+    asyncio.run(scenario())
+
+
+def test_who_goes_away_and_is_passed_over_at_the_same_moment_is_gone() -> None:
+    async def scenario() -> None:
+        guests = Guests(LongRequests(LIMIT_BYTES))
+        for name in ("a", "b", "c"):
+            await guests.come(name, 100)
+        guests._tasks["a"].cancel()
+        guests._tasks["b"].cancel()
+        await turns()
+        assert guests.inside == ["c"]
+        assert guests._tasks["b"].cancelled()
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_too_long_is_refused() -> None:
+    async def scenario() -> None:
+        guests = Guests(LongRequests(LIMIT_BYTES, patience_s=0))
+        await guests.come("a", 100)
+        async with AsyncExitStack() as stack:
+            with pytest.raises(RequestTimedOutError, match="name fewer things"):
+                await stack.enter_async_context(guests._of.turn("others", 100))
+        await guests.go("a")
+        await guests.come("b", 100)
+        assert guests.inside == ["b"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("api", "request_"),
+    [
+        (Api.DESCRIBE_GROUPS, DescribeGroupsRequest([f"{i:0249}" for i in range(4_000)])),
+        (Api.FETCH, FetchRequest(0, 1, 1, 0, [FetchPartition(f"{i:0249}", 0, 0, 1) for i in range(4_000)])),
+    ],
+)
+def test_long_requests_are_not_decoded_before_their_turn(api: Api, request_: Message) -> None:
+    header = encode(request_, APIS[api].version_max)
+    assert 1_000_000 < len(header) < HEADER_BYTES_MAX
+    most = at_once = 0
+
+    async def handler(request: Any, payload: memoryview, context: Any) -> Response:
+        nonlocal most, at_once
+        at_once += 1
+        most = max(most, at_once)
+        await turns()
+        at_once -= 1
+        return Response(DescribeGroupsResponse([]) if api is Api.DESCRIBE_GROUPS else OffsetCommitResponse([]))
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        broker = SimpleNamespace(
+            cluster=None,
+            pace=Pace(loop, clock=loop.time),
+            long_requests=LongRequests(2 * len(header) * DECODED_BYTES_PER_BYTE),
+        )
+        dispatcher = Dispatcher(cast(Any, broker), {api: handler})
+        prefix = RequestPrefix(api, APIS[api].version_max, 7, len(header), len(header))
+        await asyncio.gather(*(dispatcher.answer(prefix, memoryview(header), cast(Any, _Peer())) for _ in range(10)))
+
+    asyncio.run(scenario())
+    assert most == 2
+
+
+@pytest.mark.parametrize(
+    ("api", "longest"),
+    [
+        (Api.DESCRIBE_GROUPS, DescribeGroupsRequest(["g" * 249])),
+        (
+            Api.DESCRIBE_TRANSACTIONS,
+            DescribeTransactionsRequest([SHARED_PREFIX + "a" * TRANSACTIONAL_ID_CHARS_MAX]),
+        ),
+    ],
+)
+def test_names_that_nothing_can_have_are_refused_as_they_are_read(api: Api, longest: Any) -> None:
+    field = longest.__struct_fields__[0]
+    (name,) = getattr(longest, field)
+    version = APIS[api].version_max
+    assert getattr(decode_request(api, version, encode(longest, version)), field) == [name]
+    longer = type(longest)([name + "x"])
+
+    async def handler(*_: Any) -> Any:
+        raise AssertionError("must not be called")
+
+    header = encode(longer, version)
+    dispatcher = Dispatcher(cast(Any, SimpleNamespace(cluster=None)), {api: handler})
+    prefix = RequestPrefix(api, version, 7, len(header), len(header))
+    reply = asyncio.run(dispatcher.answer(prefix, memoryview(header), cast(Any, _Peer())))
+    assert reply is not None
+    assert reply.close
+    assert "length" in decode_error(bytes(cast(bytes, reply.parts[0])[16:]))
