@@ -81,6 +81,12 @@ def test_who_says_that_he_is_a_broker_of_a_later_life_does_not_keep_it_out() -> 
     live_cluster(7009, "cluster-intruders")
 
 
+@pytest.mark.parametrize("seed", [3008])
+def test_a_replica_that_is_removed_and_added_again_at_once_joins(seed: int) -> None:
+    """Found here: its fetch waited for ever at a leader that had forgotten it."""
+    live_cluster(seed, "cluster-reassigned")
+
+
 def test_a_seed_gives_one_life() -> None:
     for seed, kind in enumerate(CLUSTER_PLANS):
         assert live_cluster(seed, kind) == live_cluster(seed, kind)

@@ -243,7 +243,9 @@ class ClusterWorld(Scene):
         end = self.simulation.now_s + REST_S
         why = "?"
         while self.simulation.now_s < end:
-            self.simulation.run_for(LOOK_S)
+            self.simulation.run(self._has_news, limit_s=min(end, self.simulation.now_s + LOOK_S))
+            self._see_news()
+            self._run_due()
             why = self._unrest()
             if not why:
                 return
