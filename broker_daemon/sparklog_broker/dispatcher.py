@@ -130,6 +130,12 @@ class RequestContext(Struct, frozen=True):
             about = operation, resource, self.client_id
             self.broker.audit.denial(api, self.principal, self.peer_host, self.listener, error, *about)
 
+    def note_act(self, api: Api, resources: Iterable[str], error_code: int, detail: str = "") -> None:
+        """An administrative act has been done, or has failed: a line in the audit log, if there is one."""
+        if self.broker.audit is not None:
+            about = resources, error_code, self.client_id, detail
+            self.broker.audit.act(api, self.principal, self.peer_host, self.listener, *about)
+
 
 Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
 """async def handle(request, payload, context) -> Response. `payload` is writable and stays valid while referenced."""
@@ -295,8 +301,7 @@ class Dispatcher:
             code = e.code
             raise
         finally:
-            about = resources_of(api, request)
-            self._audit.act(api, context.principal, context.peer_host, context.listener, about, code, context.client_id)
+            context.note_act(api, resources_of(api, request), code)
         return response
 
     async def _encode_long(self, response: Response, field: str, older: int | None) -> None:
