@@ -32,8 +32,8 @@ Snapshot = dict[TopicPartition, Extent]
 
 
 class OffsetSnapshots:
-    """See the module. Each owner has names of its own: what somebody else has had fixed is unknown to it, and when there
-    are too many partitions, the snapshots go of who has most. Event-loop thread only."""
+    """See the module. Each owner has names of its own: what somebody else has had fixed is unknown to it, and when
+    there are too many partitions, the snapshots go of who has most. Event-loop thread only."""
 
     def __init__(self, partitions_max: int = PARTITIONS_MAX) -> None:
         self._partitions_max = partitions_max
