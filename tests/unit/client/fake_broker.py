@@ -169,6 +169,8 @@ class FakeBroker:
             ), b""
         if api is Api.FIND_COORDINATOR:
             return groups.FindCoordinatorResponse(0), b""
+        if api is Api.OFFSET_FETCH:
+            return groups.OffsetFetchResponse([]), b""
         if api is Api.INIT_PRODUCER_ID and message.transactional_id is not None:
             self.transactions[message.transactional_id] = self.transactions.get(message.transactional_id, -1) + 1
             return txn.InitProducerIdResponse(500, self.transactions[message.transactional_id]), b""

@@ -6,6 +6,7 @@ from typing import Any
 
 from sparklog.client.net.cluster import forget
 from sparklog.errors import FencedLeaderEpochError, NotLeaderError, OffsetNotAvailableError, UnknownLeaderEpochError
+from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol.messages import Api
@@ -23,6 +24,8 @@ class FakeCluster:
         self.replicas_fail = False
         self.epoch_ends: dict[int, int] = {}
         """Where epochs end, by partition, when asked for one that is over."""
+        self.coordinators: dict[int, int] = {}
+        """Whom each broker takes for the coordinator of everything."""
         self.brokers = [ClusterBroker(self, i, partitions) for i in range(brokers)]
         for broker in self.brokers[1:]:
             first = self.brokers[0]
@@ -63,6 +66,9 @@ class ClusterBroker(FakeBroker):
         if api is Api.OFFSETS_FOR_LEADER_EPOCH:
             found = [self._epoch_end(p) for p in message.partitions]
             return m.OffsetsForLeaderEpochResponse(found), b""
+        if api is Api.FIND_COORDINATOR and self.broker_id in self.cluster.coordinators:
+            named = self.cluster.coordinators[self.broker_id]
+            return groups.FindCoordinatorResponse(named, "127.0.0.1", self.cluster.brokers[named].port), b""
         answer, data = super()._answer(api, message, payload, code)
         if api is Api.LIST_OFFSETS and not message.all_at_once:
             for asked, result in zip(message.partitions, answer.results, strict=True):
