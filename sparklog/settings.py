@@ -156,6 +156,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("max.connection.creation.rate", _B, 2**31 - 1, "New connections a second of all clients together; one more has to wait, or is refused. The brokers' own listener is not held to it.", "connections/s", 1, 2**31 - 1),
     Setting("connections.max.idle.ms", _B, 600_000, "An idle connection is closed after this time.", "ms", 1_000, _DAY_MS),
     Setting("request.read.timeout.ms", _B, 30_000, "A client that stalls in the middle of a frame is disconnected after this time.", "ms", 100, 3_600_000),
+    Setting("request.read.stall.ms", _B, 5_000, "While others wait for memory (queued.max.request.bytes), a client that gets on with a request by less than 64 KiB in this time is disconnected, and then the slowest one.", "ms", 100, 3_600_000),
     Setting("socket.request.max.bytes", _B, 100 * MIB, "Largest frame; a larger one is refused and the connection closed.", "bytes", 64 * 1024, 1024 * MIB),
     Setting("response.write.timeout.ms", _B, 60_000, "A client that does not read its answer is disconnected after this time; one that does not read what it has fetched, after connections.max.idle.ms.", "ms", 100, 3_600_000),
     Setting("response.max.bytes", _B, 16 * MIB, "Largest answer, without the records of a fetch; longer lists come in pages.", "bytes", 64 * 1024, 16 * MIB),

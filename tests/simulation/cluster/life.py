@@ -31,6 +31,8 @@ class ClusterLife(NamedTuple):
     """See `ClusterWorld.outages`."""
     isr_changes: int
     """See `StoredIsr.changes`."""
+    courses: int
+    """How many have come to their point; see `courses.py`."""
 
 
 def kind_of(seed: int) -> str:
@@ -69,6 +71,7 @@ def _lived(seed: int, plan: Plan) -> ClusterLife:
             world.cleaned,
             world.outages,
             world.isr_changes,
+            world.trouble.courses.completed,
         )
 
 

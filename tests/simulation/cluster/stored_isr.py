@@ -53,7 +53,8 @@ class StoredIsr:
         self._committed = committed
         self._read_batches = read_batches
         self._shown: dict[TopicPartition, _Shown] = {}
-        self._isrs: dict[TopicPartition, tuple[int, ...]] = {}
+        self.isrs: dict[TopicPartition, tuple[int, ...]] = {}
+        """As they are stored."""
         self._lives: dict[int, tuple[int, int]] = {}
         """Broker and life by broker epoch."""
         self._violations: list[str] = []
@@ -98,8 +99,8 @@ class StoredIsr:
             if partition.recovering:  # an unclean election: the loss is what was asked for
                 self._shown.pop(tp, None)
                 continue
-            self.changes += self._isrs.get(tp) not in (None, partition.isr)
-            self._isrs[tp] = partition.isr
+            self.changes += self.isrs.get(tp) not in (None, partition.isr)
+            self.isrs[tp] = partition.isr
             for member in partition.isr:
                 self._look_at_member(tp, partition, member, image.known.get(member, -1), when)
 

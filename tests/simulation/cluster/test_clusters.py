@@ -24,6 +24,8 @@ FOUND_IN = {
     f"{REPLICA}:divergence_check": ("cluster-links", 0),
     f"{REPLICA}:epoch_truncation": ("cluster-transactions", 1),
     f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 0),
+    f"{REPLICA}:pending_until_known": ("cluster-joins", 0),
+    f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 0),
     f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 5),
     f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 62),
     f"{CONTROLLER}:epoch_bump": ("cluster-kills", 0),
@@ -35,9 +37,7 @@ FOUND_BY_RULES = {
     f"{REPLICA}:broker_epoch_check": "test_replication_scenarios",
     f"{REPLICA}:divergence_changes_nothing": "test_replication",
     f"{REPLICA}:stale_answer_drop": "test_replication",
-    f"{REPLICA}:pending_until_known": "test_replication",
     f"{CONTROLLER}:proposal_epoch_check": "test_replication",
-    f"{CONTROLLER}:member_epoch_check": "test_replication_scenarios",
 }
 """Those that these lives seldom or never miss, and the test of the rules' world that does: fetch sessions and streams
 keep an order that its network does not."""
@@ -54,6 +54,8 @@ def test_no_promise_is_broken(kind: str) -> None:
         assert sum(life.cleaned for life in lives) > SEEDS
     if CLUSTER_PLANS[kind].disks:
         assert sum(life.disk_faults for life in lives) > SEEDS // 2
+    if {"late join", "unheard answer"} & {*CLUSTER_PLANS[kind].faults}:
+        assert sum(life.courses for life in lives) > SEEDS // 2
     if {"outage", "blackout"} & {*CLUSTER_PLANS[kind].faults}:
         assert all(life.outages > 1 for life in lives)
 

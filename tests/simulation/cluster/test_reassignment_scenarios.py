@@ -34,9 +34,7 @@ class Roles:
         links = [(one.host, other.host), (other.host, one.host)]
         for link in links:
             net.cut(*link)
-        for connection in sorted(net.connections, key=lambda c: (c.host, c.peer_host)):
-            if (connection.host, connection.peer_host) in links:
-                connection.reset()
+        net.reset_between(one.host, other.host)
         return links
 
     def assign(self, *nodes: Node) -> None:

@@ -44,7 +44,7 @@ class ClusterWorld(Scene):
         """`brokers` 0: as many as the seed says."""
         super().__init__(seed, plan, simulation)
         self.store = store
-        self.notes.deletes_everywhere = self._are_all_in_sync
+        self.notes.deletes_everywhere = self.are_all_in_sync
         rng = simulation.rng
         self._zookeeper_loop = simulation.loop("zookeeper")
         self.zookeeper = SimZooKeeper(rng.getrandbits(32), session_timeout_ms=SESSION_MS, loop=self._zookeeper_loop)
@@ -76,6 +76,10 @@ class ClusterWorld(Scene):
     def elections(self) -> int:
         """How many times somebody has begun to lead."""
         return self._promises.epochs
+
+    def stored_isr(self, tp: TopicPartition) -> tuple[int, ...]:
+        """As it is in ZooKeeper; (): there is none."""
+        return self._promises.stored.isrs.get(tp, ())
 
     @property
     def isr_changes(self) -> int:
@@ -116,7 +120,7 @@ class ClusterWorld(Scene):
     def leads_something(node: Node) -> bool:
         return node.broker is not None and any(p.replicas.leader == node.id for p in node.broker.partitions.all())
 
-    def _are_all_in_sync(self) -> bool:
+    def are_all_in_sync(self) -> bool:
         image = self.controller_image()
         return (
             self.is_quiet
