@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,23 +20,9 @@ from pyspark_sparklog.schemas import TopicShape
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
-from sparklog.errors import (
-    InvalidPartitionsError,
-    NotLeaderError,
-    SparklogError,
-    UnknownTopicOrPartitionError,
-    error_from_code,
-)
-from sparklog.protocol.messages import (
-    Api,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsResult,
-)
+from sparklog.client.reading.offset_lookup import FoundOffset, look_up_offsets
+from sparklog.errors import InvalidPartitionsError, NotLeaderError, SparklogError, UnknownTopicOrPartitionError
+from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse
 from sparklog.types import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -58,24 +44,27 @@ class BrokerWait:
     """Patience with a broker that is gone: pauses that grow, a line in the log, and a limit.
 
     `pause(error)` returns after a pause, or raises `error` when it is not retriable or `wait_ms` have passed since the
-    first failure; `reset()` after a success.
+    first failure; `reset()` after a success. `attempt_ms`: what one request may take (see `Attempts`).
     """
 
-    def __init__(self, what: str, wait_ms: int) -> None:
+    def __init__(self, what: str, wait_ms: int, attempt_ms: int = 30_000) -> None:
         self._what = what
         self._wait_s = wait_ms / 1000
+        self.attempt_ms = attempt_ms
         self._since: float | None = None
+        self._is_over = False
         self._pause_s = BACKOFF_FIRST_S
 
     def pause(self, error: SparklogError) -> None:
         now = time.monotonic()
-        if not error.retriable or self._wait_s <= 0:
+        if not error.retriable or self._wait_s <= 0 or self._is_over:
             raise error
         if self._since is None:
             self._since = now
             log.warning("%s: %s; trying again for %g s", self._what, error, self._wait_s)
         left = self._since + self._wait_s - now
         if left <= 0:
+            self._is_over = True
             raise type(error)(f"{error}; gave up after {self._wait_s:g} s (sparklog.broker.wait.ms)") from error
         time.sleep(min(self._pause_s, left))
         self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S)
@@ -129,7 +118,7 @@ class Catalog:
 
     def _describe(self, names: list[str] | None, *, to_write: bool = False) -> dict[str, TopicInfo]:
         response = self._asking(
-            "topics", lambda c: c.metadata(names, to_write=to_write, timeout_ms=self.request_timeout_ms)
+            "topics", lambda c, wait: c.metadata(names, to_write=to_write, timeout_ms=wait.attempt_ms)
         )
         found = {}
         for state in response.topics:
@@ -148,34 +137,38 @@ class Catalog:
         read_uncommitted before), the log still has it: then the partition ends there, and nothing is lost.
         """
         wanted = sorted(partitions)
-        asked = [(tp, t) for tp in wanted for t in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)]
-        answers = iter(self._list_offsets(asked))
-        result = {}
-        for tp in wanted:
-            first, last = next(answers), next(answers)
-            if first is not None and last is not None:
-                result[tp] = Extent(first, last)
+        answers = self._list_offsets(dict.fromkeys(wanted, (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)))
+        result = {tp: Extent(*answers[tp]) for tp in wanted if answers[tp]}
         beyond = [tp for tp, o in (reached or {}).items() if tp in result and o > result[tp].end]
         if beyond and self.isolation == READ_COMMITTED:
-            asked = [(tp, LATEST_TIMESTAMP) for tp in sorted(beyond)]
-            ends = self._asking("offsets", lambda c: _list_offsets(c, asked, READ_UNCOMMITTED, self.request_timeout_ms))
-            for (tp, _), high_watermark in zip(asked, ends, strict=True):
-                if high_watermark is not None and reached is not None:
-                    first, last = result[tp]
-                    result[tp] = Extent(first, max(last, min(reached[tp], high_watermark)))
+            ends = self._list_offsets(dict.fromkeys(sorted(beyond), (LATEST_TIMESTAMP,)), READ_UNCOMMITTED)
+            for tp, (*_, high_watermark) in ((tp, found) for tp, found in ends.items() if found):
+                assert reached is not None
+                first, last = result[tp]
+                result[tp] = Extent(first, max(last, min(reached[tp], high_watermark)))
         return result
 
     def offsets_for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The first offset with at least that timestamp, None where there is none."""
-        asked = sorted((tp, min(t, TIMESTAMP_MS_MAX)) for tp, t in timestamps_ms.items())
-        answers = self._list_offsets(asked)
-        return {tp: None if o is None or o < 0 else o for (tp, _), o in zip(asked, answers, strict=True)}
+        asked = {tp: (min(timestamps_ms[tp], TIMESTAMP_MS_MAX),) for tp in sorted(timestamps_ms)}
+        return {tp: next((o for o in found if o >= 0), None) for tp, found in self._list_offsets(asked).items()}
 
-    def _list_offsets(self, asked: list[tuple[TopicPartition, int]]) -> list[int | None]:
-        """One offset per question, in order; None for a partition that does not exist."""
-        if not asked:
-            return []
-        return self._asking("offsets", lambda c: _list_offsets(c, asked, self.isolation, self.request_timeout_ms))
+    def _list_offsets(
+        self, questions: Mapping[TopicPartition, Sequence[int]], isolation: int | None = None
+    ) -> dict[TopicPartition, list[int]]:
+        """For each partition an offset per question, in order; none for a partition that does not exist. With
+        READ_COMMITTED of each transaction all is below the latest offsets, or nothing."""
+        if not questions:
+            return {}
+        isolation = self.isolation if isolation is None else isolation
+        are_ends = all(t in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) for asked in questions.values() for t in asked)
+        found = self._asking(
+            "offsets",
+            lambda c, wait: look_up_offsets(
+                c, questions, wait, isolation=isolation, all_at_once=are_ends, refused=_left_out
+            ),
+        )
+        return {tp: [o.offset for o in offsets] for tp, offsets in found.items()}
 
     def wait_for_data(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:
         """Waits until any partition grows beyond its position, at most `max_wait_ms`. Whether one has, or might
@@ -183,13 +176,13 @@ class Catalog:
         if not positions:
             time.sleep(max_wait_ms / 1000)
             return True
-        return self._asking("new data", lambda c: _wait_for_data(c, positions, max_wait_ms, self.isolation))
+        return self._asking("new data", lambda c, wait: _wait_for_data(c, positions, max_wait_ms, self.isolation))
 
-    def _asking(self, what: str, ask: Callable[[Cluster], T]) -> T:
-        wait = BrokerWait(f"asking {self.address} for {what}", self.wait_ms)
+    def _asking(self, what: str, ask: Callable[[Cluster, BrokerWait], T]) -> T:
+        wait = BrokerWait(f"asking {self.address} for {what}", self.wait_ms, self.request_timeout_ms)
         while True:
             try:
-                answer = ask(self.address.connect())
+                answer = ask(self.address.connect(), wait)
             except SparklogError as e:
                 wait.pause(e)
             else:
@@ -197,62 +190,47 @@ class Catalog:
                 return answer
 
 
-def _by_leader(c: Cluster, partitions: Iterable[TopicPartition]) -> dict[Endpoint, list[TopicPartition]]:
-    """Partitions by the broker to ask; partitions that do not exist are left out."""
-    result: dict[Endpoint, list[TopicPartition]] = {}
-    for tp in partitions:
-        try:
-            result.setdefault(c.leader(tp), []).append(tp)
-        except UnknownTopicOrPartitionError:
-            continue
-    return result
+def _left_out(tp: TopicPartition, error: SparklogError) -> list[FoundOffset]:
+    """A partition that does not exist has no offsets."""
+    if isinstance(error, UnknownTopicOrPartitionError):
+        return []
+    raise error
 
 
-def _list_offsets(
-    c: Cluster, asked: list[tuple[TopicPartition, int]], isolation: int, timeout_ms: int
-) -> list[int | None]:
-    """With READ_COMMITTED of each transaction all is below the latest offsets, or nothing."""
-    answers: dict[tuple[TopicPartition, int], int | None] = {}
-    by_leader = _by_leader(c, dict.fromkeys(tp for tp, _ in asked))
-    are_ends = {t for _, t in asked} in ({EARLIEST_TIMESTAMP, LATEST_TIMESTAMP}, {LATEST_TIMESTAMP})
-    together = isolation == READ_COMMITTED and len(by_leader) > 1 and are_ends
-    if together:  # one broker asks the others
-        by_leader = {next(iter(by_leader)): [tp for tps in by_leader.values() for tp in tps]}
-    for endpoint, partitions in by_leader.items():
-        here = set(partitions)
-        questions = [q for q in asked if q[0] in here]
-        request = ListOffsetsRequest(
-            [ListOffsetsPartition(tp.topic, tp.partition, t) for tp, t in questions], isolation, all_at_once=together
-        )
-        response = c.request(Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=endpoint, timeout_ms=timeout_ms)
-        answers |= {q: _offset(c, r) for q, r in zip(questions, response.results, strict=True)}
-    return [answers.get(q) for q in asked]
-
-
-def _offset(c: Cluster, result: ListOffsetsResult) -> int | None:
-    if result.error_code == 0:
-        return result.offset
-    c.invalidate(result.topic)
-    if result.error_code == UnknownTopicOrPartitionError.code:
-        return None
-    raise error_from_code(result.error_code, result.message or f"{result.topic}-{result.partition}")
+@contextmanager
+def _lost_with(c: Cluster, leader: Endpoint, partitions: Iterable[TopicPartition]) -> Iterator[None]:
+    """A leader that does not answer is looked for anew."""
+    try:
+        yield
+    except SparklogError:
+        c.look_again({tp.topic for tp in partitions}, leader)
+        raise
 
 
 def _wait_for_data(c: Cluster, positions: Mapping[TopicPartition, int], max_wait_ms: int, isolation: int) -> bool:
+    by_leader: dict[Endpoint, list[TopicPartition]] = {}
+    for tp, found in c.leaders(positions).items():
+        if not isinstance(found, SparklogError):
+            by_leader.setdefault(found.endpoint, []).append(tp)
+        elif not isinstance(found, UnknownTopicOrPartitionError):
+            raise found
     with ExitStack() as stack:
         waiting = []
-        for endpoint, partitions in _by_leader(c, positions).items():
-            connection = stack.enter_context(c.connection(endpoint, purpose="wait"))
+        for endpoint, partitions in by_leader.items():
             asked = [FetchPartition(tp.topic, tp.partition, positions[tp], 0) for tp in partitions]
             # max_bytes 0: nothing is transferred, the answer comes when there is something to transfer
-            connection.send(Api.FETCH, FetchRequest(max_wait_ms, 1, 0, isolation, asked))
-            waiting.append(connection)
+            request = FetchRequest(max_wait_ms, 1, 0, isolation, asked)
+            with _lost_with(c, endpoint, partitions):
+                connection = stack.enter_context(c.connection(endpoint, purpose="wait"))
+                connection.send(Api.FETCH, request)
+            waiting.append((endpoint, partitions, connection))
         grown = not waiting
-        for connection in waiting:
-            response, _ = connection.receive(FetchResponse)
+        for endpoint, partitions, connection in waiting:
+            with _lost_with(c, endpoint, partitions):
+                response, _ = connection.receive(FetchResponse)
             for r in response.results:
                 if r.error_code == NotLeaderError.code:
-                    c.invalidate(r.topic)
+                    c.look_again([r.topic], endpoint)
                 end = r.last_stable_offset if isolation == READ_COMMITTED else r.high_watermark
                 grown |= r.error_code != 0 or end > positions[TopicPartition(r.topic, r.partition)]
         return grown

@@ -166,6 +166,12 @@ class SimNet:
         for connection in sorted((c for c in self.connections if c.loop is loop), key=lambda c: c.peer_host):
             connection.close()
 
+    def reset_between(self, one: str, other: str) -> None:
+        """Ends all connections between two hosts for good; both ends hear of it, each in its time."""
+        for connection in sorted(self.connections, key=lambda c: (c.host, c.peer_host)):
+            if {connection.host, connection.peer_host} == {one, other}:
+                connection.reset()
+
     def reset_some(self, share: float) -> None:
         """Ends a share of all connections for good; both ends hear of it, each in its time."""
         for connection in sorted(self.connections, key=lambda c: (c.host, c.peer_host)):

@@ -45,7 +45,7 @@ from sparklog.metadata.coordination import (
     Watch,
 )
 from sparklog.testing.sim_loop import SimLoop
-from sparklog.testing.sim_znodes import Znodes
+from sparklog.testing.sim_znodes import Change, Znodes
 
 LATENCY_MS = (1, 20)
 RECONNECT_MS = (50, 500)
@@ -92,6 +92,8 @@ class SimZooKeeper:
         self.session_timeout_ms = session_timeout_ms
         self.is_up = True
         self.znodes = Znodes()
+        self.on_changes: Callable[[Sequence[Change]], None] = lambda changes: None
+        """Told of what has been stored, before any client is."""
         self._sessions: dict[int, _Session] = {}
         self._next_session = 1
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -188,8 +190,9 @@ class SimZooKeeper:
         if self.is_up and session.client is None and silent_ms >= self.session_timeout_ms:
             self.end_session(session.session_id)
 
-    def changed(self, changes: Sequence[tuple[str, bool]]) -> None:
+    def changed(self, changes: Sequence[Change]) -> None:
         """Calls the watches on (path, whether it is about the node's children) of all clients."""
+        self.on_changes(changes)
         for session in list(self._sessions.values()):
             if session.client is not None:
                 session.client.notify(changes)
@@ -414,7 +417,7 @@ class SimClient:
         self._server.changed(changes)
         return results
 
-    def notify(self, changes: Sequence[tuple[str, bool]]) -> None:
+    def notify(self, changes: Sequence[Change]) -> None:
         """Sends what is watched among the changes; a watch travels before the answer to any later request."""
         for path, is_about_children in changes:
             watched = self._watches.child if is_about_children else self._watches.data

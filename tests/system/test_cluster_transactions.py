@@ -33,7 +33,7 @@ def coordinator_of(local: LocalCluster, transactional_id: str) -> int:
     """Number in `local.brokers`."""
     shared = client_cluster(local.bootstrap_servers)
     shared._coordinators.clear()
-    endpoint = shared.coordinator(transaction_key(transactional_id))
+    endpoint = shared._coordinators.find(shared, transaction_key(transactional_id), timeout_ms=30_000).endpoint
     assert endpoint is not None
     ports = [int(address.rpartition(":")[2]) for address in local.bootstrap_servers.split(",")]
     return ports.index(endpoint.port)

@@ -6,14 +6,15 @@ import threading
 from pathlib import Path
 
 import pytest
-from pyspark_sparklog.catalog import _list_offsets as list_offsets
+from pyspark_sparklog.catalog import Catalog
+from pyspark_sparklog.cluster_address import ClusterAddress
 
 import sparklog
 from sparklog.client.admin.offset_snapshot import snapshot_offsets
 from sparklog.client.local_zookeeper import has_java
 from sparklog.client.net.cluster import cluster as cluster_of
 from sparklog.client.net.retry import RetryPolicy
-from sparklog.types import LATEST_TIMESTAMP, READ_COMMITTED, TopicPartition
+from sparklog.types import READ_COMMITTED, TopicPartition
 from tests.system.cluster_processes import until
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
@@ -67,12 +68,9 @@ def test_a_snapshot_has_all_of_a_transaction_or_nothing(tmp_path: Path) -> None:
                     for p in range(PARTITIONS)
                 ]
                 ends = [end for _, end in asked]
-                questions = [(TopicPartition("events", p), LATEST_TIMESTAMP) for p in range(PARTITIONS)]
-                streamed: list[int | None] = []
-                until(
-                    lambda s=streamed, q=questions: s.extend(list_offsets(shared, q, READ_COMMITTED, 30_000)) or True,  # type: ignore[misc]
-                    "the ends of a micro-batch",
-                )
+                catalog = Catalog(ClusterAddress(cluster.bootstrap_servers), 30_000, READ_COMMITTED)
+                extents = catalog.extents([TopicPartition("events", p) for p in range(PARTITIONS)])
+                streamed = [extent.end for extent in extents.values()]
                 assert len(set(streamed)) == 1, f"micro-batch {number} shows a part of a transaction: {streamed}"
                 table = sparklog.read_table(cluster.bootstrap_servers, "events", columns=["value"])
                 assert table.num_rows % PARTITIONS == 0, f"table {number} shows a part of a transaction"

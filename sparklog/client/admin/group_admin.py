@@ -13,10 +13,11 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import group_key
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
-from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.client.net.retry import Retries, RetryPolicy, request_until
 from sparklog.client.reading.isolation import Aborted
 from sparklog.client.reading.offset_lookup import list_offsets
-from sparklog.errors import UnknownTopicOrPartitionError, error_from_code
+from sparklog.client.reading.single_fetch import fetch_once
+from sparklog.errors import InvalidRequestError, SparklogError, UnknownTopicOrPartitionError, error_from_code
 from sparklog.format.batch import ATTRIBUTE_CONTROL, iterate_batches
 from sparklog.protocol.group_messages import (
     DeleteGroupRequest,
@@ -28,7 +29,7 @@ from sparklog.protocol.group_messages import (
     ListGroupsResponse,
     TopicPartitions,
 )
-from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse
+from sparklog.protocol.messages import Api
 from sparklog.types import READ_COMMITTED, GroupMetadata, OffsetAndMetadata, TopicPartition
 
 MARKERS_BYTES = 64 * 1024
@@ -180,8 +181,9 @@ class GroupAdmin:
     ) -> list[PartitionLag]:
         owners = {tp: member for member in members for tp in member.owned}
         partitions = sorted(set(committed) | set(owners))
-        there = [tp for tp in partitions if self._exists(tp, deadline)]
         left_ms = deadline.left_ms
+        found_leaders = self._cluster.leaders(partitions, timeout_ms=left_ms())
+        there = [tp for tp in partitions if not isinstance(found_leaders[tp], UnknownTopicOrPartitionError)]
         start = list_offsets(self._cluster, dict.fromkeys(there, "earliest"), timeout_ms=left_ms())
         latest = dict.fromkeys(there, "latest")
         end = list_offsets(self._cluster, latest, isolation=READ_COMMITTED, timeout_ms=left_ms())
@@ -193,28 +195,21 @@ class GroupAdmin:
             found.append(PartitionLag(tp, offset, end[tp].offset if tp in end else -1, lag, owners.get(tp)))
         return found
 
-    def _exists(self, tp: TopicPartition, deadline: Deadline) -> bool:
-        try:
-            self._cluster.leader(tp, timeout_ms=deadline.left_ms())
-        except UnknownTopicOrPartitionError:
-            return False
-        return True
-
     def _lag(self, tp: TopicPartition, position: int, end: int, deadline: Deadline) -> int:
         """Offsets between `position` and `end`; 0 if none of them holds a record that can be read."""
         offset = position
-        leader = self._cluster.leader(tp, timeout_ms=deadline.left_ms()) if offset < end else None
         for _ in range(MARKER_FETCHES_MAX):
             if offset >= end:
                 return 0
-            wanted = FetchPartition(*tp, offset, MARKERS_BYTES)
-            request = FetchRequest(0, 0, MARKERS_BYTES, READ_COMMITTED, [wanted])
-            left_ms = deadline.left_ms()
-            with self._cluster.connection(leader, timeout_ms=left_ms) as connection:
-                response, payload = connection.request(Api.FETCH, request, FetchResponse, timeout_ms=left_ms)
-            result = the_only(response.results, "partition")
-            if result.error_code or not result.length_bytes:
+            attempts = Retries(RetryPolicy.within(deadline.left_ms()))
+            try:
+                result, payload = fetch_once(self._cluster, tp, offset, MARKERS_BYTES, READ_COMMITTED, attempts)
+            except SparklogError as e:
+                if e.retriable or isinstance(e, InvalidRequestError):
+                    raise
                 break  # deleted or damaged meanwhile: only the number is known
+            if not result.length_bytes:
+                break
             aborted = Aborted(result.aborted)
             for _, header in iterate_batches(payload):
                 if header.next_offset <= offset:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import the_only
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
-from sparklog.errors import CorruptBatchError, error_from_code
+from sparklog.client.net.leader_questions import LedGroup, until_led
+from sparklog.client.net.retry import Retries, RetryPolicy
+from sparklog.client.net.topic_info import topic_error
+from sparklog.client.reading.single_fetch import fetch_once
+from sparklog.errors import CorruptBatchError, NotLeaderError
 from sparklog.format.batch import (
     ATTRIBUTE_COMMIT,
     ATTRIBUTE_CONTROL,
@@ -20,14 +25,12 @@ from sparklog.format.batch import (
 from sparklog.log.tiering.state import decode_segment
 from sparklog.protocol.messages import (
     Api,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
     LocateRemoteRequest,
     LocateRemoteResponse,
     LocateSegmentsRequest,
     LocateSegmentsResponse,
 )
+from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse, PartitionState
 from sparklog.settings import MIB
 from sparklog.types import READ_UNCOMMITTED, TopicPartition
 
@@ -76,10 +79,20 @@ class BatchDescription(NamedTuple):
 
 def describe_segments(cluster: Cluster, tp: TopicPartition, *, timeout_ms: int = 30_000) -> list[SegmentDescription]:
     """See `Admin.describe_segments`; at most SEGMENTS_MAX."""
-    deadline = Deadline(timeout_ms)
-    info = cluster.topic(tp.topic, refresh=True, timeout_ms=deadline.left_ms())
-    leader = cluster.leader(tp, timeout_ms=deadline.left_ms())
-    state = info.partition_states[tp.partition]
+    attempts = Retries(RetryPolicy.within(timeout_ms))
+    cluster.topic(tp.topic, refresh=True, timeout_ms=attempts.attempt_ms)
+
+    def ask(group: LedGroup) -> dict[TopicPartition, list[SegmentDescription]]:
+        return {tp: _segments_at(cluster, group.leader, tp, Deadline(group.timeout_ms))}
+
+    return until_led(cluster, [tp], ask, attempts)[tp]
+
+
+def _segments_at(
+    cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: Deadline
+) -> list[SegmentDescription]:
+    """As the broker tells that leads the partition. Raises NotLeaderError and others."""
+    state = _state_at(cluster, leader, tp, deadline)
     offset = max(0, state.log_start_offset)
     found: list[SegmentDescription] = []
     while offset < state.local_log_start_offset and len(found) < SEGMENTS_MAX:
@@ -112,21 +125,28 @@ def describe_segments(cluster: Cluster, tp: TopicPartition, *, timeout_ms: int =
     return found
 
 
+def _state_at(cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: Deadline) -> PartitionState:
+    """Where the log begins: other brokers may have no replica, or one that lags."""
+    request = MetadataRequest([tp.topic], with_schemas=False)
+    answer = cluster.request(Api.METADATA, request, MetadataResponse, endpoint=leader, timeout_ms=deadline.left_ms())
+    topic = the_only(answer.topics, "topic")
+    if topic.error_code:
+        raise topic_error(topic.error_code, tp.topic)
+    state = next((p for p in topic.partitions if p.partition == tp.partition), None)
+    if state is None:
+        raise NotLeaderError(f"the broker at {leader} does not know {tp}")
+    return state
+
+
 def describe_batches(
     cluster: Cluster, tp: TopicPartition, offset: int, batches_max: int, timeout_ms: int = 30_000
 ) -> list[BatchDescription]:
     """See `Admin.describe_batches`."""
-    deadline = Deadline(timeout_ms)
-    leader = cluster.leader(tp, timeout_ms=deadline.left_ms())
+    attempts = Retries(RetryPolicy.within(timeout_ms))
+    cluster.topic(tp.topic, timeout_ms=attempts.attempt_ms)
     found: list[BatchDescription] = []
     while len(found) < batches_max:
-        request = FetchRequest(0, 0, FETCH_BYTES, READ_UNCOMMITTED, [FetchPartition(*tp, offset, FETCH_BYTES)])
-        left_ms = deadline.left_ms()
-        with cluster.connection(leader, purpose="range", timeout_ms=left_ms) as connection:
-            response, payload = connection.request(Api.FETCH, request, FetchResponse, timeout_ms=left_ms)
-        result = the_only(response.results, "partition")
-        if result.error_code:
-            raise error_from_code(result.error_code, result.message)
+        result, payload = fetch_once(cluster, tp, offset, FETCH_BYTES, READ_UNCOMMITTED, attempts)
         if not result.length_bytes:
             return found
         before = offset

@@ -4,45 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import check_named
 from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.leader_questions import LedGroup, until_led
+from sparklog.client.net.retry import Retries, RetryPolicy
+from sparklog.client.reading.offset_lookup import find_offsets
 from sparklog.errors import InvalidRequestError, SparklogError, error_from_code
 from sparklog.protocol.messages import Api, DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
 from sparklog.types import TopicPartition
 
 ALL = -1
+NOT_DONE = -1
 
 
 def delete_records(
     cluster: Cluster, before_offsets: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
 ) -> dict[TopicPartition, int]:
-    """Deletes the records below an offset in each partition; returns their new low watermarks.
+    """Deletes the records below an offset in each partition; returns their new low watermarks. That may be asked
+    twice: where a leader changes, its successor is asked, too.
 
     Raises the first partition's error when some have failed; the others are done.
     """
-    deadline = Deadline(timeout_ms)
-    by_leader: dict[Endpoint, list[DeleteRecordsPartition]] = {}
-    for tp, offset in before_offsets.items():
-        if isinstance(offset, bool) or not isinstance(offset, int) or not ALL <= offset < 2**63:
-            raise InvalidRequestError(f"{tp}: delete records before {offset!r}: an offset is needed, or -1 for all")
-        leader = cluster.leader(TopicPartition(*tp), timeout_ms=deadline.left_ms())
-        by_leader.setdefault(leader, []).append(DeleteRecordsPartition(*tp, offset))
-    done: dict[TopicPartition, int] = {}
-    failed: SparklogError | None = None
-    for leader, partitions in by_leader.items():
-        request = DeleteRecordsRequest(deadline.left_ms(), partitions)
+    wanted = {TopicPartition(*tp): _checked(tp, offset) for tp, offset in before_offsets.items()}
+    attempts = Retries(RetryPolicy.within(timeout_ms))
+    for topic in {tp.topic for tp in wanted}:
+        cluster.topic(topic, timeout_ms=attempts.attempt_ms)
+    failed: list[SparklogError] = []
+    unbounded = {tp: "latest" for tp, offset in wanted.items() if offset == ALL}
+    if unbounded:  # to ask twice must not delete what is appended in between
+        wanted |= {tp: found.offset for tp, found in find_offsets(cluster, unbounded, attempts).items()}
+
+    def ask(group: LedGroup) -> dict[TopicPartition, int | SparklogError]:
+        partitions = [DeleteRecordsPartition(*tp, wanted[tp]) for tp in group.partitions]
+        request = DeleteRecordsRequest(group.timeout_ms, partitions)
         response = cluster.request(
-            Api.DELETE_RECORDS, request, DeleteRecordsResponse, endpoint=leader, timeout_ms=deadline.left_ms()
+            Api.DELETE_RECORDS, request, DeleteRecordsResponse, endpoint=group.leader, timeout_ms=group.timeout_ms
         )
-        check_named(leader, partitions, response.results)
-        for result in response.results:
-            if result.error_code:
-                cluster.invalidate(result.topic)
-                failed = failed or error_from_code(result.error_code, result.message)
-            else:
-                done[TopicPartition(result.topic, result.partition)] = result.low_watermark
-    if failed is not None:
-        raise failed
+        check_named(group.leader, partitions, response.results)
+        return {
+            TopicPartition(r.topic, r.partition): error_from_code(r.error_code, r.message)
+            if r.error_code
+            else r.low_watermark
+            for r in response.results
+        }
+
+    def refused(tp: TopicPartition, error: SparklogError) -> int:
+        failed.append(error)
+        return NOT_DONE
+
+    try:
+        done = until_led(cluster, wanted, ask, attempts, refused=refused)
+    except SparklogError as e:
+        failed.append(e)
+    if failed:
+        raise failed[0]
     return done
+
+
+def _checked(tp: object, offset: object) -> int:
+    """Raises InvalidRequestError."""
+    if isinstance(offset, bool) or not isinstance(offset, int) or not ALL <= offset < 2**63:
+        raise InvalidRequestError(f"{tp}: delete records before {offset!r}: an offset is needed, or -1 for all")
+    return offset

@@ -99,10 +99,14 @@ def describe_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms:
 
 def abort_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms: int = 30_000) -> int:
     """See `Admin.abort_transaction`."""
-    request = AbortTransactionRequest(transactional_id)
-    key = transaction_key(transactional_id)
-    return cluster.coordinator_request(
-        key, Api.ABORT_TRANSACTION, request, AbortTransactionResponse, timeout_ms=timeout_ms
+    return request_until(
+        cluster,
+        Api.ABORT_TRANSACTION,
+        AbortTransactionRequest(transactional_id),
+        AbortTransactionResponse,
+        RetryPolicy.within(timeout_ms),
+        coordinator=transaction_key(transactional_id),
+        once=True,
     ).partitions
 
 
@@ -110,11 +114,16 @@ def abort_hanging_transaction(
     cluster: Cluster, partition: TopicPartition, producer_id: int, *, timeout_ms: int = 30_000
 ) -> None:
     """See `Admin.abort_hanging_transaction`."""
-    request = AbortTransactionRequest(None, partition.topic, partition.partition, producer_id)
     deadline = Deadline(timeout_ms)
-    leader = cluster.leader(partition, timeout_ms=timeout_ms)
-    cluster.request(
-        Api.ABORT_TRANSACTION, request, AbortTransactionResponse, endpoint=leader, timeout_ms=deadline.left_ms()
+    cluster.topic(partition.topic, timeout_ms=timeout_ms)  # who cannot be reached at all is told of at once
+    request_until(
+        cluster,
+        Api.ABORT_TRANSACTION,
+        AbortTransactionRequest(None, partition.topic, partition.partition, producer_id),
+        AbortTransactionResponse,
+        RetryPolicy.within(deadline.left_ms()),
+        leader_of=partition,
+        once=True,
     )
 
 
@@ -123,17 +132,14 @@ def describe_producers(
 ) -> DescribeProducersResponse:
     """See `Admin.describe_producers`."""
     deadline = Deadline(timeout_ms)
-    leader = cluster.leader(partition, timeout_ms=timeout_ms)
+    cluster.topic(partition.topic, timeout_ms=timeout_ms)
 
     def ask(before: DescribeProducersResponse | None) -> DescribeProducersResponse:
         after = -1 if before is None else before.producers[-1].producer_id
         request = DescribeProducersRequest(*partition, paged=True, after=after)
-        return cluster.request(
-            Api.DESCRIBE_PRODUCERS,
-            request,
-            DescribeProducersResponse,
-            endpoint=leader,
-            timeout_ms=deadline.left_ms(),
+        policy = RetryPolicy.within(deadline.left_ms())
+        return request_until(
+            cluster, Api.DESCRIBE_PRODUCERS, request, DescribeProducersResponse, policy, leader_of=partition
         )
 
     def position(page: DescribeProducersResponse) -> object:

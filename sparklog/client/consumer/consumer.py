@@ -27,6 +27,7 @@ from sparklog.client.group.group_consumer import CLOSE_TIMEOUT_MS, GroupConsumer
 from sparklog.client.group.group_offsets import Offsets
 from sparklog.client.net.cluster import cluster
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.retry import Retries, RetryPolicy
 from sparklog.client.reading.consumed import ConsumedBatch, Projection
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import find_offsets
@@ -128,8 +129,9 @@ class Consumer:
         for topic in {tp.topic for tp in tps if tp not in self._fetcher.positions}:
             # old rows, too, come in the newest schema
             self._cluster.topic(topic, refresh=True, timeout_ms=deadline.left_ms(request_ms))
-        for tp in tps:
-            self._cluster.leader(tp, timeout_ms=deadline.left_ms(request_ms))
+        for found in self._cluster.leaders(tps, timeout_ms=deadline.left_ms(request_ms)).values():
+            if isinstance(found, SparklogError) and not found.retriable:
+                raise found
         new = [tp for tp in tps if tp not in self._fetcher.positions]
         committed = self._group.committed(new, deadline) if self._group is not None and new else {}
         for tp in tps:
@@ -238,8 +240,8 @@ class Consumer:
         if position.reset_to is None:
             raise OffsetOutOfRangeError(f"{tp} has no position and auto.offset.reset is none: seek to an offset first")
         asked = {position.tp: position.reset_to}
-        timeout_ms = deadline.left_ms(self.settings["request.timeout.ms"])
-        answer = find_offsets(self._cluster, asked, isolation=self._isolation, timeout_ms=timeout_ms)
+        policy = RetryPolicy(deadline.left_ms(), self.settings["request.timeout.ms"])
+        answer = find_offsets(self._cluster, asked, Retries(policy), isolation=self._isolation)
         found = answer[position.tp].offset
         with self._fetcher.changed:
             if position.consumed is None:

@@ -24,6 +24,7 @@ from sparklog.client.consumer.position import Divergence, Position, ReadyBatches
 from sparklog.client.consumer.truncation import check_positions
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import METADATA_MAX_AGE_S, Cluster
+from sparklog.client.net.retry import OneAttempt
 from sparklog.client.reading.consumed import ConsumedBatch
 from sparklog.client.reading.offset_lookup import find_offsets
 from sparklog.errors import (
@@ -341,7 +342,9 @@ class FetchLane:
         if not asked:
             return
         config = self._config
-        found = find_offsets(self._cluster, asked, isolation=config.isolation, timeout_ms=config.request_timeout_ms)
+        # the lane itself tries again: those that have no leader hold up no others
+        once = OneAttempt(config.request_timeout_ms)
+        found = find_offsets(self._cluster, asked, once, isolation=config.isolation)
         with self._shared.changed:
             for position in positions:
                 if position.tp in found and position.offset is None:  # `position()` may have asked, too

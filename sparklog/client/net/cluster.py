@@ -14,13 +14,14 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from sparklog.client.net.addresses import Endpoint, parse_bootstrap, resolve_bootstrap
 from sparklog.client.net.client_defaults import resolve_client
 from sparklog.client.net.connection import Connection, connect_for_data
 from sparklog.client.net.coordinator_key import CoordinatorKey
+from sparklog.client.net.coordinators import Coordinators
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.known_leaders import KnownLeaders, Leader
 from sparklog.client.net.paging import pages
@@ -28,14 +29,11 @@ from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
 from sparklog.errors import (
     BrokerNotAvailableError,
     BrokerShuttingDownError,
-    NotCoordinatorError,
     RequestTimedOutError,
     SparklogError,
     UnknownTopicOrPartitionError,
-    UnsupportedApiError,
 )
 from sparklog.protocol.base import Message
-from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataRequest, MetadataResponse
 from sparklog.security.client_ids import check_client_id
@@ -45,7 +43,6 @@ from sparklog.types import TopicPartition
 METADATA_MAX_AGE_S = 300.0
 METADATA_RETRY_S = 1.0
 TOPICS_CACHED_MAX = 10_000
-COORDINATORS_CACHED_MAX = 1_000
 IDLE_CONNECTIONS_MAX = 8
 """Per broker and purpose."""
 IDLE_S_MAX = 60.0
@@ -74,7 +71,7 @@ class Cluster:
         self._topics: OrderedDict[str, tuple[TopicInfo, float]] = OrderedDict()
         self._brokers: dict[int, Endpoint] = {}
         self._leaders = KnownLeaders()
-        self._coordinators: OrderedDict[CoordinatorKey, Endpoint | None] = OrderedDict()
+        self._coordinators = Coordinators()
         self._failed_at: dict[Endpoint, float] = {}
         self._no_local_until: dict[Endpoint, float] = {}
         self._no_remote_until: dict[Endpoint, float] = {}
@@ -221,21 +218,61 @@ class Cluster:
 
     def leader(self, tp: TopicPartition, *, timeout_ms: int = 30_000) -> Endpoint:
         """Where the partition is written and read. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError."""
+        known = self.known_leader(tp)
+        if known is not None:
+            return known
+        found = self.leaders([tp], timeout_ms=timeout_ms)[tp]
+        if isinstance(found, SparklogError):
+            raise found
+        return found.endpoint
+
+    def leaders(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: int = 30_000
+    ) -> dict[TopicPartition, Leader | SparklogError]:
+        """Who leads each partition, or why nobody is found (UnknownTopicOrPartitionError, BrokerNotAvailableError and
+        others). The cluster is asked for a topic twice at most."""
         deadline = Deadline(timeout_ms)
-        for refresh in (False, True):
-            info = self.topic(tp.topic, refresh=refresh, timeout_ms=deadline.left_ms())
-            if not 0 <= tp.partition < info.partitions:
-                if not refresh:
-                    continue  # it may have been added since
-                raise UnknownTopicOrPartitionError(
-                    f"topic {tp.topic!r} has partitions 0 to {info.partitions - 1}, there is no {tp.partition}"
-                )
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for tp in partitions:
+            by_topic.setdefault(tp.topic, []).append(tp)
+        found: dict[TopicPartition, Leader | SparklogError] = {}
+        for topic, tps in by_topic.items():
+            try:
+                found |= self._leaders_in(topic, tps, deadline)
+            except SparklogError as e:
+                found |= dict.fromkeys(tps, e)
+        return found
+
+    def _leaders_in(
+        self, topic: str, tps: Sequence[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, Leader | SparklogError]:
+        led: dict[TopicPartition, Leader | SparklogError] = {}
+        missing = tps
+        for refresh in (False, True):  # there may be more partitions since, and other leaders
+            info = self.topic(topic, refresh=refresh, timeout_ms=deadline.left_ms())
             with self._lock:
-                leader = self._leader(info, tp.partition)
-            if leader is not None:
-                return leader.endpoint
-        self.invalidate(tp.topic)
-        raise BrokerNotAvailableError(f"{tp} has no leader at the moment")
+                here = {tp: self._leader(info, tp.partition) for tp in tps if 0 <= tp.partition < info.partitions}
+            led = {tp: leader for tp, leader in here.items() if leader is not None}
+            missing = [tp for tp in tps if tp not in led]
+            if not missing:
+                return led
+        for tp in missing:
+            if tp in here:
+                self.invalidate(topic)
+                led[tp] = BrokerNotAvailableError(f"{tp} has no leader at the moment")
+            else:
+                led[tp] = UnknownTopicOrPartitionError(
+                    f"topic {topic!r} has partitions 0 to {info.partitions - 1}, there is no {tp.partition}"
+                )
+        return led
+
+    def look_again(self, topics: Iterable[str], endpoint: Endpoint | None) -> None:
+        """A leader of partitions of these topics was not where it was looked for: the next use asks the cluster, and
+        `endpoint` last."""
+        for topic in topics:
+            self.expire(topic)
+        if endpoint is not None:
+            self.doubt(endpoint)
 
     def known_leader(self, tp: TopicPartition) -> Endpoint | None:
         """`leader`, if there is one and nobody has to be asked for it."""
@@ -302,40 +339,11 @@ class Cluster:
 
     # -- coordinators
 
-    def coordinator(self, key: CoordinatorKey, *, timeout_ms: int = 30_000) -> Endpoint | None:
-        """Which broker coordinates the group or the transactional id; None: any that is asked. Raises
-        CoordinatorNotAvailableError, BrokerNotAvailableError."""
-        with self._lock:
-            if key in self._coordinators:
-                return self._coordinators[key]
-        try:
-            request = FindCoordinatorRequest(*key)
-            found = self.request(Api.FIND_COORDINATOR, request, FindCoordinatorResponse, timeout_ms=timeout_ms)
-            endpoint = Endpoint(found.host, found.port) if found.host else None
-        except UnsupportedApiError:  # a broker of an earlier release, which is alone
-            endpoint = None
-        with self._lock:
-            self._coordinators[key] = endpoint
-            while len(self._coordinators) > COORDINATORS_CACHED_MAX:
-                self._coordinators.popitem(last=False)
-        return endpoint
-
     def coordinator_request(
         self, key: CoordinatorKey, api: Api, message: Message, response: type[M], *, timeout_ms: int = 30_000
     ) -> M:
-        """`request` to the coordinator. After an error that may come of another one having taken over, the next call
-        looks for it again."""
-        deadline = Deadline(timeout_ms)
-        endpoint: Endpoint | None = None
-        try:
-            endpoint = self.coordinator(key, timeout_ms=timeout_ms)
-            return self.request(api, message, response, endpoint=endpoint, timeout_ms=deadline.left_ms())
-        except (NotCoordinatorError, BrokerNotAvailableError, RequestTimedOutError) as e:
-            with self._lock:
-                self._coordinators.pop(key, None)
-            if endpoint is not None and not isinstance(e, NotCoordinatorError):
-                self.doubt(endpoint)
-            raise
+        """`request` to the coordinator; see `Coordinators.request`."""
+        return self._coordinators.request(self, key, api, message, response, timeout_ms=timeout_ms)
 
     def doubt(self, endpoint: Endpoint) -> None:
         """A broker cannot do what it should: others are asked first who leads and who coordinates, for it may be cut
@@ -355,7 +363,7 @@ class Cluster:
     ) -> Connection:
         """A new connection that belongs to the caller, to `endpoint` or to the first bootstrap server that answers.
         `for_data`: see `connect_for_data`."""
-        candidates = [endpoint] if endpoint else self._candidates()
+        candidates = [endpoint] if endpoint else self.candidates()
         deadline = Deadline(timeout_ms)
         failures: list[SparklogError] = []
         for number, candidate in enumerate(candidates):
@@ -373,7 +381,7 @@ class Cluster:
             raise failures[0]
         raise BrokerNotAvailableError("; ".join(str(f) for f in failures))
 
-    def _candidates(self) -> list[Endpoint]:
+    def candidates(self) -> list[Endpoint]:
         """Who can be asked for what any broker knows: the bootstrap servers and the cluster's brokers; those that have
         not answered lately come last."""
         with self._lock:
@@ -407,8 +415,8 @@ class Cluster:
         """One request on a pooled connection. An idle connection that turns out to be dead is replaced once, except for
         requests that must not take effect twice. What any broker knows is asked of others when one does not answer. All
         of it takes `timeout_ms` at most."""
-        if endpoint is None and api in ANY_BROKER_KNOWS and len(candidates := self._candidates()) > 1:
-            return self._ask_any(candidates, api, message, response, timeout_ms=timeout_ms)
+        if endpoint is None and api in ANY_BROKER_KNOWS and len(candidates := self.candidates()) > 1:
+            return self.ask_any(candidates, api, message, response, timeout_ms=timeout_ms)[0]
         repeatable = api not in (Api.PRODUCE, Api.CREATE_TOPIC, Api.DELETE_TOPIC)
         deadline = Deadline(timeout_ms)
         for attempt in (1, 2):
@@ -421,20 +429,33 @@ class Cluster:
                     raise
         raise AssertionError("unreachable")
 
-    def _ask_any(
-        self, candidates: Sequence[Endpoint], api: Api, message: Message, response: type[M], *, timeout_ms: int
-    ) -> M:
-        """One after the other, the last with all the time that is left."""
+    def ask_any(
+        self,
+        candidates: Sequence[Endpoint],
+        api: Api,
+        message: Message,
+        response: type[M],
+        *,
+        timeout_ms: int,
+        refused: Callable[[Endpoint, SparklogError], None] = lambda endpoint, error: None,
+    ) -> tuple[M, Endpoint]:
+        """The answer of the first that answers, and who it is; the last one has all the time that is left. `refused`
+        hears of the error that one of them answers with."""
         deadline = Deadline(timeout_ms)
         failures: list[SparklogError] = []
         for number, candidate in enumerate(candidates):
             others = len(candidates) - number - 1
             share_ms = min(max(1, deadline.left_ms() // (others + 1)), HUNG_MS) if others else deadline.left_ms()
             try:
-                return self.request(api, message, response, endpoint=candidate, timeout_ms=share_ms)
+                return self.request(api, message, response, endpoint=candidate, timeout_ms=share_ms), candidate
             except (BrokerNotAvailableError, RequestTimedOutError, BrokerShuttingDownError) as e:
                 self.doubt(candidate)
                 failures.append(e)
+            except SparklogError as e:
+                refused(candidate, e)
+                raise
+        if len(failures) == 1:
+            raise failures[0]
         is_late = all(isinstance(f, RequestTimedOutError) for f in failures)
         raise (RequestTimedOutError if is_late else BrokerNotAvailableError)("; ".join(map(str, failures)))
 
@@ -548,7 +569,7 @@ def _drop_after_fork() -> None:
         c._topics = OrderedDict()
         c._brokers = {}
         c._leaders = KnownLeaders()
-        c._coordinators = OrderedDict()
+        c._coordinators = Coordinators()
     _clusters.clear()
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import CoordinatorKey
-from sparklog.errors import SparklogError
+from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError, SparklogError
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
 
 M = TypeVar("M", bound=Message)
+
+UNCLEAR = (RequestTimedOutError, BrokerNotAvailableError)
+"""Errors after which the request may have taken effect; all others say that it has not."""
 
 
 class RetryPolicy(NamedTuple):
@@ -25,6 +28,67 @@ class RetryPolicy(NamedTuple):
     request_timeout_ms: int = 30_000
     backoff_ms: int = 50
     backoff_max_ms: int = 1_000
+
+    @classmethod
+    def within(cls, timeout_ms: int) -> RetryPolicy:
+        """One attempt may take all the time there is."""
+        return cls(timeout_ms, timeout_ms)
+
+
+class Attempts(Protocol):
+    """The attempts of one call."""
+
+    @property
+    def attempt_ms(self) -> int:
+        """What the next request may take, at least 1."""
+        ...
+
+    def pause(self, error: SparklogError) -> None:
+        """Waits before the next attempt. Raises `error` if another one cannot help, or the time is over."""
+        ...
+
+
+class Retries:
+    """Attempts as a policy says, from now on."""
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._policy = policy
+        self._sleep = sleep
+        self._clock = clock
+        self._until = clock() + policy.timeout_ms / 1000
+        self._backoff_s = policy.backoff_ms / 1000
+
+    @property
+    def attempt_ms(self) -> int:
+        return min(self._policy.request_timeout_ms, max(1, int((self._until - self._clock()) * 1000)))
+
+    def pause(self, error: SparklogError) -> None:
+        pause_s = self._backoff_s * random.uniform(0.8, 1.2)
+        if not error.retriable or self._clock() + pause_s >= self._until:
+            raise error
+        self._sleep(pause_s)
+        self._backoff_s = min(self._backoff_s * 2, self._policy.backoff_max_ms / 1000)
+
+
+class OneAttempt:
+    """For a caller that tries again itself."""
+
+    def __init__(self, timeout_ms: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until = clock() + timeout_ms / 1000
+
+    @property
+    def attempt_ms(self) -> int:
+        return max(1, int((self._until - self._clock()) * 1000))
+
+    def pause(self, error: SparklogError) -> None:
+        raise error
 
 
 def request_until(
@@ -37,34 +101,31 @@ def request_until(
     coordinator: CoordinatorKey | None = None,
     endpoint: Endpoint | None = None,
     leader_of: TopicPartition | None = None,
+    once: bool = False,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> M:
     """Sends a request that may take effect twice, again after every retriable error until `policy.timeout_ms` is over.
     `coordinator`: to the coordinator of this group or transactional id; `endpoint`: to this broker;
-    `leader_of`: to whoever leads the partition at that moment.
+    `leader_of`: to whoever leads the partition at that moment. `once`: it must not take effect twice, so that an error
+    which leaves that open is the last one.
 
     Raises the last error; that of a request which may have taken effect is RequestTimedOutError or
     BrokerNotAvailableError.
     """
-    deadline = clock() + policy.timeout_ms / 1000
-    backoff_s = policy.backoff_ms / 1000
+    attempts = Retries(policy, sleep=sleep, clock=clock)
     while True:
-        left_ms = max(1, int((deadline - clock()) * 1000))
-        attempt_ms = min(policy.request_timeout_ms, left_ms)
+        asked = leader_of is None
         try:
             if coordinator is not None:
-                return cluster.coordinator_request(coordinator, api, message, response, timeout_ms=attempt_ms)
+                return cluster.coordinator_request(coordinator, api, message, response, timeout_ms=attempts.attempt_ms)
             if leader_of is not None:
-                endpoint = cluster.leader(leader_of, timeout_ms=attempt_ms)
-            return cluster.request(api, message, response, endpoint=endpoint, timeout_ms=attempt_ms)
+                endpoint = cluster.leader(leader_of, timeout_ms=attempts.attempt_ms)
+                asked = True
+            return cluster.request(api, message, response, endpoint=endpoint, timeout_ms=attempts.attempt_ms)
         except SparklogError as e:
-            pause = backoff_s * random.uniform(0.8, 1.2)
-            if not e.retriable or clock() + pause >= deadline:
+            if leader_of is not None and e.retriable:
+                cluster.look_again([leader_of.topic], endpoint)
+            if once and asked and isinstance(e, UNCLEAR):
                 raise
-        if leader_of is not None:
-            cluster.expire(leader_of.topic)
-            if endpoint is not None:
-                cluster.doubt(endpoint)
-        sleep(pause)
-        backoff_s = min(backoff_s * 2, policy.backoff_max_ms / 1000)
+            attempts.pause(e)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import check_named
 from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.deadline import Deadline
-from sparklog.errors import InvalidRequestError, error_from_code
+from sparklog.client.net.leader_questions import LedGroup, refuse, until_led
+from sparklog.client.net.retry import Attempts, Retries, RetryPolicy
+from sparklog.errors import InvalidRequestError, SparklogError, error_from_code
 from sparklog.protocol.messages import Api, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
 from sparklog.types import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -57,45 +58,70 @@ def list_offsets(
     all_at_once: bool = False,
     timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Looks up offsets, asking each partition's leader; with READ_COMMITTED the latest is the last stable offset.
-    `all_at_once`: earliest and latest only; of each transaction all is below the latest offsets, or nothing.
+    """Looks up offsets, asking each partition's leader, again while leaders change; with READ_COMMITTED the latest is
+    the last stable offset. `all_at_once`: earliest and latest only; of each transaction all is below the latest
+    offsets, or nothing.
 
-    All of it takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError and others."""
-    found = find_offsets(cluster, asked, isolation=isolation, all_at_once=all_at_once, timeout_ms=timeout_ms)
+    All of it takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError (at once, if no
+    broker can be reached) and others."""
+    attempts = Retries(RetryPolicy.within(timeout_ms))
+    for topic in {tp.topic for tp in (TopicPartition(*tp) for tp in asked)}:
+        cluster.topic(topic, timeout_ms=attempts.attempt_ms)
+    found = find_offsets(cluster, asked, attempts, isolation=isolation, all_at_once=all_at_once)
     return {tp: OffsetAndTimestamp(o.offset, o.timestamp_ms) for tp, o in found.items()}
 
 
 def find_offsets(
     cluster: Cluster,
     asked: Mapping[TopicPartition, str | int],
+    attempts: Attempts,
     *,
     isolation: int = READ_UNCOMMITTED,
     all_at_once: bool = False,
-    timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, FoundOffset]:
-    """`list_offsets`, with leader epochs."""
-    deadline = Deadline(timeout_ms)
-    by_leader: dict[Endpoint, list[ListOffsetsPartition]] = {}
-    for tp, spec in asked.items():
-        leader = cluster.leader(TopicPartition(*tp), timeout_ms=deadline.left_ms())
-        known = cluster.last_leader(TopicPartition(*tp))
-        epoch = known.epoch if known is not None and known.endpoint == leader else -1
-        by_leader.setdefault(leader, []).append(ListOffsetsPartition(*tp, timestamp_of(spec), epoch))
-    together = all_at_once and isolation == READ_COMMITTED and len(by_leader) > 1
-    if together:  # one broker asks the others
-        by_leader = {next(iter(by_leader)): [p for partitions in by_leader.values() for p in partitions]}
-    found: dict[TopicPartition, FoundOffset] = {}
-    for leader, partitions in by_leader.items():
-        request = ListOffsetsRequest(partitions, isolation, all_at_once=together)
+    """`list_offsets`, with leader epochs, as long as `attempts` go on."""
+    questions = {TopicPartition(*tp): [timestamp_of(spec)] for tp, spec in asked.items()}
+    found = look_up_offsets(cluster, questions, attempts, isolation=isolation, all_at_once=all_at_once)
+    return {tp: offset for tp, offsets in found.items() for offset in offsets}
+
+
+def look_up_offsets(
+    cluster: Cluster,
+    questions: Mapping[TopicPartition, Sequence[int]],
+    attempts: Attempts,
+    *,
+    isolation: int = READ_UNCOMMITTED,
+    all_at_once: bool = False,
+    refused: Callable[[TopicPartition, SparklogError], list[FoundOffset]] = refuse,
+) -> dict[TopicPartition, list[FoundOffset]]:
+    """For each partition an offset per question (a time in ms, or one of NAMED's numbers), in order. `refused`: see
+    `until_led`."""
+
+    def ask(group: LedGroup) -> dict[TopicPartition, list[FoundOffset] | SparklogError]:
+        wanted = [
+            ListOffsetsPartition(*tp, timestamp_ms, -1 if group.for_others else _epoch(cluster, tp, group.leader))
+            for tp in group.partitions
+            for timestamp_ms in questions[tp]
+        ]
+        request = ListOffsetsRequest(wanted, isolation, all_at_once=group.for_others)
         response = cluster.request(
-            Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=leader, timeout_ms=deadline.left_ms()
+            Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=group.leader, timeout_ms=group.timeout_ms
         )
-        check_named(leader, partitions, response.results)
-        for result in response.results:
-            if result.error_code:
-                cluster.invalidate(result.topic)
-                raise error_from_code(result.error_code, result.message)
-            found[TopicPartition(result.topic, result.partition)] = FoundOffset(
-                result.offset, result.timestamp_ms, result.leader_epoch
-            )
-    return found
+        check_named(group.leader, wanted, response.results)
+        found: dict[TopicPartition, list[FoundOffset] | SparklogError] = {tp: [] for tp in group.partitions}
+        for r in response.results:
+            so_far = found[tp := TopicPartition(r.topic, r.partition)]
+            if r.error_code:
+                found[tp] = error_from_code(r.error_code, r.message or str(tp))
+            elif not isinstance(so_far, SparklogError):
+                so_far.append(FoundOffset(r.offset, r.timestamp_ms, r.leader_epoch))
+        return found
+
+    together = all_at_once and isolation == READ_COMMITTED
+    return until_led(cluster, questions, ask, attempts, refused=refused, together=together)
+
+
+def _epoch(cluster: Cluster, tp: TopicPartition, leader: Endpoint) -> int:
+    """In which the broker leads the partition, as far as it is known."""
+    known = cluster.last_leader(tp)
+    return known.epoch if known is not None and known.endpoint == leader else -1

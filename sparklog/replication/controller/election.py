@@ -30,12 +30,17 @@ class ElectionRules(NamedTuple):
 
 
 def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
-    """`after` with the epochs of what comes after `before`; `before` itself if nothing has changed."""
+    """`after` with the epochs of what comes after `before`; `before` itself if nothing has changed.
+
+    A replica that leaves the assignment ends the leader epoch, too. It may be added again, empty, before its leader has
+    heard of either: what it has fetched, and what of its fetches is still on the way, is of the replica before.
+    """
     if after == before:
         return before
+    ends_epoch = after.leader != before.leader or not set(before.replicas) <= set(after.replicas)
     return replace(
         after,
-        leader_epoch=before.leader_epoch + (after.leader != before.leader),
+        leader_epoch=before.leader_epoch + ends_epoch,
         partition_epoch=before.partition_epoch + 1,
     )
 

@@ -312,8 +312,11 @@ class Leader:
                 self._expand(replica, now_ms, effects)
 
     def _on_answer(self, answer: AlterAnswered, now_ms: int, effects: list[LeaderEffect]) -> None:
-        if answer.partition is not None:
-            self._commit(answer.partition, now_ms, effects)
+        after = answer.partition
+        if after is not None:
+            is_next_epoch = after.leader == self._me and after.leader_epoch > self._committed.leader_epoch
+            if not is_next_epoch:  # that begins with the image; until then the proposal goes on counting
+                self._commit(after, now_ms, effects)
         elif self._pending is not None and answer.partition_epoch == self._pending.proposal.partition_epoch:
             given_up = answer.outcome in (AlterOutcome.INELIGIBLE, AlterOutcome.NOT_ATTEMPTED)
             if given_up or (answer.outcome is AlterOutcome.UNKNOWN and not self._guards.pending_until_known):
@@ -348,9 +351,10 @@ class Leader:
         if partition.leader_epoch > before.leader_epoch:
             self.epoch_start_offset = self._log.log_end_offset
             effects.append(BeginEpoch(partition.leader_epoch, self.epoch_start_offset))
-            for progress in self._followers.values():
+            others_led = partition.leader_epoch > before.leader_epoch + 1  # and may have cut their logs
+            for replica, progress in self._followers.items():
                 progress.caught_up_ms = now_ms
-                if partition.leader_epoch > before.leader_epoch + 1:  # somebody else may have led and cut their logs
+                if others_led or replica in partition.adding:  # removed and added again: it may have begun anew
                     progress.log_end_offset = UNKNOWN_END
         self._know_followers(now_ms)
         self._advance(now_ms, effects)

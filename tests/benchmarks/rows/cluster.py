@@ -20,6 +20,7 @@ from ..context import Context, environment, measured
 from ..latency import VALUE_BYTES
 from ..processes import MeasurementError, total_usage
 from ..results import Measurement
+from ..session_end import watched_session
 from .produce import BATCH_BYTES, PARTITIONS
 from .row import KAFKA, Row, at_least, at_most
 
@@ -183,19 +184,24 @@ def failover(context: Context) -> Measurement:
     with _topic(cluster, count) as topic:
         victim = cluster.brokers[1]
         asked = ",".join(b.bootstrap_servers for b in cluster.brokers if b is not victim)
-        victim.kill()
-        killed = time.monotonic()
-        with sparklog.Admin(asked, request_timeout_ms=CREATE_TIMEOUT_MS) as admin:
+        with (
+            watched_session(cluster.zookeeper_connect, victim.broker_id) as session,
+            sparklog.Admin(asked, request_timeout_ms=CREATE_TIMEOUT_MS) as admin,
+        ):
 
             def all_led() -> bool:
                 details = admin.describe_topic(topic).partition_details
                 return all(p.leader not in (-1, victim.broker_id) for p in details)
 
+            victim.kill()
+            killed = time.monotonic()
+            ended = session.wait(WAIT_S)
             _until(all_led)
-        seconds = time.monotonic() - killed
+            led = time.monotonic()
         victim.start()
     return Measurement(
-        value=max(0.0, seconds - SESSION_TIMEOUT_MS / 1_000), extra={"partitions": count, "since_kill_s": seconds}
+        value=led - ended,
+        extra={"partitions": count, "since_kill_s": led - killed, "session_end_s": ended - killed},
     )
 
 

@@ -29,6 +29,10 @@ class ClusterLife(NamedTuple):
     """See `Scene.cleaned`."""
     outages: int
     """See `ClusterWorld.outages`."""
+    isr_changes: int
+    """See `StoredIsr.changes`."""
+    courses: int
+    """How many have come to their point; see `courses.py`."""
 
 
 def kind_of(seed: int) -> str:
@@ -66,6 +70,8 @@ def _lived(seed: int, plan: Plan) -> ClusterLife:
             world.trouble.touched,
             world.cleaned,
             world.outages,
+            world.isr_changes,
+            world.trouble.courses.completed,
         )
 
 

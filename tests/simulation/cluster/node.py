@@ -64,6 +64,8 @@ class Node:
         """Why it cannot go on; what its main module would end for."""
         self._starting: asyncio.Task[None] | None = None
         self.on_leads: OnLeads = lambda node, tp: None
+        self.on_end: Callable[[Node], None] = lambda node: None
+        """Called when its process is about to end."""
 
     # --- what it is
 
@@ -159,6 +161,7 @@ class Node:
             self.machine.power_cut(self._gone())
 
     def _gone(self) -> SimLoop:
+        self.on_end(self)
         loop, self.loop, self.broker = self.loop, None, None
         assert loop is not None
         self.failed, self.has_joined = "", False

@@ -209,6 +209,14 @@ CLUSTER_PLANS: dict[str, Plan] = {
         {"kill client": 2, "kill broker": 2, "move leaders": 2, "pause broker": 1, "isolate broker": 1},
         think_s=0.05,
     ),
+    "cluster-joins": _plan(
+        SAFE,
+        {"producer": 2, "transactional": 1, "reader": 1},
+        {"late join": 3, "unheard answer": 3, "move leaders": 1, "kill client": 1, "reset connections": 1},
+        seconds=8.0,
+        brokers=(4, 4, 5),
+        think_s=0.1,
+    ),
     "cluster-outages": _plan(
         SAFE,
         {"producer": 2, "transactional": 1, "reader": 1, "member": 1},

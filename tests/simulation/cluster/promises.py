@@ -14,8 +14,10 @@ from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.cluster_image import ClusterImage
 from sparklog.replication.replica.leader import Leader
 from sparklog.testing.sim_files import PowerCut
+from sparklog.testing.sim_zookeeper import SimZooKeeper
 from sparklog.types import TopicPartition
 from tests.simulation.cluster.node import Node
+from tests.simulation.cluster.stored_isr import StoredIsr
 
 PIECE_BYTES = 1 << 20
 
@@ -32,7 +34,7 @@ class Copied(NamedTuple):
 class Promises:
     """See the module. Methods raise AssertionError for what is broken."""
 
-    def __init__(self, compacted: Iterable[str] = ()) -> None:
+    def __init__(self, zookeeper: SimZooKeeper, compacted: Iterable[str] = ()) -> None:
         self._compacted = frozenset(compacted)
         """Topics whose logs may lack batches."""
         self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
@@ -40,6 +42,7 @@ class Promises:
         self._looked: dict[tuple[int, int, TopicPartition], int] = {}
         """How far a life of a broker was looked at."""
         self._shown: dict[TopicPartition, tuple[int, int]] = {}
+        self.stored = StoredIsr(zookeeper, self._committed, batches_of)
         self.epochs = 0
         """How many times somebody has begun to lead."""
 
@@ -55,7 +58,9 @@ class Promises:
             raise AssertionError(f"{tp}: (broker, life) {known} and {me} lead in epoch {epoch}")
 
     def look(self, nodes: Iterable[Node]) -> None:
-        """Below the high watermarks all logs agree, for ever; the end that consumers are told of never goes back."""
+        """Below the high watermarks all logs agree, for ever; the end that consumers are told of never goes back; who
+        is in a stored ISR has what was shown."""
+        self.stored.check()
         for node in nodes:
             if (image := node.controller_image()) is not None:
                 _look_at_image(image)

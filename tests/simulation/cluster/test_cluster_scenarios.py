@@ -20,11 +20,11 @@ from sparklog.protocol.messages import (
     ProduceResponse,
 )
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
-from sparklog.replication.controller.model import AlterConfig, Reassign
+from sparklog.replication.controller.model import AlterConfig, Elect, ElectionKind, Reassign
 from sparklog.testing.sim_loop import Simulation
-from tests.simulation.cluster.play import PATIENCE_S, SESSION_S, STARTED_MS, TP, Play
+from tests.simulation.cluster.play import PATIENCE_S, PLAN, SESSION_S, STARTED_MS, TP, Play
 from tests.simulation.cluster.promises import batches_of
-from tests.simulation.plans import INPUT
+from tests.simulation.plans import INPUT, OUTPUT
 from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_producer import encode_values
 
@@ -200,6 +200,68 @@ def test_when_all_sessions_have_ended_there_is_a_controller_again(play: Play) ->
         node.cut_zookeeper(50)
         node.heal_zookeeper()
     play.until(lambda: (image := play.world.controller_image()) is not None and len(image.eligible()) == 3)
+    play.acknowledged()
+    play.come_to_rest()
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "session ended"])
+def test_the_last_one_in_sync_goes_and_leads_again_when_it_comes_back(how: str) -> None:
+    """fluss 2162: nobody else could lead, and when it was back it did not either, so nobody could let others in."""
+    one = {"min.insync.replicas": 1}
+    with Simulation(1) as simulation:
+        play = Play(simulation, PLAN._replace(topics={INPUT: one, OUTPUT: one}))
+        last = play[1]
+        for other in (2, 3):
+            play[other].kill()
+        play.until(lambda: play.state.isr == (1,))
+        base = play.acknowledged()
+        if how == "session ended":
+            assert last.zk is not None
+            play.world.zookeeper.end_session(last.zk.session_id)
+            last.cut_zookeeper(0)
+        elif how == "stopped":
+            last.stop(10.0)
+        else:
+            last.kill()
+        for other in (2, 3):
+            play[other].start()
+        play.until(lambda: play.world.controller() in (play[2], play[3]) and play.state.leader == -1)
+        play.pass_time(3 * SESSION_S)
+        assert (play.state.leader, play.state.isr, play.state.elr) == (-1, (), (1,))
+        last.heal_zookeeper() if how == "session ended" else last.start()
+        play.until(lambda: set(play.state.isr) == {1, 2, 3} and play.state.leader == 1)
+        assert play.acknowledged() == base + 3
+        play.come_to_rest()
+
+
+def test_a_proposal_that_an_election_has_overtaken_does_not_stand_in_the_way_of_later_ones(play: Play) -> None:
+    """fluss 2146: what was not answered any more was never given up, so that the ISR did not grow again."""
+    controller = play.world.controller()
+    assert controller is not None
+    leader, joining = (node for node in play.world.nodes if node is not controller)
+    play.order(leader.id, controller.id, joining.id)
+    joining.kill()
+    play.until(lambda: joining.id not in play.state.isr)
+    play.acknowledged()
+    links = [(leader.host, controller.host), (controller.host, leader.host)]
+
+    def is_proposed() -> bool:
+        partition = leader.broker.partitions.find(TP)  # type: ignore[union-attr]
+        pending = partition.replicas.state._pending  # type: ignore[union-attr]
+        return pending is not None and joining.id in pending.members
+
+    joining.start()
+    play.until_turn(is_proposed)
+    for link in links:
+        play.world.net.cut(*link)
+    others = controller.id, leader.id, joining.id
+    play.tell_controller(lambda token: Reassign(token, {TP: others}))
+    play.tell_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (TP,)))
+    play.until(lambda: play.state.leader == controller.id)
+    play.world.net.heal()
+    play.until(lambda: set(play.state.isr) == {1, 2, 3})
+    play.order(leader.id, controller.id, joining.id)
+    play.until(lambda: set(play.state.isr) == {1, 2, 3})
     play.acknowledged()
     play.come_to_rest()
 

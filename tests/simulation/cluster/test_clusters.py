@@ -24,6 +24,8 @@ FOUND_IN = {
     f"{REPLICA}:divergence_check": ("cluster-links", 0),
     f"{REPLICA}:epoch_truncation": ("cluster-transactions", 1),
     f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 0),
+    f"{REPLICA}:pending_until_known": ("cluster-joins", 0),
+    f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 0),
     f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 5),
     f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 62),
     f"{CONTROLLER}:epoch_bump": ("cluster-kills", 0),
@@ -35,9 +37,7 @@ FOUND_BY_RULES = {
     f"{REPLICA}:broker_epoch_check": "test_replication_scenarios",
     f"{REPLICA}:divergence_changes_nothing": "test_replication",
     f"{REPLICA}:stale_answer_drop": "test_replication",
-    f"{REPLICA}:pending_until_known": "test_replication",
     f"{CONTROLLER}:proposal_epoch_check": "test_replication",
-    f"{CONTROLLER}:member_epoch_check": "test_replication_scenarios",
 }
 """Those that these lives seldom or never miss, and the test of the rules' world that does: fetch sessions and streams
 keep an order that its network does not."""
@@ -49,10 +49,13 @@ def test_no_promise_is_broken(kind: str) -> None:
     assert sum(life.verdict.acknowledged for life in lives) > 10 * SEEDS
     assert sum(life.faults for life in lives) > 5 * SEEDS
     assert sum(life.elections for life in lives) > 9 * SEEDS  # six when the topics are made
+    assert sum(life.isr_changes for life in lives) > 4 * SEEDS
     if CLUSTER_PLANS[kind].replicas_differ:
         assert sum(life.cleaned for life in lives) > SEEDS
     if CLUSTER_PLANS[kind].disks:
         assert sum(life.disk_faults for life in lives) > SEEDS // 2
+    if {"late join", "unheard answer"} & {*CLUSTER_PLANS[kind].faults}:
+        assert sum(life.courses for life in lives) > SEEDS // 2
     if {"outage", "blackout"} & {*CLUSTER_PLANS[kind].faults}:
         assert all(life.outages > 1 for life in lives)
 
@@ -78,6 +81,12 @@ def test_a_partition_whose_disk_fails_acknowledges_nothing_that_others_lack(seed
 def test_who_says_that_he_is_a_broker_of_a_later_life_does_not_keep_it_out() -> None:
     """Found here: its own fetches were refused as long as the leader stayed the same."""
     live_cluster(7009, "cluster-intruders")
+
+
+@pytest.mark.parametrize("seed", [3008])
+def test_a_replica_that_is_removed_and_added_again_at_once_joins(seed: int) -> None:
+    """Found here: its fetch waited for ever at a leader that had forgotten it."""
+    live_cluster(seed, "cluster-reassigned")
 
 
 def test_a_seed_gives_one_life() -> None:
@@ -106,6 +115,21 @@ def _miss(safeguard: str, seeds: range) -> None:
 def test_without_a_safeguard_a_promise_is_broken(safeguard: str) -> None:
     first = FOUND_IN[safeguard][1]
     _miss(safeguard, range(first, first + SEARCHED))
+
+
+@pytest.mark.parametrize(
+    ("safeguard", "kind", "seed"),
+    [
+        (f"{REPLICA}:maximal_isr", "cluster-links", 17),
+        (f"{REPLICA}:epoch_truncation", "cluster-transactions", 2),
+        (f"{CONTROLLER}:unclean_restart_forgets", "cluster-replaced", 3),
+    ],
+)
+def test_a_member_of_a_stored_isr_that_lacks_what_was_shown_is_found_before_anything_is_lost(
+    safeguard: str, kind: str, seed: int
+) -> None:
+    with without(safeguard), pytest.raises(AssertionError, match=r"broker-[0-9] is in the ISR .* and lacks "):
+        live_cluster(seed, kind)
 
 
 @pytest.mark.torture

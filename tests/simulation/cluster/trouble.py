@@ -14,6 +14,7 @@ from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
 from sparklog.testing.sim_loop import SimLoop
 from sparklog.testing.sim_machine import SimMachine
 from sparklog.types import TopicPartition
+from tests.simulation.cluster.courses import Courses
 from tests.simulation.cluster.node import Node
 from tests.simulation.cluster.plans import SESSION_MS
 from tests.simulation.shared_trouble import Disks, SharedTrouble, wake
@@ -39,6 +40,7 @@ class ClusterTrouble(SharedTrouble):
         """Brokers that crashed, and the life in which they did: until they are in sync again they may lack records."""
         self._blackout_with: Node | None = None
         """When the power of this one's machine goes, at the step that was chosen, that of all goes."""
+        self.courses = Courses(self)
         for node in world.nodes:
             self.equip(node.machine, self.disks[node.id])
 
@@ -219,6 +221,25 @@ class ClusterTrouble(SharedTrouble):
             self.world.replace_machine(node)
             self.equip(node.machine, self.disks[node.id])
             self._again(node)
+
+    def lose_disk(self, node: Node) -> bool:
+        """Its machine loses its power, or is another one from then on. False: others could not do without it now."""
+        if not self.may_crash(node) or not all(self._in_sync(n) for n in self.world.nodes if n is not node):
+            return False
+        self.suspects[node.id] = node.life
+        if self.rng.random() < 0.5:
+            node.power_cut()
+        else:
+            node.kill()
+            self.world.replace_machine(node)
+            self.equip(node.machine, self.disks[node.id])
+        return True
+
+    def late_join(self) -> None:
+        self.courses.play(self.courses.late_join())
+
+    def unheard_answer(self) -> None:
+        self.courses.play(self.courses.unheard_answer())
 
     def move_leaders(self) -> None:
         """An operator prefers another order of the replicas, and elects by it."""

@@ -44,7 +44,7 @@ class ClusterWorld(Scene):
         """`brokers` 0: as many as the seed says."""
         super().__init__(seed, plan, simulation)
         self.store = store
-        self.notes.deletes_everywhere = self._are_all_in_sync
+        self.notes.deletes_everywhere = self.are_all_in_sync
         rng = simulation.rng
         self._zookeeper_loop = simulation.loop("zookeeper")
         self.zookeeper = SimZooKeeper(rng.getrandbits(32), session_timeout_ms=SESSION_MS, loop=self._zookeeper_loop)
@@ -56,8 +56,9 @@ class ClusterWorld(Scene):
             self._settings["remote.log.storage.url"] = store.url
         count = brokers or rng.choice(plan.brokers or BROKERS)
         compacted = {n for n, c in plan.topics.items() if c.get("cleanup.policy") == "compact"}
-        self._promises = Promises(compacted | (INTERNAL_TOPICS if plan.replicas_differ else set()))
+        self._promises = Promises(self.zookeeper, compacted | (INTERNAL_TOPICS if plan.replicas_differ else set()))
         self.nodes = [self._node(i, SimMachine(simulation, f"machine-{i}")) for i in range(1, count + 1)]
+        self._promises.stored.nodes = self.nodes
         self.is_flushed = all(c.get("flush.mode") == "group" for c in plan.topics.values())
         self.outages = 0
         """How many times all brokers have ended at once."""
@@ -68,12 +69,22 @@ class ClusterWorld(Scene):
     def _node(self, broker_id: int, machine: SimMachine) -> Node:
         node = Node(broker_id, machine, self.net, self.zookeeper, self._settings)
         node.on_leads = self._promises.on_leads
+        node.on_end = lambda ending: self._promises.stored.note_marks([ending])
         return node
 
     @property
     def elections(self) -> int:
         """How many times somebody has begun to lead."""
         return self._promises.epochs
+
+    def stored_isr(self, tp: TopicPartition) -> tuple[int, ...]:
+        """As it is in ZooKeeper; (): there is none."""
+        return self._promises.stored.isrs.get(tp, ())
+
+    @property
+    def isr_changes(self) -> int:
+        """How many times a stored ISR has changed."""
+        return self._promises.stored.changes
 
     def connected(self, loop: SimLoop, host: str) -> ClusterClient:
         return ClusterClient(loop, self.net, host, [node.host for node in self.nodes])
@@ -109,7 +120,7 @@ class ClusterWorld(Scene):
     def leads_something(node: Node) -> bool:
         return node.broker is not None and any(p.replicas.leader == node.id for p in node.broker.partitions.all())
 
-    def _are_all_in_sync(self) -> bool:
+    def are_all_in_sync(self) -> bool:
         image = self.controller_image()
         return (
             self.is_quiet
@@ -236,7 +247,9 @@ class ClusterWorld(Scene):
         end = self.simulation.now_s + REST_S
         why = "?"
         while self.simulation.now_s < end:
-            self.simulation.run_for(LOOK_S)
+            self.simulation.run(self._has_news, limit_s=min(end, self.simulation.now_s + LOOK_S))
+            self._see_news()
+            self._run_due()
             why = self._unrest()
             if not why:
                 return

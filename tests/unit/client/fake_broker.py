@@ -169,6 +169,8 @@ class FakeBroker:
             ), b""
         if api is Api.FIND_COORDINATOR:
             return groups.FindCoordinatorResponse(0), b""
+        if api is Api.OFFSET_FETCH:
+            return groups.OffsetFetchResponse([]), b""
         if api is Api.INIT_PRODUCER_ID and message.transactional_id is not None:
             self.transactions[message.transactional_id] = self.transactions.get(message.transactional_id, -1) + 1
             return txn.InitProducerIdResponse(500, self.transactions[message.transactional_id]), b""
@@ -194,6 +196,12 @@ class FakeBroker:
             return txn.EndSharedTxnResponse(message.committed), b""
         if api is Api.LIST_OFFSETS:
             return m.ListOffsetsResponse([self._offset(p, message.isolation) for p in message.partitions]), b""
+        if api is Api.DELETE_RECORDS:
+            return m.DeleteRecordsResponse([self._delete(p) for p in message.partitions]), b""
+        if api is Api.DESCRIBE_PRODUCERS:
+            return txn.DescribeProducersResponse([]), b""
+        if api is Api.ABORT_TRANSACTION:
+            return txn.AbortTransactionResponse(1), b""
         if api is Api.PRODUCE:
             results = self._produce(message, payload, code)
             return (None, b"") if message.acks == 0 else (m.ProduceResponse(results), b"")
@@ -214,6 +222,13 @@ class FakeBroker:
         key = (asked.topic, asked.partition)
         offset = self.log_start.get(key, 0) if asked.timestamp_ms == -2 else self._end(key, isolation)
         return m.ListOffsetsResult(*key, 0, offset, -1)
+
+    def _delete(self, asked: m.DeleteRecordsPartition) -> m.DeleteRecordsResult:
+        key = (asked.topic, asked.partition)
+        if asked.before_offset > self.end(key):
+            return m.DeleteRecordsResult(*key, OffsetOutOfRangeError.code)
+        self.log_start[key] = self.end(key) if asked.before_offset < 0 else asked.before_offset
+        return m.DeleteRecordsResult(*key, 0, self.log_start[key])
 
     def append(self, data: bytearray, topic: str = "events", partition: int = 0) -> int:
         """Appends one batch; returns its base offset."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from sparklog.client.net.cluster import forget
 from sparklog.errors import FencedLeaderEpochError, NotLeaderError, OffsetNotAvailableError, UnknownLeaderEpochError
+from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol.messages import Api
@@ -23,6 +24,8 @@ class FakeCluster:
         self.replicas_fail = False
         self.epoch_ends: dict[int, int] = {}
         """Where epochs end, by partition, when asked for one that is over."""
+        self.coordinators: dict[int, int] = {}
+        """Whom each broker takes for the coordinator of everything."""
         self.brokers = [ClusterBroker(self, i, partitions) for i in range(brokers)]
         for broker in self.brokers[1:]:
             first = self.brokers[0]
@@ -63,7 +66,13 @@ class ClusterBroker(FakeBroker):
         if api is Api.OFFSETS_FOR_LEADER_EPOCH:
             found = [self._epoch_end(p) for p in message.partitions]
             return m.OffsetsForLeaderEpochResponse(found), b""
+        if api is Api.FIND_COORDINATOR and self.broker_id in self.cluster.coordinators:
+            named = self.cluster.coordinators[self.broker_id]
+            return groups.FindCoordinatorResponse(named, "127.0.0.1", self.cluster.brokers[named].port), b""
         answer, data = super()._answer(api, message, payload, code)
+        if api is Api.LIST_OFFSETS and not message.all_at_once:
+            for asked, result in zip(message.partitions, answer.results, strict=True):
+                result.error_code = self._wrong(asked.partition, asked.leader_epoch)
         if api is Api.PRODUCE and answer is not None:
             answer.brokers = self.cluster.endpoints()
         if api is Api.METADATA:
@@ -72,6 +81,15 @@ class ClusterBroker(FakeBroker):
                 for p in state.partitions:
                     p.leader, p.leader_epoch = self.cluster.leaders[p.partition]
         return answer, data
+
+    def _refusal(self, api: Api, message: Any) -> int:
+        asks_leader = api in (Api.DESCRIBE_PRODUCERS, Api.ABORT_TRANSACTION, Api.LOCATE_SEGMENTS)
+        wrong = self._wrong(message.partition, -1) if asks_leader else 0
+        return wrong or super()._refusal(api, message)
+
+    def _delete(self, asked: m.DeleteRecordsPartition) -> m.DeleteRecordsResult:
+        wrong = self._wrong(asked.partition, -1)
+        return m.DeleteRecordsResult(asked.topic, asked.partition, wrong) if wrong else super()._delete(asked)
 
     def _epoch_end(self, asked: m.EpochPartition) -> m.EpochEndOffset:
         key = (asked.topic, asked.partition)

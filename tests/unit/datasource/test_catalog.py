@@ -11,9 +11,11 @@ from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.planning import Extent
 
 from sparklog.client.net.cluster import forget
+from sparklog.errors import BrokerNotAvailableError
 from sparklog.protocol.messages import Api
-from sparklog.types import READ_COMMITTED, TopicPartition
+from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.fake_cluster import FakeCluster
 from tests.unit.client.support import fill
 
 TP0 = TopicPartition("events", 0)
@@ -60,3 +62,40 @@ def test_the_largest_long_is_asked_for_as_the_largest_time_there_is(fake: FakeBr
     fake.hook = hook
     Catalog(ClusterAddress(fake.address), 0).offsets_for_timestamps({TP0: 2**63 - 1})
     assert asked == [2**62]
+
+
+def test_leaders_that_die_are_looked_for_anew() -> None:
+    """Within one question: nothing else reads the metadata again before a streaming query gives up."""
+    brokers = FakeCluster(3, 4)
+    try:
+        tps = [TopicPartition("events", p) for p in range(4)]
+        for tp in tps:
+            fill(brokers.brokers[0], 1, rows=42, partition=tp.partition)
+        for isolation in (READ_UNCOMMITTED, READ_COMMITTED):
+            catalog = Catalog(ClusterAddress(brokers.address), 60_000, isolation)
+            assert set(catalog.extents(tps).values()) == {Extent(0, 42)}
+            brokers.move(1, 2)
+            assert set(catalog.extents(tps).values()) == {Extent(0, 42)}
+            assert catalog.offsets_for_timestamps({tps[1]: 1}) == {tps[1]: 42}
+        brokers.brokers[0].close()
+        brokers.move(0, 1)
+        brokers.move(3, 1)
+        assert catalog.wait_for_data(dict.fromkeys(tps, 41), 0)
+        assert set(catalog.extents(tps).values()) == {Extent(0, 42)}
+    finally:
+        brokers.close()
+
+
+def test_partitions_that_do_not_exist_are_left_out(fake: FakeBroker) -> None:
+    catalog = Catalog(ClusterAddress(fake.address), 0)
+    missing = [TopicPartition("events", 1), TopicPartition("none", 0)]
+    assert catalog.extents([TP0, *missing]) == {TP0: Extent(0, 42)}
+    assert catalog.offsets_for_timestamps(dict.fromkeys([TP0, *missing], 0)) == {TP0: 42} | dict.fromkeys(missing)
+
+
+def test_a_wait_that_is_over_says_so_once() -> None:
+    broker = FakeBroker()
+    broker.close()
+    with pytest.raises(BrokerNotAvailableError) as raised:
+        Catalog(ClusterAddress(broker.address), 1).extents([TP0])
+    assert str(raised.value).count("gave up after") == 1

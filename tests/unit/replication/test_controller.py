@@ -401,6 +401,20 @@ def test_a_second_reassignment_replaces_the_first() -> None:
     assert (cluster.partition().replicas, cluster.partition().leader) == ((4, 2), 4)
 
 
+def test_a_replica_that_is_removed_ends_the_leader_epoch_and_one_that_is_added_does_not() -> None:
+    """It may be added again, empty, while its fetches of before are still on their way."""
+    cluster = Cluster(4)
+    cluster.create([[1, 2, 3]])
+    epoch = cluster.partition().leader_epoch
+    cluster.ask(Reassign("r", {TP: (1, 2)}))
+    assert (cluster.partition().leader, cluster.partition().leader_epoch) == (1, epoch + 1)
+    cluster.ask(Reassign("r", {TP: (1, 2, 3)}))
+    cluster.ask(Reassign("r", {TP: None}))
+    assert (cluster.partition().replicas, cluster.partition().leader_epoch) == ((1, 2), epoch + 2)
+    cluster.ask(Reassign("r", {TP: (2, 1, 4)}))
+    assert cluster.propose(1, [1, 2, 4]).leader_epoch == epoch + 2
+
+
 def test_nobody_is_answered_before_the_write_and_what_comes_meanwhile_is_one_write() -> None:
     controller = Controller()
     controller.handle(Elected(ClusterImage(Version(1, 0))), 0)

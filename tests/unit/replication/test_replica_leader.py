@@ -262,6 +262,37 @@ def test_a_leader_elected_again_keeps_what_it_knows_unless_another_may_have_led(
     assert leader.followers[2].log_end_offset == known
 
 
+def test_who_was_removed_and_is_added_again_is_known_by_what_it_fetches_from_then_on() -> None:
+    """It may have begun with an empty log, and this leader has heard of both changes at once."""
+    log = Log(log_end_offset=5)
+    leader = lead(log, image(replace(ALL_IN_SYNC, isr=(1, 2))))
+    fetch(leader, 2, 5)
+    added = replace(ALL_IN_SYNC, leader_epoch=6, partition_epoch=9, isr=(1, 2), adding=(3,))
+    leader.followers[3].log_end_offset, leader.followers[3].broker_epoch = 5, 13
+    leader.handle(image(added), 0)
+    assert (leader.followers[2].log_end_offset, leader.followers[3].log_end_offset) == (5, -1)
+    assert refusal(fetch(leader, 3, 5, epoch=5)) is errors.FencedLeaderEpochError
+    assert only(leader.handle(Tick(), 10), ProposeIsr) == []
+    assert only(fetch(leader, 3, 0, 20, epoch=6), ProposeIsr) == []
+    assert len(only(fetch(leader, 3, 5, 30, epoch=6), ProposeIsr)) == 1
+
+
+def test_an_epoch_that_a_proposal_has_ended_begins_with_the_image() -> None:
+    """The answer says who is left, but an epoch begins in the log, too, which only the image's way does."""
+    log = Log(log_end_offset=5)
+    moving = replace(ALL_IN_SYNC, replicas=(1, 2, 3, 4), isr=(1, 2, 4), adding=(3,), removing=(4,))
+    leader = lead(log, ImageChanged(moving, {**ALIVE, 4: 14}, 2))
+    (proposal,) = only(fetch(leader, 3, 5), ProposeIsr)
+    assert isinstance(proposal, ProposeIsr)
+    done = replace(ALL_IN_SYNC, leader_epoch=6, partition_epoch=8)
+    answered = AlterAnswered(proposal.partition_epoch, AlterOutcome.COMMITTED, done)
+    assert leader.handle(answered, 0) == []
+    assert leader.partition == moving
+    assert leader.maximal_isr == {1, 2, 3, 4}
+    assert BeginEpoch(6, 5) in leader.handle(image(done), 0)
+    assert leader.maximal_isr == {1, 2, 3}
+
+
 def test_under_constant_load_a_follower_that_keeps_pace_stays() -> None:
     log = Log()
     leader = lead(log)

@@ -1,17 +1,25 @@
-"""Whom a client asks who leads: not first the broker that could not do what it should."""
+"""Whom a client asks who leads and who coordinates: not first the broker that could not do what it should."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.coordinator_key import group_key
-from sparklog.errors import RequestTimedOutError
+from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.errors import (
+    CoordinatorLoadingError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+    RequestTimedOutError,
+)
 from sparklog.protocol.group_messages import FindCoordinatorResponse, OffsetFetchRequest, OffsetFetchResponse
 from sparklog.protocol.messages import Api
+from tests.unit.client.fake_broker import DROP
 from tests.unit.client.fake_cluster import FakeCluster
 
 KEY = group_key("readers")
@@ -56,3 +64,85 @@ def test_a_coordinator_that_cannot_decide_is_not_asked_whether_it_is_one(
     monkeypatch.undo()
     known.metadata(["events"])
     assert asked(brokers, Api.METADATA) == [1, 1]
+
+
+@pytest.fixture
+def three() -> Iterator[FakeCluster]:
+    """The first, which is asked first, takes itself for the coordinator; the others know that it is the third."""
+    made = FakeCluster(3, 3)
+    made.coordinators = {0: 0, 1: 2, 2: 2}
+    cluster(made.address).metadata(["events"])
+    yield made
+    made.close()
+
+
+def fetch_offsets(brokers: FakeCluster, pauses: list[float]) -> None:
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        assert len(pauses) < 20, "it asks the same one again and again"
+
+    request_until(
+        cluster(brokers.address),
+        Api.OFFSET_FETCH,
+        OffsetFetchRequest("readers", []),
+        OffsetFetchResponse,
+        RetryPolicy(timeout_ms=60_000),
+        coordinator=KEY,
+        sleep=sleep,
+        clock=lambda: 0.0,
+    )
+
+
+@pytest.mark.parametrize("code", [CoordinatorLoadingError.code, NotCoordinatorError.code, DROP])
+def test_a_broker_that_takes_itself_for_the_coordinator_is_not_asked_again_first(
+    three: FakeCluster, code: int | str
+) -> None:
+    """It is cut off from the others, and for ever loading, or knows only that it coordinates nothing."""
+    three.brokers[0].hook = lambda api, message: code if api is Api.OFFSET_FETCH else None
+    pauses: list[float] = []
+    fetch_offsets(three, pauses)
+    assert len(pauses) == 1
+    assert asked(three, Api.FIND_COORDINATOR) == [1, 1, 0]
+    fetch_offsets(three, pauses)
+    assert (len(pauses), asked(three, Api.FIND_COORDINATOR)) == (1, [1, 1, 0]), "and what was found is kept"
+
+
+def test_who_names_a_coordinator_that_has_been_replaced_is_asked_last(three: FakeCluster) -> None:
+    three.coordinators[0] = 1
+    three.brokers[1].hook = lambda api, message: NotCoordinatorError.code if api is Api.OFFSET_FETCH else None
+    pauses: list[float] = []
+    fetch_offsets(three, pauses)
+    assert (len(pauses), asked(three, Api.FIND_COORDINATOR)) == (1, [1, 1, 0])
+    cluster(three.address).close()
+    fetch_offsets(three, pauses)
+    assert (len(pauses), asked(three, Api.FIND_COORDINATOR)) == (2, [2, 2, 0]), "a cluster that was closed begins anew"
+
+
+def test_who_names_a_coordinator_that_is_dead_is_asked_last(three: FakeCluster) -> None:
+    three.coordinators[0] = 1
+    three.brokers[1].close()
+    pauses: list[float] = []
+    fetch_offsets(three, pauses)
+    assert len(pauses) == 1
+    assert asked(three, Api.FIND_COORDINATOR) == [1, 0, 1]
+
+
+def test_who_knows_no_coordinator_is_asked_last(three: FakeCluster) -> None:
+    def knows_none(api: Api, message: Any) -> int | None:
+        return CoordinatorNotAvailableError.code if api is Api.FIND_COORDINATOR else None
+
+    three.brokers[0].hook = knows_none
+    pauses: list[float] = []
+    fetch_offsets(three, pauses)
+    assert (len(pauses), asked(three, Api.FIND_COORDINATOR)) == (1, [1, 1, 0])
+
+
+def test_a_coordinator_that_gets_ready_is_waited_for(three: FakeCluster) -> None:
+    """All name it, and it is loading: the others are asked in turn, and it is not asked whether it is the one."""
+    three.coordinators = {0: 2, 1: 2, 2: 2}
+    left = [CoordinatorLoadingError.code] * 5
+    three.brokers[2].hook = lambda api, message: left.pop() if api is Api.OFFSET_FETCH and left else None
+    pauses: list[float] = []
+    fetch_offsets(three, pauses)
+    assert len(pauses) == 5
+    assert asked(three, Api.FIND_COORDINATOR) == [3, 3, 0]

@@ -1,0 +1,68 @@
+"""Which brokers coordinate groups and transactional ids, and who has said so.
+
+A broker that is cut off goes on naming itself, or one that has been replaced. So whoever has told of a coordinator that
+was none, or that never gets ready, is asked last for a while. Pure; whoever uses it has a lock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.coordinator_key import CoordinatorKey
+
+DOUBT_S = 30.0
+"""A broker is asked after the others for so long."""
+KEYS_MAX = 1_000
+DOUBTED_MAX = 1_000
+
+
+class Told(NamedTuple):
+    """Where a coordinator is (None: any broker that is asked), and the broker that says so."""
+
+    endpoint: Endpoint | None
+    informant: Endpoint | None
+
+
+class KnownCoordinators:
+    """The latest that was told about each key, of KEYS_MAX keys."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[CoordinatorKey, Told] = OrderedDict()
+        self._doubted_at: OrderedDict[Endpoint, float] = OrderedDict()
+
+    def get(self, key: CoordinatorKey) -> Told | None:
+        """None: it has to be looked up."""
+        return self._told.get(key)
+
+    def note(self, key: CoordinatorKey, told: Told) -> None:
+        """A look-up has been answered."""
+        self._told[key] = told
+        self._told.move_to_end(key)
+        while len(self._told) > KEYS_MAX:
+            self._told.popitem(last=False)
+
+    def forget(self, key: CoordinatorKey, told: Told, now: float, *, unready: bool) -> None:
+        """What was told has turned out wrong: who has said it is doubted. `unready`: the coordinator cannot do its
+        work, and its own word is doubted, too. What another look-up has found since stays."""
+        if self._told.get(key) == told:
+            del self._told[key]
+        self.doubt(told.informant, now)
+        if unready:
+            self.doubt(told.endpoint, now)
+
+    def doubt(self, informant: Endpoint | None, now: float) -> None:
+        """A broker does not know where a coordinator is, or is wrong."""
+        if informant is None:
+            return
+        self._doubted_at[informant] = now
+        self._doubted_at.move_to_end(informant)
+        while len(self._doubted_at) > DOUBTED_MAX:
+            self._doubted_at.popitem(last=False)
+
+    def order(self, brokers: Iterable[Endpoint], now: float) -> list[Endpoint]:
+        """The brokers as they are to be asked: as they come, then the doubted ones, the latest of them last."""
+        since = now - DOUBT_S
+        return sorted(brokers, key=lambda e: max(self._doubted_at.get(e, since), since))

@@ -1,0 +1,102 @@
+"""Questions that only the leader of a partition answers. While others take over, they are asked again where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, NoReturn, TypeVar
+
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.retry import Attempts
+from sparklog.errors import SparklogError
+from sparklog.types import TopicPartition
+
+T = TypeVar("T")
+
+
+class LedGroup(NamedTuple):
+    """What one broker is asked for: `partitions` that it leads or, with `for_others`, those of other leaders, too.
+    `timeout_ms`: how long its answer may take."""
+
+    leader: Endpoint
+    partitions: list[TopicPartition]
+    timeout_ms: int
+    for_others: bool = False
+
+
+Ask = Callable[[LedGroup], Mapping[TopicPartition, T | SparklogError]]
+
+
+def refuse(tp: TopicPartition, error: SparklogError) -> NoReturn:
+    """Raises what is wrong with a partition."""
+    raise error
+
+
+def until_led(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    ask: Ask[T],
+    attempts: Attempts,
+    *,
+    refused: Callable[[TopicPartition, SparklogError], T] = refuse,
+    together: bool = False,
+) -> dict[TopicPartition, T]:
+    """What the leaders answer, by partition. `ask` asks one broker: it gives an answer or an error for each partition
+    of the group, or raises what holds for all of them. What failed with a retriable error is asked again, wherever its
+    leader is by then, while `attempts` go on. `refused` gives or raises what any other error of a partition comes to.
+
+    `together`: all answers have to come of one request. One leader is asked for all, and for all again if a part fails.
+    Raises a retriable error when the attempts are over.
+    """
+    done: dict[TopicPartition, T] = {}
+    pending = list(dict.fromkeys(partitions))
+    rounds = 0
+    while pending:
+        answers = _round(cluster, pending, ask, attempts, chosen=rounds if together else None)
+        failed: dict[TopicPartition, SparklogError] = {}
+        for tp, answer in answers.items():
+            if not isinstance(answer, SparklogError):
+                done[tp] = answer
+            elif answer.retriable:
+                failed[tp] = answer
+            else:
+                done[tp] = refused(tp, answer)
+        if failed:
+            attempts.pause(next(iter(failed.values())))
+        pending = pending if together and failed else list(failed)
+        rounds += 1
+    return done
+
+
+def _round(
+    cluster: Cluster, pending: list[TopicPartition], ask: Ask[T], attempts: Attempts, *, chosen: int | None
+) -> dict[TopicPartition, T | SparklogError]:
+    """Each leader is asked once; `chosen`: only one of them, for all, and none while the leader of one is not known."""
+    answers: dict[TopicPartition, T | SparklogError] = {}
+    groups: dict[Endpoint, list[TopicPartition]] = {}
+    for tp, found in cluster.leaders(pending, timeout_ms=attempts.attempt_ms).items():
+        if isinstance(found, SparklogError):
+            answers[tp] = found
+        else:
+            groups.setdefault(found.endpoint, []).append(tp)
+    for_others = chosen is not None and len(groups) > 1
+    if chosen is not None and any(isinstance(a, SparklogError) and a.retriable for a in answers.values()):
+        return answers
+    if chosen is not None and for_others:
+        leaders = list(groups)
+        groups = {leaders[chosen % len(leaders)]: [tp for tps in groups.values() for tp in tps]}
+    for leader, tps in groups.items():
+        answers |= _asked(cluster, LedGroup(leader, tps, attempts.attempt_ms, for_others), ask)
+    return answers
+
+
+def _asked(cluster: Cluster, group: LedGroup, ask: Ask[T]) -> dict[TopicPartition, T | SparklogError]:
+    answers: dict[TopicPartition, T | SparklogError] = {}
+    try:
+        answers |= ask(group)
+    except SparklogError as e:
+        answers |= dict.fromkeys(group.partitions, e)
+    errors = {tp: a for tp, a in answers.items() if isinstance(a, SparklogError)}
+    is_astray = any(e.retriable for e in errors.values())
+    cluster.look_again({tp.topic for tp in errors}, group.leader if is_astray else None)
+    return answers

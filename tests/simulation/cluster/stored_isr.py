@@ -1,0 +1,168 @@
+"""What the ISR that is stored in ZooKeeper promises, read from there, not from what a broker believes.
+
+The high watermark is the smallest log end of committed and proposed members (KIP-497), and each member of the stored
+ISR is one of both: it counts until its removal is stored, and from its proposal on when it joins. So whenever the
+stored state of a partition changes, each member has everything below every high watermark that anybody was shown,
+whoever has led meanwhile. Else it could be elected now, and what was acknowledged would be gone.
+
+A member is a life of a broker: the one whose registration the controller has acted on last (`/brokers/known/<id>`).
+A life that is over, or that the controller does not know yet, is not looked at; when it is known, it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sparklog.errors import SparklogError
+from sparklog.metadata.cluster_znodes import BROKER_IDS, KNOWN, TOPICS, load_image
+from sparklog.replication.cluster_image import ClusterImage, PartitionImage
+from sparklog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from sparklog.log.partition_log import PartitionLog
+    from sparklog.testing.sim_znodes import Change
+    from sparklog.testing.sim_zookeeper import SimZooKeeper
+    from tests.simulation.cluster.node import Node
+    from tests.simulation.cluster.promises import Copied
+
+ReadBatches = Callable[["PartitionLog", int, int], "list[Copied]"]
+
+
+class _Shown(NamedTuple):
+    """The highest high watermark, and which broker had it."""
+
+    offset: int = 0
+    host: str = ""
+
+
+class StoredIsr:
+    """See the module. `committed`: what was shown of each partition's batches, by base offset. `check` raises
+    AssertionError for what was found meanwhile."""
+
+    def __init__(
+        self,
+        zookeeper: SimZooKeeper,
+        committed: Mapping[TopicPartition, Mapping[int, Copied]],
+        read_batches: ReadBatches,
+    ) -> None:
+        self.nodes: Sequence[Node] = ()
+        self.changes = 0
+        """How many times the stored ISR of a partition was another one than before."""
+        self._zookeeper = zookeeper
+        self._committed = committed
+        self._read_batches = read_batches
+        self._shown: dict[TopicPartition, _Shown] = {}
+        self.isrs: dict[TopicPartition, tuple[int, ...]] = {}
+        """As they are stored."""
+        self._lives: dict[int, tuple[int, int]] = {}
+        """Broker and life by broker epoch."""
+        self._violations: list[str] = []
+        zookeeper.on_changes = self._on_changes
+
+    def check(self) -> None:
+        """All stored ISRs, as they are now."""
+        self.note_marks(self.nodes)
+        self._look(stored_image(self._zookeeper), when="now")
+        if self._violations:
+            raise AssertionError("; ".join(self._violations[:3]))
+
+    def note_marks(self, nodes: Sequence[Node]) -> None:
+        """What these brokers show now; also called for one that is about to end."""
+        for node in nodes:
+            if node.broker is None:
+                continue
+            for partition in node.broker.partitions.all():
+                log = partition.open_log
+                if log is not None and log.high_watermark > self._shown.get(partition.key, _Shown()).offset:
+                    self._shown[partition.key] = _Shown(log.high_watermark, node.host)
+
+    # --- what is stored
+
+    def _on_changes(self, changes: Sequence[Change]) -> None:
+        """Before anybody hears of them."""
+        paths = [path for path, is_about_children in changes if not is_about_children]
+        if any(path.startswith(f"{BROKER_IDS}/") for path in paths):
+            self._note_registrations()
+        if any(path.startswith(f"{KNOWN}/") or "/state/" in path for path in paths if path.startswith((KNOWN, TOPICS))):
+            self.note_marks(self.nodes)
+            self._look(stored_image(self._zookeeper), when="as it is stored")
+
+    def _note_registrations(self) -> None:
+        for node in self.nodes:
+            found = self._zookeeper.znodes.find(f"{BROKER_IDS}/{node.id}")
+            if found is not None and node.zk is not None and found.owner == node.zk.session_id:
+                self._lives[found.czxid] = node.id, node.life
+
+    def _look(self, image: ClusterImage, when: str) -> None:
+        for tp, partition in _partitions(image):
+            if partition.recovering:  # an unclean election: the loss is what was asked for
+                self._shown.pop(tp, None)
+                continue
+            self.changes += self.isrs.get(tp) not in (None, partition.isr)
+            self.isrs[tp] = partition.isr
+            for member in partition.isr:
+                self._look_at_member(tp, partition, member, image.known.get(member, -1), when)
+
+    def _look_at_member(
+        self, tp: TopicPartition, partition: PartitionImage, member: int, epoch: int, when: str
+    ) -> None:
+        node = next(n for n in self.nodes if n.id == member)
+        if node.broker is None or node.machine.files.is_off or self._lives.get(epoch) != (node.id, node.life):
+            return
+        found = node.broker.partitions.find(tp)
+        log = None if found is None else found.open_log
+        shown = self._shown.get(tp, _Shown())
+        if log is None:
+            return  # its disk has failed, which the controller is told next
+        missing = self._missing(tp, log, shown.offset)
+        if missing:
+            self._violations.append(
+                f"{tp}: {node.host} is in the ISR {when} ({partition}) in its life of broker epoch {epoch}, and lacks "
+                f"{missing}, which {shown.host} has shown"
+            )
+
+    def _missing(self, tp: TopicPartition, log: PartitionLog, shown: int) -> str:
+        """What the log does not have of the records below `shown`; "": nothing. Up to its own high watermark it is
+        compared elsewhere."""
+        if log.log_end_offset < shown:
+            return f"the offsets {log.log_end_offset} to {shown}"
+        committed = self._committed.get(tp, {})
+        first = max(log.high_watermark, log.local_log_start_offset)
+        if first >= shown or not committed:
+            return ""
+        try:
+            batches = self._read_batches(log, first, shown)
+        except SparklogError:
+            return ""  # its disk has failed
+        for batch in batches:
+            known = committed.get(batch.base_offset, batch)
+            if known != batch:
+                return f"{known}, where it has {batch}"
+        return ""
+
+
+class _Direct:
+    """ZooKeeper's nodes as they are, without waiting for them."""
+
+    def __init__(self, zookeeper: SimZooKeeper) -> None:
+        self.get = zookeeper.znodes.find
+        self.children = zookeeper.znodes.children
+
+
+def stored_image(zookeeper: SimZooKeeper) -> ClusterImage:
+    """What is stored of the cluster, brokers that are registered left out."""
+    steps = load_image(_Direct(zookeeper), 0, 0)
+    answer: Any = None
+    try:
+        while True:
+            answer = steps.send(answer)
+    except StopIteration as done:
+        assert isinstance(done.value, ClusterImage)
+        return done.value
+
+
+def _partitions(image: ClusterImage) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+    for name, topic in image.topics.items():
+        for number, partition in enumerate(topic.partitions):
+            yield TopicPartition(name, number), partition

@@ -1,0 +1,289 @@
+"""Questions to leaders: asked again where the leader is, for what has not been answered, until the time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparklog import Admin, Consumer, TopicPartition
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.leader_questions import LedGroup, until_led
+from sparklog.client.net.retry import Retries, RetryPolicy, request_until
+from sparklog.client.reading.offset_lookup import list_offsets, look_up_offsets
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    InvalidRequestError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    SparklogError,
+    StorageFullError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.protocol.messages import Api
+from sparklog.protocol.transaction_messages import AbortTransactionRequest, AbortTransactionResponse
+from sparklog.types import LATEST_TIMESTAMP, READ_COMMITTED
+from tests.unit.client.fake_broker import DROP, DROP_AFTER, FakeBroker
+from tests.unit.client.fake_cluster import FakeCluster
+from tests.unit.client.support import fill
+
+TPS = [TopicPartition("events", p) for p in range(4)]
+GONE = NotLeaderError("it leads no more")
+
+
+class Counted:
+    """Attempts without a clock: `between` happens in each pause, and after `most` pauses the time is over."""
+
+    attempt_ms = 30_000
+
+    def __init__(self, most: int = 5, between: Callable[[int], None] = lambda number: None) -> None:
+        self.most = most
+        self.between = between
+        self.pauses = 0
+
+    def pause(self, error: SparklogError) -> None:
+        if not error.retriable or self.pauses == self.most:
+            raise error
+        self.pauses += 1
+        self.between(self.pauses)
+
+
+@pytest.fixture
+def brokers() -> Iterator[FakeCluster]:
+    """Three, which lead four partitions of 10 to 40 records; the client knows who leads."""
+    made = FakeCluster(3, 4)
+    for p in range(4):
+        fill(made.brokers[0], p + 1, partition=p)
+    cluster(made.address).metadata(["events"])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def admin(brokers: FakeCluster) -> Iterator[Admin]:
+    with Admin(brokers.address) as made:
+        yield made
+
+
+def asked(brokers: FakeCluster, api: Api) -> list[int]:
+    return [sum(a is api for a, _ in broker.requests) for broker in brokers.brokers]
+
+
+def ends(found: dict[TopicPartition, Any]) -> list[int]:
+    return [found[tp].offset for tp in TPS]
+
+
+def test_a_leader_that_has_been_replaced_is_looked_for_anew(brokers: FakeCluster, admin: Admin) -> None:
+    brokers.move(0, 1)
+    assert ends(admin.list_offsets(dict.fromkeys(TPS, "latest"))) == [10, 20, 30, 40]
+    assert asked(brokers, Api.LIST_OFFSETS) == [1, 2, 1], "the others have answered, and are not asked again"
+
+
+def test_a_leader_that_is_dead_is_looked_for_anew(brokers: FakeCluster, admin: Admin) -> None:
+    """The first to be asked who leads is the dead one itself."""
+    brokers.brokers[0].close()
+    brokers.move(0, 2)
+    brokers.move(3, 1)
+    assert ends(admin.list_offsets(dict.fromkeys(TPS, "latest"))) == [10, 20, 30, 40]
+
+
+def test_a_leader_that_comes_later_is_waited_for(brokers: FakeCluster) -> None:
+    brokers.leaders[1] = (-1, 1)
+    shared = cluster(brokers.address)
+    shared.metadata(["events"])
+    attempts = Counted(between=lambda number: brokers.move(1, 2) if number == 3 else None)
+    assert look_up_offsets(shared, {TPS[1]: [LATEST_TIMESTAMP]}, attempts)[TPS[1]][0].offset == 20
+    assert attempts.pauses == 3
+
+
+def test_when_the_time_is_over_the_error_says_why(brokers: FakeCluster) -> None:
+    brokers.brokers[1].hook = lambda api, message: NotLeaderError.code if api is Api.LIST_OFFSETS else None
+    attempts = Counted(2)
+    with pytest.raises(NotLeaderError):
+        look_up_offsets(cluster(brokers.address), {tp: [LATEST_TIMESTAMP] for tp in TPS}, attempts)
+    assert asked(brokers, Api.LIST_OFFSETS) == [1, 3, 1]
+
+
+def test_retries_end_with_the_time_of_their_policy() -> None:
+    """On virtual time: pauses double up to the longest, and no attempt may take longer than what is left."""
+    now, pauses = [100.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    retries = Retries(RetryPolicy(3_000, 1_000, 100, 400), sleep=sleep, clock=lambda: now[0])
+    assert retries.attempt_ms == 1_000
+    with pytest.raises(StorageFullError):
+        while True:
+            retries.pause(StorageFullError("full"))
+    assert 102 < now[0] <= 103
+    assert all(low * 0.8 <= p <= low * 1.2 for p, low in zip(pauses, (0.1, 0.2, 0.4, 0.4), strict=False))
+    assert retries.attempt_ms == max(1, int((103 - now[0]) * 1000))
+    with pytest.raises(OffsetOutOfRangeError):
+        Retries(RetryPolicy()).pause(OffsetOutOfRangeError("not retriable"))
+
+
+def test_nobody_is_asked_a_second_time_for_what_is_wrong_for_good(brokers: FakeCluster, admin: Admin) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.list_offsets({TPS[0]: "latest", TopicPartition("events", 9): "latest"})
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.list_offsets({TopicPartition("none", 0): "latest"})
+    brokers.brokers[0].hook = lambda api, message: InvalidRequestError.code if api is Api.LIST_OFFSETS else None
+    with pytest.raises(InvalidRequestError):
+        admin.list_offsets({TPS[0]: "latest"})
+
+
+def test_where_no_broker_answers_that_is_told_at_once() -> None:
+    broker = FakeBroker()
+    broker.close()
+    attempts = RetryPolicy.within(600_000)
+    assert attempts.timeout_ms == attempts.request_timeout_ms == 600_000
+    with pytest.raises(BrokerNotAvailableError):
+        list_offsets(cluster(broker.address), {TPS[0]: "latest"}, timeout_ms=600_000)
+    with Admin(broker.address, request_timeout_ms=600_000) as admin, pytest.raises(BrokerNotAvailableError):
+        admin.describe_producers(TPS[0])
+
+
+def test_many_partitions_without_a_leader_cost_two_questions(brokers: FakeCluster) -> None:
+    for p in range(4):
+        brokers.leaders[p] = (-1, 1)
+    shared = cluster(brokers.address)
+    shared.metadata(["events"])
+    before = brokers.count(Api.METADATA)
+    found = shared.leaders(TPS)
+    assert all(isinstance(e, BrokerNotAvailableError) for e in found.values())
+    assert brokers.count(Api.METADATA) - before <= 2
+
+
+def test_answers_of_one_moment_are_asked_for_together_and_all_again(brokers: FakeCluster) -> None:
+    """What a failed round has answered is not kept: it would be of another moment."""
+    groups: list[LedGroup] = []
+
+    def ask(group: LedGroup) -> dict[TopicPartition, int | SparklogError]:
+        groups.append(group)
+        answers: dict[TopicPartition, int | SparklogError] = dict.fromkeys(group.partitions, len(groups))
+        return answers | ({TPS[2]: GONE} if len(groups) < 3 else {})
+
+    shared = cluster(brokers.address)
+    assert until_led(shared, TPS, ask, Counted(), together=True) == dict.fromkeys(TPS, 3)
+    assert all(set(group.partitions) == set(TPS) and group.for_others for group in groups)
+    assert len({group.leader for group in groups}) == 3, "another one is asked each time: one may be cut off"
+    with pytest.raises(NotLeaderError):
+        until_led(shared, TPS, lambda group: dict.fromkeys(group.partitions, GONE), Counted(2), together=True)
+
+
+def test_nothing_is_asked_together_before_each_leader_is_known(brokers: FakeCluster) -> None:
+    brokers.leaders[1] = (-1, 1)
+    shared = cluster(brokers.address)
+    shared.metadata(["events"])
+    attempts = Counted(between=lambda number: brokers.move(1, 2) if number == 2 else None)
+    questions = {tp: [LATEST_TIMESTAMP] for tp in TPS}
+    found = look_up_offsets(shared, questions, attempts, isolation=READ_COMMITTED, all_at_once=True)
+    assert [found[tp][0].offset for tp in TPS] == [10, 20, 30, 40]
+    assert brokers.count(Api.LIST_OFFSETS) == 1
+
+
+def test_records_are_deleted_where_the_leader_is(brokers: FakeCluster, admin: Admin) -> None:
+    brokers.move(0, 1)
+    brokers.brokers[2].hook = lambda api, message: DROP if api is Api.DELETE_RECORDS else None
+    brokers.move(2, 0)
+    assert admin.delete_records({TPS[0]: 5, TPS[2]: 7}) == {TPS[0]: 5, TPS[2]: 7}
+
+
+def test_what_cannot_be_deleted_does_not_keep_the_others(brokers: FakeCluster, admin: Admin) -> None:
+    brokers.move(1, 2)
+    with pytest.raises(OffsetOutOfRangeError):
+        admin.delete_records({TPS[0]: 999, TPS[1]: 4, TPS[2]: 8})
+    assert brokers.brokers[0].log_start == {("events", 1): 4, ("events", 2): 8}
+
+
+def test_deleting_all_records_twice_keeps_those_that_came_in_between(brokers: FakeCluster, admin: Admin) -> None:
+    """The first answer is lost, and records are appended before it is asked again."""
+    first = brokers.brokers[0]
+
+    def lose_the_answer(api: Api, message: Any) -> str | None:
+        if api is not Api.DELETE_RECORDS:
+            return None
+        fill(first, 1)
+        first.hook = lambda api, message: None
+        return DROP_AFTER
+
+    first.hook = lose_the_answer
+    assert admin.delete_records({TPS[0]: -1}) == {TPS[0]: 10}
+    assert first.end(("events", 0)) == 20
+
+
+def test_segments_batches_and_producers_are_asked_for_where_the_leader_is(
+    brokers: FakeCluster, admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeBroker, "data_dir", tmp_path)
+    calls: list[Callable[[], int]] = [
+        lambda: sum(b.records for b in admin.describe_batches(TPS[3], 0)),
+        lambda: admin.describe_segments(TPS[3])[0].next_offset,
+        lambda: len(admin.describe_producers(TPS[3]).producers),
+    ]
+    told = []
+    for number, call in enumerate(calls, start=1):
+        cluster(brokers.address).metadata(["events"])
+        brokers.move(3, number % 3)
+        told.append(call())
+    assert told == [40, 40, 0]
+
+
+def test_a_transaction_is_aborted_at_the_new_leader(brokers: FakeCluster, admin: Admin) -> None:
+    brokers.move(0, 2)
+    admin.abort_hanging_transaction(TPS[0], 7)
+    assert asked(brokers, Api.ABORT_TRANSACTION) == [1, 0, 1]
+
+
+def test_what_must_not_take_effect_twice_is_not_sent_again_when_it_may_have(brokers: FakeCluster) -> None:
+    outcomes: list[SparklogError] = [NotLeaderError("no"), RequestTimedOutError("late")]
+
+    class Scripted:
+        def leader(self, tp: TopicPartition, *, timeout_ms: int) -> Endpoint:
+            return Endpoint("a", 1)
+
+        def request(self, *args: object, **named: object) -> object:
+            raise outcomes.pop(0)
+
+        def look_again(self, topics: list[str], endpoint: Endpoint) -> None:
+            assert (topics, endpoint) == (["events"], Endpoint("a", 1))
+
+    scripted: Any = Scripted()
+    request = AbortTransactionRequest(None, "events", 0, 7)
+    with pytest.raises(RequestTimedOutError):
+        request_until(
+            scripted,
+            Api.ABORT_TRANSACTION,
+            request,
+            AbortTransactionResponse,
+            RetryPolicy(),
+            leader_of=TPS[0],
+            once=True,
+            sleep=lambda seconds: None,
+            clock=lambda: 0.0,
+        )
+    assert outcomes == []
+
+
+def test_partitions_are_assigned_while_nobody_leads_them(brokers: FakeCluster) -> None:
+    brokers.leaders[1] = (-1, 1)
+    with Consumer(brokers.address) as consumer:
+        consumer.assign([TPS[0], TPS[1]])
+        assert consumer.assignment() == TPS[:2]
+        with pytest.raises(UnknownTopicOrPartitionError):
+            consumer.assign([TopicPartition("events", 9)])
+
+
+def test_a_leader_is_told_apart_from_a_topic_that_is_gone(brokers: FakeCluster) -> None:
+    shared: Cluster = cluster(brokers.address)
+    found = shared.leaders([*TPS, TopicPartition("events", 9), TopicPartition("none", 0)])
+    wrong = {tp: type(e) for tp, e in found.items() if isinstance(e, SparklogError)}
+    assert wrong == dict.fromkeys(
+        [TopicPartition("events", 9), TopicPartition("none", 0)], UnknownTopicOrPartitionError
+    )
