@@ -193,6 +193,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("remote.log.reader.threads", _B, 4, "Threads that read from the object store.", "threads", 1, 64),
     Setting("remote.log.reader.cache.bytes", _B, 1024 * MIB, "What was read from the object store is kept in data.dir up to this size.", "bytes", MIB, 2**62),
     Setting("metrics.listen", _B, "", "Address and port of the pages /metrics (Prometheus text or OpenMetrics), /health/live and /health/ready, over HTTP and without a password; port 0 takes any free one; empty: none."),
+    Setting("metrics.allowed.hosts", _B, "", "Names, separated by commas, under which the pages of metrics.listen are asked besides addresses, localhost and the hosts of the listeners; *: any, so that other sites' pages can read them through a browser on this network."),
     Setting("metrics.topics.max", _B, 1_000, "Topics that are counted and shown each by its name; all others together as (others).", "topics", 0, 100_000),
     Setting("metrics.groups.max", _B, 1_000, "Groups that are shown each by its name, in the names' order; the lag of all others together as (others).", "groups", 0, 100_000),
     Setting("metrics.partitions.max", _B, 0, "Partitions that are shown each by itself: topics by name, internal ones last, each as a whole or not at all; 0: only their sums by topic.", "partitions", 0, 100_000),

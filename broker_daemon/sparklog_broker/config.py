@@ -115,6 +115,7 @@ class BrokerConfig(Struct, frozen=True):
     remote_log_reader_threads: int
     remote_log_reader_cache_bytes: int
     metrics_listen: str
+    metrics_allowed_hosts: str
     metrics_topics_max: int
     metrics_groups_max: int
     metrics_partitions_max: int

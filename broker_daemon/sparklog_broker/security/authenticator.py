@@ -1,7 +1,8 @@
 """Who the peers are: runs `sparklog.security.handshake` for each connection of a listener with SASL, and takes a
 peer's name from its certificate on the others.
 
-Exchanges cost time by design, so they run on threads of their own: who tries many does not slow down those who are in.
+Exchanges may cost time by design, so they run on threads of their own: who tries many does not slow down those who are
+in. Those of SCRAM cost it on the client's side alone, and are done on the event loop.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from sparklog.security.handshake import (
 )
 from sparklog.security.oauthbearer import OAuthBearerServer
 from sparklog.security.plain import PlainServer
-from sparklog.security.principal_mapping import certificate_name, map_name, parse_mapping_rules
+from sparklog.security.principal_mapping import certificate_expiry_ms, certificate_name, map_name, parse_mapping_rules
 from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog.security.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SaslServer
 from sparklog.security.scram import ScramServer
@@ -45,6 +46,7 @@ from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.network.connection import Connection, State
 from sparklog_broker.network.listening import OpenListener
 from sparklog_broker.network.reply import Response
+from sparklog_broker.security.certificate_expiry import CertificateExpiry
 from sparklog_broker.security.tokens import TokenKeys
 from sparklog_broker.security.users import Users
 from sparklog_broker.security_config import BrokerSecurity
@@ -89,12 +91,16 @@ class Authenticator:
         """Of connections whose sessions, or whose time to authenticate, end."""
         self._by_password: weakref.WeakKeyDictionary[Connection, str] = weakref.WeakKeyDictionary()
         """Connections of users with a password, with the users' names."""
+        self._certificates = CertificateExpiry(loop, clock, self._certificate_expired)
         users.on_removed = self._end_connections_of
 
     # -- a new connection
 
     def greet(self, connection: Connection, listener: OpenListener, certificate: bytes | None) -> None:
-        """Says who the peer is, or what it has to do before that is known."""
+        """Says who the peer is, or what it has to do before that is known. A connection with a certificate ends with
+        it."""
+        if certificate is not None:
+            self._certificates.watch(connection, certificate_expiry_ms(certificate))
         if not listener.rules.mechanisms:
             try:
                 connection.principal = self._principal_of(listener, certificate)
@@ -158,18 +164,25 @@ class Authenticator:
     async def _authenticate(self, request: SaslAuthenticateRequest, connection: Connection) -> Response:
         authentication = connection.authentication
         assert authentication is not None
-        self._exchanging.add(connection)
-        try:
-            effects = await self._loop.run_in_executor(
-                self._threads, authentication.receive, SaslToken(request.auth_bytes), self._clock.now_ms()
-            )
-        finally:
-            self._exchanging.discard(connection)
+        token = SaslToken(request.auth_bytes)
+        if authentication.is_quick(request.auth_bytes):  # quicker than the way to a thread and back
+            effects = authentication.receive(token, self._clock.now_ms())
+        else:
+            effects = await self._on_thread(authentication, token, connection)
         answer = await self._apply(connection, effects)
         assert isinstance(answer, Challenge)
         return Response(
             SaslAuthenticateResponse(0, auth_bytes=answer.token, session_lifetime_ms=answer.session_lifetime_ms)
         )
+
+    async def _on_thread(
+        self, authentication: Authentication, token: SaslToken, connection: Connection
+    ) -> list[Effect]:
+        self._exchanging.add(connection)
+        try:
+            return await self._loop.run_in_executor(self._threads, authentication.receive, token, self._clock.now_ms())
+        finally:
+            self._exchanging.discard(connection)
 
     async def _apply(self, connection: Connection, effects: list[Effect]) -> Effect | None:
         """Does what the state machine says; returns what is to be answered. Raises the failure, late."""
@@ -228,6 +241,11 @@ class Authenticator:
                 connection.close()
                 return
         self._watch(connection, authentication)
+
+    def _certificate_expired(self, connection: Connection) -> None:
+        """A request that waits does not outlive it either."""
+        self._failed(connection, "certificate-expired", "the certificate of the client has expired; disconnecting")
+        connection.close()
 
     def _end_connections_of(self, name: str) -> None:
         """The user is gone: so are the user's sessions, at once."""
