@@ -27,6 +27,7 @@ from sparklog.replication.replica.model import (
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.follower_log import carry_out, is_not_durable
 from sparklog_broker.cluster.isr_proposals import IsrProposals
+from sparklog_broker.cluster.log_starts import LogStarts, is_written
 from sparklog_broker.cluster.peers import Connect, Peer
 from sparklog_broker.cluster.replica import UNKNOWN, ClusterReplica
 from sparklog_broker.cluster.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
@@ -83,15 +84,22 @@ class Replicas:
         """Partitions that are led since the last line about it in the log."""
 
     def start(
-        self, partitions: Partitions, server: ReplicaServer, proposals: IsrProposals, registration: BrokerRegistration
+        self,
+        partitions: Partitions,
+        server: ReplicaServer,
+        proposals: IsrProposals,
+        registration: BrokerRegistration,
+        log_starts: LogStarts,
     ) -> None:
         """What could not be there when this was made."""
+        self._log_starts = log_starts
         self._partitions, self._server, self._proposals = partitions, server, proposals
         self._registration = registration
         self._tick()
 
     async def stop(self) -> None:
         """Copies nothing any more."""
+        self._log_starts.stop()
         if self._ticking is not None:
             self._ticking.cancel()
         tasks = [task for _, task in self._fetchers.values()]
@@ -263,7 +271,8 @@ class Replicas:
             self._fetches = max(self._fetches, fetch.number)
         if on_log:
             self._submit(following, fetch, on_log)
-        elif is_not_durable(following.log):  # an fsync has failed, or this broker has just led
+        elif is_not_durable(following.log) or not is_written(following.log):
+            # an fsync or a checkpoint has failed, or this broker has just led
             wait_s = 0.0 if fetch is None else max(0, fetch.at_ms - self.now_ms()) / 1_000
             self._loop.call_later(wait_s, self._submit_if_current, following, fetch)
         else:
@@ -286,6 +295,14 @@ class Replicas:
 
     def _done(self, following: Following, fetch: Fetch | None, error: Exception | None) -> None:
         if self._following.get(following.key) is not following or fetch is None:
+            return
+        if error is None and not is_written(following.log):
+            self._log_starts.write(following.log, partial(self._ask, following, fetch))
+        else:
+            self._ask(following, fetch, error)
+
+    def _ask(self, following: Following, fetch: Fetch, error: Exception | None) -> None:
+        if self._following.get(following.key) is not following:
             return
         partition = self._partitions.find(following.key)
         if error is not None:
