@@ -204,7 +204,7 @@ class Notes:
         """Deletion up to there was acknowledged."""
         self._deleted = max(self._deleted, offset)
         if self.deletes_everywhere is None or self.deletes_everywhere():
-            self._deleted_for_good = self._deleted
+            self._deleted_for_good = max(self._deleted_for_good, offset)
         self.aged_start = max(self.aged_start, offset)
 
     def check_aged(self, start: int, size_bytes: int, kept_bytes: int, rows: Mapping[int, int]) -> None:

@@ -203,7 +203,13 @@ class Cluster:
         self._follows_images = True
         self._topics.join(self.membership, self.controller, self.images)
         self._security.join(self.membership, self.controller, self.images)
-        self.replicas.start(self._partitions, self.server, proposals, self.membership.registration)
+        self.replicas.start(
+            self._partitions,
+            self.server,
+            proposals,
+            self.membership.registration,
+            write_starts=lambda: self._storage.run(logs.checkpoint),
+        )
         self._disks = FailedDisks(self._config.broker_id, self._partitions, self.membership, self.controller)
         self._background.on_offline = self._on_offline
         self.membership.start()

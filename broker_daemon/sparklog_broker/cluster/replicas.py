@@ -22,6 +22,7 @@ from sparklog.replication.replica.model import (
     ProposeIsr,
     RefreshMetadata,
     ReplicaConfig,
+    SetLogStart,
     Tick,
 )
 from sparklog.types import TopicPartition
@@ -32,6 +33,7 @@ from sparklog_broker.cluster.replica import UNKNOWN, ClusterReplica
 from sparklog_broker.cluster.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
 from sparklog_broker.cluster.replica_server import ReplicaServer
 from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
+from sparklog_broker.cluster.written_starts import WrittenStarts
 from sparklog_broker.counters.replication import ReplicationCounters
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
@@ -83,11 +85,17 @@ class Replicas:
         """Partitions that are led since the last line about it in the log."""
 
     def start(
-        self, partitions: Partitions, server: ReplicaServer, proposals: IsrProposals, registration: BrokerRegistration
+        self,
+        partitions: Partitions,
+        server: ReplicaServer,
+        proposals: IsrProposals,
+        registration: BrokerRegistration,
+        write_starts: Callable[[], asyncio.Future[None]],
     ) -> None:
-        """What could not be there when this was made."""
+        """What could not be there when this was made. `write_starts`: writes down where all logs begin."""
         self._partitions, self._server, self._proposals = partitions, server, proposals
         self._registration = registration
+        self._starts = WrittenStarts(write_starts)
         self._tick()
 
     async def stop(self) -> None:
@@ -278,6 +286,8 @@ class Replicas:
 
         def deliver(_: None, error: Exception | None) -> None:
             following.pending -= 1
+            if any(isinstance(e, SetLogStart) for e in on_log):
+                self._starts.raised(following.key)
             self._done(following, fetch, error)
             if not following.pending and following.on_settled is not None:
                 following.on_settled()
@@ -286,6 +296,9 @@ class Replicas:
 
     def _done(self, following: Following, fetch: Fetch | None, error: Exception | None) -> None:
         if self._following.get(following.key) is not following or fetch is None:
+            return
+        if error is None and not self._starts.is_written(following.key):
+            self._starts.when_written(partial(self._done, following, fetch))
             return
         partition = self._partitions.find(following.key)
         if error is not None:
