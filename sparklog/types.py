@@ -30,6 +30,8 @@ PRODUCER_ID_END = 2**62
 (`sparklog.security.owned_ids`); a fencing token that is, wherever it is found, is an invention."""
 SHARED_PREFIX = "__shared:"
 """Transactional ids of shared transactions begin so; no other may."""
+FENCING_TOKENS_ID = "__fencing_tokens"
+"""Whoever coordinates this transactional id, which nobody uses, gives out the fencing tokens of a cluster."""
 UNNAMED_APP_PREFIX = "__unnamed:"
 """Applications of shared transactions whose name nobody uses again: forgotten soon after their only transaction."""
 EARLIEST_LOCAL_TIMESTAMP = -4

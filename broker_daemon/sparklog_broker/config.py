@@ -76,6 +76,7 @@ class BrokerConfig(Struct, frozen=True):
     max_connection_creation_rate: int
     connections_max_idle_ms: int
     request_read_timeout_ms: int
+    request_read_stall_ms: int
     socket_request_max_bytes: int
     response_write_timeout_ms: int
     response_max_bytes: int
@@ -114,6 +115,7 @@ class BrokerConfig(Struct, frozen=True):
     remote_log_reader_threads: int
     remote_log_reader_cache_bytes: int
     metrics_listen: str
+    metrics_allowed_hosts: str
     metrics_topics_max: int
     metrics_groups_max: int
     metrics_partitions_max: int

@@ -28,7 +28,7 @@ from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api, decode_request, older_version
 from sparklog.protocol.permissions import ADMINISTRATIVE, PERMISSIONS, Verdict, resources_of
-from sparklog.security.acls import Operation, Resource, ResourceType
+from sparklog.security.acls import CLUSTER, Operation, Resource, ResourceType
 from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, is_client_id
 from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog_broker.broker import Broker
@@ -39,7 +39,7 @@ from sparklog_broker.network.reply import Reply, Response, error_reply, frame_re
 from sparklog_broker.security.access import Access, peer_of
 from sparklog_broker.security.audit_log import AuditLog
 from sparklog_broker.security.authenticator import SASL_APIS, Authenticator
-from sparklog_broker.security.throttling import Throttling
+from sparklog_broker.security.throttling import Begun, Throttling
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +61,10 @@ _LONG_REQUESTS = frozenset(
 )
 LONG_HEADER_BYTES = 32 * 1024
 """Longer headers are decoded when it is their turn (`LongRequests`), and one per turn of the loop."""
-_AMONG_BROKERS = frozenset(
+AMONG_BROKERS = frozenset(
     api for api, rules in PERMISSIONS.items() if rules and all(r.operation is Operation.CLUSTER_ACTION for r in rules)
 )
+"""What only brokers ask each other."""
 RESULTS_INLINE_MAX = 1_000
 ERROR_TEXTS_CHARS_MAX = 1024 * 1024
 RESULT_LISTS: Mapping[type[Any], str] = {
@@ -130,6 +131,12 @@ class RequestContext(Struct, frozen=True):
             about = operation, resource, self.client_id
             self.broker.audit.denial(api, self.principal, self.peer_host, self.listener, error, *about)
 
+    def note_act(self, api: Api, resources: Iterable[str], error_code: int, detail: str = "") -> None:
+        """An administrative act has been done, or has failed: a line in the audit log, if there is one."""
+        if self.broker.audit is not None:
+            about = resources, error_code, self.client_id, detail
+            self.broker.audit.act(api, self.principal, self.peer_host, self.listener, *about)
+
 
 Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
 """async def handle(request, payload, context) -> Response. `payload` is writable and stays valid while referenced."""
@@ -188,7 +195,16 @@ class Dispatcher:
         connection: Connection,
         authenticate: Callable[[Any], Awaitable[Response]] | None,
     ) -> Reply | None:
-        request = decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
+        throttling = self._throttling
+        if throttling is not None and (not throttling.is_needed or self._is_broker(prefix.api, connection)):
+            throttling = None
+        begun = None if throttling is None else throttling.begin(connection.principal, connection.client_id)
+        try:
+            request = decode_request(prefix.api, prefix.version, body[: prefix.header_bytes])
+        except Exception:
+            if throttling is not None and begun is not None:
+                connection.mute(throttling.end(begun, None, None, 0, 0, 0.0))
+            raise
         if isinstance(request, m.HandshakeRequest):
             connection.client_id = client_id_of(request)
         older = older_version(prefix.api, prefix.version)
@@ -206,10 +222,10 @@ class Dispatcher:
             client_id=connection.client_id,
         )
         payload = body[prefix.header_bytes :]
-        if self._throttling is None or not self._throttling.is_needed:
+        if throttling is None or begun is None:
             response = await self._allowed(prefix.api, request, payload, context)
         else:
-            response = await self._metered(self._throttling, prefix.api, request, payload, context, connection)
+            response = await self._metered(throttling, begun, prefix.api, request, payload, context, connection)
         field = RESULT_LISTS.get(type(response.message))
         if field is not None:
             results = getattr(response.message, field)
@@ -218,23 +234,36 @@ class Dispatcher:
                 await self._encode_long(response, field, older)
         return frame_response(prefix.api, prefix.correlation_id, response, older)
 
+    def _is_broker(self, api: int, connection: Connection) -> bool:
+        """Whether it is one of the cluster's brokers that asks, on their own listener or what only brokers ask: they
+        have no quota, whoever they are."""
+        assert self._throttling is not None
+        if api not in AMONG_BROKERS and connection.listener != self._throttling.protected_listener:
+            return False
+        if self._access is None:
+            return True
+        return self._access.may(peer_of(connection.principal, connection.peer_host), Operation.CLUSTER_ACTION, *CLUSTER)
+
     async def _metered(
         self,
         throttling: Throttling,
+        begun: Begun,
         api: int,
         request: Message,
         payload: memoryview,
         context: RequestContext,
         connection: Connection,
     ) -> Response:
-        """Counts what the request costs its user, and mutes the connection when that is too much."""
-        request, begun = throttling.begin(request, context.principal, connection.client_id)
-        response = await self._allowed(api, request, payload, context)
-        given_bytes = sum(part.length_bytes for part in response.payload)
-        wait_s = context.times.wait_s
-        throttle_ms = throttling.end(begun, request, response.message, len(payload), given_bytes, wait_s)
-        if throttle_ms:
-            connection.mute(throttle_ms)
+        """Counts what the request costs its user, also if it fails, and mutes the connection when that is too much."""
+        request, begun = throttling.fitted(request, begun)
+        answer, given_bytes = None, 0
+        try:
+            response = await self._allowed(api, request, payload, context)
+            answer, given_bytes = response.message, sum(part.length_bytes for part in response.payload)
+        finally:
+            throttle_ms = throttling.end(begun, request, answer, len(payload), given_bytes, context.times.wait_s)
+            if throttle_ms:
+                connection.mute(throttle_ms)
         return response
 
     async def _allowed(self, api: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
@@ -295,8 +324,7 @@ class Dispatcher:
             code = e.code
             raise
         finally:
-            about = resources_of(api, request)
-            self._audit.act(api, context.principal, context.peer_host, context.listener, about, code, context.client_id)
+            context.note_act(api, resources_of(api, request), code)
         return response
 
     async def _encode_long(self, response: Response, field: str, older: int | None) -> None:
@@ -351,7 +379,7 @@ def client_id_of(hello: m.HandshakeRequest) -> str:
 
 def _kind_of(api: int) -> str:
     """Whose turns long requests of an API wait for."""
-    if api in _AMONG_BROKERS:
+    if api in AMONG_BROKERS:
         return "brokers"
     return "waiting" if api in (Api.FETCH, Api.PRODUCE) else "others"
 

@@ -508,12 +508,14 @@ class LogManager:
             self.directories.in_each(self._checkpoint)
 
     def _checkpoint(self, directory: LogDirectory) -> None:
-        logs = [log for tp, log in self._logs.copy().items() if self._place.get(tp) is directory]
-        counts = [log.truncation.count for log in logs]
-        directory.write_points(self._points(directory))
-        for log, count in zip(logs, counts, strict=True):
-            if not log.is_closed:
+        logs = [(tp, log) for tp, log in self._logs.copy().items() if self._place.get(tp) is directory]
+        counts = [log.truncation.count for _, log in logs]
+        points = self._points(directory)
+        directory.write_points(points)
+        for (tp, log), count in zip(logs, counts, strict=True):
+            if not log.is_closed and str(tp) in points:
                 log.truncation.forget(count)
+                log.retention.note_checkpoint(points[str(tp)].log_start_offset)
 
     def _points(self, directory: LogDirectory) -> dict[str, PartitionPoints]:
         """What is to be remembered of the directory's partitions; of one that is offline, what was."""

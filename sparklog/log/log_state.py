@@ -53,6 +53,8 @@ class LogState(Struct, eq=False):
     producer_files: ProducerFiles
     append_time_ms: int
     """The broker's clock at the last append: it never goes back within a log."""
+    durable_log_start: int = 0
+    """Where the log begins at the least after a crash: the log start of the last checkpoint."""
     health: LogHealth = field(default_factory=LogHealth)
     write_lock: threading.Lock = field(default_factory=threading.Lock)
     swap_lock: threading.Lock = field(default_factory=threading.Lock)

@@ -187,6 +187,11 @@ class PartitionLog:
         return self._state.offsets.log_start
 
     @property
+    def durable_log_start_offset(self) -> int:
+        """Where the log begins after a crash, if that is before `log_start_offset`: what was deleted is there again."""
+        return min(self._state.durable_log_start, self._state.offsets.log_start)
+
+    @property
     def high_watermark(self) -> int:
         """Reads end here."""
         return self._state.offsets.high_watermark

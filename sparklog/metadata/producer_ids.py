@@ -28,16 +28,26 @@ class ProducerIds:
     The store may be away for long. Only who needs a new block waits for it.
     """
 
-    def __init__(self, take_block: Callable[[int, int], int], end: int = 0, *, shared: bool = False) -> None:
+    def __init__(
+        self, take_block: Callable[[int, int], int], end: int = 0, *, shared: bool = False, block_ids: int | None = None
+    ) -> None:
         self._take_block = take_block
         self._is_shared = shared
-        self._block_ids = SHARED_BLOCK_IDS if shared else BLOCK_IDS
+        self._block_ids = block_ids or (SHARED_BLOCK_IDS if shared else BLOCK_IDS)
         self._lock = threading.Lock()
         self._filling = threading.Lock()
         self._next = self._end = end
         self._ahead: range | None = None
         self._at_least = 0
         self._reserved: set[int] = set()
+
+    def anew(self, block_ids: int) -> ProducerIds:
+        """Another source of the same store's ids: all of them are larger than any that somebody, on whatever broker,
+        has been given by now."""
+        made = ProducerIds(self._take_block, shared=self._is_shared, block_ids=block_ids)
+        with self._lock:
+            made._at_least = max(self._at_least, 0 if self._is_shared else self._end)
+        return made
 
     @property
     def left(self) -> int:

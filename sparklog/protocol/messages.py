@@ -478,7 +478,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.LOCATE_REMOTE: ApiSpec(LocateRemoteRequest, LocateRemoteResponse, 0, 0),
     Api.ALTER_TOPIC: ApiSpec(topics.AlterTopicRequest, topics.AlterTopicResponse, 0, 2),
     Api.CREATE_PARTITIONS: ApiSpec(topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, 1, 2),
-    Api.INIT_PRODUCER_ID: ApiSpec(txn.InitProducerIdRequest, txn.InitProducerIdResponse, 0, 0),
+    Api.INIT_PRODUCER_ID: ApiSpec(txn.InitProducerIdRequest, txn.InitProducerIdResponse, 0, 2),
     Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 0),
     Api.TXN_OFFSET_COMMIT: ApiSpec(groups.TxnOffsetCommitRequest, groups.TxnOffsetCommitResponse, 0, 0),
     Api.JOIN_SHARED_TXN: ApiSpec(txn.JoinSharedTxnRequest, txn.JoinSharedTxnResponse, 0, 1),

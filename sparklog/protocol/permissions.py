@@ -30,7 +30,7 @@ from sparklog.protocol.base import Message
 from sparklog.protocol.messages import Api
 from sparklog.security.acls import CLUSTER, Operation, Resource, ResourceType
 from sparklog.security.authorizer import Peer
-from sparklog.types import INTERNAL_TOPICS, SHARED_PREFIX
+from sparklog.types import FENCING_TOKENS_ID, INTERNAL_TOPICS, SHARED_PREFIX
 
 TOPIC, GROUP, TXN_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 USER = ResourceType.USER
@@ -140,8 +140,8 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
         Rule(
             TXN_ID,
             _O.DESCRIBE,
-            lambda r: (application_resource(r.key),) if r.key_type else (),
-            when="of a transactional id",
+            lambda r: (application_resource(r.key),) if r.key_type and r.key != FENCING_TOKENS_ID else (),
+            when="of a transactional id but the fencing tokens'",
         ),
     ),
     Api.REPLICA_FETCH: (_BROKERS_ONLY,),

@@ -15,14 +15,16 @@ TransactionalId = Annotated[str, Meta(max_length=1_024 + len(SHARED_PREFIX))]
 
 
 class InitProducerIdRequest(Message):
-    """A producer's identity. Without `transactional_id` a new one every time, larger than all before. With it: the id's
+    """A producer's identity. Without `transactional_id` a new one every time. With it: the id's
     own, its epoch raised, an open transaction aborted; `producer_id`, `producer_epoch` >= 0: only if they are the
-    current ones or those before."""
+    current ones or those before. `fencing_token`: without a transactional id; a new id that is larger than all that any
+    broker has given out before: asked of the coordinator of FENCING_TOKENS_ID (other ids are each broker's own)."""
 
     transactional_id: Text | None = None
     transaction_timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
     producer_id: Int64 = -1
     producer_epoch: Int32 = -1
+    fencing_token: Annotated[bool, Since(2, ignorable=True)] = False
 
 
 class InitProducerIdResponse(Message):

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from sparklog.errors import InvalidConfigError, PolicyViolationError, TooManyConnectionsError
 from sparklog.security.acls import canonical_host
 from sparklog.security.quotas import QuotaKey, QuotaTable
-from sparklog.security.token_bucket import Bucket, Rate, at, charge, full, throttle_ms
+from sparklog.security.token_bucket import Bucket, Rate, at, charge, full
 
 PEERS_REMEMBERED_MAX = 100_000
 CREATION_WAIT_MS_MAX = 5_000
@@ -112,13 +112,14 @@ class Connections:
             rate = Rate(per_second, max(1.0, per_second))
             known = self._rates.get((what, name))
             bucket = at(known[1], rate, now_ms) if known is not None and known[0] == rate else full(rate, now_ms)
-            if throttle_ms(bucket, rate, now_ms) > CREATION_WAIT_MS_MAX:
+            after, wait_ms = charge(bucket, rate, 1, now_ms)
+            if wait_ms > CREATION_WAIT_MS_MAX:
                 whose = "all clients" if what == "all" else who
                 raise TooManyConnectionsError(
                     f"new connections of {whose} come faster than {per_second:g} a second ({setting}); keep "
                     "connections open, connect less often, or raise it"
                 )
-            charged.append(((what, name), rate, *charge(bucket, rate, 1, now_ms)))
+            charged.append(((what, name), rate, after, wait_ms))
         for key, rate, bucket, _ in charged:
             self._rates.pop(key, None)
             if len(self._rates) >= PEERS_REMEMBERED_MAX:

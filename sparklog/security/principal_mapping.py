@@ -164,6 +164,12 @@ def certificate_name(der: bytes) -> str:
     return ",".join("+".join(_attribute(a) for a in rdn) for rdn in reversed(subject.rdns))
 
 
+def certificate_expiry_ms(der: bytes) -> int:
+    """Until when a certificate (DER bytes) is valid, in ms since 1970."""
+    x509 = require("cryptography.x509", "the end of a certificate")
+    return int(x509.load_der_x509_certificate(der).not_valid_after_utc.timestamp() * 1000)
+
+
 def _attribute(attribute: NameAttribute[str] | NameAttribute[bytes]) -> str:
     keyword = attribute.rfc4514_attribute_name
     if keyword in _KEYWORDS and isinstance(attribute.value, str):

@@ -58,6 +58,15 @@ RATES = frozenset(
         QuotaKey.CONNECTION_CREATION_RATE,
     }
 )
+RATES_MIN: Mapping[QuotaKey, float] = {
+    QuotaKey.PRODUCER_BYTE_RATE: 1.0,
+    QuotaKey.CONSUMER_BYTE_RATE: 1.0,
+    QuotaKey.REQUEST_PERCENTAGE: 0.000_001,
+    QuotaKey.CONNECTION_CREATION_RATE: 0.01,
+}
+"""Less is no rate but a ban: ACLs are for that. A stored one counts as this."""
+THROTTLE_MS_MAX = 3_600_000
+"""Nobody waits longer at once. What is left of the debt then counts for the next request."""
 NUMBERS = (QuotaKey.MAX_CONNECTIONS, QuotaKey.MAX_TOPICS, QuotaKey.MAX_PARTITIONS)
 USER_ONLY = frozenset(
     {QuotaKey.CONNECTION_CREATION_RATE, QuotaKey.MAX_CONNECTIONS, QuotaKey.MAX_TOPICS, QuotaKey.MAX_PARTITIONS}
@@ -168,6 +177,15 @@ def _check(entity: Entity, key: QuotaKey, limit: float) -> None:
         )
 
 
+def check_rates(quotas: Mapping[QuotaKey, float]) -> None:
+    """What is set anew. Raises InvalidConfigError for a rate that nobody could work with."""
+    for key, limit in quotas.items():
+        if key in RATES_MIN and limit < RATES_MIN[key]:
+            raise InvalidConfigError(
+                f"{key} = {limit:g}: at least {RATES_MIN[key]:g}; to keep somebody out, use an ACL (sparklog acl)"
+            )
+
+
 class Throttles:
     """The rates of all groups. The caller measures (bytes, time spent) and mutes connections."""
 
@@ -187,7 +205,7 @@ class Throttles:
         """The groups that have to wait as things are."""
         for (key, group), (rate, bucket) in self._buckets.items():
             if wait_ms := throttle_ms(bucket, rate, now_ms):
-                yield Throttled(key, group, wait_ms)
+                yield Throttled(key, group, min(wait_ms, THROTTLE_MS_MAX))
 
     def charge(self, key: QuotaKey, user: str, client_id: str, cost: float, now_ms: int) -> int:
         """Counts `cost`, and says how long the connection has to be muted (ms).
@@ -201,7 +219,7 @@ class Throttles:
         rate, bucket = self._bucket(key, quota, now_ms)
         charged, wait_ms = charge(bucket, rate, cost, now_ms)
         self._buckets[key, quota.group] = (rate, charged)
-        return wait_ms
+        return min(wait_ms, THROTTLE_MS_MAX)
 
     def debt_ms(self, key: QuotaKey, user: str, client_id: str, now_ms: int) -> int:
         """How long the group has to wait as things are. A fetch that finds a debt (another connection of the group has
@@ -210,7 +228,7 @@ class Throttles:
         if quota is None:
             return 0
         rate, bucket = self._bucket(key, quota, now_ms)
-        return throttle_ms(bucket, rate, now_ms)
+        return min(throttle_ms(bucket, rate, now_ms), THROTTLE_MS_MAX)
 
     def fetch_bytes_max(self, user: str, client_id: str) -> float:
         """The most bytes one fetch should be answered with: what a full bucket has. Infinite without a quota."""
@@ -232,4 +250,5 @@ class Throttles:
             # 100 percent are 1,000 ms of a thread in a second; one window at most, for heartbeats must come through
             per_second = min(limit, 100 * self._threads) * 10
             return Rate(per_second, per_second * self._window.burst_s, self._window.size_s * 1000)
+        limit = max(limit, RATES_MIN[key])
         return Rate(limit, max(1.0, limit * self._window.burst_s))

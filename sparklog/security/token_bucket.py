@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+WAIT_MS_MAX = 2**31 - 1
+"""What is said at most, however slow a rate is."""
+
 
 class Rate(NamedTuple):
     """`per_second` > 0 tokens a second; `burst` > 0 tokens at once. `throttle_ms_max`: longer waits are cut, the debt
@@ -51,6 +54,7 @@ def charge(bucket: Bucket, rate: Rate, cost: float, now_ms: int) -> tuple[Bucket
 
 
 def throttle_ms(bucket: Bucket, rate: Rate, now_ms: int) -> int:
-    """How long until the debt is paid (ms, rounded up; what rounding errors make of an even number is no debt)."""
+    """How long until the debt is paid, at most WAIT_MS_MAX (ms, rounded up; what rounding errors make of an even number
+    is no debt)."""
     owed_ms = -at(bucket, rate, now_ms).tokens * 1000 / rate.per_second
-    return max(0, math.ceil(owed_ms - 1e-6))
+    return math.ceil(min(owed_ms, WAIT_MS_MAX) - 1e-6) if owed_ms > 1e-6 else 0

@@ -267,7 +267,7 @@ REQUESTS: dict[m.Api, Message] = {
     m.Api.ALTER_TOPIC: topics.AlterTopicRequest("flights", {"segment.bytes": 8192, "retention.ms": None}),
     m.Api.CREATE_PARTITIONS: topics.CreatePartitionsRequest("flights", 8),
     m.Api.ALTER_SCHEMA: topics.AlterSchemaRequest("flights", b"columns to add", b"columns to widen"),
-    m.Api.INIT_PRODUCER_ID: txn.InitProducerIdRequest("orders", 60_000, 7, 3),
+    m.Api.INIT_PRODUCER_ID: txn.InitProducerIdRequest("orders", 60_000, 7, 3, True),
     m.Api.END_TXN: txn.EndTxnRequest("orders", 7, 3, True),
     m.Api.TXN_OFFSET_COMMIT: groups.TxnOffsetCommitRequest(
         "orders", 7, 3, "readers", [groups.CommittedOffset("flights", 1, 42, 2, "note")], "member", 5

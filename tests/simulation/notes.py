@@ -62,7 +62,7 @@ class Notes:
         self._keyed: dict[bytes, tuple[int, int]] = {}
         self._committed = 0
         self._aged: dict[int, int] = {}
-        self._deleted = 0
+        self._deleted = self._asked_deletion = 0
         self.deletes_everywhere: Callable[[], bool] | None = None
         """Where several brokers have the records: whether all are there. What was deleted on request is gone for good
         only then; what retention has deleted may be there again when another one leads."""
@@ -200,6 +200,10 @@ class Notes:
             self.violated(f"the log began at {known}, now at {offset}")
         self.aged_start = max(self.aged_start, offset)
 
+    def deletes(self, before_offset: int) -> None:
+        """Somebody asks for a deletion; without an answer it may have happened."""
+        self._asked_deletion = max(self._asked_deletion, before_offset)
+
     def deleted(self, offset: int) -> None:
         """Deletion up to there was acknowledged."""
         self._deleted = max(self._deleted, offset)
@@ -210,7 +214,7 @@ class Notes:
     def check_aged(self, start: int, size_bytes: int, kept_bytes: int, rows: Mapping[int, int]) -> None:
         """What is there at the end, from the offset `start` on."""
         self.begins_at(start)
-        if start > self._deleted and size_bytes < kept_bytes:
+        if start > max(self._deleted, self._asked_deletion) and size_bytes < kept_bytes:
             self.violated(f"{size_bytes} bytes are left, {kept_bytes} are to be kept")
         for offset, value in self._aged.items():
             if offset >= start and rows.get(offset) != value:

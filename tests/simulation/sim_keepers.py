@@ -81,9 +81,9 @@ async def deleter(told: Told) -> None:
             end = (await ends(told.client, [name]))[name]
             start = await log_start(told.client, name)
             told.notes.begins_at(start)
-            request = DeleteRecordsRequest(
-                PRODUCE_TIMEOUT_MS, [DeleteRecordsPartition(AGED, 0, start + (end - start) // 8)]
-            )
+            before_offset = start + (end - start) // 8
+            told.notes.deletes(before_offset)
+            request = DeleteRecordsRequest(PRODUCE_TIMEOUT_MS, [DeleteRecordsPartition(AGED, 0, before_offset)])
             answer, _ = await told.client.ask(Api.DELETE_RECORDS, request, DeleteRecordsResponse)
             (result,) = answer.results
             if not result.error_code:

@@ -21,7 +21,8 @@ async def shared(told: Told) -> None:
     while told.wanted():
         await told.think()
         batch = told.done_batches.get(told.slot, 0)
-        drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
+        draw = t.InitProducerIdRequest(fencing_token=True)
+        drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, draw, t.InitProducerIdResponse)
         key = (f"app-{told.slot}", batch, f"{told.number}-{run}", drawn.producer_id)
         try:
             if await _write_batch(told, key, batch, rng):

@@ -11,8 +11,9 @@ from sparklog.client.local_cluster import LocalCluster
 from sparklog.client.local_zookeeper import has_java
 from sparklog.client.net.cluster import cluster as client_cluster
 from sparklog.client.net.coordinator_key import transaction_key
+from sparklog.client.transactions.shared_transaction import draw_fencing_token
 from sparklog.errors import ProducerFencedError, SparklogError, TransactionAbortedError
-from sparklog.types import TRANSACTION_STATE_TOPIC, TopicPartition
+from sparklog.types import FENCING_TOKENS_ID, TRANSACTION_STATE_TOPIC, TopicPartition
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
 
@@ -132,3 +133,17 @@ def test_operators_see_transactions_of_all_brokers(local: LocalCluster) -> None:
         states = {p.leader for p in admin.describe_topic(TRANSACTION_STATE_TOPIC).partition_details}
         assert len(states) > 1
     assert len(read_all(local, 5)[0]) == 5
+
+
+def test_a_later_fencing_token_is_larger_whichever_broker_gives_it(local: LocalCluster) -> None:
+    """Brokers take producer ids in blocks of their own. A run that is started again draws a larger number all the
+    same, else its application's earlier run fences it out."""
+    known = client_cluster(local.bootstrap_servers)
+    drawn = [draw_fencing_token(known) for _ in range(6)]
+    for _ in range(2):
+        giver = coordinator_of(local, FENCING_TOKENS_ID)
+        local.brokers[giver].kill()
+        drawn.append(draw_fencing_token(known))
+        local.brokers[giver].start()
+        drawn.append(draw_fencing_token(known))
+    assert drawn == sorted(set(drawn))

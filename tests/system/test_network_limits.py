@@ -39,6 +39,8 @@ from sparklog.protocol.messages import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ProducePartition,
+    ProduceRequest,
     encode,
 )
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
@@ -146,6 +148,39 @@ def test_requests_with_long_names_are_not_decoded_all_at_once(tmp_path: Path) ->
     frames_bytes = peers * len(request)
     assert most - before < frames_bytes + 200 * MIB, "all of them decoded are 960 MiB more"
     assert process.stop() == 0
+
+
+def test_half_requests_do_not_keep_the_memory_that_others_wait_for(tmp_path: Path) -> None:
+    settings = (
+        f"queued.max.request.bytes = {32 * MIB}\n"
+        "request.read.stall.ms = 1000\nrequest.read.timeout.ms = 3600000\nnum.partitions = 1\n"
+    )
+    process = BrokerProcess(tmp_path / "data", settings=settings, work_dir=tmp_path)
+    with contextlib.closing(process.connect()) as client:
+        create_topic(client, "t")
+    api, payload_bytes = Api.PRODUCE, 16 * MIB
+    header = encode(ProduceRequest(1, 1_000, [ProducePartition("t", 0, payload_bytes)]))
+    head = encode_request(api, APIS[api].version_max, 1, header, payload_bytes)
+    with contextlib.ExitStack() as stack:
+        threads = []
+        for _ in range(6):
+            sock = stack.enter_context(contextlib.closing(socket.create_connection((process.host, process.port))))
+            threads.append(threading.Thread(target=send_half, args=(sock, head + bytes(payload_bytes // 2 + MIB))))
+            threads[-1].start()
+        with sparklog.Producer(f"{process.host}:{process.port}") as producer:
+            sent = [producer.send("t", bytes(500_000)) for _ in range(20)]
+            producer.flush()
+            assert sorted(s.result().offset for s in sent) == list(range(20))
+    for thread in threads:
+        thread.join()
+    assert "that it does not finish" in process.stderr
+    assert process.stop() == 0
+
+
+def send_half(sock: socket.socket, data: bytes) -> None:
+    """All that is sent of it; it may be cut meanwhile."""
+    with contextlib.suppress(OSError):
+        sock.sendall(data)
 
 
 @pytest.mark.parametrize("times", [2, 200, 10_000])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -27,7 +28,15 @@ from sparklog.errors import (
     UnsupportedSaslMechanismError,
 )
 from sparklog.protocol.frames import encode_request
-from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, ProducePartition, ProduceRequest, encode
+from sparklog.protocol.messages import (
+    Api,
+    FetchPartition,
+    FetchRequest,
+    HandshakeRequest,
+    ProducePartition,
+    ProduceRequest,
+    encode,
+)
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.security.authority import Authority
 from sparklog.security.client_security import client_security
@@ -99,6 +108,22 @@ def test_a_certificate_is_a_name_where_clients_have_to_show_one(secure: SecureBr
     for wrong in ({}, bad):
         with pytest.raises(InvalidConfigError, match="certificate"):
             connect(secure, "MUTUAL", mutual | wrong)
+
+
+def test_a_connection_ends_when_its_certificate_expires(secure: SecureBroker, tmp_path: Path) -> None:
+    own = write_identity(tmp_path, "short", secure.authority.issue("short", [], now(), 15 / 86_400, broker=False))
+    context = ssl.create_default_context(cafile=str(secure.ca))
+    context.load_cert_chain(own["ssl.certificate.location"], own["ssl.key.location"])
+    host, _, port = secure.addresses["MUTUAL"].rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=60) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as encrypted,
+    ):
+        encrypted.sendall(encode_request(Api.HANDSHAKE, 0, 1, encode(HandshakeRequest(), 0)))
+        assert encrypted.recv(16), "it is let in"
+        while encrypted.recv(65_536):
+            pass
+    until(lambda: "the certificate of the client has expired" in secure.process.stderr, "the reason in the log")
 
 
 def test_a_broker_whose_certificate_is_of_another_authority_is_not_talked_to(

@@ -35,6 +35,7 @@ from sparklog_broker.cluster.controller_client import ControllerClient, done
 from sparklog_broker.cluster.failed_disks import FailedDisks
 from sparklog_broker.cluster.images import ImageFollower
 from sparklog_broker.cluster.isr_proposals import IsrProposals
+from sparklog_broker.cluster.log_starts import LogStarts
 from sparklog_broker.cluster.membership import Membership
 from sparklog_broker.cluster.peers import Connect
 from sparklog_broker.cluster.replica_fetcher import FetchLimits
@@ -203,13 +204,9 @@ class Cluster:
         self._follows_images = True
         self._topics.join(self.membership, self.controller, self.images)
         self._security.join(self.membership, self.controller, self.images)
-        self.replicas.start(
-            self._partitions,
-            self.server,
-            proposals,
-            self.membership.registration,
-            write_starts=lambda: self._storage.run(logs.checkpoint),
-        )
+        storage = self._storage
+        log_starts = LogStarts(self._loop, lambda: storage.run(storage.logs.checkpoint))
+        self.replicas.start(self._partitions, self.server, proposals, self.membership.registration, log_starts)
         self._disks = FailedDisks(self._config.broker_id, self._partitions, self.membership, self.controller)
         self._background.on_offline = self._on_offline
         self.membership.start()

@@ -39,6 +39,7 @@ def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> None:
             case SetHighWatermark(offset):
                 log.raise_high_watermark(offset)  # a truncation has lowered it already
             case SetLogStart(offset):
+                log.flusher.flush_to(min(offset, log.high_watermark))  # as for what is deleted on request
                 log.retention.follow_log_start(offset)
             case _:
                 pass

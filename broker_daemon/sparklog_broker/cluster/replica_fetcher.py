@@ -254,7 +254,7 @@ class ReplicaFetcher:
             fetch.leader_epoch,
             fetch.fetch_offset,
             following.follower.last_epoch(),
-            log.log_start_offset,
+            log.durable_log_start_offset,  # the leader answers who deletes by it
             log.high_watermark,
             self._limits.partition_max_bytes,
         )

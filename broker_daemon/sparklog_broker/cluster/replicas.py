@@ -22,18 +22,17 @@ from sparklog.replication.replica.model import (
     ProposeIsr,
     RefreshMetadata,
     ReplicaConfig,
-    SetLogStart,
     Tick,
 )
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.follower_log import carry_out, is_not_durable
 from sparklog_broker.cluster.isr_proposals import IsrProposals
+from sparklog_broker.cluster.log_starts import LogStarts, is_written
 from sparklog_broker.cluster.peers import Connect, Peer
 from sparklog_broker.cluster.replica import UNKNOWN, ClusterReplica
 from sparklog_broker.cluster.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
 from sparklog_broker.cluster.replica_server import ReplicaServer
 from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
-from sparklog_broker.cluster.written_starts import WrittenStarts
 from sparklog_broker.counters.replication import ReplicationCounters
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
@@ -90,16 +89,17 @@ class Replicas:
         server: ReplicaServer,
         proposals: IsrProposals,
         registration: BrokerRegistration,
-        write_starts: Callable[[], asyncio.Future[None]],
+        log_starts: LogStarts,
     ) -> None:
-        """What could not be there when this was made. `write_starts`: writes down where all logs begin."""
+        """What could not be there when this was made."""
+        self._log_starts = log_starts
         self._partitions, self._server, self._proposals = partitions, server, proposals
         self._registration = registration
-        self._starts = WrittenStarts(write_starts)
         self._tick()
 
     async def stop(self) -> None:
         """Copies nothing any more."""
+        self._log_starts.stop()
         if self._ticking is not None:
             self._ticking.cancel()
         tasks = [task for _, task in self._fetchers.values()]
@@ -271,7 +271,8 @@ class Replicas:
             self._fetches = max(self._fetches, fetch.number)
         if on_log:
             self._submit(following, fetch, on_log)
-        elif is_not_durable(following.log):  # an fsync has failed, or this broker has just led
+        elif is_not_durable(following.log) or not is_written(following.log):
+            # an fsync or a checkpoint has failed, or this broker has just led
             wait_s = 0.0 if fetch is None else max(0, fetch.at_ms - self.now_ms()) / 1_000
             self._loop.call_later(wait_s, self._submit_if_current, following, fetch)
         else:
@@ -286,8 +287,6 @@ class Replicas:
 
         def deliver(_: None, error: Exception | None) -> None:
             following.pending -= 1
-            if any(isinstance(e, SetLogStart) for e in on_log):
-                self._starts.raised(following.key)
             self._done(following, fetch, error)
             if not following.pending and following.on_settled is not None:
                 following.on_settled()
@@ -297,8 +296,13 @@ class Replicas:
     def _done(self, following: Following, fetch: Fetch | None, error: Exception | None) -> None:
         if self._following.get(following.key) is not following or fetch is None:
             return
-        if error is None and not self._starts.is_written(following.key):
-            self._starts.when_written(partial(self._done, following, fetch))
+        if error is None and not is_written(following.log):
+            self._log_starts.write(following.log, partial(self._ask, following, fetch))
+        else:
+            self._ask(following, fetch, error)
+
+    def _ask(self, following: Following, fetch: Fetch, error: Exception | None) -> None:
+        if self._following.get(following.key) is not following:
             return
         partition = self._partitions.find(following.key)
         if error is not None:

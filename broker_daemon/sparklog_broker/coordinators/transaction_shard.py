@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sparklog.environment.clock import Clock
 from sparklog.errors import (
     ConcurrentTransactionsError,
+    CoordinatorLoadingError,
     SparklogError,
     UnknownServerError,
 )
@@ -30,9 +31,11 @@ from sparklog.replication.transactions import (
     WriteMarkers,
 )
 from sparklog.testing.faults import reach
+from sparklog.types import FENCING_TOKENS_ID
 from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Record, Replayed
 from sparklog_broker.coordinators.shard import Shard
 from sparklog_broker.coordinators.transaction_markers import MarkerWriter
+from sparklog_broker.partitions.id_source import IdSource
 from sparklog_broker.partitions.storage import Storage
 
 WAIT_S_MAX = 20.0
@@ -72,6 +75,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
         self._clock = clock
         self._storage = storage
         self._ids = IdReserve(storage.producer_ids.hand_out)
+        self._tokens: IdSource | None = None
         self._waiting: dict[object, asyncio.Future[Any]] = {}
         self._unfinished: set[Marker] = set()
         self._recovered = asyncio.Event()
@@ -95,9 +99,21 @@ class TransactionShard(Shard[Coordinator, _Change]):
         effects = coordinator.loaded(self._clock.now_ms())
         for number in coordinator.numbers():
             self._storage.producer_ids.found(number)
+        self._tokens = self._storage.fencing_tokens()  # the coordinator before, elsewhere, had blocks of its own
+        if self._topic.partition_for(FENCING_TOKENS_ID) == self.number:
+            self._tokens.take_ahead()
         self._unfinished = {m for a in effects.actions if isinstance(a, WriteMarkers) for m in a.markers}
         self._apply(effects)
         self._finished(set())
+
+    async def draw_fencing_token(self) -> int:
+        """Larger than all that were drawn before. Raises CoordinatorLoadingError, StorageError."""
+        coordinator, tokens = self.ready(), self._tokens
+        assert tokens is not None
+        token = await tokens.next()
+        if self.ready() is not coordinator:  # another broker may have given larger ones meanwhile
+            raise CoordinatorLoadingError(f"{self} is read anew: try again")
+        return token
 
     async def quiet(self) -> None:
         """Returns when nothing is under way: what was decided has all its markers. Raises CoordinatorLoadingError."""
@@ -139,12 +155,12 @@ class TransactionShard(Shard[Coordinator, _Change]):
 
     def _reserve_at_hand(self) -> None:
         """Few requests need an id, and none has to wait for ids that others need: their store may be away."""
-        while len(self._ids) < IDS_MIN and (taken := self._storage.reserve_at_hand()) is not None:
+        while len(self._ids) < IDS_MIN and (taken := self._storage.id_source.reserve_at_hand()) is not None:
             self._ids.add(taken)
 
     async def _reserve_one(self) -> None:
         while not len(self._ids) and not self._stopped:
-            self._ids.add(await self._storage.reserve_producer_id())
+            self._ids.add(await self._storage.id_source.reserve())
 
     def _expire(self, token: object) -> None:
         future = self._waiting[token]

@@ -49,7 +49,7 @@ from sparklog.replication.transactions import (
     is_shared,
 )
 from sparklog.security.owned_ids import number_of
-from sparklog.types import SHARED_PREFIX, ProducerIdAndEpoch, TopicPartition, shared_transactional_id
+from sparklog.types import FENCING_TOKENS_ID, SHARED_PREFIX, ProducerIdAndEpoch, TopicPartition, shared_transactional_id
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.internal_topics import InternalTopic
@@ -284,6 +284,11 @@ class TransactionCoordinator:
         return coordinator.stale(transactional_id, ProducerIdAndEpoch(producer_id, producer_epoch))
 
     # -- shared transactions
+
+    async def draw_fencing_token(self) -> int:
+        """Larger than all that were drawn before, on any broker. Raises NotCoordinatorError, CoordinatorLoadingError,
+        StorageError."""
+        return await self._shard(FENCING_TOKENS_ID).draw_fencing_token()
 
     async def join(
         self, app_id: str, version: int, run_id: str, fencing_token: int, timeout_ms: int, lease_ms: int = 0

@@ -13,14 +13,19 @@ from sparklog.errors import (
     SparklogError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
+    UnknownServerError,
 )
 from sparklog.metadata.store import TopicSpec
+from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import AUTO_CREATED_MAX
-from sparklog.security.acls import CLUSTER, Operation, ResourceType
+from sparklog.security.acls import CLUSTER, Operation, Resource, ResourceType
 from sparklog.types import INTERNAL_PREFIX, check_topic_name
 from sparklog_broker.dispatcher import RequestContext
 
 log = logging.getLogger(__name__)
+
+AUTO_CREATED = "auto.create.topics.enable"
+"""Why, in the audit log."""
 
 
 async def create_missing(context: RequestContext, topics: Sequence[str] | None) -> RequestContext:
@@ -36,14 +41,32 @@ async def create_missing(context: RequestContext, topics: Sequence[str] | None) 
     for name in topics:
         if name not in broker.partitions.topics and name not in context.denied and _may_be_made(name):
             if not _may_make(context, name):
-                denied[name] = TopicAuthorizationFailedError(f"Create on the topic {name!r} is not allowed")
+                error = TopicAuthorizationFailedError(f"Create on the topic {name!r} is not allowed")
+                denied[name] = error
+                context.note_denial(Api.METADATA, error, Operation.CREATE, Resource(ResourceType.TOPIC, name))
                 continue
-            try:
-                await broker.topics.create(TopicSpec(name, broker.config.num_partitions, owner=context.principal.name))
-            except TopicAlreadyExistsError:
-                continue  # somebody else was quicker
+            if not await _make(context, name):
+                continue
             log.info("topic %s was made because somebody writes to it (auto.create.topics.enable)", name)
     return structs.replace(context, denied={**context.denied, **denied}) if denied else context
+
+
+async def _make(context: RequestContext, name: str) -> bool:
+    """Whether the topic has been made here: else somebody was quicker. The audit log has a line of it, as of one that
+    is made with CREATE_TOPIC, however it ends."""
+    broker, code = context.broker, UnknownServerError.code
+    try:
+        await broker.topics.create(TopicSpec(name, broker.config.num_partitions, owner=context.principal.name))
+        code = 0
+    except SparklogError as e:
+        code = e.code
+        if isinstance(e, TopicAlreadyExistsError):
+            return False
+        raise
+    finally:
+        if code != TopicAlreadyExistsError.code:
+            context.note_act(Api.CREATE_TOPIC, [str(Resource(ResourceType.TOPIC, name))], code, AUTO_CREATED)
+    return True
 
 
 def _may_make(context: RequestContext, name: str) -> bool:

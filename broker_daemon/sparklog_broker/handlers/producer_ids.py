@@ -9,14 +9,18 @@ from sparklog_broker.network.reply import Response
 
 
 async def init_producer_id(request: InitProducerIdRequest, payload: memoryview, context: RequestContext) -> Response:
-    """A new producer id, epoch 0; with a transactional id what the coordinator says. Where principals are known the id
-    is the principal's, also before an authorizer asks for it: so it can be switched on broker by broker."""
+    """A new producer id, epoch 0; with a transactional id, or for a fencing token, what the coordinator says. Where
+    principals are known the id is the principal's, also before an authorizer asks for it: so it can be switched on
+    broker by broker."""
     if request.transactional_id is not None:
         identity = await context.broker.transactions.init_producer_id(
             request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch
         )
         return Response(InitProducerIdResponse(*identity))
-    producer_id = await context.broker.storage.new_producer_id()
+    if request.fencing_token and context.broker.cluster is not None:
+        producer_id = await context.broker.transactions.draw_fencing_token()
+    else:
+        producer_id = await context.broker.storage.new_producer_id()
     if context.broker.access is not None or context.principal != ANONYMOUS:
         producer_id = await context.broker.owned_ids.issue(producer_id, context.principal)
     return Response(InitProducerIdResponse(producer_id, 0))

@@ -1,4 +1,4 @@
-"""SNAPSHOT_OFFSETS: where a partition begins and ends for all who ask under one name.
+"""SNAPSHOT_OFFSETS: where a partition begins and ends for all of a principal who ask under one name.
 
 In a cluster the broker that is asked asks the leaders of what it does not lead. Those who ask under one name ask the
 same broker.
@@ -21,11 +21,13 @@ from sparklog_broker.partitions.offset_snapshots import Extent, Snapshot
 
 async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
     """A partition that the snapshot does not have (its topic was made later, or is offline) is answered as it is
-    now."""
+    now. A name is the principal's own: under another one's name there is nothing to find out."""
     broker = context.broker
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
-    taken = await broker.offset_snapshots.of(request.name, lambda: _extents(broker, request.topics, request.isolation))
+    taken = await broker.offset_snapshots.of(
+        context.principal, request.name, lambda: _extents(broker, request.topics, request.isolation)
+    )
     tp = TopicPartition(request.topic, request.partition)
     found = taken.get(tp)
     if found is None:

@@ -13,11 +13,12 @@ HEADERS_MAX = 100
 
 
 class Request(NamedTuple):
-    """`path` without its query."""
+    """`path` without its query. `host`: as the header says; None: there is none."""
 
     is_head: bool
     path: str
     accept: str
+    host: str | None = None
 
 
 class Refusal(Exception):  # noqa: N818  (an answer, not a failure)
@@ -41,5 +42,13 @@ def parse(head: bytes) -> Request:
         raise Refusal(405, "only GET and HEAD: nothing can be changed here")
     if len(lines) > HEADERS_MAX:
         raise Refusal(431, f"more than {HEADERS_MAX} headers")
-    accept = [value for name, colon, value in (line.partition(":") for line in lines[1:]) if name.lower() == "accept"]
-    return Request(parts[0] == "HEAD", parts[1].partition("?")[0], ",".join(accept))
+    hosts = _values(lines, "host")
+    if len(hosts) > 1:
+        raise Refusal(400, "more than one Host")
+    host = hosts[0].strip() if hosts else None
+    return Request(parts[0] == "HEAD", parts[1].partition("?")[0], ",".join(_values(lines, "accept")), host)
+
+
+def _values(lines: list[str], name: str) -> list[str]:
+    """Of all headers of that name."""
+    return [value for key, _, value in (line.partition(":") for line in lines[1:]) if key.strip().lower() == name]

@@ -17,6 +17,7 @@ from sparklog.environment import Environment
 from sparklog_broker.config import BrokerConfig, format_address, parse_address
 from sparklog_broker.metrics.exposition import Exposition, wanted_by
 from sparklog_broker.metrics.health import Health, Stage
+from sparklog_broker.metrics.hosts import allowed_names, is_allowed
 from sparklog_broker.metrics.http_request import Refusal, Request
 from sparklog_broker.metrics.http_server import HttpServer, Page
 from sparklog_broker.metrics.loop_delay import LoopDelay
@@ -34,6 +35,7 @@ class MetricsService:
 
     def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment) -> None:
         self._listen = config.metrics_listen
+        self._names = allowed_names(config)
         self._loop = loop
         self._environment = environment
         self._health = Health()
@@ -84,6 +86,10 @@ class MetricsService:
 
     async def page(self, request: Request) -> Page:
         """The answer to a request. Raises Refusal."""
+        if not is_allowed(request.host, self._names):
+            raise Refusal(
+                421, "these pages are not under that name: use the address, or name it in metrics.allowed.hosts"
+            )
         match request.path:
             case "/metrics":
                 return await self._metrics(wanted_by(request.accept))

@@ -113,6 +113,11 @@ def server_families(watched: Watched) -> Iterator[Metric]:
     yield one_gauge("sparklog_request_memory_used_bytes", "Held by requests and unread answers.", memory.used_bytes)
     yield one_gauge("sparklog_request_memory_limit_bytes", "queued.max.request.bytes.", memory.limit_bytes)
     yield one_gauge("sparklog_request_memory_waiting", "Connections that wait for memory.", memory.waiting_count)
+    yield one_counter(
+        "sparklog_half_requests_cut",
+        "Connections ended because they did not finish a request while others waited for memory.",
+        server.half_requests.cut_count,
+    )
     yield one_gauge("sparklog_unread_answer_bytes", "Held by answers that clients do not read.", unread.held_bytes)
     yield one_gauge("sparklog_unread_answer_files", "File ranges held by such answers.", unread.held_files)
     throttled = dict(watched.throttling.throttled)

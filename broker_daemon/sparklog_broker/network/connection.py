@@ -34,6 +34,7 @@ from sparklog.protocol.messages import Api
 from sparklog.security.handshake import Authentication
 from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog_broker.counters.requests import RequestCounters, RequestTimes
+from sparklog_broker.network.half_requests import HalfRequest
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.out_queue import OutQueue, ShortFileError
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
@@ -91,10 +92,11 @@ class State(Enum):
 class _Frame:
     """A request being read or processed; the owner of its reservation."""
 
-    __slots__ = ("buffer", "prefix", "received", "reserved", "times")
+    __slots__ = ("begun_s", "buffer", "prefix", "received", "reserved", "times")
 
-    def __init__(self, prefix: RequestPrefix, buffer: np.ndarray) -> None:
+    def __init__(self, prefix: RequestPrefix, buffer: np.ndarray, begun_s: float) -> None:
         self.prefix = prefix
+        self.begun_s = begun_s
         self.buffer: np.ndarray | None = buffer
         """May be larger than the frame."""
         self.received = 0
@@ -182,6 +184,14 @@ class Connection:
     def busy(self) -> bool:
         """Whether a request is being processed or answered."""
         return self._current is not None
+
+    @property
+    def half_request(self) -> HalfRequest | None:
+        """What is there of a request that the peer could go on with; None: nothing that holds memory."""
+        frame = self._reading
+        if frame is None or not frame.reserved or not self._reader_on:
+            return None
+        return HalfRequest(frame.received, frame.reserved, frame.begun_s, self._progress_at)
 
     @property
     def is_known(self) -> bool:
@@ -283,7 +293,7 @@ class Connection:
         if self._refusal is not None:
             self._break_off(prefix.api, prefix.correlation_id, self._refusal)
             return False
-        self._reading = _Frame(prefix, self._buffers.take(prefix.body_bytes))
+        self._reading = _Frame(prefix, self._buffers.take(prefix.body_bytes), self._progress_at)
         if prefix.body_bytes == 0:
             self._end_frame(self._reading)
             return False

@@ -28,6 +28,11 @@ class MemoryBudget:
     def waiting_count(self) -> int:
         return len(self._waiting)
 
+    @property
+    def first_waiting(self) -> object | None:
+        """Whose turn is next; None: nobody waits."""
+        return self._waiting[0][0] if self._waiting else None
+
     def reserve(self, owner: object, size_bytes: int, resume: Callable[[], None]) -> bool:
         """Whether `owner` has got `size_bytes`. If not, `resume` is called once when it is worth trying again."""
         fits = self.used_bytes + size_bytes <= self.limit_bytes or size_bytes <= SMALL_BYTES

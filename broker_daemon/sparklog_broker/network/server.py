@@ -23,6 +23,7 @@ from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import Addresses, Answer, Connection, State
 from sparklog_broker.network.connection import ConnectionLimits as Limits
+from sparklog_broker.network.half_requests import HalfRequests
 from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener, why_not
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
@@ -85,6 +86,8 @@ class Server:
         self._budget = budget
         self._requests = requests
         self.unread = UnreadAnswers(budget, self._descriptors.files // 2, loop.time)
+        stall_s = config.request_read_stall_ms / 1000
+        self.half_requests = HalfRequests(budget, stall_s)
         self._buffers = ReceiveBuffers(min(RECEIVE_BUFFERS_KEPT_BYTES, config.queued_max_request_bytes))
         self._limits = Limits(
             frame_bytes_max=config.socket_request_max_bytes,
@@ -92,7 +95,8 @@ class Server:
             idle_timeout_s=config.connections_max_idle_ms / 1000,
             write_timeout_s=config.response_write_timeout_ms / 1000,
         )
-        shortest_s = min(self._limits.read_timeout_s, self._limits.idle_timeout_s, self._limits.write_timeout_s)
+        limits = self._limits
+        shortest_s = min(limits.read_timeout_s, limits.idle_timeout_s, limits.write_timeout_s, stall_s)
         self._sweep_s = min(SWEEP_S_MAX, shortest_s / SWEEPS_PER_TIMEOUT)
         self._sweep: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
@@ -324,6 +328,7 @@ class Server:
         now = self._loop.time()
         for connection in list(self._connections):
             connection.check_deadlines(now)
+        self.half_requests.look(list(self._connections), now)
         self._sweep = self._loop.call_later(self._sweep_s, self._check_deadlines)
 
     def stop_accepting(self) -> None:

@@ -9,15 +9,16 @@ restart the next who asks fixes the answer anew.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sparklog.types import TopicPartition
 
 PARTITIONS_MAX = 1_000_000
-"""Of all snapshots together; those that were asked for longest ago go first."""
+"""Of all snapshots together."""
 
 
 class Extent(NamedTuple):
@@ -31,32 +32,49 @@ Snapshot = dict[TopicPartition, Extent]
 
 
 class OffsetSnapshots:
-    """See the module. Event-loop thread only."""
+    """See the module. Each owner has names of its own: what somebody else has had fixed is unknown to it, and when
+    there are too many partitions, the snapshots go of who has most. Event-loop thread only."""
 
     def __init__(self, partitions_max: int = PARTITIONS_MAX) -> None:
         self._partitions_max = partitions_max
-        self._partitions = 0
-        self._by_name: OrderedDict[str, Snapshot] = OrderedDict()
-        self._under_way: dict[str, asyncio.Task[Snapshot]] = {}
+        self._partitions: Counter[Hashable] = Counter()
+        """By owner; each snapshot counts for one at least."""
+        self._by_owner: dict[Hashable, OrderedDict[str, Snapshot]] = {}
+        self._under_way: dict[tuple[Hashable, str], asyncio.Task[Snapshot]] = {}
 
-    async def of(self, name: str, take: Callable[[], Coroutine[Any, Any, Snapshot]]) -> Snapshot:
-        """The snapshot of that name; the first one to ask has it taken, who asks meanwhile waits for it. Raises what
-        `take` does; then the next one has it taken."""
-        found = self._by_name.get(name)
-        if found is not None:
-            self._by_name.move_to_end(name)
-            return found
-        task = self._under_way.get(name)
+    async def of(self, owner: Hashable, name: str, take: Callable[[], Coroutine[Any, Any, Snapshot]]) -> Snapshot:
+        """The owner's snapshot of that name; the first one to ask has it taken, who asks meanwhile waits for it. Raises
+        what `take` does; then the next one has it taken."""
+        own = self._by_owner.get(owner)
+        if own is not None and name in own:
+            own.move_to_end(name)
+            return own[name]
+        task = self._under_way.get((owner, name))
         if task is None:
-            task = self._under_way[name] = asyncio.get_running_loop().create_task(take())
-            task.add_done_callback(partial(self._taken, name))
+            task = self._under_way[owner, name] = asyncio.get_running_loop().create_task(take())
+            task.add_done_callback(partial(self._taken, owner, name))
         return await asyncio.shield(task)  # not cancelled with the first who asked: others wait for it
 
-    def _taken(self, name: str, task: asyncio.Task[Snapshot]) -> None:
-        del self._under_way[name]
+    def _taken(self, owner: Hashable, name: str, task: asyncio.Task[Snapshot]) -> None:
+        del self._under_way[owner, name]
         if task.cancelled() or task.exception() is not None:
             return
-        found = self._by_name[name] = task.result()
-        self._partitions += max(1, len(found))
-        while self._partitions > self._partitions_max and len(self._by_name) > 1:
-            self._partitions -= max(1, len(self._by_name.popitem(last=False)[1]))
+        own = self._by_owner.setdefault(owner, OrderedDict())
+        found = own[name] = task.result()
+        self._partitions[owner] += max(1, len(found))
+        while self._partitions.total() > self._partitions_max and self._forget_one(but_for=own):
+            pass
+
+    def _forget_one(self, *, but_for: OrderedDict[str, Snapshot]) -> bool:
+        """The one that was asked for longest ago of the owner who has most, but not the newest; False: there is none
+        else."""
+        sizes = ((n, o) for o, n in self._partitions.items() if self._by_owner[o] is not but_for or len(but_for) > 1)
+        _, owner = max(sizes, key=itemgetter(0), default=(0, None))
+        if owner is None:
+            return False
+        own = self._by_owner[owner]
+        _, snapshot = own.popitem(last=False)
+        self._partitions[owner] -= max(1, len(snapshot))
+        if not own:
+            del self._by_owner[owner], self._partitions[owner]
+        return True

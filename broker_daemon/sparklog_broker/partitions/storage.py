@@ -16,17 +16,15 @@ from sparklog.log.segments.slices import HandleCache
 from sparklog.log.tiering.object_store import ObjectStore, parse_options
 from sparklog.log.tiering.read_cache import CACHE_DIRECTORY, ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
-from sparklog.metadata.producer_ids import ProducerIds
+from sparklog.metadata.producer_ids import BLOCK_IDS, ProducerIds
 from sparklog.metadata.sqlite_store import METADATA_FILE, SqliteStore
 from sparklog.metadata.store import MetadataStore, Topic, Unfinished
 from sparklog_broker import descriptors
 from sparklog_broker.config import BrokerConfig
+from sparklog_broker.partitions.id_source import IdSource
 from sparklog_broker.partitions.topic_files import IsHere, TopicFiles, partition_specs
 
 log = logging.getLogger(__name__)
-
-TAKE_IDS_AGAIN_S = 10.0
-"""Until a store that is away is asked again for ids that are not needed yet."""
 
 T = TypeVar("T")
 
@@ -61,7 +59,6 @@ class Storage:
                 self.producer_ids.found(producer.producer_id)
         if store.is_shared:  # a broker that has just started, too, goes on when the store is away
             self.producer_ids.take_ahead()
-        self._is_taking_ids = False
         self.remote_reads = environment.executors.pool("remote-read", config.remote_log_reader_threads)
         """Whatever may have to wait for the object store."""
         self._store = self.metadata = store
@@ -69,6 +66,7 @@ class Storage:
         self._admin = environment.executors.pool("admin", 1)
         self._ids = environment.executors.pool("ids", 1) if store.is_shared else self._admin
         """Who waits for a store that is away keeps nobody else waiting."""
+        self.id_source = IdSource(self.producer_ids, loop, self._ids)
 
     @classmethod
     def open(
@@ -138,35 +136,14 @@ class Storage:
 
     async def new_producer_id(self) -> int:
         """Raises StorageError, StorageFullError."""
-        taken = self.producer_ids.at_hand()
-        self._take_ids_ahead()
-        return taken if taken is not None else await self._loop.run_in_executor(self._ids, self.producer_ids.next)
+        return await self.id_source.next()
 
-    async def reserve_producer_id(self) -> int:
-        """For a coordinator that will hand it out when it is asked. Raises StorageError, StorageFullError."""
-        taken = self.reserve_at_hand()
-        return taken if taken is not None else await self._loop.run_in_executor(self._ids, self.producer_ids.reserve)
-
-    def reserve_at_hand(self) -> int | None:
-        """As `reserve_producer_id`, but never waits. None: the store is needed for it."""
-        taken = self.producer_ids.at_hand(reserve=True)
-        self._take_ids_ahead()
-        return taken
-
-    def _take_ids_ahead(self) -> None:
-        if not self._is_taking_ids and self.producer_ids.wants_block:
-            self._is_taking_ids = True
-            self._loop.run_in_executor(self._ids, self.producer_ids.take_ahead).add_done_callback(self._has_taken_ids)
-
-    def _has_taken_ids(self, taking: asyncio.Future[None]) -> None:
-        if taking.cancelled():
-            return
-        error = taking.exception()
-        if error is None:
-            self._is_taking_ids = False
-            return
-        log.warning("no new producer ids; there are %d at hand: %s", self.producer_ids.left, error)
-        self._loop.call_later(TAKE_IDS_AGAIN_S, setattr, self, "_is_taking_ids", False)
+    def fencing_tokens(self) -> IdSource:
+        """For the coordinator of fencing tokens: larger than all ids that any broker has given out before, and each
+        larger than those before it. A single broker's ids are all that already."""
+        if not self._store.is_shared:
+            return self.id_source
+        return IdSource(self.producer_ids.anew(BLOCK_IDS), self._loop, self._ids)
 
     def stop_reading(self) -> None:
         """Ends what waits for the object store. Blocks."""

@@ -140,6 +140,9 @@ class TopicFiles:
         done: list[int | SparklogError] = []
         for partition_log, before_offset in deletions:
             try:
+                mark = partition_log.high_watermark
+                # else a power cut could leave half of a segment that the checkpoint takes for whole
+                partition_log.flusher.flush_to(mark if before_offset < 0 else min(before_offset, mark))
                 done.append(partition_log.retention.delete_records(before_offset))
             except SparklogError as e:
                 done.append(e)

@@ -60,11 +60,12 @@ class AuditLog:
         resources: Iterable[str],
         error_code: int,
         client_id: str = "",
+        detail: str = "",
     ) -> None:
-        """An administrative act, however it ended."""
+        """An administrative act, however it ended. `detail`: what it came of, if that is not the request itself."""
         resource = ", ".join(map(_one_of_several, islice(resources, VALUE_CHARS_MAX)))[:VALUE_CHARS_MAX]
         event = self._event(AuditKind.ACT, api, principal, host, listener, _outcome(error_code), "", resource)
-        self.note(event._replace(client_id=client_id))
+        self.note(event._replace(client_id=client_id, detail=detail))
 
     def denial(
         self,

@@ -37,7 +37,7 @@ from sparklog.security.handshake import (
 )
 from sparklog.security.oauthbearer import OAuthBearerServer
 from sparklog.security.plain import PlainServer
-from sparklog.security.principal_mapping import certificate_name, map_name, parse_mapping_rules
+from sparklog.security.principal_mapping import certificate_expiry_ms, certificate_name, map_name, parse_mapping_rules
 from sparklog.security.principals import ANONYMOUS, Principal
 from sparklog.security.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SaslServer
 from sparklog.security.scram import ScramServer
@@ -45,6 +45,7 @@ from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.network.connection import Connection, State
 from sparklog_broker.network.listening import OpenListener
 from sparklog_broker.network.reply import Response
+from sparklog_broker.security.certificate_expiry import CertificateExpiry
 from sparklog_broker.security.tokens import TokenKeys
 from sparklog_broker.security.users import Users
 from sparklog_broker.security_config import BrokerSecurity
@@ -89,12 +90,16 @@ class Authenticator:
         """Of connections whose sessions, or whose time to authenticate, end."""
         self._by_password: weakref.WeakKeyDictionary[Connection, str] = weakref.WeakKeyDictionary()
         """Connections of users with a password, with the users' names."""
+        self._certificates = CertificateExpiry(loop, clock, self._certificate_expired)
         users.on_removed = self._end_connections_of
 
     # -- a new connection
 
     def greet(self, connection: Connection, listener: OpenListener, certificate: bytes | None) -> None:
-        """Says who the peer is, or what it has to do before that is known."""
+        """Says who the peer is, or what it has to do before that is known. A connection with a certificate ends with
+        it."""
+        if certificate is not None:
+            self._certificates.watch(connection, certificate_expiry_ms(certificate))
         if not listener.rules.mechanisms:
             try:
                 connection.principal = self._principal_of(listener, certificate)
@@ -228,6 +233,11 @@ class Authenticator:
                 connection.close()
                 return
         self._watch(connection, authentication)
+
+    def _certificate_expired(self, connection: Connection) -> None:
+        """A request that waits does not outlive it either."""
+        self._failed(connection, "certificate-expired", "the certificate of the client has expired; disconnecting")
+        connection.close()
 
     def _end_connections_of(self, name: str) -> None:
         """The user is gone: so are the user's sessions, at once."""

@@ -67,11 +67,14 @@ class Throttling:
         """The groups that have to wait now."""
         return self._throttles.waiting(self._now_ms())
 
-    def begin(self, request: Message, principal: Principal, client_id: str) -> tuple[Message, Begun]:
-        """To be called before a request is handled; what is to be handled in its place."""
-        begun = Begun(principal.name, client_id, self._monotonic_s())
+    def begin(self, principal: Principal, client_id: str) -> Begun:
+        """To be called before a request is looked at."""
+        return Begun(principal.name, client_id, self._monotonic_s())
+
+    def fitted(self, request: Message, begun: Begun) -> tuple[Message, Begun]:
+        """What is to be handled in place of the request."""
         if isinstance(request, FetchRequest):
-            who = (begun.user, client_id)
+            who = (begun.user, begun.client_id)
             debt_ms = self._throttles.debt_ms(QuotaKey.CONSUMER_BYTE_RATE, *who, self._now_ms())
             if debt_ms:
                 return structs.replace(request, max_bytes=0, max_wait_ms=0), begun._replace(debt_ms=debt_ms)
@@ -81,9 +84,16 @@ class Throttling:
         return request, begun
 
     def end(
-        self, begun: Begun, request: Message, answer: Message | None, taken_bytes: int, given_bytes: int, wait_s: float
+        self,
+        begun: Begun,
+        request: Message | None,
+        answer: Message | None,
+        taken_bytes: int,
+        given_bytes: int,
+        wait_s: float,
     ) -> int:
-        """For how long the connection is to be muted (ms); 0: not at all. Says so in the answer."""
+        """For how long the connection is to be muted (ms); 0: not at all. Says so in the answer. `request` None: it
+        could not be decoded; `answer` None: it has failed, or is not answered."""
         now_ms, who = self._now_ms(), (begun.user, begun.client_id)
         costs: dict[QuotaKey, float] = {}
         if isinstance(request, ProduceRequest):

@@ -26,6 +26,12 @@ RENEWAL_S = 10.0
 GATHERED_BYTES_MAX = 16 * 1024
 """Small parts are put together: each call makes a record of its own."""
 
+WAITED_FOR_BYTES = 128 * 1024
+"""So much of a large answer is there before the client wakes for it."""
+IN_OPENSSL_BYTES_MAX = 2 * 17 * 1024
+"""What OpenSSL may have taken from the socket already: a record in part, and one that nobody has read. So much less
+comes from the socket than is missing."""
+
 
 class TlsStream:
     """Wraps a connected socket. Raises as a socket does; `ssl.SSLError` is an OSError."""
@@ -47,14 +53,32 @@ class TlsStream:
         view = memoryview(room)[: size or None]
         try:
             self._sock.settimeout(0.0 if flags & socket.MSG_DONTWAIT else self._timeouts_s[socket.SO_RCVTIMEO])
-            count = self._sock.recv_into(view)
-            while flags & socket.MSG_WAITALL and 0 < count < len(view):
-                more = self._sock.recv_into(view[count:])
-                if not more:
-                    break
-                count += more
+            if flags & socket.MSG_WAITALL:
+                return self._fill(view)
+            return self._sock.recv_into(view)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as e:
             raise BlockingIOError from e
+
+    def _fill(self, view: memoryview) -> int:
+        """All of it, or less: the peer has ended. Each call gives a record; of a large answer several are waited for,
+        or a client that is quicker than the broker would sleep and wake for each of them."""
+        count = 0
+        if len(view) >= 2 * WAITED_FOR_BYTES:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, WAITED_FOR_BYTES)
+            try:
+                count = self._read_until(view, len(view) - WAITED_FOR_BYTES - IN_OPENSSL_BYTES_MAX)
+            finally:
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        return count + self._read_until(view[count:], len(view) - count)
+
+    def _read_until(self, view: memoryview, enough: int) -> int:
+        """At least `enough` bytes, unless the peer has ended."""
+        read, count = self._sock.read, 0
+        while count < enough:
+            more: int = read(len(view) - count, view[count:])  # type: ignore[assignment]
+            if not more:
+                break
+            count += more
         return count
 
     def sendmsg(self, parts: Sequence[Any]) -> int:

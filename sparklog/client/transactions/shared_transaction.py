@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.coordinator_key import application_key
+from sparklog.client.net.coordinator_key import application_key, transaction_key
 from sparklog.client.net.retry import RetryPolicy, request_until
 from sparklog.protocol.messages import Api
 from sparklog.protocol.transaction_messages import (
@@ -23,7 +23,7 @@ from sparklog.protocol.transaction_messages import (
     RenewSharedTxnRequest,
     RenewSharedTxnResponse,
 )
-from sparklog.types import shared_transactional_id
+from sparklog.types import FENCING_TOKENS_ID, shared_transactional_id
 
 DEFAULT_POLICY = RetryPolicy()
 
@@ -69,7 +69,12 @@ class Ended(NamedTuple):
 def draw_fencing_token(cluster: Cluster, policy: RetryPolicy = DEFAULT_POLICY) -> int:
     """A number larger than all that were drawn before: the run that has it takes over from earlier runs."""
     return request_until(
-        cluster, Api.INIT_PRODUCER_ID, InitProducerIdRequest(), InitProducerIdResponse, policy
+        cluster,
+        Api.INIT_PRODUCER_ID,
+        InitProducerIdRequest(fencing_token=True),
+        InitProducerIdResponse,
+        policy,
+        coordinator=transaction_key(FENCING_TOKENS_ID),
     ).producer_id
 
 

@@ -38,14 +38,14 @@ class LogFlusher:
         now: who comes first syncs for all. To be called after an append, before it is acknowledged."""
         if self._state.config.flush.due_after_append(next_offset - self._state.offsets.flushed):
             try:
-                self._flush_to(next_offset)
+                self.flush_to(next_offset)
             except StorageUnavailableError as e:
                 raise RequestTimedOutError(
                     f"{self._state.owner.topic_partition}: written, but not on the disk yet: {e}"
                 ) from e
 
-    def _flush_to(self, next_offset: int) -> None:
-        """Flushes unless everything below `next_offset` is on the disk by the time it is this call's turn."""
+    def flush_to(self, next_offset: int) -> None:
+        """All below `next_offset` is on the disk when this returns, whatever the settings. Raises StorageError."""
         with self.lock:
             if self._state.offsets.flushed < next_offset:
                 self._flush(active=True, snapshots=False)  # nobody waits for those

@@ -86,7 +86,7 @@ def open_state(
     state = LogState(
         directory, owner, config.for_partition(owner), schema_of, newest_schema_id, files, clock, expiry_clock, handles,
         tier, truncation, gaps, writer, offsets, epochs, PartitionProducers(safeguards), ProducerFiles(files, directory),
-        max((s.append_time_ms for s in segments), default=0),
+        max((s.append_time_ms for s in segments), default=0), offsets.log_start,
     )  # fmt: skip
     state.load_producers()
     return state

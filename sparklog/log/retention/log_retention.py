@@ -41,6 +41,10 @@ class LogRetention:
             self._state.health.check()
             self._state.raise_log_start(min(offset, self._state.offsets.high_watermark))
 
+    def note_checkpoint(self, log_start_offset: int) -> None:
+        """A checkpoint with this log start is on the disk."""
+        self._state.durable_log_start = log_start_offset
+
     def retain(self) -> Expired:
         """Raises the log start above the segments that need not be kept; `drop_below_log_start` follows when that has
         been written down. When none would stay, an empty one is begun, whose name keeps the offset.

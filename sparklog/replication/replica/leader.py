@@ -372,14 +372,16 @@ class Leader:
         )
 
     def _may_join(self, replica: int) -> bool:
-        """Eligible in the life that has fetched, and nothing that is or may be committed is missing."""
+        """Eligible in the life that has fetched, nothing that is or may be committed is missing, and nothing is there
+        that was deleted: it could be read again when this replica leads."""
         progress = self._followers[replica]
         needed = self._high_watermark
         if self._guards.epoch_start_before_join:
             needed = max(needed, self.epoch_start_offset)
         epoch = self._eligible.get(replica)
         is_this_life = epoch == progress.broker_epoch if self._guards.broker_epoch_check else epoch is not None
-        return is_this_life and progress.log_end_offset >= needed and not self._committed.recovering
+        has_all = progress.log_end_offset >= needed and progress.log_start_offset >= self._log.log_start_offset
+        return is_this_life and has_all and not self._committed.recovering
 
     def _expand(self, replica: int, now_ms: int, effects: list[LeaderEffect]) -> None:
         if self._pending is None and replica not in self._committed.isr and self._may_join(replica):

@@ -27,7 +27,7 @@ from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.testing.sim_loop import SimLoop
 from sparklog.testing.sim_net import SimNet
-from sparklog.types import TopicPartition, shared_transactional_id
+from sparklog.types import FENCING_TOKENS_ID, TopicPartition, shared_transactional_id
 from tests.simulation.sim_client import BACKOFF_S, BACKOFF_S_MAX, REQUEST_TIMEOUT_S, SimClient
 
 R = TypeVar("R", bound=Message)
@@ -274,7 +274,8 @@ def _coordinated(api: Api, request: Any) -> tuple[int, str] | None:
         case Api.TXN_OFFSET_COMMIT:
             return GROUP, request.group_id
         case Api.INIT_PRODUCER_ID:
-            return (TRANSACTION, request.transactional_id) if request.transactional_id else None
+            named = FENCING_TOKENS_ID if request.fencing_token else request.transactional_id
+            return (TRANSACTION, named) if named else None
         case Api.END_TXN:
             return TRANSACTION, request.transactional_id
         case Api.JOIN_SHARED_TXN | Api.END_SHARED_TXN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -210,6 +211,14 @@ def test_who_joins_has_everything_below_the_epoch_start() -> None:
     leader = lead(log, image(replace(ALL_IN_SYNC, isr=(1, 2))))
     assert only(fetch(leader, 3, 5), ProposeIsr) == []
     assert only(fetch(leader, 3, 10), ProposeIsr) == [ProposeIsr(5, 7, ((1, 11), (2, -1), (3, 13)))]
+
+
+def test_who_joins_has_deleted_what_was_deleted() -> None:
+    log = Log(log_end_offset=10, log_start_offset=4, high_watermark=10)
+    leader = lead(log, image(PartitionImage((1, 2, 3), 1, 5, 7, (1, 3))))
+    behind = FollowerFetch("f", 2, 12, 5, 10, -1, log_start_offset=3)
+    assert not only(leader.handle(behind, 0), ProposeIsr)
+    assert only(leader.handle(msgspec.structs.replace(behind, log_start_offset=4), 0), ProposeIsr)
 
 
 def test_a_life_that_is_not_the_registered_one_does_not_join() -> None:

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from sparklog.errors import InvalidConfigError, PolicyViolationError, TooManyConnectionsError
 from sparklog.security import quotas as quotas_module
 from sparklog.security.connection_limits import ConnectionLimits, Connections, check_topics, parse_overrides
-from sparklog.security.quotas import DEFAULT, Entity, QuotaKey, QuotaTable, Throttles, Window
+from sparklog.security.quota_records import quota_record
+from sparklog.security.quotas import (
+    DEFAULT,
+    RATES_MIN,
+    THROTTLE_MS_MAX,
+    Entity,
+    QuotaKey,
+    QuotaTable,
+    Throttles,
+    Window,
+)
 from sparklog.security.token_bucket import Bucket, Rate, charge, full
 
 PRODUCE, FETCH, REQUEST = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE
@@ -219,8 +229,8 @@ def test_connections_that_come_too_fast_wait_and_then_are_refused() -> None:
     per_ip = Connections(ConnectionLimits(), table)
     assert [per_ip.opened("10.0.0.1", 0) for _ in range(4)] == [0, 0, 500, 1000]
     assert per_ip.opened("10.0.0.2", 0) == 0
-    for _ in range(9):
-        per_ip.opened("10.0.0.1", 0)
+    for _ in range(8):
+        assert per_ip.opened("10.0.0.1", 0) <= 5_000
     for _ in range(1_000):
         with pytest.raises(TooManyConnectionsError, match="faster than 2 a second"):
             per_ip.opened("10.0.0.1", 0)
@@ -295,3 +305,45 @@ def test_topics_and_partitions_of_a_user() -> None:
     with pytest.raises(PolicyViolationError, match="max_partitions"):
         check_topics(table, "u", 2, 11)
     check_topics(QuotaTable(), "u", 10**6, 10**7)
+
+
+TINY_AND_HUGE = [5e-324, 1e-300, 1e-9, 1e300, 1.7e308]
+
+
+@pytest.mark.parametrize("limit", TINY_AND_HUGE)
+@pytest.mark.parametrize("key", sorted(RATES_MIN))
+def test_no_rate_overflows_or_mutes_for_ever(key: QuotaKey, limit: float) -> None:
+    found = Throttles(QuotaTable({Entity("u"): {key: limit}}))
+    now_ms = 0
+    for cost in (1, 100 * 2**20, 2**62, 1):
+        wait_ms = found.charge(key, "u", "", cost, now_ms)
+        assert 0 <= wait_ms <= THROTTLE_MS_MAX
+        assert found.debt_ms(key, "u", "", now_ms) == wait_ms
+        assert all(t.throttle_ms <= THROTTLE_MS_MAX for t in found.waiting(now_ms))
+        now_ms += wait_ms
+
+
+def test_a_debt_that_is_not_paid_after_the_longest_wait_counts_on() -> None:
+    found = throttles(u=1.0)
+    assert found.charge(QuotaKey.PRODUCER_BYTE_RATE, "u", "", 10_000_000, 0) == THROTTLE_MS_MAX
+    assert found.charge(QuotaKey.PRODUCER_BYTE_RATE, "u", "", 1, THROTTLE_MS_MAX) == THROTTLE_MS_MAX
+    assert found.debt_ms(QuotaKey.PRODUCER_BYTE_RATE, "u", "", 20_000_000_000) == 0
+
+
+@pytest.mark.parametrize("limit", [5e-324, 1e-300, 1e-7])
+def test_a_rate_that_is_none_is_refused_with_what_to_do(limit: float) -> None:
+    for key, least in RATES_MIN.items():
+        with pytest.raises(InvalidConfigError, match="use an ACL"):
+            quota_record(Entity("u"), {key: limit})
+        assert quota_record(Entity("u"), {key: least})[1] is not None
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 0.001, 0.1])
+def test_a_connection_is_never_left_alone_for_longer_than_its_client_waits(rate: float) -> None:
+    connections = Connections(
+        ConnectionLimits(), QuotaTable({Entity(ip="10.0.0.1"): {QuotaKey.CONNECTION_CREATION_RATE: rate}})
+    )
+    assert connections.opened("10.0.0.1", 0) == 0
+    with pytest.raises(TooManyConnectionsError, match="faster than"):
+        connections.opened("10.0.0.1", 0)
+    assert connections.opened("10.0.0.2", 0) == 0

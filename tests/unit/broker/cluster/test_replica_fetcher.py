@@ -40,7 +40,7 @@ class Leader:
 
 
 def following(key: TopicPartition) -> Following:
-    partition_log = SimpleNamespace(log_start_offset=0, high_watermark=0)
+    partition_log = SimpleNamespace(log_start_offset=0, durable_log_start_offset=0, high_watermark=0)
     return Following(key, cast(Any, SimpleNamespace(last_epoch=lambda: -1)), cast(Any, partition_log))
 
 

@@ -44,7 +44,8 @@ def run(tmp_path: Path, scenario: Scenario, **settings: object) -> None:
 
 def watched(broker: Broker) -> Watched:
     unread = SimpleNamespace(held_bytes=0, held_files=0)
-    server = SimpleNamespace(connection_count=3, accepted_count=5, refused_count=1, unread=unread)
+    half = SimpleNamespace(cut_count=0)
+    server = SimpleNamespace(connection_count=3, accepted_count=5, refused_count=1, unread=unread, half_requests=half)
     return Watched(
         broker.config,
         broker.environment.clock,

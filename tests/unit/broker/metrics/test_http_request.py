@@ -14,7 +14,8 @@ from sparklog_broker.metrics.http_request import HEADERS_MAX, Refusal, Request, 
 @pytest.mark.parametrize(
     ("head", "request_"),
     [
-        (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", Request(False, "/metrics", "")),
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", Request(False, "/metrics", "", "x")),
+        (b"GET /metrics HTTP/1.1\r\nhOST :[::1]:9 \r\n\r\n", Request(False, "/metrics", "", "[::1]:9")),
         (b"HEAD /health/live HTTP/1.0\r\n\r\n", Request(True, "/health/live", "")),
         (b"GET /metrics?name[]=up&x=%00 HTTP/1.1\r\n\r\n", Request(False, "/metrics", "")),
         (b"GET / HTTP/1.1\r\naccept: a\r\nAccept:b;q=1\r\n\r\n", Request(False, "/", " a,b;q=1")),
@@ -29,6 +30,7 @@ def test_taken(head: bytes, request_: Request) -> None:
     ("head", "status"),
     [
         (b"\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", 400),
         (b"GET\r\n\r\n", 400),
         (b"GET /metrics\r\n\r\n", 400),
         (b"GET  /metrics HTTP/1.1\r\n\r\n", 400),

@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sparklog_broker.security.audit_log import RotatedFile
 
 from sparklog.environment.files import RealFiles
+from sparklog.errors import StorageFullError
 from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
@@ -17,7 +19,7 @@ from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.group_messages import DeleteGroupRequest
 from sparklog.protocol.messages import Api
 from sparklog.security.acls import Operation, Resource, ResourceType
-from tests.unit.broker.security.access_world import ADMIN, BATCH, HOST, MALLORY, World
+from tests.unit.broker.security.access_world import ADMIN, ALICE, BATCH, HOST, MALLORY, World
 from tests.unit.broker.transaction_support import plain, rows
 
 
@@ -73,6 +75,32 @@ def test_what_is_denied_in_part_is_an_act_and_a_denial(tmp_path: Path) -> None:
     found = [brief(line) for line in lines(tmp_path / "audit.log") if line["principal"] == "User:mallory"]
     denied = ("denial", "User:mallory", "DELETE_RECORDS", "Delete", "topic:b", "TOPIC_AUTHORIZATION_FAILED")
     assert found == [denied, ("act", "User:mallory", "DELETE_RECORDS", "", "topic:a", "NONE"), denied]
+
+
+def test_a_topic_that_is_made_at_the_first_write_has_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, **{"audit.log.file": "audit.log", "auto.create.topics.enable": True})
+        topic = Resource(ResourceType.TOPIC, "made")
+        await world.grant(ALICE, [(Operation.CREATE, topic), (Operation.DESCRIBE, topic)])
+        await world.grant(MALLORY, [(Operation.DESCRIBE, Resource(ResourceType.TOPIC, "other"))])
+        await world.do(ALICE, Api.METADATA, topics.MetadataRequest(["made"], create_missing=True))
+        await world.do(ALICE, Api.METADATA, topics.MetadataRequest(["made"], create_missing=True))
+        await world.ask(MALLORY, Api.METADATA, topics.MetadataRequest(["other"], create_missing=True))
+        monkeypatch.setattr(world.broker.topics, "create", failing)
+        await world.ask(ADMIN, Api.METADATA, topics.MetadataRequest(["full"], create_missing=True))
+        await world.close()
+
+    async def failing(*_: Any) -> Any:
+        raise StorageFullError("no room")
+
+    asyncio.run(scenario())
+    found = lines(tmp_path / "audit.log")
+    assert [brief(line) for line in found] == [
+        ("act", "User:alice", "CREATE_TOPIC", "", "topic:made", "NONE"),
+        ("denial", "User:mallory", "METADATA", "Create", "topic:other", "TOPIC_AUTHORIZATION_FAILED"),
+        ("act", "User:admin", "CREATE_TOPIC", "", "topic:full", "STORAGE_FULL"),
+    ]
+    assert [line["detail"] for line in found] == ["auto.create.topics.enable", "", "auto.create.topics.enable"]
 
 
 def test_to_write_as_somebody_else_is_a_denial(tmp_path: Path) -> None:

@@ -11,12 +11,18 @@ import pytest
 from sparklog.errors import InvalidConfigError
 from sparklog.protocol import messages as m
 from sparklog.protocol import quota_messages as q
+from sparklog.protocol.cluster_messages import ReplicaFetchRequest
+from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import DeleteTopicRequest
+from sparklog.security.acl_records import acl_record
+from sparklog.security.acls import CLUSTER, Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.quota_records import quota_record, quotas_of
 from sparklog.security.quotas import Entity, QuotaKey
 from sparklog.security.records import RecordKind
-from tests.unit.broker.security.access_world import ADMIN, ALICE, BATCH, MALLORY, World, text_of
+from tests.unit.broker.security.access_world import ADMIN, ALICE, BATCH, MALLORY, Connected, World, text_of
 
+CLUSTER_ACTION, DENY = Operation.CLUSTER_ACTION, Permission.DENY
 PRODUCE = m.ProduceRequest(1, 1_000, [m.ProducePartition("public", 0, len(BATCH))])
 FETCH = m.FetchRequest(0, 1, 1 << 20, 0, [m.FetchPartition("public", 0, 0, 1 << 20)])
 
@@ -86,6 +92,64 @@ def test_time_is_counted_and_its_waits_are_one_window_at_most(tmp_path: Path) ->
         for _ in range(5):
             await world.do(MALLORY, Api.LIST_OFFSETS, m.ListOffsetsRequest([m.ListOffsetsPartition("public", 0, -1)]))
         assert len(world.muted_ms) == muted, "nobody else waits for it"
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+LOOK = m.ListOffsetsRequest([m.ListOffsetsPartition("public", 0, -1)])
+
+
+def test_brokers_among_themselves_have_no_quota(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = await furnished(tmp_path)
+        await limit(world, "", request_percentage=0.000_001, producer_byte_rate=1.0)
+        world.muted_ms.clear()
+        ask = ReplicaFetchRequest(1, 1, 0, 1, 0, 0, [])
+        await world.ask(ADMIN, Api.REPLICA_FETCH, ask)
+        assert world.muted_ms == []
+        await world.ask(ADMIN, Api.LIST_OFFSETS, LOOK)
+        assert len(world.muted_ms) == 1, "clients ask that, too"
+        world.broker.throttling.protected_listener = "CLIENTS"
+        await world.ask(ADMIN, Api.LIST_OFFSETS, LOOK)
+        await world.ask(ADMIN, Api.PRODUCE, PRODUCE, BATCH)
+        assert len(world.muted_ms) == 1, "not on the brokers' own listener"
+        denial = Acl(ResourceType.CLUSTER, PatternType.LITERAL, CLUSTER.name, ALICE, "*", CLUSTER_ACTION, DENY)
+        await world.broker.security_records.change(dict([acl_record(denial)]))
+        await world.ask(ALICE, Api.LIST_OFFSETS, LOOK)
+        await world.ask(ALICE, Api.REPLICA_FETCH, ask)
+        assert len(world.muted_ms) == 3, "who is no broker has one there, too, and whatever it asks"
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_fails_or_cannot_be_decoded_costs_its_sender(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = await furnished(tmp_path)
+        await limit(world, "alice", request_percentage=0.000_001)
+        assert text_of(await world.ask(ALICE, Api.DELETE_TOPIC, DeleteTopicRequest("gone")))
+        assert len(world.muted_ms) == 1
+        prefix = RequestPrefix(Api.LIST_OFFSETS, 0, 7, 1, 1)
+        for who, muted in ((ALICE, 2), (MALLORY, 2)):
+            peer: Any = Connected(who, "10.0.0.1", lambda ms: world.muted_ms.append(ms) if ms else None)
+            reply = await world.dispatcher.answer(prefix, memoryview(bytearray(b"\xc1")), peer)
+            assert reply is not None
+            assert reply.close
+            assert len(world.muted_ms) == muted
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+def test_bytes_of_a_write_that_fails_count(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = await furnished(tmp_path)
+        await limit(world, "alice", producer_byte_rate=1.0)
+        wrong = m.ProduceRequest(1, 1_000, [m.ProducePartition("public", 0, len(BATCH) + 1)])
+        assert text_of(await world.ask(ALICE, Api.PRODUCE, wrong, BATCH))
+        assert world.muted_ms
+        assert world.muted_ms[0] > 1_000
         await world.close()
 
     asyncio.run(scenario())

@@ -1,0 +1,49 @@
+"""Under which names the pages are asked. A page of somebody else's in a browser can point a name of its own at this
+machine and then read what the broker answers (DNS rebinding); it cannot choose an address for a name, nor one of ours.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from sparklog_broker.config import BrokerConfig, parse_address
+
+LOOPBACK = "localhost"
+ANY = "*"
+
+
+def allowed_names(config: BrokerConfig) -> frozenset[str]:
+    """This host's names as the settings have them, and `metrics.allowed.hosts`."""
+    listeners = config.security.listeners
+    listening = parse_address(config.metrics_listen, "metrics.listen")[0] if config.metrics_listen else ""
+    more = (name.strip() for name in config.metrics_allowed_hosts.split(","))
+    names = (LOOPBACK, listening, *(one.host for one in (*listeners.bound, *listeners.advertised)), *more)
+    return frozenset(_plain(name) for name in names if name)
+
+
+def is_allowed(host: str | None, names: frozenset[str]) -> bool:
+    """Whether a request with this `Host` header is answered. None: it has none, so it comes from no browser. An address
+    is nobody's name."""
+    if host is None or ANY in names:
+        return True
+    name = _plain(_without_port(host))
+    return name in names or _is_address(name)
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() else host
+
+
+def _plain(name: str) -> str:
+    return name.lower().strip("[]").rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

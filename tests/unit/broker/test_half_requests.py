@@ -1,0 +1,153 @@
+"""Who loses the memory of a request that has come by half, while others wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from sparklog_broker.network.half_requests import LOG_S, HalfRequest, HalfRequests
+from sparklog_broker.network.memory import MemoryBudget
+
+from tests.unit.broker.test_connection import MIB, echo, peer, request, run
+
+STALL_S = 5.0
+
+
+class Sender:
+    """Holds memory until it is closed."""
+
+    def __init__(self, budget: MemoryBudget, half: HalfRequest | None) -> None:
+        self.peer_name = "10.0.0.9:1"
+        self.half_request = half
+        self.closed = False
+        self._budget = budget
+        if half is not None:
+            assert budget.reserve(self, half.held_bytes, lambda: None)
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+        if self.half_request is not None:
+            self._budget.release(self, self.half_request.held_bytes)
+
+
+class Waiting:
+    """Somebody for whom there is no memory at the moment."""
+
+    def __init__(self, budget: MemoryBudget, size_bytes: int) -> None:
+        self._budget = budget
+        self._size_bytes = size_bytes
+        self.has_got = False
+        self._try()
+
+    def _try(self) -> None:
+        self.has_got = self._budget.reserve(self, self._size_bytes, self._try)
+
+
+def full_budget() -> MemoryBudget:
+    """Its last owner is the one that may have more than there is."""
+    budget = MemoryBudget(4 * MIB)
+    assert budget.reserve("exempt", 5 * MIB, lambda: None)
+    return budget
+
+
+def test_who_does_not_get_on_is_cut_when_others_wait() -> None:
+    budget = MemoryBudget(40 * MIB)
+    half_requests = HalfRequests(budget, STALL_S)
+    senders = [Sender(budget, HalfRequest(8 * MIB, 10 * MIB, 0.0, 1.0)) for _ in range(4)]
+    half_requests.look(senders, 100.0)
+    assert not any(s.closed for s in senders), "nobody waits"
+    assert Waiting(budget, MIB).has_got, "the first may have more than there is"
+    honest = Waiting(budget, MIB)
+    assert not honest.has_got
+    half_requests.look(senders, 1.0 + STALL_S)
+    assert not any(s.closed for s in senders), "they have a while"
+    half_requests.look(senders, 1.1 + STALL_S)
+    assert all(s.closed for s in senders)
+    assert honest.has_got
+    assert half_requests.cut_count == 4
+
+
+def test_who_gets_on_and_who_cannot_are_left_alone() -> None:
+    budget = full_budget()
+    half_requests = HalfRequests(budget, STALL_S)
+    stalled = Sender(budget, HalfRequest(9_000, 16 * 1024, 0.0, 0.0))
+    gets_on = Sender(budget, HalfRequest(9_000, 16 * 1024, 97.0, 99.0))
+    cannot = Sender(budget, None)
+    assert not Waiting(budget, MIB).has_got
+    half_requests.look([stalled, gets_on, cannot], 100.0)
+    assert (stalled.closed, gets_on.closed, cannot.closed) == (True, False, False)
+
+
+def test_of_those_who_drip_the_slowest_is_cut_one_at_a_time() -> None:
+    budget = full_budget()
+    half_requests = HalfRequests(budget, STALL_S)
+    slow, slower = (Sender(budget, HalfRequest(received, 16 * 1024, 0.0, 99.0)) for received in (900_000, 800_000))
+    young = Sender(budget, HalfRequest(1, 16 * 1024, 102.0, 102.0))
+    assert not Waiting(budget, MIB).has_got
+    half_requests.look([slow, slower, young], 100.0)
+    half_requests.look([slow, slower, young], 102.0)
+    assert not slow.closed
+    assert not slower.closed, "who waits has not waited long"
+    slow.half_request, slower.half_request = (
+        HalfRequest(received, 16 * 1024, 0.0, 104.0) for received in (900_000, 800_000)
+    )
+    half_requests.look([slow, slower, young], 105.1)
+    assert (slow.closed, slower.closed, young.closed) == (False, True, False)
+    half_requests.look([slow, young], 105.2)
+    assert (slow.closed, young.closed) == (True, False)
+
+
+def test_it_is_said_at_a_bounded_rate(caplog: pytest.LogCaptureFixture) -> None:
+    budget = full_budget()
+    half_requests = HalfRequests(budget, STALL_S)
+    assert not Waiting(budget, MIB).has_got
+    with caplog.at_level(logging.INFO):
+        half_requests.look([Sender(budget, HalfRequest(1, 16 * 1024, 0.0, 0.0)) for _ in range(50)], 100.0)
+        assert len(caplog.records) == 1
+        half_requests.look([Sender(budget, HalfRequest(1, 16 * 1024, 0.0, 0.0))], 100.0 + LOG_S)
+    assert [r.getMessage().endswith(f"so were {n} others") for r, n in zip(caplog.records, (0, 49), strict=True)] == [
+        True,
+        True,
+    ]
+
+
+def test_a_connection_tells_what_it_holds() -> None:
+    async def scenario() -> None:
+        async with peer(echo, budget_bytes=16 * MIB) as p:
+            assert p.connection.half_request is None
+            data = request(1, payload=b"x" * (4 * MIB))
+            await p.send(data[:100_000])
+            await p.until(lambda: p.connection.half_request is not None)
+            half = p.connection.half_request
+            assert half is not None
+            assert half.held_bytes == p.budget.used_bytes > half.received_bytes
+            p.connection.mute_now(60_000)
+            assert p.connection.half_request is None, "it is the broker that does not read"
+
+    run(scenario)
+
+
+def test_a_connection_that_is_cut_gives_its_memory_to_who_waits() -> None:
+    async def scenario() -> None:
+        budget = MemoryBudget(2 * MIB)
+        data = request(1, payload=b"x" * (4 * MIB))
+        async with peer(echo, budget=budget) as first, peer(echo, budget=budget) as second:
+            await first.send(data[: 2 * MIB - 100])
+            await first.until(lambda: budget.used_bytes > 2 * MIB)
+            await second.send(data[:100_000])
+            await second.until(lambda: budget.waiting_count > 0)
+            honest_data = request(2, payload=b"y" * MIB)
+            async with peer(echo, budget=budget) as honest:
+                sending = asyncio.ensure_future(honest.send(honest_data))
+                await honest.until(lambda: budget.waiting_count > 1)
+                connections = [first.connection, second.connection, honest.connection]
+                half_requests = HalfRequests(budget, STALL_S)
+                half_requests.look(connections, honest.loop.time() + STALL_S + 1)
+                assert half_requests.cut_count >= 1
+                await sending
+                assert (await honest.response())[3] == b"y" * MIB
+        assert budget.used_bytes == 0
+
+    run(scenario)

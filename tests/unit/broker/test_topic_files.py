@@ -1,0 +1,43 @@
+"""What is done to the files of topics survives crashes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, cast
+
+from sparklog_broker.partitions.topic_files import TopicFiles
+
+from sparklog.log.log_manager import LogManager, PartitionSpec
+from sparklog.log.model import LogConfig, LogOwner
+from sparklog.testing.sim_files import SimFiles
+from sparklog.types import TopicPartition
+from tests.unit.log.support import SCHEMAS, append, records
+
+E0 = TopicPartition("events", 0)
+DATA = Path("/data")
+
+
+def started(files: SimFiles) -> LogManager:
+    owner = LogOwner("events", "0" * 32, 0, "timestamp")
+    manager = LogManager(DATA, files=files)
+    manager.load("c1", [PartitionSpec(owner, LogConfig.from_settings({}), SCHEMAS.__getitem__)])
+    return manager
+
+
+def test_a_power_cut_after_a_deletion_leaves_a_log_that_begins_where_it_was_said() -> None:
+    """Also if the deleted records had not reached the disk: half of their segment would look like damage."""
+    for seed in range(40):
+        files = SimFiles()
+        manager = started(files)
+        log = manager.get(E0)
+        append(log, records(3))
+        log.raise_high_watermark(3)
+        topic_files = TopicFiles(cast(Any, None), manager, cast(Any, None), has_object_store=False)
+        assert topic_files.delete_records([(log, -1)]) == [3]
+        assert log.durable_log_start_offset == 3
+        files.power_cut(random.Random(seed))
+        after = started(files)
+        assert not after.offline
+        assert after.get(E0).log_start_offset == 3
+        files.kill()
