@@ -25,7 +25,8 @@ FOUND_IN = {
     f"{REPLICA}:epoch_truncation": ("cluster-transactions", 1),
     f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 0),
     f"{REPLICA}:pending_until_known": ("cluster-joins", 0),
-    f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 0),
+    f"{REPLICA}:epoch_start_before_join": ("cluster-joins", 8),
+    f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 7),
     f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 5),
     f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 62),
     f"{CONTROLLER}:epoch_bump": ("cluster-kills", 0),
@@ -33,7 +34,6 @@ FOUND_IN = {
 """In which kind of life the loss of a safeguard shows, and from which seed on it is looked for."""
 FOUND_BY_RULES = {
     f"{REPLICA}:min_insync": "test_replication",
-    f"{REPLICA}:epoch_start_before_join": "test_replication",
     f"{REPLICA}:broker_epoch_check": "test_replication_scenarios",
     f"{REPLICA}:divergence_changes_nothing": "test_replication",
     f"{REPLICA}:stale_answer_drop": "test_replication",
