@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
+
+from sparklog.errors import one_line
 
 _PIPE_WIDTH = 200
 
@@ -21,11 +24,18 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, markup=False)
 
 
+class _Table(Table):
+    """What others have chosen (ids of groups, values of records) cannot command the terminal, or look like a row."""
+
+    def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
+        super().add_row(*(one_line(cell) if isinstance(cell, str) else cell for cell in cells), **more)
+
+
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
     """An empty table; the columns named in `right` are numbers."""
-    made = Table(show_edge=False, pad_edge=False, header_style="bold")
+    made = _Table(show_edge=False, pad_edge=False, header_style="bold")
     for heading in headings:
-        made.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+        made.add_column(one_line(heading), justify="right" if heading in right else "left", overflow="fold")
     return made
 
 

@@ -9,6 +9,7 @@ import typer
 from sparklog.cli import completion
 from sparklog.cli.durations import parse_duration_ms
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
+from sparklog.errors import one_line
 
 if TYPE_CHECKING:
     from sparklog.client.admin.admin import Admin
@@ -86,7 +87,7 @@ def describe(
     print(f"state           {summary.state}")
     if summary.kind == "shared":
         print(f"version         {summary.version if summary.version >= 0 else '-'}")
-        print(f"run             {summary.run_id or '-'}")
+        print(f"run             {one_line(summary.run_id) or '-'}")
         print(f"last committed  {found.last_committed_version if found.last_committed_version >= 0 else '-'}")
     else:
         print(f"producer        {summary.producer_id}, epoch {summary.producer_epoch}")

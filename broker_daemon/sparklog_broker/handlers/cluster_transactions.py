@@ -30,11 +30,12 @@ def _member(context: RequestContext) -> Broker:
 
 async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when those that this broker can write are replicated."""
-    markers = [
+    broker = _member(context)
+    markers = await broker.pace.list_of(
         Marker(TopicPartition(m.topic, m.partition), m.producer_id, m.producer_epoch, commit=m.commit)
         for m in request.markers
-    ]
-    written = await _member(context).markers.write_here(markers, request.coordinator_epoch)
+    )
+    written = await broker.markers.write_here(markers, request.coordinator_epoch)
     return Response(WriteTxnMarkersResponse([i for i, m in enumerate(markers) if m not in written]))
 
 

@@ -25,17 +25,33 @@ from sparklog_broker.network.long_answers import NEWER_CLIENT, Fitting, one_by_o
 from sparklog_broker.network.reply import Response
 
 TOGETHER_MAX = 1_000
-"""Of so many offsets nothing is sorted out."""
+"""Of so many offsets, or partitions, nothing is sorted out."""
 
 
 async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview, context: RequestContext) -> Response:
     if request.owned is not None:
         check_partition_count(request.owned)
+        if sum(len(t.partitions) for t in request.owned) > TOGETHER_MAX:
+            request = msgspec.structs.replace(request, owned=await _sorted_out(context.broker, request.owned))
     if request.topics is not None:
         request = msgspec.structs.replace(request, topics=list(dict.fromkeys(request.topics)))
     if not request.member_id and request.member_epoch == 0:
         request = msgspec.structs.replace(request, member_id=context.broker.environment.randomness.new_id())
     return Response(await context.broker.groups.heartbeat(request, context.peer_host))
+
+
+async def _sorted_out(broker: Broker, owned: Iterable[m.TopicPartitions]) -> list[m.TopicPartitions]:
+    """Without partitions that do not exist, but for one of each topic: that the member names what it cannot have stays
+    true, and the work that cannot be divided is no more than the cluster has partitions and the request topics."""
+    found: list[m.TopicPartitions] = []
+    for named in owned:
+        topic = broker.partitions.topics.get(named.topic)
+        count = 0 if topic is None else topic.partitions
+        there = [p for p in named.partitions if p < count]
+        there += [p for p in named.partitions if p >= count][:1]
+        found.append(m.TopicPartitions(named.topic, there))
+        await broker.pace.begin()
+    return found
 
 
 async def offset_commit(request: m.OffsetCommitRequest, payload: memoryview, context: RequestContext) -> Response:

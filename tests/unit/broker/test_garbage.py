@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from sparklog.errors import SparklogError
+from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import CreateTopicRequest
 from tests.unit.broker.security.access_world import ADMIN, BATCH, World
 
 PARTITIONS = 2_000
@@ -65,3 +67,29 @@ def test_errors_of_many_partitions_are_not_kept(api: Api, request_: Message, pay
             await world.close()
 
     assert asyncio.run(scenario()) < 10
+
+
+def test_partitions_that_a_member_cannot_own_are_sorted_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[groups.GroupHeartbeatRequest] = []
+
+    async def heartbeat(request: groups.GroupHeartbeatRequest, host: str) -> groups.GroupHeartbeatResponse:
+        seen.append(request)
+        return groups.GroupHeartbeatResponse("m", 1, 1)
+
+    async def scenario() -> None:
+        world = World(tmp_path)
+        await world.do(ADMIN, Api.CREATE_TOPIC, CreateTopicRequest("there", 3))
+        monkeypatch.setattr(world.broker.groups, "heartbeat", heartbeat)
+        every = list(range(10_000))
+        for owned in (
+            [groups.TopicPartitions("there", every), groups.TopicPartitions("no", every)],
+            [groups.TopicPartitions("there", [0, 1]), groups.TopicPartitions("no", [7, 8])],
+        ):
+            await world.do(ADMIN, Api.GROUP_HEARTBEAT, groups.GroupHeartbeatRequest("g", "m", 1, owned=owned))
+        await world.close()
+
+    asyncio.run(scenario())
+    assert [[(t.topic, t.partitions) for t in r.owned or ()] for r in seen] == [
+        [("there", [0, 1, 2, 3]), ("no", [0])],
+        [("there", [0, 1]), ("no", [7, 8])],
+    ]
