@@ -17,8 +17,10 @@ from sparklog.client.producer.sequences import AfterFailure, Refusal
 from sparklog.errors import (
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
+    LeaderNotAvailableError,
     OutOfOrderSequenceError,
     SparklogError,
+    UnknownTopicOrPartitionError,
     error_from_code,
 )
 from sparklog.protocol.messages import ProduceResult
@@ -61,7 +63,12 @@ class Outcomes:
             self.stored(entry, result)
             return
         error = error_from_code(result.error_code, result.message)
-        self.failed(entry, error, definite=isinstance(error, STORED_NOTHING), at_once=moved)
+        definite = isinstance(error, STORED_NOTHING)
+        if isinstance(error, UnknownTopicOrPartitionError):
+            # a broker may hear of a new topic later than others; of one that is gone the metadata tell
+            self._doubt_metadata(entry.queue.tp.topic, error)
+            error = LeaderNotAvailableError(str(error))
+        self.failed(entry, error, definite=definite, at_once=moved)
 
     def stored(self, entry: Entry, result: ProduceResult) -> None:
         """They are in the log; offsets -1: nobody knows where (acks=0)."""

@@ -445,3 +445,17 @@ def test_an_unknown_schema_fails_the_batch_and_the_next_one_has_the_newest(fake:
         fake.hook = lambda api, message: None
         producer.send_batch("typed", {"n": [1 << 40]}).result(5)
     assert [h.schema_id for h in fake.headers("typed")] == [1, 7]
+    assert [h.schema_id for h in fake.headers("typed")] == [1, 7]
+
+
+def test_a_leader_that_has_not_heard_of_a_new_topic_is_tried_again(fake: FakeBroker) -> None:
+    """A broker of a cluster may hear of it later than others; that a topic is gone, its metadata tell."""
+    left = [UnknownTopicOrPartitionError.code] * 2
+    fake.hook = lambda api, message: left.pop() if api is Api.PRODUCE and left else None
+    with Producer(fake.address) as producer:
+        producer.send("events", value=b"a").result(30)
+        fake.hook = lambda api, message: UnknownTopicOrPartitionError.code if api is Api.PRODUCE else None
+        del fake.topics["events"]
+        with pytest.raises(UnknownTopicOrPartitionError):
+            producer.send("events", value=b"b").result(30)
+    assert stored(fake) == [b"a"]
