@@ -222,7 +222,7 @@ def _wait_for_data(c: Cluster, positions: Mapping[TopicPartition, int], max_wait
             request = FetchRequest(max_wait_ms, 1, 0, isolation, asked)
             with _lost_with(c, endpoint, partitions):
                 connection = stack.enter_context(c.connection(endpoint, purpose="wait"))
-                connection.send(Api.FETCH, request)
+                connection.send(Api.FETCH, request, wait_ms=max_wait_ms)
             waiting.append((endpoint, partitions, connection))
         grown = not waiting
         for endpoint, partitions, connection in waiting:

@@ -240,6 +240,7 @@ class ClusterReplica:
                 case BeginEpoch(epoch, _):
                     if log is not None:
                         log.replica.begin_epoch(epoch)
+                    self._around.has_news(self.key)  # what followers have said before may not count any more
                 case SetHighWatermark(offset):
                     self._replicated_to = offset
                     self.on_high_watermark()

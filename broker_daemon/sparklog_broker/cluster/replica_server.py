@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -47,13 +48,19 @@ SLICES_MAX = 1_000
 SESSIONS_MAX = 1_000
 
 
+class _Armed(NamedTuple):
+    wanted: ReplicaFetchPartition
+    noted_by: object
+    """The leader's rules that know of the fetch; those of a later leadership have to be told, too."""
+
+
 class _Session(Struct, eq=False):
     session_id: int
     broker_epoch: int
     heard_ms: int
     remote_reads: Executor | None
     epoch: int = 0
-    armed: dict[TopicPartition, ReplicaFetchPartition] = field(default_factory=dict)
+    armed: dict[TopicPartition, _Armed] = field(default_factory=dict)
     ready: dict[TopicPartition, None] = field(default_factory=dict)
     """Armed ones that there may be something for."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -187,7 +194,8 @@ class ReplicaServer:
         key = TopicPartition(wanted.topic, wanted.partition)
         session.disarm(key)
         try:
-            verdict = _replica_of(self._partitions.get(*key)).take_fetch(
+            replica = _replica_of(self._partitions.get(*key))
+            verdict = replica.take_fetch(
                 FollowerFetch(
                     key,
                     request.replica_id,
@@ -203,7 +211,7 @@ class ReplicaServer:
             return
         match verdict:
             case FetchAccepted():
-                session.armed[key] = wanted
+                session.armed[key] = _Armed(wanted, replica.state)
                 session.ready[key] = None
             case FetchDiverging(_, end, high_watermark, log_start_offset):
                 results.append(
@@ -230,19 +238,23 @@ class ReplicaServer:
         for key in list(session.ready):
             if (room <= 0 and slices) or len(slices) >= SLICES_MAX:
                 return
-            wanted = session.armed.get(key)
-            if wanted is None or session.pieces.is_reading(key):
+            armed = session.armed.get(key)
+            if armed is None or session.pieces.is_reading(key):
                 del session.ready[key]
                 continue
+            wanted = armed.wanted
             is_slow, image = False, UNKNOWN
             try:
                 partition = self._partitions.get(*key)
-                image = _replica_of(partition).image
+                replica = _replica_of(partition)
+                image = replica.image
                 is_slow = bool(self.quota.rate_bytes) and is_throttled(image, replica_id)
                 if is_slow and self.quota.wait_ms():
                     continue
                 del session.ready[key]
-                result, found = _read(partition, wanted, room, first=not slices, piece=session.pieces.take(key))
+                is_new = replica.state is not armed.noted_by
+                piece = session.pieces.take(key)
+                result, found = _read(partition, wanted, room, first=not slices, piece=piece, must_answer=is_new)
                 if result is None and partition.log.log_end_offset > wanted.fetch_offset:
                     session.ready[key] = None  # a batch larger than the room that is left: it is first next time
             except RemoteReadRequired:
@@ -271,10 +283,17 @@ def _replica_of(partition: Partition) -> ClusterReplica:
 
 
 def _read(
-    partition: Partition, wanted: ReplicaFetchPartition, room: int, *, first: bool, piece: FileSlice | None = None
+    partition: Partition,
+    wanted: ReplicaFetchPartition,
+    room: int,
+    *,
+    first: bool,
+    piece: FileSlice | None = None,
+    must_answer: bool = False,
 ) -> tuple[ReplicaFetchResult | None, list[FileSlice]]:
-    """None: there is nothing new. `piece`: what the object store has given. Raises NotLeaderError,
-    FencedLeaderEpochError and what reading does; then `piece` is released."""
+    """None: there is nothing new. `piece`: what the object store has given. `must_answer`: also with nothing, so that
+    the follower asks again. Raises NotLeaderError, FencedLeaderEpochError and what reading does; then `piece` is
+    released."""
     try:
         partition.check_leader_epoch(wanted.leader_epoch)
         log = partition.log
@@ -286,7 +305,7 @@ def _read(
     if piece is None:
         slices = _slices(log, wanted.fetch_offset, min(room, wanted.max_bytes), first=first)
     mark, start = log.high_watermark, log.log_start_offset
-    if not slices and mark <= wanted.high_watermark and start <= wanted.log_start_offset:
+    if not slices and not must_answer and mark <= wanted.high_watermark and start <= wanted.log_start_offset:
         return None, []
     length = sum(piece.length_bytes for piece in slices)
     result = ReplicaFetchResult(*partition.key, 0, wanted.leader_epoch, mark, start, log.log_end_offset)

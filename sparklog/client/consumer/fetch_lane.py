@@ -385,7 +385,8 @@ class FetchLane:
         connection = self._connection.to(broker)
         if not self._shared.are_wanted(positions):
             return None
-        connection.send(Api.FETCH, request, timeout_ms=config.request_timeout_ms + config.max_wait_ms)
+        timeout_ms = config.request_timeout_ms + config.max_wait_ms
+        connection.send(Api.FETCH, request, timeout_ms=timeout_ms, wait_ms=config.max_wait_ms)
         return UnderWay(broker, connection, asked, [p.epoch for p, _ in asked])
 
     def _take_answer(self, under_way: UnderWay) -> None:

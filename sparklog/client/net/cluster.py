@@ -25,6 +25,7 @@ from sparklog.client.net.coordinators import Coordinators
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.known_leaders import KnownLeaders, Leader
 from sparklog.client.net.paging import pages
+from sparklog.client.net.patience import Membership
 from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -72,6 +73,7 @@ class Cluster:
         self._brokers: dict[int, Endpoint] = {}
         self._leaders = KnownLeaders()
         self._coordinators = Coordinators()
+        self._membership = Membership(self)
         self._failed_at: dict[Endpoint, float] = {}
         self._no_local_until: dict[Endpoint, float] = {}
         self._no_remote_until: dict[Endpoint, float] = {}
@@ -85,6 +87,8 @@ class Cluster:
         what it learns. Raises BrokerNotAvailableError and others."""
         response = self._ask_metadata(topics, to_write=to_write, timeout_ms=timeout_ms)
         now = time.monotonic()
+        for b in response.brokers:
+            self._membership.note(b.broker_id, Endpoint(b.host, b.port))
         known = [topic_info(t) for t in response.topics if t.error_code == 0]
         with self._lock:
             self._brokers = {b.broker_id: Endpoint(b.host, b.port) for b in response.brokers}
@@ -370,7 +374,13 @@ class Cluster:
             share_ms = max(1, deadline.left_ms() // (len(candidates) - number))  # so that all are tried
             try:
                 open_one = connect_for_data if for_data else Connection
-                connection = open_one(candidate, timeout_ms=share_ms, security=self.security, client_id=self.client_id)
+                connection = open_one(
+                    candidate,
+                    timeout_ms=share_ms,
+                    security=self.security,
+                    client_id=self.client_id,
+                    patience=self._membership.patience_with(candidate),
+                )
             except (BrokerNotAvailableError, RequestTimedOutError) as e:
                 self.doubt(candidate)
                 failures.append(e)
@@ -570,6 +580,7 @@ def _drop_after_fork() -> None:
         c._brokers = {}
         c._leaders = KnownLeaders()
         c._coordinators = Coordinators()
+        c._membership = Membership(c)
     _clusters.clear()
 
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.patience import Patience
 from sparklog.client.net.reused_memory import ReusedMemory
 from sparklog.client.net.session import SASL_APIS, Session
 from sparklog.client.net.sockets import connect_socket, own_address, reason
@@ -74,6 +75,8 @@ _LENGTH = struct.Struct("<I")
 _TIMEOUT_SLACK = 1 / 32
 """A timeout may be longer by this part, so that the kernel need not be told for each request."""
 
+_LOOK_S_MIN = 0.01
+
 M = TypeVar("M", bound=Message)
 Part = bytes | bytearray | memoryview
 
@@ -93,6 +96,8 @@ class _Expected(NamedTuple):
     correlation_id: int
     api: Api
     deadline: float
+    expected_at: float
+    """When the broker has it, if it is well."""
 
 
 _open: dict[int, weakref.ref[Connection]] = {}
@@ -110,9 +115,11 @@ class Connection:
         local_socket: str = "",
         security: ClientSecurity = PLAINTEXT,
         client_id: str = "",
+        patience: Patience | None = None,
     ) -> None:
         """Connects and shakes hands, all of it within `timeout_ms`; with `local_socket` through the Unix socket of
         that name, which the broker at `endpoint` has offered. `client_id`: what the broker is told (`client.id`).
+        `patience`: with late answers; who has left the cluster is not waited for.
 
         Raises BrokerNotAvailableError (nobody listens there), RequestTimedOutError, UnsupportedVersionError (the broker
         does not shake hands with this client), InvalidRequestError (what answers is no broker) and
@@ -134,6 +141,8 @@ class Connection:
         connecting = Deadline(min(timeout_ms, CONNECT_TIMEOUT_MS))
         self.uses_local_socket = bool(local_socket)
         self._session = Session(security)
+        self._patience = patience
+        self._expected_at = 0.0
         self._socket: Any = connect_socket(endpoint, local_socket, connecting)
         self._tls: TlsStream | None = None
         if security.protocol.tls and not local_socket:
@@ -147,6 +156,8 @@ class Connection:
         except BaseException:
             self.close()
             raise
+        if patience is not None:
+            patience.broker_id = self.broker.broker_id
 
     @property
     def closed(self) -> bool:
@@ -159,8 +170,21 @@ class Connection:
 
     @property
     def due(self) -> float:
-        """When the next answer has to be there (monotonic time); only while one is in flight."""
-        return self._expected[0].deadline
+        """When the next answer has to be there, or is late (monotonic time); only while one is in flight."""
+        return min(self._expected[0].deadline, self.late_at)
+
+    @property
+    def late_at(self) -> float:
+        """When others are to be asked about the broker with `check_late` (monotonic time); infinity: there is no
+        answer to wait for."""
+        if self._patience is None or not self._expected:
+            return math.inf
+        return self._patience.late_at(self._expected[0].expected_at, self.used_at)
+
+    def check_late(self) -> None:
+        """Others are asked about the broker, if the next answer is late. Raises RequestTimedOutError if it has left."""
+        if self._patience is not None and self._expected:
+            self._patience.check(self._expected[0].expected_at, self.used_at)
 
     @property
     def has_read_ahead(self) -> bool:
@@ -239,9 +263,10 @@ class Connection:
         *,
         timeout_ms: int | None = None,
         answered: bool = True,
+        wait_ms: int = 0,
     ) -> None:
         """Sends a request, in the newest version that the broker has too; its answer is taken later with `receive`.
-        `answered=False`: none will come (acks=0).
+        `answered=False`: none will come (acks=0). `wait_ms`: the broker may wait so long before it answers.
 
         Raises UnsupportedApiError if the broker does not have the API, UnsupportedVersionError if it has none of this
         client's versions of it, or if the message says what an older broker would ignore: nothing is sent then, and
@@ -260,26 +285,28 @@ class Connection:
             raise FrameTooLargeError(
                 f"a request of {len(head) + size} bytes; this broker takes {limit} (socket.request.max.bytes)"
             )
-        deadline = (
-            max(time.monotonic(), self._muted_until) + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        )
+        begun = max(time.monotonic(), self._muted_until)
+        deadline = begun + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
         try:
             self._send_all([head, *payload], deadline)
         except BaseException:
             self.close()
             raise
         if answered:
-            self._expected.append(_Expected(self._next_id, api, deadline))
+            self._expected.append(_Expected(self._next_id, api, deadline, begun + wait_ms / 1000))
         self.used_at = time.monotonic()
 
     def receive(self, response: type[M]) -> tuple[M, pa.Buffer]:
         """Waits for the answer of the oldest request that has none yet. Raises as `request`."""
         self._check_open()
+        now, late_at = time.monotonic(), self.late_at
         expected = self._expected.popleft()
-        deadline = expected.deadline
-        if time.monotonic() >= deadline and self._is_readable():  # it has come in time, and nobody has looked
+        deadline, self._expected_at = expected.deadline, expected.expected_at
+        if now >= deadline and self._is_readable():  # it has come in time, and nobody has looked
             deadline = time.monotonic() + self.timeout_ms / 1000
         try:
+            if late_at <= now < deadline and not self._is_readable():
+                self._wait_on(deadline, self._expected_at)
             bytes_max = RESPONSE_BYTES_MAX if expected.api is Api.FETCH else HEADER_ONLY_BYTES_MAX
             prefix, header, payload = self._receive_frame(deadline, bytes_max)
             if prefix.api != expected.api or prefix.correlation_id != expected.correlation_id:
@@ -309,7 +336,9 @@ class Connection:
         those that are on their way nor of those to come."""
         throttle_s = min(throttle_ms, THROTTLE_MS_MAX) / 1_000
         self._muted_until = time.monotonic() + throttle_s
-        self._expected = deque(e._replace(deadline=e.deadline + throttle_s) for e in self._expected)
+        self._expected = deque(
+            e._replace(deadline=e.deadline + throttle_s, expected_at=e.expected_at + throttle_s) for e in self._expected
+        )
 
     @property
     def answer_due(self) -> float:
@@ -367,11 +396,19 @@ class Connection:
         self._spoken = SpokenVersions(answer.apis, f"the broker at {self.endpoint} (sparklog {answer.broker_version})")
         return answer
 
-    def _set_timeout(self, option: int, deadline: float) -> None:
-        """How long the next blocking call may take. The kernel's own timeout, not Python's: that would make the socket
-        non-blocking, and a large answer would come in hundreds of pieces, each of which waits for the interpreter
-        lock."""
-        remaining = deadline - time.monotonic()
+    def _wait_on(self, deadline: float, expected_at: float) -> float:
+        """Nothing has come for a while. How many seconds to wait before looking again. Raises TimeoutError when the
+        time is over, RequestTimedOutError if the broker has left the cluster."""
+        if self._patience is None or time.monotonic() >= deadline:
+            raise TimeoutError
+        self._patience.check(expected_at, self.used_at)
+        return max(self._patience.late_at(expected_at, self.used_at) - time.monotonic(), _LOOK_S_MIN)
+
+    def _set_timeout(self, option: int, deadline: float, step_s: float = math.inf) -> None:
+        """How long the next blocking call may take, `step_s` at most. The kernel's own timeout, not Python's: that
+        would make the socket non-blocking, and a large answer would come in hundreds of pieces, each of which waits
+        for the interpreter lock."""
+        remaining = min(deadline - time.monotonic(), step_s)
         if remaining <= 0:
             raise TimeoutError
         longest = remaining * (1 + _TIMEOUT_SLACK)
@@ -385,11 +422,19 @@ class Connection:
 
     def _send_all(self, parts: Sequence[Part], deadline: float) -> None:
         views = [memoryview(p).cast("B") for p in parts if len(p)]
-        first = 0
+        first, begun = 0, time.monotonic()
+        # TLS cannot go on with what it has begun to send
+        step_s = math.inf if self._patience is None or self._tls is not None else self._patience.late_s
         try:
             while first < len(views):
-                self._set_timeout(socket.SO_SNDTIMEO, deadline)
-                sent = self._socket.sendmsg(views[first : first + _IOV_MAX])
+                try:
+                    self._set_timeout(socket.SO_SNDTIMEO, deadline, step_s)
+                    sent = self._socket.sendmsg(views[first : first + _IOV_MAX])
+                except (TimeoutError, BlockingIOError):
+                    if self._tls is not None:
+                        raise
+                    step_s = self._wait_on(deadline, begun)
+                    continue
                 while first < len(views) and sent >= len(views[first]):
                     sent -= len(views[first])
                     first += 1
@@ -437,14 +482,20 @@ class Connection:
         """Fills `view` with what has been read ahead and from the socket. Where little is missing, what else has come
         is read with it."""
         received = self._take_read_ahead(view)
+        # the same step for each answer: the kernel need not be told of it again
+        step_s = math.inf if self._patience is None else self._patience.late_s
         while received < len(view):
-            self._set_timeout(socket.SO_RCVTIMEO, deadline)
             missing = view[received:]
-            if len(missing) >= READ_AHEAD_BYTES:
-                count = self._socket.recv_into(missing, 0, socket.MSG_WAITALL)
-            else:
-                self._ahead_start, self._ahead_end = 0, self._socket.recv_into(self._ahead, READ_AHEAD_BYTES)
-                count = self._take_read_ahead(missing)
+            try:
+                self._set_timeout(socket.SO_RCVTIMEO, deadline, step_s)
+                if len(missing) >= READ_AHEAD_BYTES:
+                    count = self._socket.recv_into(missing, 0, socket.MSG_WAITALL)
+                else:
+                    self._ahead_start, self._ahead_end = 0, self._socket.recv_into(self._ahead, READ_AHEAD_BYTES)
+                    count = self._take_read_ahead(missing)
+            except (TimeoutError, BlockingIOError):
+                step_s = self._wait_on(deadline, self._expected_at)
+                continue
             if count == 0:
                 raise ConnectionResetError("closed by the broker")
             received += count
@@ -469,7 +520,12 @@ class Connection:
 
 
 def connect_for_data(
-    endpoint: Endpoint, *, timeout_ms: int = 30_000, security: ClientSecurity = PLAINTEXT, client_id: str = ""
+    endpoint: Endpoint,
+    *,
+    timeout_ms: int = 30_000,
+    security: ClientSecurity = PLAINTEXT,
+    client_id: str = "",
+    patience: Patience | None = None,
 ) -> Connection:
     """A connection for much data and nothing else: through the broker's Unix socket if it offers one and we can reach
     it, for the kernel then needs half the time. Not for metadata: what they say depends on the address that was used.
@@ -477,14 +533,13 @@ def connect_for_data(
     Raises as Connection.
     """
     deadline = Deadline(timeout_ms)
-    connection = Connection(endpoint, timeout_ms=timeout_ms, security=security, client_id=client_id)
+    who: dict[str, Any] = {"security": security, "client_id": client_id, "patience": patience}
+    connection = Connection(endpoint, timeout_ms=timeout_ms, **who)
     offered = connection.offered_socket()
     if not offered:
         return connection
     try:
-        local = Connection(
-            endpoint, timeout_ms=deadline.left_ms(), local_socket=offered, security=security, client_id=client_id
-        )
+        local = Connection(endpoint, timeout_ms=deadline.left_ms(), local_socket=offered, **who)
         local.timeout_ms = timeout_ms
     except SparklogError:  # no more connections, or another network namespace
         return connection

@@ -69,13 +69,19 @@ class TlsStream:
                 count = self._read_until(view, len(view) - WAITED_FOR_BYTES - IN_OPENSSL_BYTES_MAX)
             finally:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-        return count + self._read_until(view[count:], len(view) - count)
+        return count + self._read_until(view[count:], len(view) - count, has_some=count > 0)
 
-    def _read_until(self, view: memoryview, enough: int) -> int:
-        """At least `enough` bytes, unless the peer has ended."""
+    def _read_until(self, view: memoryview, enough: int, *, has_some: bool = False) -> int:
+        """At least `enough` bytes, unless the peer has ended, or the time is over. What has come by then counts, also
+        if it came before (`has_some`); without any raises TimeoutError."""
         read, count = self._sock.read, 0
         while count < enough:
-            more: int = read(len(view) - count, view[count:])  # type: ignore[assignment]
+            try:
+                more: int = read(len(view) - count, view[count:])  # type: ignore[assignment]
+            except TimeoutError:
+                if count or has_some:
+                    break
+                raise
             if not more:
                 break
             count += more

@@ -77,6 +77,11 @@ class _Channel:
         batches' delivery.timeout.ms runs on."""
         return min(self.connection.answer_due, self.in_flight[0][1]) if self.in_flight else math.inf
 
+    @property
+    def look_at(self) -> float:
+        """When something has to be done about the oldest request under way, if no answer comes."""
+        return min(self.due, self.connection.late_at)
+
 
 class Sender:
     """Runs until `stop`; everything but `wake`, `stop`, `abandon` and `join` belongs to its thread."""
@@ -183,7 +188,7 @@ class Sender:
 
     def _wait(self, next_at: float | None) -> None:
         """Sleeps until an answer comes, somebody wakes us, or it is `next_at`; reads the answers."""
-        deadlines = [c.due for c in self._channels.values() if c.in_flight]
+        deadlines = [c.look_at for c in self._channels.values() if c.in_flight]
         if next_at is not None:
             deadlines.append(next_at)
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
@@ -199,6 +204,11 @@ class Sender:
             if channel.due <= now:
                 late = RequestTimedOutError(f"the broker at {endpoint} did not answer within request.timeout.ms")
                 self._drop_channel(endpoint, late)
+            elif channel.look_at <= now:
+                try:
+                    channel.connection.check_late()
+                except RequestTimedOutError as e:
+                    self._drop_channel(endpoint, e)
 
     def _select(self, timeout_s: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         """The selector's own `select` rounds a timeout up to the next millisecond, which is much of a linger: a short

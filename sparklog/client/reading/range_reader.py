@@ -326,7 +326,7 @@ class _RangeReader:
         partition = FetchPartition(*self._tp, offset, most, leader_only=bool(rack) and self._leader_only)
         wait_ms = min(wait_ms, timeout_ms // 2)  # the answer must come before it is given up
         request = FetchRequest(wait_ms, 1, most, self._isolation, [partition], rack)
-        connection.send(Api.FETCH, request, timeout_ms=timeout_ms)
+        connection.send(Api.FETCH, request, timeout_ms=timeout_ms, wait_ms=wait_ms)
 
     def _receive(self, connection: Connection, offset: int, stalled_until: float) -> tuple[Any, Aborted]:
         response, payload = connection.receive(FetchResponse)

@@ -46,6 +46,7 @@ class FakeBroker:
     files there."""
 
     data_dir: Path | None = None
+    broker_id = 0
 
     def __init__(self, partitions: int = 1, port: int = 0) -> None:
         self.hook: Hook = lambda api, message: None
@@ -59,6 +60,8 @@ class FakeBroker:
         self.producers: dict[tuple[str, int], ProducerStates] = {}
         self.next_producer_id = 1000
         self.transactions: dict[str, int] = {}
+        self.is_mute = False
+        """Whether it answers nothing any more, not even what it has been asked before."""
         self.offset_code = 0
         self.fetch_codes: dict[tuple[str, int], int] = {}
         """Errors that single partitions answer a FETCH with."""
@@ -112,6 +115,13 @@ class FakeBroker:
         for t in list(self._threads):
             t.join(5)
 
+    def close_connections(self) -> None:
+        """It goes on listening."""
+        with self._lock:
+            for s in self._sockets:
+                with contextlib.suppress(OSError):
+                    s.shutdown(socket.SHUT_RDWR)
+
     def _start(self, target: Callable[..., None], *args: Any) -> None:
         thread = threading.Thread(target=target, args=args, daemon=True)
         self._threads.append(thread)
@@ -141,7 +151,7 @@ class FakeBroker:
                 if verdict in (DROP, DROP_AFTER):
                     connection.shutdown(socket.SHUT_RDWR)
                     return
-                if verdict == SILENT:
+                if verdict == SILENT or self.is_mute:
                     continue
                 code = verdict if isinstance(verdict, int) else self._refusal(api, message)
                 if code and api not in (Api.PRODUCE, Api.FETCH):
@@ -149,7 +159,7 @@ class FakeBroker:
                     connection.sendall(frames.encode_response(api, code, prefix.correlation_id, header))
                     continue
                 answer, payload = self._answer(api, message, body[prefix.header_bytes :], code)
-                if answer is None:
+                if answer is None or self.is_mute:
                     continue
                 header = encode(answer, m.older_version(api, prefix.version))
                 held.append(frames.encode_response(api, 0, prefix.correlation_id, header, len(payload)) + payload)
@@ -160,7 +170,7 @@ class FakeBroker:
     def _answer(self, api: Api, message: Any, payload: bytearray, code: int) -> tuple[Any, bytes]:
         if api is Api.HANDSHAKE:
             apis = [m.ApiRange(int(a), *versions) for a, versions in self.apis.items()]
-            return m.HandshakeResponse(0, "cluster", "0", apis, 100 * 2**20), b""
+            return m.HandshakeResponse(self.broker_id, "cluster", "0", apis, 100 * 2**20), b""
         if api is Api.METADATA:
             names = list(self.topics) if message.topics is None else message.topics
             states = [self.topics.get(n, topics.TopicState(3, n)) for n in names]

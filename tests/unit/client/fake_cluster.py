@@ -24,6 +24,8 @@ class FakeCluster:
         self.replicas_fail = False
         self.epoch_ends: dict[int, int] = {}
         """Where epochs end, by partition, when asked for one that is over."""
+        self.gone: set[int] = set()
+        """Brokers that have left, as the others say."""
         self.coordinators: dict[int, int] = {}
         """Whom each broker takes for the coordinator of everything."""
         self.brokers = [ClusterBroker(self, i, partitions) for i in range(brokers)]
@@ -43,7 +45,8 @@ class FakeCluster:
             self.brokers[0]._appended.notify_all()
 
     def endpoints(self) -> list[topics.BrokerEndpoint]:
-        return [topics.BrokerEndpoint(b.broker_id, "127.0.0.1", b.port) for b in self.brokers]
+        there = (b for b in self.brokers if b.broker_id not in self.gone)
+        return [topics.BrokerEndpoint(b.broker_id, "127.0.0.1", b.port) for b in there]
 
     def count(self, api: Api) -> int:
         return sum(a is api for b in self.brokers for a, _ in b.requests)

@@ -326,3 +326,25 @@ def test_a_follower_that_has_waited_long_does_not_lag_at_the_next_append(leading
         assert [member for member, _ in proposal.isr] == [1, 2]  # broker 3 has not been heard of for a minute
 
     asyncio.run(scene())
+
+
+def test_a_leader_that_was_unsure_for_a_while_is_told_again_by_those_that_wait(leading: Leading) -> None:
+    """Its leader epoch is the same, but what followers had fetched is forgotten: one of an idle partition that was not
+    named again would not come back into the ISR before the next append."""
+    key = TopicPartition("events", 0)
+    image = PartitionImage((1, 2, 3), 1, EPOCH, 8, (1, 3))
+
+    async def scene() -> None:
+        follower = Follower(leading)
+        request = follower.request()
+        request.partitions = [ReplicaFetchPartition(*key, EPOCH, 0, -1, 0, 0, 1 << 20)]
+        assert follower.taken(await leading.server.answer(request)) == {}
+        replica = leading.replica(0)
+        replica.resign(image)
+        replica.lead(ImageChanged(image, LIVES, 2), LIVES[1], leading.log(0))
+        assert set(await follower.ask()) == {0}
+        leading.around.proposals.clear()
+        await follower.ask((0, 0))
+        assert [[member for member, _ in p.isr] for p in leading.around.proposals] == [[1, 3, 2]]
+
+    asyncio.run(scene())

@@ -18,7 +18,7 @@ def test_an_answer_is_there_when_all_of_it_is() -> None:
     connection = Connection.__new__(Connection)
     connection._socket, connection._ahead_start, connection._ahead_end = ours, 0, 0
     connection._ahead, connection._memory = memoryview(bytearray(READ_AHEAD_BYTES)), ReusedMemory()
-    connection._timeouts_s = {socket.SO_RCVTIMEO: 0.0}
+    connection._timeouts_s, connection._patience = {socket.SO_RCVTIMEO: 0.0}, None
     answer = encode_response(Api.FETCH, 0, 1, b"header", 7) + b"1234567"
     with ours, theirs:
         assert not connection.read_ahead()

@@ -1,0 +1,126 @@
+"""What of an authentication is done on the event loop, and what on threads of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sparklog_broker.security.authenticator import Authenticator
+from sparklog_broker.security.users import Users
+from sparklog_broker.security_config import make_security
+
+from sparklog.environment.clock import SystemClock
+from sparklog.errors import SaslAuthenticationFailedError
+from sparklog.protocol.security_messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from sparklog.security.handshake import QUICK_TOKEN_BYTES_MAX, Authentication, ListenerRules
+from sparklog.security.plain import PlainServer, plain_message
+from sparklog.security.principals import user
+from sparklog.security.sasl import PLAIN, SCRAM_MECHANISMS, SCRAM_SHA_256
+from sparklog.security.scram import ScramClient, ScramServer, make_credential
+from sparklog.security.secrets import Secret
+from sparklog.settings import Scope, settings_of
+
+PASSWORD = Secret("correct-horse-battery")
+SECRET = b"s" * 32
+
+
+class CountedThreads(ThreadPoolExecutor):
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.jobs = 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.jobs += 1
+        return super().submit(fn, *args, **kwargs)
+
+
+class Peer:
+    """What the authenticator knows of a connection."""
+
+    peer_name = "a peer"
+
+    def __init__(self, users: Users) -> None:
+        def make_server(mechanism: str) -> Any:
+            if mechanism == PLAIN:
+                return PlainServer(users.lookup(SCRAM_SHA_256), SECRET)
+            return ScramServer(mechanism, users.lookup(mechanism), SECRET)
+
+        rules = ListenerRules("CLIENTS", (*SCRAM_MECHANISMS, PLAIN), tls=True, failed_delay_ms=0)
+        self.authentication = Authentication(rules, make_server, SystemClock().now_ms())
+        self.principal: object = None
+
+
+class World:
+    def __init__(self) -> None:
+        self.users = Users(SECRET, {"alice": {m: make_credential(m, PASSWORD) for m in SCRAM_MECHANISMS}})
+        self.threads = CountedThreads()
+        settings = {name: setting.default for name, setting in settings_of(Scope.BROKER).items()}
+        self.security = make_security(settings, "127.0.0.1:0", "")
+
+    def run(self, talk: Callable[[Callable[[Any], Any]], Any]) -> Peer:
+        """`talk(ask)`: a coroutine that sends requests of one peer."""
+        peer = Peer(self.users)
+
+        async def all_of_it() -> None:
+            loop = asyncio.get_running_loop()
+            authenticator = Authenticator(self.security, loop, SystemClock(), self.users, {}, self.threads)
+
+            async def ask(request: Any) -> Any:
+                return (await authenticator.answer(peer, request)).message  # type: ignore[arg-type]
+
+            await talk(ask)
+
+        asyncio.run(all_of_it())
+        return peer
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.threads.shutdown()
+
+
+@pytest.mark.parametrize("mechanism", SCRAM_MECHANISMS)
+def test_scram_hashes_nothing_here_and_needs_no_thread(world: World, mechanism: str) -> None:
+    async def talk(ask: Any) -> None:
+        client = ScramClient(mechanism, "alice", PASSWORD)
+        await ask(SaslHandshakeRequest(mechanism))
+        proof = client.respond((await ask(SaslAuthenticateRequest(client.first()))).auth_bytes)
+        client.finish((await ask(SaslAuthenticateRequest(proof))).auth_bytes)
+
+    assert world.run(talk).principal == user("alice")
+    assert world.threads.jobs == 0
+
+
+def test_a_long_name_is_prepared_on_a_thread(world: World) -> None:
+    async def talk(ask: Any) -> None:
+        await ask(SaslHandshakeRequest(SCRAM_SHA_256))
+        message = b"n,,n=" + b"a" * QUICK_TOKEN_BYTES_MAX + b",r=0123456789"
+        await ask(SaslAuthenticateRequest(message))
+
+    world.run(talk)
+    assert world.threads.jobs == 1
+
+
+def test_plain_hashes_and_does_it_on_a_thread(world: World) -> None:
+    async def talk(ask: Any) -> None:
+        await ask(SaslHandshakeRequest(PLAIN))
+        await ask(SaslAuthenticateRequest(plain_message("alice", PASSWORD)))
+
+    assert world.run(talk).principal == user("alice")
+    assert world.threads.jobs == 1
+
+
+def test_a_wrong_password_fails_on_the_loop_as_well(world: World) -> None:
+    async def talk(ask: Any) -> None:
+        client = ScramClient(SCRAM_SHA_256, "alice", Secret("wrong"))
+        await ask(SaslHandshakeRequest(SCRAM_SHA_256))
+        proof = client.respond((await ask(SaslAuthenticateRequest(client.first()))).auth_bytes)
+        with pytest.raises(SaslAuthenticationFailedError):
+            await ask(SaslAuthenticateRequest(proof))
+
+    assert world.run(talk).authentication.principal is None

@@ -1,0 +1,248 @@
+"""A silent broker is waited for as long as it is a member of its cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from sparklog import Admin, Consumer, Producer
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.cluster import cluster
+from sparklog.client.net.connection import Connection
+from sparklog.client.net.patience import ENDPOINTS_MAX, LATE_S, Membership, Patience
+from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError
+from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest
+from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataRequest, MetadataResponse
+from tests.unit.client.fake_broker import SILENT
+from tests.unit.client.fake_cluster import FakeCluster
+from tests.unit.client.support import TP0, drain, fill
+
+A, B, C = (Endpoint("127.0.0.1", port) for port in (1, 2, 3))
+
+
+class Virtual:
+    """Time that passes when it is told to, and what the others say."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.left = False
+        self.asked: list[float] = []
+        self.patience = Patience(A, 1, self.has_left, lambda: self.now)
+
+    def has_left(self, broker_id: int, endpoint: Endpoint) -> bool:
+        assert (broker_id, endpoint) == (1, A)
+        self.asked.append(self.now)
+        self.now += 0.5
+        return self.left
+
+
+def test_nobody_is_asked_before_an_answer_is_late() -> None:
+    virtual = Virtual()
+    for virtual.now in (100.0, 101.0, 102.9):
+        virtual.patience.check(100.0, 0.0)
+    assert virtual.asked == []
+    virtual.now = 103.0
+    virtual.patience.check(100.0, 0.0)
+    assert virtual.asked == [103.0]
+
+
+def test_a_member_is_waited_for_and_asked_about_again() -> None:
+    virtual = Virtual()
+    for virtual.now in (103.0, 104.0, 106.4, 106.5, 107.0):
+        virtual.patience.check(100.0, 0.0)
+    assert virtual.asked == [103.0, 106.5], "three seconds after the others have answered"
+    assert virtual.patience.late_at(100.0, 0.0) == 107.0 + LATE_S
+
+
+def test_who_has_left_is_given_up() -> None:
+    virtual = Virtual()
+    virtual.now, virtual.left = 103.0, True
+    with pytest.raises(RequestTimedOutError, match=r"127\.0\.0\.1:1 .* has left"):
+        virtual.patience.check(100.0, 0.0)
+
+
+def test_nobody_is_asked_about_a_broker_that_is_not_known() -> None:
+    virtual = Virtual()
+    virtual.patience.broker_id, virtual.now, virtual.left = None, 103.0, True
+    virtual.patience.check(100.0, 0.0)
+    assert virtual.asked == []
+
+
+def test_what_the_broker_may_wait_for_and_what_it_has_said_counts() -> None:
+    virtual = Virtual()
+    assert virtual.patience.late_at(100.0 + 10.0, 99.0) == 113.0, "a fetch that waits 10 s for data"
+    assert virtual.patience.late_at(100.0, 102.0) == 105.0, "an answer before this one came at 102"
+
+
+class Others:
+    """A cluster of which A is silent."""
+
+    def __init__(self, members: Sequence[int] | None, candidates: Sequence[Endpoint] = (A, B, C)) -> None:
+        self.members = members
+        self.known = list(candidates)
+        self.asked: list[Endpoint] = []
+
+    def candidates(self) -> list[Endpoint]:
+        return self.known
+
+    def broker(self, broker_id: int) -> Endpoint | None:
+        return {1: A, 2: B}.get(broker_id)
+
+    def ask_any(self, candidates: Sequence[Endpoint], *args: Any, **named: Any) -> Any:
+        self.asked += candidates
+        if self.members is None:
+            raise BrokerNotAvailableError("none of them")
+        return MetadataResponse("c", 0, [BrokerEndpoint(n, "127.0.0.1", n) for n in self.members], []), B
+
+
+@pytest.mark.parametrize(("members", "left"), [([2, 3], True), ([1, 2, 3], False), ([], False), (None, False)])
+def test_the_others_decide_who_is_a_member(members: list[int] | None, left: bool) -> None:
+    others = Others(members)
+    assert Membership(others).has_left(1, A) is left
+    assert others.asked == [B, C]
+
+
+def test_the_silent_broker_is_not_asked_under_another_address() -> None:
+    others = Others([2], (A, B, C))
+    assert Membership(others).has_left(2, C) is False
+    assert others.asked == [A]
+
+
+def test_a_broker_that_is_alone_is_waited_for() -> None:
+    others = Others([2], (A,))
+    assert not Membership(others).has_left(1, A)
+    assert others.asked == []
+
+
+def test_what_is_kept_of_brokers_that_were_is_bounded() -> None:
+    others = Others([2])
+    membership = Membership(others)
+    for port in range(1, ENDPOINTS_MAX + 2):
+        membership.note(port, Endpoint("h", port))
+    assert membership.patience_with(Endpoint("h", 1)).broker_id is None
+    assert membership.patience_with(Endpoint("h", 2)).broker_id == 2
+
+
+def test_a_cluster_is_not_kept_for_it() -> None:
+    membership = Membership(Others([2]))
+    assert not membership.has_left(1, A)
+
+
+# -- with brokers
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """Three; the first leads the partition, and shall become silent. Answers are late soon."""
+    monkeypatch.setattr("sparklog.client.net.patience.LATE_S", 0.2)
+    made = FakeCluster(3, 3)
+    for p in range(3):
+        fill(made.brokers[0], 1, partition=p)
+    cluster(made.address).metadata(["events"])
+    yield made
+    made.close()
+
+
+def cut_off(brokers: FakeCluster, *, leaves: bool = True) -> None:
+    """The first broker keeps its connections and says nothing; the others find another leader."""
+    brokers.brokers[0].is_mute = True
+    if leaves:
+        brokers.gone.add(0)
+        brokers.move(0, 1)
+
+
+def test_a_request_to_a_broker_that_has_left_goes_elsewhere(brokers: FakeCluster) -> None:
+    """Long before its time is over: the test would take ten minutes."""
+    with Admin(brokers.address, request_timeout_ms=600_000) as admin:
+        assert admin.list_offsets({TP0: "latest"})[TP0].offset == 10
+        cut_off(brokers)
+        assert admin.list_offsets({TP0: "latest"})[TP0].offset == 10
+
+
+def test_who_has_left_before_it_shook_hands_is_given_up(brokers: FakeCluster) -> None:
+    """It accepts the connection, as the kernel of a process that is stopped does."""
+    with Admin(brokers.address, request_timeout_ms=600_000) as admin:
+        cluster(brokers.address).metadata(["events"])
+        brokers.brokers[0].close_connections()
+        cut_off(brokers)
+        assert admin.list_offsets({TP0: "latest"})[TP0].offset == 10
+
+
+def test_a_broker_that_left_before_it_was_connected_to_is_given_up(brokers: FakeCluster) -> None:
+    """Nothing but its address is known by then."""
+    known = cluster(brokers.address)
+    cut_off(brokers)
+    known.doubt(Endpoint("127.0.0.1", brokers.brokers[0].port))
+    known.metadata(["events"])
+    with pytest.raises(RequestTimedOutError, match="has left"):
+        known.connect(Endpoint("127.0.0.1", brokers.brokers[0].port), timeout_ms=600_000)
+
+
+def test_a_member_that_is_slow_is_waited_for(brokers: FakeCluster) -> None:
+    cut_off(brokers, leaves=False)
+    before = brokers.count(Api.METADATA)
+    with (
+        Admin(brokers.address, request_timeout_ms=1_500) as admin,
+        pytest.raises(RequestTimedOutError, match="in time"),
+    ):
+        admin.list_offsets({TP0: "latest"})
+    assert brokers.count(Api.METADATA) - before >= 2, "and asked about again and again"
+
+
+def test_a_consumer_goes_on_at_the_next_leader(brokers: FakeCluster) -> None:
+    with Consumer(
+        brokers.address, local_read="off", auto_offset_reset="earliest", request_timeout_ms=500_000
+    ) as consumer:
+        consumer.assign([TP0])
+        assert len(drain(consumer, 10)) == 10
+        cut_off(brokers)
+        fill(brokers.brokers[0], 1)
+        assert len(drain(consumer, 10)) == 10
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_request_that_the_broker_does_not_take_is_given_up(brokers: FakeCluster, left: bool) -> None:
+    """It is larger than what the kernel takes, and nobody reads."""
+    reads_again = threading.Event()
+    asked: list[int] = []
+
+    def has_left(broker_id: int, endpoint: Endpoint) -> bool:
+        asked.append(broker_id)
+        if not left:
+            reads_again.set()
+        return left
+
+    def stop_reading(api: Api, message: Any) -> str | None:
+        if api is Api.METADATA:
+            reads_again.wait(60)
+        return None if api is Api.HANDSHAKE else SILENT
+
+    broker = brokers.brokers[1]
+    broker.hook = stop_reading
+    endpoint = Endpoint("127.0.0.1", broker.port)
+    connection = Connection(endpoint, timeout_ms=600_000, patience=Patience(endpoint, None, has_left))
+    request = ProduceRequest(1, 1_000, [ProducePartition("events", 1, 64 << 20)])
+    try:
+        connection.send(Api.METADATA, MetadataRequest([]))
+        if left:
+            with pytest.raises(RequestTimedOutError):
+                connection.send(Api.PRODUCE, request, [bytes(64 << 20)])
+        else:
+            connection.send(Api.PRODUCE, request, [bytes(64 << 20)])
+        assert set(asked) == {1}
+        assert connection.closed is left
+    finally:
+        reads_again.set()
+        connection.close()
+
+
+def test_a_producer_goes_on_at_the_next_leader(brokers: FakeCluster) -> None:
+    timeouts: dict[str, Any] = {"request_timeout_ms": 500_000, "delivery_timeout_ms": 600_000}
+    with Producer(brokers.address, **timeouts) as producer:
+        producer.send("events", value=b"before", partition=0).result(30)
+        cut_off(brokers)
+        producer.send("events", value=b"after", partition=0).result(60)
+    assert brokers.brokers[0].end(("events", 0)) == 12
