@@ -227,8 +227,12 @@ def secure_kafka(context: Context) -> SecureKafka:
             certificates(context),
             Path(tempfile.mkdtemp(prefix="secure-kafka-", dir=context.scratch)),
         )
+        try:
+            made.start()
+        except BaseException:
+            made.kill()  # the next row begins with another one
+            raise
         context.stack.callback(made.stop)
-        made.start()
         return made
 
     return context.once("secure kafka", make)

@@ -62,7 +62,8 @@ IN_SCENARIOS = {"broker_epoch_check", "member_epoch_check", "unclean_restart_for
 """Shown in test_replication_scenarios.py: the first two stand in for each other, the third needs crashes in one
 order."""
 SELDOM_MISSED = {"epoch_start_before_join", "pending_until_known", "fence"}
-"""Random runs miss these too seldom for a short search; unit tests hold the first two, the long campaign searches."""
+"""Random runs miss these too seldom for a short search. Lives of clusters soon find the first two, the long campaign
+searches."""
 
 
 def is_missed(rule: str, first: int, count: int) -> bool:

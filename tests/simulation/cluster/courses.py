@@ -7,6 +7,7 @@ A course is a generator. What it yields is a condition that it waits for, or how
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparklog.replication.cluster_image import PartitionImage
@@ -68,6 +69,13 @@ class Courses:
             course.close()  # type: ignore[attr-defined]
             self._is_playing = False
 
+    def _end(self, links: list[tuple[str, str]], *nodes: Node) -> None:
+        """Also of a course that is given up: nothing stays cut, nobody stays away. Later, and so never if the life is
+        over."""
+        self._world.net.heal_links(links)
+        for node in nodes:
+            self._world.later(0.0, partial(self._trouble.revive, node))
+
     # --- late join
 
     def late_join(self) -> Course:
@@ -99,7 +107,7 @@ class Courses:
             self.completed += 1
             yield self._rng.random() * 1.5
         finally:
-            net.heal_links([*apart, *away])
+            self._end([*apart, *away], follower)
 
     # --- unheard answer
 
@@ -125,7 +133,37 @@ class Courses:
             self.completed += 1
             yield 1.5 + self._rng.random()
         finally:
-            net.heal_links([*apart, *answers])
+            self._end([*apart, *answers], follower)
+
+    # --- lagging mark
+
+    def lagging_mark(self) -> Course:
+        """A follower is left behind. The others are killed, and the one of them that leads next knows an old high
+        watermark only, from its files. What the follower lacks was shown all the same: it may join when it has all that
+        was there when the epoch began (KIP-497, KAFKA-7128)."""
+        cast = self._cast(apart_from_controller=True)
+        if cast is None:
+            return
+        tp, leader, follower, _ = cast
+        partition = self._partition(tp)
+        assert partition is not None
+        (next_one,) = (self._world.node(r) for r in partition.replicas if r not in (leader.id, follower.id))
+        apart, net = _links(next_one, follower), self._world.net
+        try:
+            follower.kill()
+            yield lambda: self._is_out_of_sync(tp, follower)
+            yield self._rng.random() * 0.4
+            for node in (leader, next_one):
+                if node.is_alive:
+                    node.kill()
+            self._trouble.revive(next_one)
+            self._trouble.revive(follower)
+            yield lambda: self._proposes(next_one, tp, follower)
+            _cut(net, apart)
+            self.completed += 1
+            yield self._rng.random()
+        finally:
+            self._end(apart, leader, next_one, follower)
 
     # --- what is looked at
 

@@ -212,7 +212,7 @@ CLUSTER_PLANS: dict[str, Plan] = {
     "cluster-joins": _plan(
         SAFE,
         {"producer": 2, "transactional": 1, "reader": 1},
-        {"late join": 3, "unheard answer": 3, "move leaders": 1, "kill client": 1, "reset connections": 1},
+        {"late join": 4, "unheard answer": 2, "lagging mark": 2, "move leaders": 1, "kill client": 1},
         seconds=8.0,
         brokers=(4, 4, 5),
         think_s=0.1,

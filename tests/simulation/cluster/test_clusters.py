@@ -6,6 +6,8 @@ A failing seed is lived again with `python -m tests.simulation.cluster.life SEED
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.simulation.ablation import CLUSTER_MODULES, safeguards, without
@@ -18,6 +20,7 @@ SEEDS = 7
 TORTURE_SEEDS = 400
 SEARCHED, SEARCHED_LONG = 25, 500
 """Seeds in which the loss of a safeguard has to show."""
+IN_ISR = re.compile(r"broker-[0-9] is in the ISR .* and lacks ")
 REPLICA, CONTROLLER = "sparklog.replication.replica.model", "sparklog.replication.controller.model"
 FOUND_IN = {
     f"{REPLICA}:maximal_isr": ("cluster-links", 15),
@@ -25,7 +28,8 @@ FOUND_IN = {
     f"{REPLICA}:epoch_truncation": ("cluster-transactions", 1),
     f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 0),
     f"{REPLICA}:pending_until_known": ("cluster-joins", 0),
-    f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 0),
+    f"{REPLICA}:epoch_start_before_join": ("cluster-joins", 8),
+    f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 7),
     f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 5),
     f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 62),
     f"{CONTROLLER}:epoch_bump": ("cluster-kills", 0),
@@ -33,7 +37,6 @@ FOUND_IN = {
 """In which kind of life the loss of a safeguard shows, and from which seed on it is looked for."""
 FOUND_BY_RULES = {
     f"{REPLICA}:min_insync": "test_replication",
-    f"{REPLICA}:epoch_start_before_join": "test_replication",
     f"{REPLICA}:broker_epoch_check": "test_replication_scenarios",
     f"{REPLICA}:divergence_changes_nothing": "test_replication",
     f"{REPLICA}:stale_answer_drop": "test_replication",
@@ -118,18 +121,22 @@ def test_without_a_safeguard_a_promise_is_broken(safeguard: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("safeguard", "kind", "seed"),
-    [
-        (f"{REPLICA}:maximal_isr", "cluster-links", 17),
-        (f"{REPLICA}:epoch_truncation", "cluster-transactions", 2),
-        (f"{CONTROLLER}:unclean_restart_forgets", "cluster-replaced", 3),
-    ],
+    "safeguard",
+    [f"{CONTROLLER}:member_epoch_check", f"{CONTROLLER}:unclean_restart_forgets"],
 )
-def test_a_member_of_a_stored_isr_that_lacks_what_was_shown_is_found_before_anything_is_lost(
-    safeguard: str, kind: str, seed: int
-) -> None:
-    with without(safeguard), pytest.raises(AssertionError, match=r"broker-[0-9] is in the ISR .* and lacks "):
+def test_a_member_of_a_stored_isr_that_lacks_what_was_shown_is_found_before_anything_is_lost(safeguard: str) -> None:
+    kind, first = FOUND_IN[safeguard]
+    with without(safeguard):
+        assert any(IN_ISR.search(_verdict(seed, kind)) for seed in range(first, first + SEARCHED))
+
+
+def _verdict(seed: int, kind: str) -> str:
+    """What is said about a life."""
+    try:
         live_cluster(seed, kind)
+    except AssertionError as e:
+        return str(e)
+    return "well"
 
 
 @pytest.mark.torture

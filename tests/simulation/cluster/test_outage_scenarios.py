@@ -116,3 +116,23 @@ def test_who_was_killed_and_whose_machine_then_lost_its_power_does_not_lead() ->
         play.until(lambda: play.state.leader == 1 and set(play.state.isr) == {1, 2, 3})
         assert play.acknowledged() == 3
         play.come_to_rest()
+
+
+@pytest.mark.parametrize("how", ["kill", "power_cut"])
+def test_what_was_deleted_stays_deleted_when_all_end_right_after_the_answer(how: str) -> None:
+    """Found in lives: followers knew where their logs begin in memory alone, and one of them led next."""
+    with Simulation(1) as simulation:
+        play = Play(simulation, FLUSHED_PLAN)
+        for _ in range(3):
+            play.acknowledged()
+        play.until(lambda: len({play.log(i).high_watermark for i in (1, 2, 3)}) == 1)
+        play.delete_below(5)
+        for node in play.world.nodes:
+            getattr(node, how)()
+        for node in play.world.nodes[1:]:
+            node.start()
+        play.until(lambda: play.state.leader in (2, 3) and play.leads(play.state.leader))
+        assert play.log(play.state.leader).log_start_offset == 5
+        assert play.acknowledged() == 9
+        play[1].start()
+        play.come_to_rest()

@@ -227,7 +227,7 @@ class ClusterTrouble(SharedTrouble):
         if not self.may_crash(node) or not all(self._in_sync(n) for n in self.world.nodes if n is not node):
             return False
         self.suspects[node.id] = node.life
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.2:
             node.power_cut()
         else:
             node.kill()
@@ -240,6 +240,9 @@ class ClusterTrouble(SharedTrouble):
 
     def unheard_answer(self) -> None:
         self.courses.play(self.courses.unheard_answer())
+
+    def lagging_mark(self) -> None:
+        self.courses.play(self.courses.lagging_mark())
 
     def move_leaders(self) -> None:
         """An operator prefers another order of the replicas, and elects by it."""

@@ -131,7 +131,7 @@ class ClusterWorld(Scene):
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is on its way that would fail later."""
-        return all(n.is_alive and not n.is_paused and n.machine.files.cut_at is None for n in self.nodes)
+        return all(n.has_joined and not n.is_paused and n.machine.files.cut_at is None for n in self.nodes)
 
     # --- a run
 

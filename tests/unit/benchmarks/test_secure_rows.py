@@ -24,7 +24,9 @@ from sparklog.security.scram import ScramServer, make_credential
 from sparklog.security.secrets import Secret
 from sparklog.security.tls import server_context
 from tests.benchmarks import kafka, secure_servers
+from tests.benchmarks.context import Context
 from tests.benchmarks.logins import Framing, KafkaFraming, SparklogFraming, log_in
+from tests.benchmarks.processes import MeasurementError
 from tests.benchmarks.rows import select
 
 NAME, PASSWORD = "bench", "a password"
@@ -160,3 +162,25 @@ class TestServers:
             "security-tls-cost-consume",
         }
         assert {row.goal.ratio for row in rows.values() if row.peer == "Kafka" and row.goal is not None} == {1, 2}
+
+
+class TestAFailedStart:
+    def test_kafka_is_not_left_running(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        ended: list[str] = []
+
+        class NeverStarts:
+            def __init__(self, *_: object) -> None: ...
+
+            def start(self) -> float:
+                raise MeasurementError("no")
+
+            def kill(self) -> None:
+                ended.append("killed")
+
+        monkeypatch.setattr(secure_servers, "SecureKafka", NeverStarts)
+        monkeypatch.setattr(Context, "installation", None)
+        with Context(0.01, tmp_path) as context:
+            for _ in range(2):
+                with pytest.raises(MeasurementError):
+                    secure_servers.secure_kafka(context)
+            assert ended == ["killed", "killed"]
