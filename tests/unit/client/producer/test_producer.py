@@ -445,7 +445,6 @@ def test_an_unknown_schema_fails_the_batch_and_the_next_one_has_the_newest(fake:
         fake.hook = lambda api, message: None
         producer.send_batch("typed", {"n": [1 << 40]}).result(5)
     assert [h.schema_id for h in fake.headers("typed")] == [1, 7]
-    assert [h.schema_id for h in fake.headers("typed")] == [1, 7]
 
 
 def test_a_leader_that_has_not_heard_of_a_new_topic_is_tried_again(fake: FakeBroker) -> None:
