@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate, pairwise
+from typing import overload
 
 from sparklog.errors import InvalidProducerEpochError, InvalidRequestError, SparklogError, UnknownServerError
 from sparklog.log.appends.check import work_bytes
@@ -84,19 +87,41 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
     return Response(ProduceResponse(results, endpoints(context.broker, leaders, context.listener) if leaders else []))
 
 
-def _cut(partitions: list[ProducePartition], payload: memoryview) -> list[memoryview]:
-    """The payload's pieces, one per partition of the request. Raises InvalidRequestError."""
+class _Pieces(Sequence[memoryview]):
+    """The payload's pieces, one per partition of the request: made when they are asked for."""
+
+    def __init__(self, payload: memoryview, lengths: Iterable[int]) -> None:
+        self._payload = payload
+        self._ends = [0, *accumulate(lengths)]
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, i: int) -> memoryview: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[memoryview]: ...
+    def __getitem__(self, i: int | slice) -> memoryview | list[memoryview]:
+        if isinstance(i, slice):
+            return [self[place] for place in range(*i.indices(len(self)))]
+        place = range(len(self))[i]
+        return self._payload[self._ends[place] : self._ends[place + 1]]
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return (self._payload[start:end] for start, end in pairwise(self._ends))
+
+
+def _cut(partitions: list[ProducePartition], payload: memoryview) -> Sequence[memoryview]:
+    """The payload's pieces. Raises InvalidRequestError."""
     announced = sum(p.length_bytes for p in partitions)
     if announced != len(payload):
         raise InvalidRequestError(f"the partitions announce {announced} bytes, the payload has {len(payload)}")
-    pieces, position = [], 0
-    for p in partitions:
-        pieces.append(payload[position : position + p.length_bytes])
-        position += p.length_bytes
-    return pieces
+    return _Pieces(payload, (p.length_bytes for p in partitions))
 
 
-async def _verify(request: ProduceRequest, pieces: list[memoryview], context: RequestContext) -> dict[int, Verified]:
+async def _verify(
+    request: ProduceRequest, pieces: Sequence[memoryview], context: RequestContext
+) -> dict[int, Verified]:
     """What is known of a transactional producer's batches, by position. Raises InvalidRequestError."""
     if request.transactional_id is None:
         return {}
@@ -111,7 +136,7 @@ async def _verify(request: ProduceRequest, pieces: list[memoryview], context: Re
 async def _check_owners(
     owners: ProducerOwners,
     request: ProduceRequest,
-    pieces: list[memoryview],
+    pieces: Sequence[memoryview],
     verified: dict[int, Verified],
     context: RequestContext,
 ) -> None:

@@ -187,9 +187,11 @@ class Connection:
 
     @property
     def half_request(self) -> HalfRequest | None:
-        """What is there of a request that the peer could go on with; None: nothing that holds memory."""
-        frame = self._reading
-        if frame is None or not frame.reserved or not self._reader_on:
+        """What is there of a request that the peer could go on with, or of one that its quota keeps waiting; None:
+        nothing that holds memory."""
+        is_muted = self._muted is not None
+        frame = self._ready if is_muted and self._ready is not None else self._reading
+        if frame is None or not frame.reserved or not (self._reader_on or is_muted):
             return None
         return HalfRequest(frame.received, frame.reserved, frame.begun_s, self._progress_at)
 

@@ -7,7 +7,8 @@ long: a client may have a slow network. While nobody waits for memory that costs
 - and when the first of those who wait has done so for as long, the slowest of the clients that have had that much time
   is: one at each look, so that dripping a little all the time does not keep others out.
 
-Who cannot get on because the broker does not read (it waits for memory itself, or has to pause) is left alone.
+Who waits for memory itself is left alone. Who is muted by its quota is not, also with a whole request that waits: it
+may be for an hour, and nothing of the request has been done.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from sparklog.client.net.connection import READ_AHEAD_BYTES_MAX, Connection
+from sparklog.client.net.connection import Connection
+from sparklog.client.net.read_ahead import READ_AHEAD_BYTES_MAX
 from sparklog.client.net.waker import Waker
 
 SPARSE_BYTES = READ_AHEAD_BYTES_MAX

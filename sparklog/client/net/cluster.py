@@ -12,7 +12,6 @@ import contextlib
 import os
 import threading
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -20,11 +19,12 @@ from typing import TypeVar
 from sparklog.client.net.addresses import Endpoint, parse_bootstrap, resolve_bootstrap
 from sparklog.client.net.client_defaults import resolve_client
 from sparklog.client.net.connection import Connection, connect_for_data
+from sparklog.client.net.connection_pool import ConnectionPool
 from sparklog.client.net.coordinator_key import CoordinatorKey
 from sparklog.client.net.coordinators import Coordinators
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.known_leaders import KnownLeaders, Leader
-from sparklog.client.net.paging import pages
+from sparklog.client.net.metadata_pages import whole_metadata
 from sparklog.client.net.patience import Membership
 from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
 from sparklog.errors import (
@@ -44,9 +44,6 @@ from sparklog.types import TopicPartition
 METADATA_MAX_AGE_S = 300.0
 METADATA_RETRY_S = 1.0
 TOPICS_CACHED_MAX = 10_000
-IDLE_CONNECTIONS_MAX = 8
-"""Per broker and purpose."""
-IDLE_S_MAX = 60.0
 CLUSTERS_MAX = 64
 DOUBT_S = 30.0
 """A broker that has not answered is asked after the others for so long."""
@@ -66,9 +63,7 @@ class Cluster:
         self.client_id = client_id
         self._bootstrap = parse_bootstrap(bootstrap_servers)
         self._lock = threading.Lock()
-        self._idle: dict[tuple[Endpoint, str], list[Connection]] = {}
-        # a consumer that outlives `forget` gives connections back here
-        weakref.finalize(self, _close_pools, self._idle).atexit = False
+        self._pool = ConnectionPool()
         self._topics: OrderedDict[str, tuple[TopicInfo, float]] = OrderedDict()
         self._brokers: dict[int, Endpoint] = {}
         self._leaders = KnownLeaders()
@@ -112,37 +107,12 @@ class Cluster:
     def _ask_metadata(
         self, topics: Sequence[str] | None, *, details: bool = True, to_write: bool = False, timeout_ms: int
     ) -> MetadataResponse:
-        """All pages as one answer."""
         deadline = Deadline(timeout_ms)
 
-        def ask(before: MetadataResponse | None) -> MetadataResponse:
-            request = MetadataRequest(
-                None if topics is None else list(dict.fromkeys(topics)),
-                paged=True,
-                after="" if before is None else before.topics[-1].name,
-                schemas_from=-1 if before is None else before.schemas_from,
-                with_schemas=details,
-                with_partitions=details,
-                create_missing=to_write,
-            )
-            return self.request(Api.METADATA, request, MetadataResponse, timeout_ms=deadline.left_ms())
+        def ask(page: MetadataRequest) -> MetadataResponse:
+            return self.request(Api.METADATA, page, MetadataResponse, timeout_ms=deadline.left_ms())
 
-        def position(page: MetadataResponse) -> object:
-            return (page.topics[-1].name, page.schemas_from) if page.topics else None
-
-        response: MetadataResponse | None = None
-        for page in pages(ask, position):
-            if response is None:
-                response = page
-                continue
-            begun = response.topics[-1]
-            for topic in page.topics:
-                if topic.name == begun.name and topic.topic_id == begun.topic_id:
-                    begun.schemas += topic.schemas
-                else:
-                    response.topics.append(topic)
-        assert response is not None
-        return response
+        return whole_metadata(ask, topics, details=details, to_write=to_write)
 
     def knows(self, name: str) -> bool:
         """Whether the topic is known without asking the broker."""
@@ -406,12 +376,13 @@ class Cluster:
         self, endpoint: Endpoint | None = None, *, purpose: str = "", timeout_ms: int = 30_000
     ) -> Iterator[Connection]:
         """A connection from the pool; it goes back if nothing is in flight on it at the end."""
-        connection = self._take_idle(endpoint, purpose) or self.connect(endpoint, timeout_ms=timeout_ms)
+        idle = self._pool.take([endpoint] if endpoint else self._bootstrap, purpose)
+        connection = idle or self.connect(endpoint, timeout_ms=timeout_ms)
         connection.timeout_ms = timeout_ms
         try:
             yield connection
         finally:
-            self._give_back(connection, purpose)
+            self._pool.give_back(connection, purpose)
 
     def request(
         self,
@@ -430,7 +401,7 @@ class Cluster:
         repeatable = api not in (Api.PRODUCE, Api.CREATE_TOPIC, Api.DELETE_TOPIC)
         deadline = Deadline(timeout_ms)
         for attempt in (1, 2):
-            fresh = attempt == 2 or not self._has_idle(endpoint)
+            fresh = attempt == 2 or not self._pool.has([endpoint] if endpoint else self._bootstrap, "")
             try:
                 with self.connection(endpoint, timeout_ms=deadline.left_ms()) as connection:
                     return connection.request(api, message, response, timeout_ms=deadline.left_ms())[0]
@@ -472,57 +443,11 @@ class Cluster:
     def close(self) -> None:
         """Closes the idle connections and forgets the metadata."""
         with self._lock:
-            idle = dict(self._idle)
-            self._idle.clear()
             self._topics.clear()
             self._brokers.clear()
             self._leaders = KnownLeaders()
             self._coordinators.clear()
-        _close_pools(idle)
-
-    def _pools(self, endpoint: Endpoint | None, purpose: str) -> list[list[Connection]]:
-        endpoints = [endpoint] if endpoint else self._bootstrap
-        return [pool for e in endpoints if (pool := self._idle.get((e, purpose)))]
-
-    def _has_idle(self, endpoint: Endpoint | None) -> bool:
-        with self._lock:
-            return bool(self._pools(endpoint, ""))
-
-    def _take_idle(self, endpoint: Endpoint | None, purpose: str) -> Connection | None:
-        while True:
-            with self._lock:
-                pools = self._pools(endpoint, purpose)
-                if not pools:
-                    return None
-                connection = pools[0].pop()
-            if time.monotonic() - connection.used_at < IDLE_S_MAX and connection.is_idle():
-                return connection
-            connection.close()
-
-    def _give_back(self, connection: Connection, purpose: str) -> None:
-        stale: list[Connection] = []
-        now = time.monotonic()
-        with self._lock:
-            for key, pool in list(self._idle.items()):
-                stale += [c for c in pool if now - c.used_at >= IDLE_S_MAX]
-                self._idle[key] = [c for c in pool if now - c.used_at < IDLE_S_MAX]
-                if not self._idle[key]:
-                    del self._idle[key]
-            if not connection.closed and connection.in_flight == 0:
-                pool = self._idle.setdefault((connection.endpoint, purpose), [])
-                if len(pool) < IDLE_CONNECTIONS_MAX:
-                    pool.append(connection)
-                else:
-                    stale.append(connection)
-            else:
-                stale.append(connection)
-        for c in stale:
-            c.close()
-
-
-def _close_pools(pools: dict[tuple[Endpoint, str], list[Connection]]) -> None:
-    for connection in [c for pool in pools.values() for c in pool]:
-        connection.close()
+        self._pool.close()
 
 
 _clusters: OrderedDict[tuple[str, ClientSecurity, str], Cluster] = OrderedDict()
@@ -575,7 +500,7 @@ def _drop_after_fork() -> None:
     _clusters_lock = threading.Lock()
     for c in _clusters.values():
         c._lock = threading.Lock()
-        c._idle = {}
+        c._pool = ConnectionPool()
         c._topics = OrderedDict()
         c._brokers = {}
         c._leaders = KnownLeaders()

@@ -24,6 +24,7 @@ import pyarrow as pa
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.patience import Patience
+from sparklog.client.net.read_ahead import READ_AHEAD_BYTES, ReadAhead
 from sparklog.client.net.reused_memory import ReusedMemory
 from sparklog.client.net.session import SASL_APIS, Session
 from sparklog.client.net.sockets import connect_socket, own_address, reason
@@ -66,12 +67,7 @@ HEADER_ONLY_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 CONNECT_TIMEOUT_MS = 10_000
 THROTTLE_MS_MAX = 3_600_000
 """Whatever a broker says, a request is not waited for much longer."""
-READ_AHEAD_BYTES = 16 * 1024
-"""Prefix, header and payload of a small answer come with one call; of a large one this much is copied once more."""
-READ_AHEAD_BYTES_MAX = 256 * 1024
-"""What is read ahead of an answer that nobody waits for with `receive`."""
 _IOV_MAX = 512
-_LENGTH = struct.Struct("<I")
 _TIMEOUT_SLACK = 1 / 32
 """A timeout may be longer by this part, so that the kernel need not be told for each request."""
 
@@ -134,8 +130,7 @@ class Connection:
         self._muted_until = 0.0
         self._spoken = HANDSHAKE_ONLY
         self._memory = ReusedMemory()
-        self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
-        self._ahead_start = self._ahead_end = 0
+        self._ahead = ReadAhead()
         self._timeouts_s = {socket.SO_SNDTIMEO: 0.0, socket.SO_RCVTIMEO: 0.0}
         deadline = Deadline(timeout_ms)
         connecting = Deadline(min(timeout_ms, CONNECT_TIMEOUT_MS))
@@ -189,7 +184,7 @@ class Connection:
     @property
     def has_read_ahead(self) -> bool:
         """Whether (part of) the next answer has been read already: the socket does not become readable for it."""
-        return self._ahead_start < self._ahead_end or (self._tls is not None and self._tls.pending)
+        return not self._ahead.is_empty or (self._tls is not None and self._tls.pending)
 
     @property
     def wants_rest(self) -> bool:
@@ -199,41 +194,12 @@ class Connection:
     def read_ahead(self) -> bool:
         """Reads what has come of the next answer, without waiting. Whether `receive` will not wait either: all of it is
         there, or the connection is broken."""
-        if self._ahead_start == self._ahead_end:
-            self._ahead_start = self._ahead_end = 0
-        while (missing := self._missing_ahead()) > 0 and not self.is_answer_large:
-            self._make_room_ahead(missing)
-            try:
-                count = self._socket.recv_into(self._ahead[self._ahead_end :], 0, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return False
-            except OSError:
-                return True
-            if count == 0:
-                return True
-            self._ahead_end += count
-        return missing <= 0
+        return self._ahead.fill(self._socket)
 
     @property
     def is_answer_large(self) -> bool:
         """Whether the next answer has begun to come, and is too large to be read ahead."""
-        return self._ahead_end - self._ahead_start + self._missing_ahead() > READ_AHEAD_BYTES_MAX
-
-    def _missing_ahead(self) -> int:
-        """How many bytes of the next answer, or of the length it begins with, have not been read."""
-        there = self._ahead_end - self._ahead_start
-        if there < _LENGTH.size:
-            return _LENGTH.size - there
-        return int(_LENGTH.size + _LENGTH.unpack_from(self._ahead, self._ahead_start)[0] - there)
-
-    def _make_room_ahead(self, size_bytes: int) -> None:
-        if self._ahead_end + size_bytes <= len(self._ahead):
-            return
-        rest = self._ahead[self._ahead_start : self._ahead_end]
-        if len(rest) + size_bytes > len(self._ahead):
-            self._ahead = memoryview(bytearray(READ_AHEAD_BYTES_MAX))
-        self._ahead[: len(rest)] = rest
-        self._ahead_start, self._ahead_end = 0, len(rest)
+        return self._ahead.is_answer_large
 
     def fileno(self) -> int:
         return int(self._socket.fileno())
@@ -389,7 +355,7 @@ class Connection:
         try:
             answer, _ = self.request(Api.HANDSHAKE, hello, HandshakeResponse, timeout_ms=deadline.left_ms())
         except (BrokerNotAvailableError, InvalidRequestError, FrameTooLargeError):
-            other = speaks_tls(self._ahead, self.endpoint) if self._tls is None else None
+            other = speaks_tls(self._ahead.buffer, self.endpoint) if self._tls is None else None
             if other is not None:
                 raise other from None
             raise
@@ -448,7 +414,7 @@ class Connection:
     def _receive_frame(
         self, deadline: float, bytes_max: int
     ) -> tuple[frames.ResponsePrefix, bytes | bytearray, pa.Buffer]:
-        if self._missing_ahead() <= 0:
+        if self._ahead.missing_bytes <= 0:
             return self._take_frame(bytes_max)
         try:
             start = bytearray(frames.PREFIX_BYTES)
@@ -469,19 +435,15 @@ class Connection:
 
     def _take_frame(self, bytes_max: int) -> tuple[frames.ResponsePrefix, bytes, pa.Buffer]:
         """The next frame, all of which has been read ahead."""
-        start = self._ahead_start
-        prefix = frames.decode_response_prefix(self._ahead[start : start + frames.PREFIX_BYTES], bytes_max)
-        header_start = start + frames.PREFIX_BYTES
-        payload_start = header_start + prefix.header_bytes
-        end = self._ahead_start = header_start + prefix.body_bytes
-        # bytes of their own, which are aligned as Arrow wants it
-        payload = pa.py_buffer(bytes(self._ahead[payload_start:end]))
-        return prefix, bytes(self._ahead[header_start:payload_start]), payload
+        ahead = self._ahead
+        prefix = frames.decode_response_prefix(ahead.take(frames.PREFIX_BYTES), bytes_max)
+        header = ahead.take(prefix.header_bytes)
+        return prefix, header, pa.py_buffer(ahead.take(prefix.body_bytes - prefix.header_bytes))
 
     def _receive_into(self, view: memoryview, deadline: float) -> None:
         """Fills `view` with what has been read ahead and from the socket. Where little is missing, what else has come
         is read with it."""
-        received = self._take_read_ahead(view)
+        received = self._ahead.take_into(view)
         # the same step for each answer: the kernel need not be told of it again
         step_s = math.inf if self._patience is None else self._patience.late_s
         while received < len(view):
@@ -491,21 +453,13 @@ class Connection:
                 if len(missing) >= READ_AHEAD_BYTES:
                     count = self._socket.recv_into(missing, 0, socket.MSG_WAITALL)
                 else:
-                    self._ahead_start, self._ahead_end = 0, self._socket.recv_into(self._ahead, READ_AHEAD_BYTES)
-                    count = self._take_read_ahead(missing)
+                    count = self._ahead.receive_into(missing, self._socket)
             except (TimeoutError, BlockingIOError):
                 step_s = self._wait_on(deadline, self._expected_at)
                 continue
             if count == 0:
                 raise ConnectionResetError("closed by the broker")
             received += count
-
-    def _take_read_ahead(self, view: memoryview) -> int:
-        start = self._ahead_start
-        count = min(len(view), self._ahead_end - start)
-        view[:count] = self._ahead[start : start + count]
-        self._ahead_start += count
-        return count
 
     def _timed_out(self) -> SparklogError:
         return RequestTimedOutError(

@@ -8,7 +8,7 @@ from typing import NamedTuple, NoReturn, TypeVar
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.retry import Attempts
-from sparklog.errors import SparklogError
+from sparklog.errors import LeaderNotAvailableError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.types import TopicPartition
 
 T = TypeVar("T")
@@ -99,4 +99,19 @@ def _asked(cluster: Cluster, group: LedGroup, ask: Ask[T]) -> dict[TopicPartitio
     errors = {tp: a for tp, a in answers.items() if isinstance(a, SparklogError)}
     is_astray = any(e.retriable for e in errors.values())
     cluster.look_again({tp.topic for tp in errors}, group.leader if is_astray else None)
+    unknown = [tp for tp, e in errors.items() if isinstance(e, UnknownTopicOrPartitionError)]
+    if unknown:
+        answers |= _unheard_of(cluster, unknown, group)
     return answers
+
+
+def _unheard_of(
+    cluster: Cluster, partitions: list[TopicPartition], group: LedGroup
+) -> dict[TopicPartition, SparklogError]:
+    """The leader says that there are no such partitions: of those that the cluster has, it has not heard yet."""
+    found = cluster.leaders(partitions, timeout_ms=group.timeout_ms)
+    return {
+        tp: LeaderNotAvailableError(f"the broker at {group.leader}, which leads {tp}, has not heard of it yet")
+        for tp in partitions
+        if not isinstance(found[tp], UnknownTopicOrPartitionError)
+    }

@@ -7,6 +7,7 @@ import gc
 from pathlib import Path
 
 import pytest
+from sparklog_broker.handlers.produce import _cut
 
 from sparklog.errors import SparklogError
 from sparklog.protocol import group_messages as groups
@@ -67,6 +68,21 @@ def test_errors_of_many_partitions_are_not_kept(api: Api, request_: Message, pay
             await world.close()
 
     assert asyncio.run(scenario()) < 10
+
+
+def test_pieces_of_a_payload_are_made_when_they_are_asked_for() -> None:
+    payload = memoryview(bytearray(b"aabbbc"))
+    request = [m.ProducePartition("t", i, length) for i, length in enumerate((2, 3, 0, 1))]
+    gc.collect()
+    before = sum(isinstance(o, memoryview) for o in gc.get_objects())
+    pieces = _cut(request, payload)
+    assert sum(isinstance(o, memoryview) for o in gc.get_objects()) == before
+    assert [bytes(p) for p in pieces] == [b"aa", b"bbb", b"", b"c"]
+    assert [bytes(pieces[i]) for i in (0, 1, 2, 3, -1)] == [b"aa", b"bbb", b"", b"c", b"c"]
+    assert [bytes(p) for p in pieces[1:3]] == [b"bbb", b""]
+    with pytest.raises(IndexError):
+        pieces[4]
+    assert len(pieces) == 4
 
 
 def test_partitions_that_a_member_cannot_own_are_sorted_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,12 @@ import asyncio
 import logging
 
 import pytest
+from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.half_requests import LOG_S, HalfRequest, HalfRequests
 from sparklog_broker.network.memory import MemoryBudget
+from sparklog_broker.network.reply import Reply
 
+from sparklog.protocol.frames import RequestPrefix
 from tests.unit.broker.test_connection import MIB, echo, peer, request, run
 
 STALL_S = 5.0
@@ -124,7 +127,45 @@ def test_a_connection_tells_what_it_holds() -> None:
             assert half is not None
             assert half.held_bytes == p.budget.used_bytes > half.received_bytes
             p.connection.mute_now(60_000)
-            assert p.connection.half_request is None, "it is the broker that does not read"
+            assert p.connection.half_request == half, "a quota keeps no memory from others"
+
+    run(scenario)
+
+
+def test_a_whole_request_that_a_quota_keeps_waiting_is_one_of_them() -> None:
+    async def muting(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:
+        while connection._ready is None:  # the next one is read ahead
+            await asyncio.sleep(0)
+        connection.mute(3_600_000)
+        return await echo(prefix, body, connection)
+
+    async def scenario() -> None:
+        async with peer(muting, budget_bytes=16 * MIB) as p:
+            await p.send(request(1) + request(2, payload=b"x" * MIB))
+            await p.response()
+            await p.until(lambda: p.connection.half_request is not None)
+            half = p.connection.half_request
+            assert half is not None
+            assert half.held_bytes == p.budget.used_bytes
+            assert p.budget.reserve("exempt", 20 * MIB, lambda: None)
+            waiting = Waiting(p.budget, MIB)
+            assert not waiting.has_got
+            HalfRequests(p.budget, STALL_S).look([p.connection], p.loop.time() + STALL_S + 1)
+            assert p.closed == [p.connection]
+            p.budget.release("exempt", 20 * MIB)
+            assert waiting.has_got
+            p.budget.release(waiting, MIB)
+
+    run(scenario)
+
+
+def test_who_waits_for_memory_itself_is_left_alone() -> None:
+    async def scenario() -> None:
+        budget = full_budget()
+        async with peer(echo, budget=budget) as p:
+            await p.send(request(1, payload=b"x" * (4 * MIB))[:100_000])
+            await p.until(lambda: budget.waiting_count > 0)
+            assert p.connection.half_request is None
 
     run(scenario)
 

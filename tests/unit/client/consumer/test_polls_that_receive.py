@@ -154,7 +154,7 @@ def test_what_is_large_is_received_in_the_background(
     fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with caught_up(fake) as consumer:
-        monkeypatch.setattr("sparklog.client.net.connection.READ_AHEAD_BYTES_MAX", 1000)
+        monkeypatch.setattr("sparklog.client.net.read_ahead.READ_AHEAD_BYTES_MAX", 1000)
         steps.clear()
         fill(fake, 1, rows=5000)
         assert offsets(drain(consumer, 5000)) == list(range(10, 5010))

@@ -287,3 +287,20 @@ def test_a_leader_is_told_apart_from_a_topic_that_is_gone(brokers: FakeCluster) 
     assert wrong == dict.fromkeys(
         [TopicPartition("events", 9), TopicPartition("none", 0)], UnknownTopicOrPartitionError
     )
+
+
+def test_a_leader_that_has_not_heard_of_a_new_topic_is_asked_again(brokers: FakeCluster, admin: Admin) -> None:
+    """What exists is told by the cluster's metadata; a broker may hear of it later than others."""
+    left = [UnknownTopicOrPartitionError.code] * 2
+    brokers.brokers[1].hook = lambda api, message: left.pop() if api is Api.LIST_OFFSETS and left else None
+    assert ends(admin.list_offsets(dict.fromkeys(TPS, "latest"))) == [10, 20, 30, 40]
+
+
+def test_a_topic_that_was_deleted_is_not_waited_for(brokers: FakeCluster, admin: Admin) -> None:
+    admin.list_offsets({TPS[0]: "latest"})
+    first = brokers.brokers[0]
+    del first.topics["events"]
+    first.hook = lambda api, message: UnknownTopicOrPartitionError.code if api is Api.LIST_OFFSETS else None
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.list_offsets({TPS[0]: "latest"})
+    assert asked(brokers, Api.LIST_OFFSETS)[0] == 2

@@ -6,7 +6,8 @@ import socket
 import threading
 import time
 
-from sparklog.client.net.connection import HEADER_ONLY_BYTES_MAX, READ_AHEAD_BYTES, READ_AHEAD_BYTES_MAX, Connection
+from sparklog.client.net.connection import HEADER_ONLY_BYTES_MAX, Connection
+from sparklog.client.net.read_ahead import READ_AHEAD_BYTES, READ_AHEAD_BYTES_MAX, ReadAhead
 from sparklog.client.net.reused_memory import ReusedMemory
 from sparklog.protocol.frames import encode_response
 from sparklog.protocol.messages import Api
@@ -16,8 +17,8 @@ from tests.unit.client.support import until
 def test_an_answer_is_there_when_all_of_it_is() -> None:
     ours, theirs = socket.socketpair()
     connection = Connection.__new__(Connection)
-    connection._socket, connection._ahead_start, connection._ahead_end = ours, 0, 0
-    connection._ahead, connection._memory = memoryview(bytearray(READ_AHEAD_BYTES)), ReusedMemory()
+    connection._socket, connection._tls = ours, None
+    connection._ahead, connection._memory = ReadAhead(), ReusedMemory()
     connection._timeouts_s, connection._patience = {socket.SO_RCVTIMEO: 0.0}, None
     answer = encode_response(Api.FETCH, 0, 1, b"header", 7) + b"1234567"
     with ours, theirs:

@@ -1,0 +1,49 @@
+"""METADATA, asked for page by page, as one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sparklog.client.net.paging import pages
+from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
+
+
+def whole_metadata(
+    ask: Callable[[MetadataRequest], MetadataResponse],
+    topics: Sequence[str] | None,
+    *,
+    details: bool = True,
+    to_write: bool = False,
+) -> MetadataResponse:
+    """The first page with the topics of all of them; a topic's schemas may span pages. `topics` None: all. `details`:
+    with schemas and partitions. `to_write`: see `Cluster.metadata`. Raises as `pages`, and what `ask` raises."""
+
+    def ask_page(before: MetadataResponse | None) -> MetadataResponse:
+        return ask(
+            MetadataRequest(
+                None if topics is None else list(dict.fromkeys(topics)),
+                paged=True,
+                after="" if before is None else before.topics[-1].name,
+                schemas_from=-1 if before is None else before.schemas_from,
+                with_schemas=details,
+                with_partitions=details,
+                create_missing=to_write,
+            )
+        )
+
+    def position(page: MetadataResponse) -> object:
+        return (page.topics[-1].name, page.schemas_from) if page.topics else None
+
+    response: MetadataResponse | None = None
+    for page in pages(ask_page, position):
+        if response is None:
+            response = page
+            continue
+        begun = response.topics[-1]
+        for topic in page.topics:
+            if topic.name == begun.name and topic.topic_id == begun.topic_id:
+                begun.schemas += topic.schemas
+            else:
+                response.topics.append(topic)
+    assert response is not None
+    return response
