@@ -220,8 +220,11 @@ class World:
     def move_leader(self) -> None:
         """An operator prefers another order of the replicas, and elects by it."""
         controller = self.controller()
-        if controller is None or controller.is_paused:
-            return
+        if controller is not None and not controller.is_paused:
+            self.move_leader_at(controller)
+
+    def move_leader_at(self, controller: Broker) -> None:
+        """Tells this broker, which may be the controller no more."""
         order = list(self.brokers)
         self.random.shuffle(order)
         controller.session.handle(controller_model.Reassign(self.fresh(), {TP: tuple(order)}))

@@ -1,0 +1,28 @@
+"""`replication_world` with faults that aim at one rule."""
+
+from __future__ import annotations
+
+from sparklog.metadata.cluster_znodes import CONTROLLER
+from tests.simulation.replication_broker import Broker
+from tests.simulation.replication_world import SESSION_MS, World
+
+
+class OverlappingControllers(World):
+    """A controller cannot reach ZooKeeper for a while, is about to write, and another one is elected and writes. Its
+    session goes on, so that its own write comes through, late."""
+
+    def fault(self) -> None:
+        old = self.controller()
+        if old is None or old.is_paused or not old.is_alive:
+            return
+        client = old.zk
+        self.zk.cut(client, notice_ms=self.choose(SESSION_MS))
+        self.operator.delete(CONTROLLER)
+        self.later(self.choose(SESSION_MS // 2), lambda: self._move_at(old))
+        for _ in range(3):
+            self.later(self.choose(SESSION_MS), self.move_leader)
+        self.later(self.choose(SESSION_MS), lambda: self.zk.heal(client))
+
+    def _move_at(self, controller: Broker) -> None:
+        if controller.is_alive and not controller.is_paused:
+            self.move_leader_at(controller)
