@@ -16,6 +16,7 @@ from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
 from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.leader import Leader
 from sparklog.replication.replica.model import (
+    AlterAnswered,
     Appended,
     BeginEpoch,
     FetchAccepted,
@@ -62,6 +63,8 @@ class ClusterReplica:
         "_broker_id",
         "_config",
         "_deletions",
+        "_partition_epoch",
+        "_proposed",
         "_replicated_to",
         "image",
         "key",
@@ -81,6 +84,10 @@ class ClusterReplica:
         self._config = config
         self._around = around
         self._replicated_to = 0
+        self._partition_epoch = image.partition_epoch
+        """The highest that was heard of, in images and in the controller's answers."""
+        self._proposed: ProposeIsr | None = None
+        """What the last leadership has left without an answer."""
         self._deletions: list[tuple[int, asyncio.Future[int]]] = []
         """Who waits until no live replica begins below an offset."""
 
@@ -180,28 +187,51 @@ class ClusterReplica:
 
     # --- changes of role
 
-    def lead(self, changed: ImageChanged, broker_epoch: int, log: PartitionLog) -> None:
-        """This broker leads, according to `changed`. Raises FencedLeaderEpochError, StorageError."""
+    def lead(self, changed: ImageChanged, broker_epoch: int, log: PartitionLog) -> bool:
+        """This broker leads, according to `changed`; whether it does. It does not if the controller has answered with a
+        later state of the partition, whose image is on its way: somebody else may lead. Raises FencedLeaderEpochError,
+        StorageError."""
         self.image = changed.partition
         before = self.state
         if isinstance(before, Leader) and not before.has_resigned and before.broker_epoch == broker_epoch:
+            self._hear_of(changed.partition)
             self.handle(changed, log)
-            return
+            return True
         self.resign(changed.partition)  # what it proposes names the broker in its former life
+        if changed.partition.partition_epoch < self._partition_epoch:
+            return False
         now_ms = self._around.now_ms()
+        proposed = self._proposed
+        if proposed is not None:
+            life = dict(proposed.isr).get(self._broker_id)
+            if (life, proposed.leader_epoch) != (broker_epoch, changed.partition.leader_epoch):
+                proposed = None  # the image knows what has become of it
         leader = Leader(
-            self._broker_id, broker_epoch, changed, log, now_ms, self._config, heard_ms=self._around.heard_ms
+            self._broker_id,
+            broker_epoch,
+            changed,
+            log,
+            now_ms,
+            self._config,
+            heard_ms=self._around.heard_ms,
+            proposed=proposed,
         )
         effects = leader.become(now_ms)
         log.replica.begin_epoch(changed.partition.leader_epoch)
         self.state = leader
         self._replicated_to = leader.high_watermark
         self._carry_out(effects, log)
+        return True
+
+    def _hear_of(self, image: PartitionImage) -> None:
+        self._partition_epoch = max(self._partition_epoch, image.partition_epoch)
 
     def resign(self, image: PartitionImage) -> None:
         """This broker does not lead, or cannot be sure any more."""
         self.image = image
+        self._hear_of(image)
         if isinstance(self.state, Leader):
+            self._proposed = self.state.proposed
             self.handle(Resigned(image.leader, image.leader_epoch))
             self.state = None
             self._around.has_news(self.key)
@@ -217,6 +247,8 @@ class ClusterReplica:
 
     def handle(self, event: LeaderEvent, log: PartitionLog | None = None) -> None:
         """An event for the leader; nothing if this broker does not lead."""
+        if isinstance(event, AlterAnswered) and event.partition is not None:
+            self._hear_of(event.partition)
         if isinstance(self.state, Leader):
             self._carry_out(self.state.handle(event, self._around.now_ms()), log)
             self._check_deletions()

@@ -217,11 +217,14 @@ class Replicas:
         topic = self.image.topics[partition.key.topic]
         changed = ImageChanged(image, self._eligible, self.image.min_insync(topic, len(image.target)))
         try:
-            replica.lead(changed, self._registration.broker_epoch, partition_log)
+            leads = replica.lead(changed, self._registration.broker_epoch, partition_log)
         except SparklogError as e:
             log.error("partition %s cannot be led: %s", partition.key, e)  # noqa: TRY400 - its message says it all
-            return
-        if not was_leading:
+            leads = False
+        if was_leading and not leads:
+            partition.on_role_changed()
+            self.on_leadership(partition.key, False)
+        elif leads and not was_leading:
             log.debug("leading %s in epoch %d", partition.key, image.leader_epoch)
             self._taken += 1
             partition.on_role_changed()

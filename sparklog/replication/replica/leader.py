@@ -118,10 +118,12 @@ class Leader:
         config: ReplicaConfig | None = None,
         safeguards: Safeguards = ALL_SAFEGUARDS,
         heard_ms: Callable[[int], int] | None = None,
+        proposed: ProposeIsr | None = None,
     ) -> None:
         """`broker_epoch`: of this broker's registration. `heard_ms`: when a follower, with everything there was, was
-        last heard of, if its fetches can stay at the leader until there is more (KIP-227). Raises ValueError if the
-        image names another leader."""
+        last heard of, if its fetches can stay at the leader until there is more (KIP-227). `proposed`: what this broker
+        proposed before in this leader epoch, and was not answered. Raises ValueError if the image names another
+        leader."""
         if image.partition.leader != broker_id:
             raise ValueError(f"broker {broker_id} does not lead: {image.partition}")
         self._me = broker_id
@@ -133,6 +135,8 @@ class Leader:
         self._eligible: Mapping[int, int] = image.eligible
         self._min_insync = image.min_insync
         self._pending: _Pending | None = None
+        if proposed is not None and proposed.partition_epoch == image.partition.partition_epoch:
+            self._pending = _Pending(proposed, now_ms)  # it may be stored already
         self._waiters: dict[Hashable, int] = {}
         self._followers: dict[int, FollowerProgress] = {}
         self._heard_ms = heard_ms
@@ -176,6 +180,11 @@ class Leader:
         if self._pending is None:
             return committed
         return committed | self._pending.members if self._guards.maximal_isr else self._pending.members
+
+    @property
+    def proposed(self) -> ProposeIsr | None:
+        """What has been proposed and not been answered yet."""
+        return None if self._pending is None else self._pending.proposal
 
     @property
     def low_watermark(self) -> int:

@@ -25,7 +25,14 @@ from sparklog.protocol.cluster_messages import (
     ReplicaFetchResult,
 )
 from sparklog.replication.cluster_image import PartitionImage
-from sparklog.replication.replica.model import ImageChanged, ProposeIsr, ReplicaConfig, Tick
+from sparklog.replication.replica.model import (
+    AlterAnswered,
+    AlterOutcome,
+    ImageChanged,
+    ProposeIsr,
+    ReplicaConfig,
+    Tick,
+)
 from sparklog.types import TopicPartition
 from tests.unit.log.support import open_log, records
 
@@ -346,5 +353,42 @@ def test_a_leader_that_was_unsure_for_a_while_is_told_again_by_those_that_wait(l
         leading.around.proposals.clear()
         await follower.ask((0, 0))
         assert [[member for member, _ in p.isr] for p in leading.around.proposals] == [[1, 3, 2]]
+
+    asyncio.run(scene())
+
+
+def test_an_older_image_brings_no_leadership_back_that_an_answer_has_ended(leading: Leading) -> None:
+    """The controller decides a proposal and moves the leadership at once. What an image of before that says would have
+    the old leader acknowledge without the new one."""
+    replica, log = leading.replica(0), leading.log(0)
+    before = PartitionImage((1, 2, 3), 1, EPOCH, 7, (1, 2, 3))
+    after = PartitionImage((2, 3), 2, EPOCH + 1, 8, (2, 3))
+    replica.handle(AlterAnswered(7, AlterOutcome.COMMITTED, after))
+    assert not replica.lead(ImageChanged(before, LIVES, 2), LIVES[1], log)
+    with pytest.raises(NotLeaderError):
+        replica.check_leads()
+    again = PartitionImage((1, 2, 3), 1, EPOCH + 2, 9, (1, 2, 3))
+    assert replica.lead(ImageChanged(again, LIVES, 2), LIVES[1], log)
+    replica.check_leads()
+
+
+def test_what_was_proposed_counts_on_when_a_leader_was_unsure_for_a_while(leading: Leading) -> None:
+    """It may be stored: whoever was to join may be elected, so nothing is acknowledged without it."""
+    image = PartitionImage((1, 2, 3), 1, EPOCH, 8, (1, 3))
+    replica, log = leading.replica(0), leading.log(0)
+
+    async def scene() -> None:
+        two, three = Follower(leading, 2), Follower(leading, 3)
+        replica.handle(ImageChanged(image, LIVES, 2))
+        leading.around.proposals.clear()
+        await two.ask((0, 0))
+        assert [[member for member, _ in p.isr] for p in leading.around.proposals] == [[1, 3, 2]]
+        replica.resign(image)
+        assert replica.lead(ImageChanged(image, LIVES, 2), LIVES[1], log)
+        leading.append(0)
+        await three.ask((0, 2))
+        assert log.high_watermark == 0
+        await two.ask((0, 2))
+        assert log.high_watermark == 2
 
     asyncio.run(scene())
