@@ -144,6 +144,7 @@ def questions(number: int, fencing_token: int) -> dict[m.Api, Message]:
         m.Api.CREATE_PARTITIONS: CreatePartitionsRequest(f"plain-{number}", 2),
         m.Api.ALTER_TOPIC: AlterTopicRequest(f"plain-{number}", {"retention.ms": 1_000_000}),
         m.Api.ALTER_SCHEMA: AlterSchemaRequest(f"typed-{number}", COLUMN_TO_ADD),
+        m.Api.INIT_PRODUCER_ID: InitProducerIdRequest(fencing_token=True),
         m.Api.JOIN_SHARED_TXN: JoinSharedTxnRequest("query", number, "run", fencing_token),
         m.Api.END_SHARED_TXN: EndSharedTxnRequest("query", number, "run", fencing_token, False),
         m.Api.LIST_TRANSACTIONS: ListTransactionsRequest(),
