@@ -22,7 +22,7 @@ def adopt_copies(log: PartitionLog, store: ObjectStore, *, with_deleted: bool) -
     found = {s.id: s for s in _manifests(log, store)}
     taken = 0
     for metadata in sorted(found.values(), key=lambda s: (s.base_offset, -s.copied_ms)):
-        if metadata.id in log.tier.state.copies or not _is_wanted(log, metadata, with_deleted=with_deleted):
+        if metadata.id in log.tier.state.copies or not is_wanted(log, metadata, with_deleted=with_deleted):
             continue
         started = CopyStarted(metadata.id, metadata.prefix, metadata.base_offset, metadata.next_offset, adopted=True)
         log.tier.record(started)
@@ -43,7 +43,17 @@ def _manifests(log: PartitionLog, store: ObjectStore) -> list[RemoteSegmentMetad
     return found
 
 
-def _is_wanted(log: PartitionLog, metadata: RemoteSegmentMetadata, *, with_deleted: bool) -> bool:
+def find_copy(store: ObjectStore, started: CopyStarted) -> RemoteSegmentMetadata | None:
+    """The copy, if it has its manifest. Raises RemoteStorageError."""
+    for key in store.manifests(started.prefix):
+        manifest = decode_manifest(store.read_unchecked(key))
+        if manifest is not None and manifest.segment.id == started.id:
+            return manifest.segment
+    return None
+
+
+def is_wanted(log: PartitionLog, metadata: RemoteSegmentMetadata, *, with_deleted: bool) -> bool:
+    """Whether the copy is of this log, and none that is known has its offsets."""
     if metadata.next_offset <= log.log_start_offset:
         return with_deleted
     if metadata.next_offset > log.tierable_end:

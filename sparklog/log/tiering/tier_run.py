@@ -3,7 +3,9 @@
 With several replicas only the leader makes copies; the others find them in the store (`adopt.py`) when they could
 release local files for them, or when they begin to lead.
 
-1. What an earlier attempt left (started but not finished, or half deleted) is deleted.
+1. What an earlier attempt left (started but not finished, or half deleted) is deleted. With several replicas a copy
+   that has its manifest is none of these, even if its maker was told that the manifest could not be written, or died
+   then: others may have found it, and have given local files away for it. It counts as finished.
 2. Segments that are due are copied: started is on the disk before the first object is made, finished after the last.
 3. Local segments that need not stay give way to their copies; the files go after `file.delete.delay.ms`.
 4. Copies that the log does not have any more (retention and delete-records have raised the log start, and written that
@@ -28,7 +30,7 @@ from sparklog.format.checksum import crc32c
 from sparklog.format.segment import SealedBlocks, decode_seal
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.segment import LogSegment
-from sparklog.log.tiering.adopt import adopt_copies
+from sparklog.log.tiering.adopt import adopt_copies, find_copy, is_wanted
 from sparklog.log.tiering.columns import encode_columns
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.layout import (
@@ -94,6 +96,8 @@ def tier_log(
     cleaned = 0
     for copy in log.tier.state.orphans:
         stop()
+        if role is not Role.ALONE and _keep_if_whole(log, store, copy):
+            continue
         if copy.started.adopted and role is Role.FOLLOWER:
             _forget_copy(log, copy)
         else:
@@ -104,14 +108,14 @@ def tier_log(
     if role is Role.NEW_LEADER or (role is Role.FOLLOWER and _would_release(log, clock)):
         stop()
         adopt_copies(log, store, with_deleted=role is Role.NEW_LEADER)
-    copied = 0 if role is Role.FOLLOWER else _copy_due(log, store, clock, stop)
+    copied = 0 if role is Role.FOLLOWER else _copy_due(log, store, clock, stop, role)
     return TierResult(copied, _release(log, clock), _delete_gone(log, store, stop, role), cleaned)
 
 
 # --- copying ---
 
 
-def _copy_due(log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop) -> int:
+def _copy_due(log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop, role: Role) -> int:
     count = 0
     while True:
         stop()
@@ -123,12 +127,20 @@ def _copy_due(log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop) -
         )
         if not due:
             return count
-        copy_segment(log, due[0], store, clock, stop)
+        copy_segment(log, due[0], store, clock, stop, role)
         count += 1
 
 
-def copy_segment(log: PartitionLog, segment: LogSegment, store: ObjectStore, clock: Clock, stop: Stop = go_on) -> None:
-    """Copies one sealed segment. When it fails, its objects are deleted, now or with the next round."""
+def copy_segment(
+    log: PartitionLog,
+    segment: LogSegment,
+    store: ObjectStore,
+    clock: Clock,
+    stop: Stop = go_on,
+    role: Role = Role.ALONE,
+) -> None:
+    """Copies one sealed segment. When it fails, its objects are deleted, now or with the next round, unless others may
+    have found it whole."""
     copy_id = uuid.uuid4().hex
     prefix = copy_prefix(log.owner, segment.base_offset, copy_id)
     log.tier.record(CopyStarted(copy_id, prefix, segment.base_offset, segment.next_offset))
@@ -136,7 +148,7 @@ def copy_segment(log: PartitionLog, segment: LogSegment, store: ObjectStore, clo
         metadata = _upload(log, segment, store, (copy_id, prefix), clock, stop)
         log.tier.record(CopyFinished(metadata))
     except SparklogError:
-        _try_delete(log, store, copy_id)
+        _try_delete(log, store, copy_id, role)
         raise
     logger.info(
         "partition %s: offsets %d to %d are in the object store (%d bytes)",
@@ -144,10 +156,22 @@ def copy_segment(log: PartitionLog, segment: LogSegment, store: ObjectStore, clo
     )  # fmt: skip
 
 
-def _try_delete(log: PartitionLog, store: ObjectStore, copy_id: str) -> None:
+def _keep_if_whole(log: PartitionLog, store: ObjectStore, copy: RemoteCopy) -> bool:
+    """Whether the copy, which was not finished as far as its maker knows, has its manifest, and is needed."""
+    if copy.phase is not Phase.COPYING or copy.started.next_offset <= log.log_start_offset:
+        return False
+    found = find_copy(store, copy.started)
+    if found is not None and is_wanted(log, found, with_deleted=False):
+        log.tier.record(CopyFinished(found))
+    return found is not None  # one that is not wanted here may be elsewhere: it stays until the log start has passed it
+
+
+def _try_delete(log: PartitionLog, store: ObjectStore, copy_id: str, role: Role) -> None:
     copy = log.tier.state.copies.get(copy_id)
     try:
-        if copy is not None and copy.phase is Phase.COPYING:
+        if copy is None or copy.phase is not Phase.COPYING:
+            return
+        if role is Role.ALONE or not _keep_if_whole(log, store, copy):
             _delete_copy(log.tier.record, store, copy)
     except SparklogError as e:
         logger.warning("%s: what a failed copy left is deleted later: %s", copy_id, e)

@@ -155,6 +155,7 @@ class ClusterWorld(Scene):
         self.read_everything()
         if self.plan.replicas_differ:
             self._read_from_others()
+        self._come_to_rest()  # coordinators may have written meanwhile: transactions of dead clients time out
         self._promises.at_rest(self.nodes)
         return self.operations()
 

@@ -3,6 +3,7 @@ goes on without a second copy."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from sparklog.errors import RemoteStorageError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.retention.run import run_retention
+from sparklog.log.tiering import tier_run
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
+from sparklog.log.tiering.state import ObjectInfo
 from sparklog.log.tiering.tier_run import Role, TierResult, tier_log
 from tests.unit.broker.cluster.replica_group import KEY, Group
 from tests.unit.log.compaction_support import keyed_batch, open_keyed, stored
@@ -215,3 +218,36 @@ def test_a_store_that_fails_stops_nothing_but_tiering(tmp_path: Path) -> None:
     assert group.tier(2).copied == 3
     group.tier(1)
     assert stored(group[1]) == stored(group[2])
+
+
+class AnswersLost(ObjectStore):
+    """Stores a manifest, and says that it could not."""
+
+    is_lost = True
+
+    def write(self, key: str, parts: Iterable[bytes]) -> ObjectInfo:
+        info = super().write(key, parts)
+        if self.is_lost and key.endswith("manifest.json"):
+            self.is_lost = False
+            raise RemoteStorageError(f"{key}: no answer")
+        return info
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_copy_that_others_may_have_found_is_not_deleted_when_its_maker_knows_of_no_end(
+    tmp_path: Path, dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = filled(tmp_path, store=AnswersLost(f"memory://answers-lost-{dies}"))
+    want = stored(group[1])
+    with monkeypatch.context() as patch:
+        if dies:  # before it can look what became of the copy
+            patch.setattr(tier_run, "_try_delete", lambda *_: None)
+        with pytest.raises(RemoteStorageError):
+            group.tier(1)
+    assert group.tier(2).released == 1
+    group.tier(1)
+    group.tier(3)
+    assert group.copies() == 3
+    group.change(2)
+    assert stored(group[2]) == want
+    assert stored(group[3]) == want
