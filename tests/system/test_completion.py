@@ -84,8 +84,7 @@ def test_a_topic_and_a_settings_value_in_bash(bash: Terminal, admin: Admin, topi
     name = f"{topic}-completed"
     admin.create_topic(name, partitions=1)
     bash.type(f"sparklog topic describe {topic}\t", "-completed")
-    bash.type("\n", "segment.bytes")
-    bash.type("", "\n$ ")
+    assert "segment.bytes" in bash.type("\n", "\n$ ")
     bash.type(f"sparklog topic alter {name} -c flush.mo\t", "flush.mode=")
     bash.type("gr\t", "group")
     bash.type("\n", "flush.mode = group")
