@@ -103,7 +103,7 @@ class Simulation:
         while not until():
             loop, at = self._next()
             if at > limit_s:
-                self.now_s = limit_s
+                self.now_s = max(self.now_s, limit_s)  # a limit that is over already turns no time back
                 return False
             if loop is None:
                 raise SimulationStuckError("nothing is left to happen")

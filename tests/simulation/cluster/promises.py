@@ -119,6 +119,8 @@ class Promises:
                     continue
                 if log is None:
                     raise AssertionError(f"{tp} is offline on {node.host}: {partition.error}")
+                if any(segment.has_gaps for segment in log.local_segments):
+                    continue  # its cleaner was there, and comes to the others later
                 start = log.local_log_start_offset
                 mine = batches_of(log, start, log.log_end_offset)
                 other, theirs, other_start = first.setdefault(tp, (node, mine, start))

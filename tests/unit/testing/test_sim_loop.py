@@ -29,6 +29,13 @@ def test_time_passes_without_waiting(simulation: Simulation) -> None:
     assert simulation.now_s == 3600
 
 
+def test_a_limit_that_is_over_turns_no_time_back(simulation: Simulation) -> None:
+    simulation.loop("a").call_later(60, lambda: None)
+    simulation.run_for(10)
+    assert not simulation.run(lambda: False, limit_s=5)
+    assert simulation.now_s == 10
+
+
 def test_timeouts_tasks_locks_and_events_work(simulation: Simulation) -> None:
     loop = simulation.loop("a")
 
