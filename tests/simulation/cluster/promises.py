@@ -119,7 +119,7 @@ class Promises:
                     continue
                 if log is None:
                     raise AssertionError(f"{tp} is offline on {node.host}: {partition.error}")
-                if any(segment.has_gaps for segment in log.local_segments):
+                if any(segment.compacted for segment in log.local_segments):
                     continue  # its cleaner was there, and comes to the others later
                 start = log.local_log_start_offset
                 mine = batches_of(log, start, log.log_end_offset)
