@@ -68,6 +68,7 @@ class ClusterReplica:
         "_replicated_to",
         "image",
         "key",
+        "may_be_written",
         "on_high_watermark",
         "state",
     )
@@ -78,6 +79,8 @@ class ClusterReplica:
         self.key = key
         self.image = image
         self.state: Leader | Follower | None = None
+        self.may_be_written = False
+        """Whether appends of a leadership may be on their way to the log."""
         self.on_high_watermark: Callable[[], None] = lambda: None
         """Called when `replicated_to` has risen."""
         self._broker_id = broker_id
@@ -219,6 +222,7 @@ class ClusterReplica:
         effects = leader.become(now_ms)
         log.replica.begin_epoch(changed.partition.leader_epoch)
         self.state = leader
+        self.may_be_written = True
         self._replicated_to = leader.high_watermark
         self._carry_out(effects, log)
         return True

@@ -45,6 +45,10 @@ ANSWER_SLACK_BYTES = 1100 * 1024 * 1024
 """An answer holds one batch even if it is larger than `replica.fetch.response.max.bytes`; a batch ends at 1 GiB."""
 
 
+def _nothing() -> None:
+    """All that was submitted before has been done."""
+
+
 class Replicas:
     """Event-loop thread only. `Surroundings` of every `ClusterReplica`."""
 
@@ -251,11 +255,26 @@ class Replicas:
         self._unfollow(key)
         if partition_log is None or image.leader in (NO_LEADER, self._broker_id) or not self._is_sure:
             return  # a fetch without a registration would count for none
+        if replica.may_be_written:
+            self._let_appends_end(partition, replica)
+            return
         follower = Follower(image, partition_log, first_fetch=self._fetches, config=self._config)
         following = self._following[key] = Following(key, follower, partition_log)
         replica.state = follower
         self._carry_out(following, follower.become(self.now_ms()))
         partition.on_role_changed()
+
+    def _let_appends_end(self, partition: Partition, replica: ClusterReplica) -> None:
+        """What was appended by this broker as the leader, and is on the partition's thread: a follower begins behind
+        it."""
+
+        def done(_: None, __: Exception | None) -> None:
+            if not isinstance(replica.state, Leader):
+                replica.may_be_written = False
+            if self._replicas.get(partition.key) is replica and self._partitions.find(partition.key) is partition:
+                self._follow(partition)
+
+        self._io.submit(self._io.index_of(*partition.key), _nothing, done)
 
     def _unfollow(self, key: TopicPartition) -> None:
         following = self._following.pop(key, None)

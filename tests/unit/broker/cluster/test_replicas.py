@@ -1,0 +1,74 @@
+"""What a broker is for its partitions, when that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from sparklog_broker.cluster.replica import ClusterReplica
+from sparklog_broker.cluster.replica_fetcher import FetchLimits
+from sparklog_broker.cluster.replicas import Replicas
+
+from sparklog.environment.clock import SystemClock
+from sparklog.replication.cluster_image import ClusterImage, PartitionImage
+from sparklog.replication.replica.follower import Follower
+from sparklog.replication.replica.model import ImageChanged, ReplicaConfig
+from sparklog.types import TopicPartition
+from tests.unit.log.support import open_log, records
+
+KEY = TopicPartition("events", 0)
+LIVES = {1: 10, 2: 20}
+
+
+class Thread:
+    """An I/O thread that works when it is told to."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    def index_of(self, topic: str, partition: int) -> int:
+        return 0
+
+    def submit(self, index: int, job: Callable[[], Any], deliver: Callable[[Any, Exception | None], None]) -> None:
+        self.jobs.append(lambda: deliver(job(), None))
+
+    def work(self) -> None:
+        while self.jobs:
+            self.jobs.pop(0)()
+
+
+def test_a_follower_begins_behind_what_was_appended_by_the_leader_that_it_was(tmp_path: Path) -> None:
+    """Else it would fetch from where the log ended before: it would have records that its leader does not know of."""
+
+    async def scene() -> None:
+        thread, log = Thread(), open_log(tmp_path)
+        registration = SimpleNamespace(is_certain=lambda: True, broker_epoch=LIVES[1])
+        replicas = Replicas(
+            1, asyncio.get_running_loop(), cast(Any, SystemClock()), cast(Any, thread), ReplicaConfig(), FetchLimits(),
+            cast(Any, None),
+        )  # fmt: skip
+        replicas.noted_epoch = LIVES[1]
+        before = PartitionImage((1, 2), 1, 4, 7, (1, 2))
+        replica = ClusterReplica(KEY, 1, before, ReplicaConfig(), replicas)
+        nothing = dict.fromkeys(("on_role_changed", "on_replicated", "on_copied"), lambda: None)
+        quiet = SimpleNamespace(key=KEY, replicas=replica, open_log=log, **nothing)
+        partitions = SimpleNamespace(find=lambda key: quiet, all=lambda: [quiet])
+        server = SimpleNamespace(has_news=lambda key: None, heard_ms=lambda broker: 0)
+        replicas._partitions, replicas._server = cast(Any, partitions), cast(Any, server)
+        replicas._registration, replicas._replicas = cast(Any, registration), {KEY: replica}
+        after = PartitionImage((1, 2), 2, 5, 8, (1, 2))
+        replicas.image = cast(ClusterImage, SimpleNamespace(partition=lambda key: after, brokers={}))
+        replica.lead(ImageChanged(before, LIVES, 1), LIVES[1], log)
+        thread.submit(0, lambda: log.appender.append(records(2), leader_epoch=4), lambda *_: None)
+        replicas._follow(cast(Any, quiet))
+        assert not isinstance(replica.state, Follower)
+        thread.work()
+        assert isinstance(replica.state, Follower)
+        assert (replica.state._end, log.log_end_offset) == (2, 2)
+        for _, task in replicas._fetchers.values():
+            task.cancel()
+
+    asyncio.run(scene())
