@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from sparklog.environment import Environment
 from sparklog.environment.files import FileSystem
-from sparklog.errors import StorageError
+from sparklog.errors import StorageError, StorageUnavailableError
 from sparklog.log.directories.broker_epoch import member_of_cluster
 from sparklog.log.log_manager import LogManager
 from sparklog.log.segments.slices import HandleCache
@@ -58,7 +58,10 @@ class Storage:
             for producer in partition_log.producers():
                 self.producer_ids.found(producer.producer_id)
         if store.is_shared:  # a broker that has just started, too, goes on when the store is away
-            self.producer_ids.take_ahead()
+            try:
+                self.producer_ids.take_ahead()
+            except StorageUnavailableError as e:  # who needs one asks again
+                log.warning("no producer ids yet: %s", e)
         self.remote_reads = environment.executors.pool("remote-read", config.remote_log_reader_threads)
         """Whatever may have to wait for the object store."""
         self._store = self.metadata = store
