@@ -26,6 +26,8 @@ _FROM_PREFIX = {
     "recovery": "Operating",
     "create": "Operating",
     "partitions": "Many partitions",
+    "security": "Security",
+    "cluster": "Several brokers",
 }
 _LIMITS = "Against the limit: a raw loop, or a Python source that does nothing"
 _GROWTH = "Growing: against sparklog itself, smaller"
@@ -45,9 +47,9 @@ def more_is_better(row: RowResult) -> bool:
 
 def group_of(row: RowResult) -> str:
     """What the row measures, in words."""
-    if row.peer.startswith("sparklog"):
+    if row.peer.startswith("sparklog") and not row.name.startswith("security-"):
         return _GROWTH
-    if "Kafka" not in row.peer and "kafka" not in row.peer:
+    if not any(name in row.peer for name in ("Kafka", "kafka", "sparklog")):
         return _LIMITS
     return _FROM_PREFIX.get(row.name.split("-")[0], "Other")
 
