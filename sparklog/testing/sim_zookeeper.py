@@ -378,11 +378,13 @@ class SimClient:
             self._answer(lambda: self._finish(request))
 
     def _perform(self, request: _Request) -> None:
-        """What the server does; once."""
+        """What the server does; once. Requests of a session that has ended have no effect."""
         if request.answered:
             return
         request.answered = True
         try:
+            if not self._server.has_session(self._session_id):
+                raise SessionExpiredError
             result = request.perform(self)
         except CoordinationError as e:
             request.outcome = partial(request.future.set_exception, e)

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 import sparklog
+import sparklog.errors
 
 PARTITIONS = 3
 PER_TRANSACTION = 6
@@ -102,9 +103,14 @@ class Client:
     def snapshot(self, done: Callable[[], None]) -> None:
         """All of a transaction or nothing, although three brokers lead its partitions."""
         while not self.ending.wait(0.5):
-            rows = sparklog.read_table(
-                self.bootstrap, f"transactions-{self.name}", columns=["value"], isolation_level="read_committed"
-            ).num_rows
+            try:
+                rows = sparklog.read_table(
+                    self.bootstrap, f"transactions-{self.name}", columns=["value"], isolation_level="read_committed"
+                ).num_rows
+            except sparklog.errors.SparklogError as e:
+                if self.name == "previous" and e.retriable:
+                    continue  # a defect of that release: it did not ask again where the leader is
+                raise
             assert rows % PER_TRANSACTION == 0, f"{rows} rows are not whole transactions"
             done()
 

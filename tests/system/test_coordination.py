@@ -402,6 +402,19 @@ def test_a_request_whose_answer_is_lost_may_or_may_not_have_had_an_effect() -> N
     assert outcomes == {True, False}
 
 
+def test_a_request_of_a_session_that_has_ended_has_no_effect() -> None:
+    for seed in range(10):
+        server = SimZooKeeper(seed)
+        client, other = server.client(), server.client()
+        server.advance(1_000)
+        client.create("/e", b"", ephemeral=True)
+        server.end_session(client.session_id)
+        server.cut(client)
+        found = other.get("/e")
+        server.advance(2_000)
+        assert found.result() is None
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     def run() -> list[Any]:
         server = SimZooKeeper(3)
