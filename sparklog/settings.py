@@ -221,7 +221,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("sasl.enabled.mechanisms", _B, "SCRAM-SHA-512,SCRAM-SHA-256", "How clients of SASL_PLAINTEXT and SASL_SSL listeners may prove who they are: SCRAM-SHA-512, SCRAM-SHA-256, PLAIN (with TLS only), OAUTHBEARER."),
     Setting("sasl.mechanism.inter.broker.protocol", _B, "SCRAM-SHA-512", "How this broker proves to others who it is.", choices=("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER")),
     Setting("sasl.jaas.config", _B, "", "As whom this broker authenticates at others: a login module with username and password, as in Kafka. Best as ${file:/path} or ${env:NAME}."),
-    Setting("sasl.scram.initial.credentials", _B, "", "Users that may log in as long as the cluster keeps no user of that name, so that the first ones can: NAME=MECHANISM:salt=…,stored_key=…,server_key=…,iterations=…, several with semicolons."),
+    Setting("sasl.scram.initial.credentials", _B, "", "Users that a cluster begins with, so that the first ones can log in; they count until their password is changed, or they are removed, with `sparklog user`; the same for all brokers: NAME=MECHANISM:salt=…,stored_key=…,server_key=…,iterations=…, several with semicolons."),
     Setting("sasl.oauthbearer.jwks.endpoint.url", _B, "", "Where the public keys of tokens are: https://…, or file:///path."),
     Setting("https.ca.location", _B, "", "PEM file of the authorities that sasl.oauthbearer.jwks.endpoint.url is trusted by; empty: those of the system."),
     Setting("sasl.oauthbearer.jwks.endpoint.refresh.ms", _B, 3_600_000, "So often the keys are read again; a file is looked at as often as certificates are.", "ms", 1_000, _DAY_MS),

@@ -64,9 +64,8 @@ CONTROLLER = {
     name: replace(FULL, controller=replace(FULL.controller, **{name: False})) for name in vars(FULL.controller)
 }
 ABLATIONS = {**REPLICA, **CONTROLLER, "fence": replace(FULL, fence=False)}
-IN_SCENARIOS = {"broker_epoch_check", "member_epoch_check", "unclean_restart_forgets"}
-"""Shown in test_replication_scenarios.py: the first two stand in for each other, the third needs crashes in one
-order."""
+IN_SCENARIOS = {"member_epoch_check", "unclean_restart_forgets"}
+"""Shown in test_replication_scenarios.py: they need crashes and messages in one order."""
 SELDOM_MISSED = {"epoch_start_before_join", "pending_until_known"}
 """Random runs miss these too seldom for a short search. Lives of clusters find them; the long campaign searches."""
 AIMED = {"fence": OverlappingControllers}

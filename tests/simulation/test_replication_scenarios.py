@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
 from sparklog.replication.cluster_image import PartitionImage
+from sparklog.replication.controller.model import AlterPartition
 from sparklog.replication.replica.model import FollowerFetch
 from tests.simulation.replication_broker import TP, Broker
 from tests.simulation.replication_promises import ViolationError
@@ -93,8 +96,9 @@ def test_the_last_replica_standing_crashes_and_the_one_that_left_before_it_leads
         )
 
 
-def former_life_joins(safeguards: AllSafeguards | None = None) -> None:
-    play = Play(safeguards)
+def test_a_late_fetch_of_a_former_life_brings_nobody_into_the_isr() -> None:
+    """KIP-841, KIP-903, KAFKA-14140, KAFKA-15221."""
+    play = Play()
     play.acknowledged(1)
     late = FollowerFetch(play.world.fresh(), 2, play[2].registration.broker_epoch, 0, play[2].log.log_end_offset, 0)
     play.crash(2)
@@ -104,6 +108,7 @@ def former_life_joins(safeguards: AllSafeguards | None = None) -> None:
     play.until(lambda: play[1].image.known[2] == play[2].registration.broker_epoch)
     play[1].serve(late, lambda _: None)
     play.world.advance(1_500)
+    assert play.state.isr == (1, 3)
     play[3].stop_cleanly()
     play.world.advance(500)
     play[1].stop_cleanly()
@@ -111,16 +116,43 @@ def former_life_joins(safeguards: AllSafeguards | None = None) -> None:
     play.world.settle()
 
 
-def test_a_late_fetch_of_a_former_life_brings_nobody_into_the_isr() -> None:
-    """KIP-841, KIP-903, KAFKA-14140, KAFKA-15221. Leader and controller both look: only without both it is lost."""
-    former_life_joins()
+def late_proposal(monkeypatch: pytest.MonkeyPatch, safeguards: AllSafeguards | None = None) -> None:
+    play = Play(safeguards)
+    held: list[Callable[[], None]] = []
+    ask = play.world.ask_controller
+
+    def hold(source: Broker, target: Broker, request: Any, on_answer: Callable[..., None]) -> None:
+        send = partial(ask, source, target, request, on_answer)
+        grows = isinstance(request, AlterPartition) and any(len(change.isr) == 3 for change in request.changes)
+        held.append(send) if grows else send()
+
+    play.acknowledged(1)
+    play.world.cut_links |= {(1, 2), (2, 1)}
+    play.produce(1)
+    play.until(lambda: play.state.isr == (1, 3))
+    monkeypatch.setattr(play.world, "ask_controller", hold)
+    play.world.cut_links.clear()
+    play.until(lambda: bool(held))
+    play.crash(2)
+    play.world.cut_links |= {(1, 2), (2, 1)}
+    play[2].start()
+    play.until(lambda: play[1].image.known[2] == play[2].registration.broker_epoch)
+    held[0]()
+    monkeypatch.undo()
+    play.world.advance(500)
+    play[3].stop_cleanly()
+    play.world.advance(500)
+    play[1].stop_cleanly()
+    play.world.advance(2 * SESSION_MS)
+    play.world.settle()
+
+
+def test_a_late_proposal_brings_no_former_life_into_the_isr(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-903. The leader made it before the follower crashed: only the controller can tell."""
+    late_proposal(monkeypatch)
     full = AllSafeguards()
-    at_leader = replace(full, replica=replace(full.replica, broker_epoch_check=False))
-    at_controller = replace(full, controller=replace(full.controller, member_epoch_check=False))
-    former_life_joins(at_leader)
-    former_life_joins(at_controller)
     with pytest.raises(ViolationError):
-        former_life_joins(replace(at_leader, controller=at_controller.controller))
+        late_proposal(monkeypatch, replace(full, controller=replace(full.controller, member_epoch_check=False)))
 
 
 def test_a_follower_whose_high_watermark_lags_keeps_what_is_committed_when_it_restarts_and_leads() -> None:

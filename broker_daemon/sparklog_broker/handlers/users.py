@@ -26,7 +26,8 @@ async def alter_user_scram_credentials(
     request: AlterUserScramCredentialsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
     """All alterations or none. Credentials are checked as what is read from the store is."""
-    known = context.broker.users.all()
+    users = context.broker.users
+    known = users.all()
     for one in request.upsertions:
         if request.only_new and one.name in known:
             raise InvalidConfigError(f"there is a user {one.name!r} already; `sparklog user set-password` changes it")
@@ -41,11 +42,13 @@ async def alter_user_scram_credentials(
     altered = altered_users(known, alterations)
     records = context.broker.security_records
     changes: dict[RecordId, bytes | None] = {
-        RecordId(RecordKind.USERS, name): None if credentials is None else encode_user(credentials)
+        RecordId(RecordKind.USERS, name): users.record_without(name)
+        if credentials is None
+        else encode_user(credentials)
         for name, credentials in altered.items()
     }
     if UNKNOWN_USERS not in records.of_kind(RecordKind.SECRETS):  # from the first user on all brokers have the same
-        changes[RecordId(RecordKind.SECRETS, UNKNOWN_USERS)] = context.broker.users.secret
+        changes[RecordId(RecordKind.SECRETS, UNKNOWN_USERS)] = users.secret
     await records.change(changes)
     return Response(AlterUserScramCredentialsResponse())
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from sparklog.errors import InvalidConfigError
 from sparklog.security.scram import CredentialLookup
-from sparklog.security.users import Credentials, decode_user
+from sparklog.security.users import Credentials, decode_user, encode_user
 
 log = logging.getLogger(__name__)
 
@@ -17,29 +17,35 @@ class Users:
 
     def __init__(self, secret: bytes, initial: Mapping[str, Credentials] | None = None) -> None:
         """`secret`: for the answers to unknown names; see `scram.unknown_user_credential`. `initial`: users that count
-        as long as there are no others of their names."""
+        as long as there are no records of their names."""
         self._initial = initial or {}
         self.secret = secret
         self.on_removed: Callable[[str], None] = lambda name: None
-        self._users: dict[str, Credentials] = {}
+        self._records: dict[str, Credentials] = {}
+        """Empty credentials: nobody of this name, also if there is an initial user."""
+        self._users: Mapping[str, Credentials] = self._initial
 
     def follow(self, changes: Mapping[str, bytes | None]) -> None:
-        """Takes over changed records of users, by their names; None: the user is gone."""
-        users = dict(self._users)
-        removed = []
+        """Takes over changed records of users, by their names; None: there is no record any more."""
         for name, record in changes.items():
             try:
-                credentials = {} if record is None else decode_user(record)
+                if record is None:
+                    self._records.pop(name, None)
+                else:
+                    self._records[name] = decode_user(record)
             except InvalidConfigError as e:
                 log.error("user %r cannot log in: %s", name, e)  # noqa: TRY400 - the cause could quote the record
-                credentials = {}
-            if credentials:
-                users[name] = credentials
-            elif users.pop(name, None) is not None:
-                removed.append(name)
+                self._records[name] = {}
+        before = self._users
+        users = {name: credentials for name, credentials in {**self._initial, **self._records}.items() if credentials}
         self._users = users  # in one step: other threads read it
-        for name in removed:
-            self.on_removed(name)
+        for name in changes:
+            if name in before and name not in users:
+                self.on_removed(name)
+
+    def record_without(self, name: str) -> bytes | None:
+        """What the record of a user who is removed has to be; None: none. An initial user would be back without."""
+        return encode_user({}) if name in self._initial else None
 
     def follow_secrets(self, changes: Mapping[str, bytes | None]) -> None:
         """Takes over the cluster's secret for unknown names."""
@@ -49,13 +55,13 @@ class Users:
 
     def lookup(self, mechanism: str) -> CredentialLookup:
         """Finds credentials of a mechanism by the user's name."""
-        return lambda name: (self._users.get(name) or self._initial.get(name, {})).get(mechanism)
+        return lambda name: self._users.get(name, {}).get(mechanism)
 
     def knows(self, name: str) -> bool:
-        return name in self._users or name in self._initial
+        return name in self._users
 
     def all(self) -> Mapping[str, Credentials]:
-        """By name."""
+        """By name; initial ones, too."""
         return self._users
 
 

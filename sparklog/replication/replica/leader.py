@@ -277,7 +277,7 @@ class Leader:
         if fetch.broker_epoch == registered:
             return None  # what a larger epoch has said before is not confirmed: it may have been nobody's
         known = max(registered, progress.broker_epoch)
-        if self._guards.broker_epoch_check and fetch.broker_epoch < known:
+        if fetch.broker_epoch < known:
             return StaleBrokerEpochError(
                 f"broker {fetch.replica_id} has registered with epoch {known}, the fetch has {fetch.broker_epoch}"
             )
@@ -387,8 +387,7 @@ class Leader:
         needed = self._high_watermark
         if self._guards.epoch_start_before_join:
             needed = max(needed, self.epoch_start_offset)
-        epoch = self._eligible.get(replica)
-        is_this_life = epoch == progress.broker_epoch if self._guards.broker_epoch_check else epoch is not None
+        is_this_life = self._eligible.get(replica) == progress.broker_epoch
         has_all = progress.log_end_offset >= needed and progress.log_start_offset >= self._log.log_start_offset
         return is_this_life and has_all and not self._committed.recovering
 

@@ -57,8 +57,6 @@ class Safeguards:
     """It stands still while the committed ISR is below min.insync.replicas (KIP-966)."""
     epoch_start_before_join: bool = True
     """Who joins the ISR has everything below the start of the leader's epoch, not only below the high watermark."""
-    broker_epoch_check: bool = True
-    """A fetch of a follower's former life does not count, nor does such a life join (KIP-841, KIP-903)."""
     divergence_check: bool = True
     """A follower whose last epoch ends elsewhere at the leader gets no records (KIP-595)."""
     divergence_changes_nothing: bool = True

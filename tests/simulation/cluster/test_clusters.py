@@ -37,7 +37,6 @@ FOUND_IN = {
 """In which kind of life the loss of a safeguard shows, and from which seed on it is looked for."""
 FOUND_BY_RULES = {
     f"{REPLICA}:min_insync": "test_replication",
-    f"{REPLICA}:broker_epoch_check": "test_replication_scenarios",
     f"{REPLICA}:divergence_changes_nothing": "test_replication",
     f"{REPLICA}:stale_answer_drop": "test_replication",
     f"{CONTROLLER}:proposal_epoch_check": "test_replication",
