@@ -23,8 +23,8 @@ REBUILD_EPILOG = """\
 `sparklog log rebuild-metadata --data-dir sparklog-data --yes`
 
 metadata.db says which topics there are. If it is lost, the partitions' directories say it, too: name, id, columns and, if a
-recent broker has written them, settings. What nothing says any more is listed; topics without known settings keep their
-records for ever until you set retention.ms.
+recent broker has written them, settings and owner. What nothing says any more is listed; topics without known settings keep
+their records for ever until you set retention.ms, and topics without a known owner count for no user's quota.
 
 Users, ACLs and quotas are in metadata.db alone. They are taken from what is left of it, or from a copy of it that you
 name with --security-from. If there is neither, ACLs are written that deny everything to all but super.users: add users,

@@ -69,6 +69,7 @@ def topic_record(topic: Topic) -> TopicRecord:
         topic.timestamp_column,
         dict(topic.configs),
         topic.created_ms,
+        topic.owner,
     )
 
 
@@ -193,6 +194,7 @@ def _topic(
         if not configs:
             record.configs.update(KEPT_FOR_EVER)
             unknown.append(f"settings ({', '.join(f'{k}={v}' for k, v in KEPT_FOR_EVER.items())} until you set them)")
+        unknown.append("owner (the topic counts for no user's max_topics and max_partitions)")
         unknown += [] if is_envelope else ["key columns", "timestamp column", "schemas without records"]
         unknown.append(f"partitions above {highest}")
     missing = sorted(set(range(record.partitions)) - set(found.directories))
@@ -210,4 +212,5 @@ def _topic(
         timestamp_column=record.timestamp_column,
         configs=MappingProxyType(dict(record.configs)),
         created_ms=record.created_ms,
+        owner=record.owner,
     )

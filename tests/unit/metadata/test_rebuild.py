@@ -55,7 +55,7 @@ def typed_batch(broker: Broker, topic: str, *, producer_id: int = -1) -> bytearr
 async def fill(broker: Broker) -> None:
     await broker.topics.create(TopicSpec("events", 3, configs={"retention.ms": 1_000_000}))
     await broker.topics.create(TopicSpec("typed", 2, schema=SCHEMA, key_columns=("id",), timestamp_column="at"))
-    await broker.topics.create(TopicSpec("empty", 1, schema=SCHEMA))
+    await broker.topics.create(TopicSpec("empty", 1, schema=SCHEMA, owner="User:alice"))
     for number in range(3):
         broker.partitions.get("events", number).log.appender.append(records(2))
     broker.partitions.get("typed", 1).log.appender.append(
@@ -95,6 +95,9 @@ def test_everything_is_as_it_was(lost: tuple[Path, dict[str, Topic], str]) -> No
     assert "not known" not in output
     store = SqliteStore(data / METADATA_FILE)
     assert store.topics() == topics
+    assert {topic.name: topic.owner for topic in store.topics().values()} == {
+        "events": "", "typed": "", "empty": "User:alice",
+    }  # fmt: skip
     assert store.cluster_id() == cluster_id
     assert store.take_producer_ids(1) == 1 + PRODUCER_IDS_SKIPPED
     again = store.create_topic(TopicSpec("new", schema=SCHEMA))
@@ -127,6 +130,7 @@ def test_without_topic_json_what_the_segments_say(lost: tuple[Path, dict[str, To
     first = min(topics["typed"].schemas)
     assert dict(by_name["typed"].schemas) == {first: topics["typed"].schemas[first]}
     assert "key columns" in found.unknown["typed"]
+    assert all(any(what.startswith("owner (") for what in found.unknown[name]) for name in by_name)
     assert [path.name for path, _ in found.left_out] == ["empty-0"]
 
 
@@ -178,6 +182,17 @@ def test_a_damaged_topic_json_does_not_count(lost: tuple[Path, dict[str, Topic],
     assert found == topic_record(topics["typed"])
     assert decode_topic(content.replace(b'"more"', b'"mire"').replace(b"typed", b"tiped")) is None
     assert decode_topic(b"{") is None
+    owned = encode_topic(topic_record(topics["empty"]))
+    assert decode_topic(owned.replace(b"User:alice", b"User:alicf")) is None
+
+
+def test_a_topic_json_without_owner_is_as_brokers_before_wrote_it(lost: tuple[Path, dict[str, Topic], str]) -> None:
+    _, topics, _ = lost
+    content = encode_topic(topic_record(topics["typed"]))
+    assert b"owner" not in content
+    found = decode_topic(content)
+    assert found is not None
+    assert found.owner == ""
 
 
 SECURITY = {RecordId("acls", "a"): b"allows", RecordId("users", "alice"): b"salted"}
