@@ -231,7 +231,7 @@ class LogManager:
 
     @property
     def data_dir_id(self) -> str:
-        """ProducerIdAndEpoch of the first log directory. Known after `load`."""
+        """The id of the first log directory. Known after `load`."""
         return self.directories.all[0].data_dir_id
 
     @property
