@@ -106,7 +106,7 @@ def test_the_new_client_uses_the_previous_broker(previous: Path, previous_broker
     assert found["topics"] == EXPECTED["topics"]
     assert found["told"] == (
         f"UNSUPPORTED_API: the broker at {previous_broker.address} (sparklog 0.1.0) has no CREATE_PARTITIONS, this client has "
-        "versions 1 to 2 of it: upgrade the broker"
+        "versions 1 to 3 of it: upgrade the broker"
     )
     assert "Traceback" not in previous_broker.stderr
 
