@@ -24,6 +24,9 @@ V = TypeVar("V")
 NO_LEADER = -1
 NO_EPOCH = -1
 MIN_INSYNC_SETTING = "min.insync.replicas"
+INTERNAL_REPLICAS, INTERNAL_MIN_INSYNC = 3, 2
+"""An internal topic with so many replicas needs so many in sync (Kafka's transaction.state.log.min.isr): what groups
+and transactions have been told outlives a broker, also when the others have just been away."""
 UNCLEAN_SETTING = "unclean.leader.election.enable"
 FLUSH_MODE_SETTING = "flush.mode"
 THROTTLE_SETTING = "replication.throttled.rate"

@@ -38,7 +38,13 @@ from sparklog.protocol import topic_messages as t
 from sparklog.protocol.base import Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
-from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, TopicImage
+from sparklog.replication.cluster_image import (
+    INTERNAL_MIN_INSYNC,
+    INTERNAL_REPLICAS,
+    MIN_INSYNC_SETTING,
+    ClusterImage,
+    TopicImage,
+)
 from sparklog.replication.controller.model import (
     AddPartitions,
     AlterConfig,
@@ -68,9 +74,6 @@ M = TypeVar("M", bound=Message)
 
 REPLICATION_FACTOR_MAX = 3
 """Of `default.replication.factor` = -1."""
-INTERNAL_REPLICAS, INTERNAL_MIN_INSYNC = 3, 2
-"""An internal topic with so many replicas needs so many in sync (Kafka's transaction.state.log.min.isr): what groups
-and transactions have been told outlives a broker, also when the others have just been away."""
 CHANGE_TIMEOUT_S = 30.0
 KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
 """Of FIND_COORDINATOR."""

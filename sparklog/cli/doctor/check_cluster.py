@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 from sparklog.cli.doctor.facts import Facts, PartitionFacts
 from sparklog.cli.doctor.findings import Check, Finding, Severity, is_loopback, named, quoted
+from sparklog.replication.cluster_image import INTERNAL_REPLICAS
+from sparklog.types import INTERNAL_TOPICS
 
 CLOCK_WARNING_MS = 5_000
 CLOCK_ERROR_MS = 3_600_000
@@ -121,6 +123,23 @@ def under_replicated(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def internal_replicas(facts: Facts) -> Iterator[Finding]:
+    """Made while there were fewer brokers."""
+    brokers = {b.broker_id for b in (facts.cluster.brokers if facts.cluster else ()) if b.broker_id >= 0}
+    wanted = min(INTERNAL_REPLICAS, len(brokers))
+    bad = [(t, ps) for t, ps in _partitions(facts, lambda p: p.replicas < wanted) if t in INTERNAL_TOPICS]
+    for topic, partitions in bad:
+        fewest = min(p.replicas for p in partitions)
+        yield Finding(
+            Severity.warning,
+            f"topic {topic} has {fewest} replica{'' if fewest == 1 else 's'} of a partition, with {len(brokers)} brokers",
+            "While a broker that has the only one is away, groups or transactions stand still; what only its disk has is "
+            "lost with it.",
+            "Give it more: write the plan, then execute it.",
+            quoted("sparklog", "reassign", "plan", "--topics", topic, "--replication-factor", str(wanted)),
+        )
+
+
 def listening_openly(facts: Facts) -> Iterator[Finding]:
     hosts = [
         b.address for b in (facts.cluster.brokers if facts.cluster else ()) if b.version and not is_loopback(b.host)
@@ -153,5 +172,6 @@ CHECKS = (
     Check("offline-partitions", offline),
     Check("unwritable-partitions", unwritable),
     Check("under-replicated", under_replicated),
+    Check("internal-replicas", internal_replicas),
     Check("open-listener", listening_openly),
 )

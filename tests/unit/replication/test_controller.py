@@ -492,6 +492,30 @@ def test_the_throttle_ends_with_the_last_reassignment() -> None:
     assert cluster.image.throttle_bytes == 0
 
 
+def test_an_internal_topic_is_guarded_when_it_has_three_replicas_at_last() -> None:
+    """It was made by the first broker of the cluster, with one replica."""
+    cluster = Cluster()
+    name = "__consumer_offsets"
+    assignment = [[1], [1]]
+    cluster.ask(CreateTopic("c", TopicImage(name, "id", (), configs={"a": 1}), assignment=assignment))
+    cluster.create([[1, 2, 3]])
+    first, second = TopicPartition(name, 0), TopicPartition(name, 1)
+    cluster.ask(Reassign("r", {first: (1, 2, 3), second: (1, 2, 3)}))
+
+    def copied(tp: TopicPartition) -> dict[str, Any]:
+        before = cluster.partition(tp)
+        isr = tuple((m, cluster.brokers[m].broker_epoch) for m in (1, 2, 3))
+        change = IsrChange(tp, before.leader_epoch, before.partition_epoch, isr)
+        cluster.ask(AlterPartition("a", 1, cluster.brokers[1].broker_epoch, (change,)))
+        cluster.tell(Tick())
+        return dict(cluster.image.topics[name].configs)
+
+    assert copied(first) == {"a": 1}, "the other one could not be written to"
+    assert copied(second) == {"a": 1, "min.insync.replicas": 2}
+    assert cluster.partition(first).isr == cluster.partition(second).isr == (1, 2, 3)
+    assert cluster.image.topics["t"].configs == {}
+
+
 def test_no_new_replicas_on_a_cordoned_broker() -> None:
     cluster = Cluster(3)
     cluster.create([[1, 2]])

@@ -98,6 +98,12 @@ def stopped(**more: object) -> Facts:
         log_dirs=(DIRECTORY._replace(**more),), holder=None))  # type: ignore[arg-type]  # fmt: skip
 
 
+def grown(replicas: int, brokers: int) -> Facts:
+    """An internal topic in a cluster of so many brokers."""
+    topic = TopicFacts("__consumer_offsets", (PARTITION._replace(replicas=replicas, in_sync=replicas),))
+    return cluster(topics=(topic,), brokers=tuple(BROKER._replace(broker_id=i) for i in range(brokers)))
+
+
 class Case(NamedTuple):
     """`severity` None: the check is quiet. `words` are in what it says."""
 
@@ -130,6 +136,11 @@ CASES = (
     Case("unwritable-partitions", partition(error="LOG_CORRUPT", write_error="x"), None),
     Case("under-replicated", partition(replicas=3, in_sync=2), W, "2 of 3 replicas in sync"),
     Case("under-replicated", partition(replicas=3, in_sync=3), None),
+    Case("internal-replicas", grown(1, 3), W, "__consumer_offsets has 1 replica of a partition, with 3 brokers"),
+    Case("internal-replicas", grown(1, 2), W, "1 replica of a partition, with 2 brokers"),
+    Case("internal-replicas", grown(3, 4), None),
+    Case("internal-replicas", grown(1, 1), None),
+    Case("internal-replicas", partition(replicas=1), None),
     Case("open-listener", cluster(brokers=(BROKER._replace(host="10.0.0.7", address="10.0.0.7:9292"),)), W, "10.0.0.7"),
     Case("open-listener", config(listen_host="0.0.0.0"), W, "0.0.0.0 (listen in /etc/broker.toml)"),
     Case("open-listener", config(listen_host="::1"), None),
