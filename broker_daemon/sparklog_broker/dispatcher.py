@@ -56,7 +56,6 @@ _LONG_REQUESTS = frozenset(
         Api.DELETE_RECORDS,
         Api.OFFSET_COMMIT,
         Api.TXN_OFFSET_COMMIT,
-        Api.END_SHARED_TXN,
     }
 )
 LONG_HEADER_BYTES = 32 * 1024

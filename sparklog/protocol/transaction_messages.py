@@ -10,6 +10,8 @@ from sparklog.protocol.base import Int32, Int64, Message, Name, Partition, Since
 from sparklog.types import SHARED_PREFIX
 
 INPUT_CHARS_MAX = 1_000
+PARTICIPANTS_MAX = 100_000
+"""Of one shared transaction."""
 TransactionalId = Annotated[str, Meta(max_length=1_024 + len(SHARED_PREFIX))]
 """One that there may be: an application's, too."""
 
@@ -83,7 +85,7 @@ class EndSharedTxnRequest(Message):
     run_id: Text
     fencing_token: Int64
     committed: bool
-    committed_participants: Annotated[list[Int64], Meta(max_length=1_000_000)] = []
+    committed_participants: Annotated[list[Int64], Meta(max_length=PARTICIPANTS_MAX)] = []
     input: Annotated[str, Meta(max_length=INPUT_CHARS_MAX), Since(1, ignorable=True)] = ""
 
 

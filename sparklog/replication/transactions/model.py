@@ -17,6 +17,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from sparklog.errors import ConcurrentTransactionsError, InvalidRequestError, SparklogError
+from sparklog.protocol.transaction_messages import PARTICIPANTS_MAX
 from sparklog.types import SHARED_PREFIX, ProducerIdAndEpoch, TopicPartition
 
 CLIENT_EPOCH_MAX = 32_765
@@ -87,7 +88,7 @@ class TransactionLimits(Struct, frozen=True):
     id_expiration_ms: int = 7 * 86_400_000
     app_expiration_ms: int = 90 * 86_400_000
     ids_max: int = 20_000
-    participants_max: int = 100_000
+    participants_max: int = PARTICIPANTS_MAX
 
 
 class IdReserve:

@@ -8,6 +8,7 @@ one draws a new fencing token later.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 
 from msgspec import Struct, field
@@ -297,10 +298,10 @@ class SharedTransactions(TransactionMachine[_Application]):
         if request.version <= app.last_committed_version and self._safeguards.committed_version_check:
             return True
         if t is not None and t.is_open and t.is_of(request):
-            unknown = sorted(request.committed_participants - t.participants.keys())
-            if request.commit and unknown:
+            if request.commit and not t.participants.keys() >= request.committed_participants:
+                unknown = heapq.nsmallest(5, request.committed_participants - t.participants.keys())
                 raise InvalidProducerIdMappingError(
-                    f"{_of(app, request)}: {unknown[:5]} do not take part in it (they belong to an attempt that was aborted)"
+                    f"{_of(app, request)}: {unknown} do not take part in it (they belong to an attempt that was aborted)"
                 )
             t.input = request.input
             self._decide(app, request.committed_participants, now_ms, effects, commit=request.commit)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from sparklog_broker.dispatcher import HEADER_BYTES_MAX, Dispatcher
+from sparklog_broker.dispatcher import HEADER_BYTES_MAX, Dispatcher, check_header_size
 from sparklog_broker.network.long_requests import DECODED_BYTES_PER_BYTE, LongRequests
 from sparklog_broker.network.pace import Pace
 from sparklog_broker.network.reply import Response
 
-from sparklog.errors import RequestTimedOutError
+from sparklog.errors import InvalidRequestError, RequestTimedOutError
 from sparklog.protocol.base import Message
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGroupsResponse, OffsetCommitResponse
 from sparklog.protocol.messages import APIS, Api, FetchPartition, FetchRequest, decode_error, decode_request, encode
-from sparklog.protocol.transaction_messages import DescribeTransactionsRequest
-from sparklog.replication.transactions.model import TRANSACTIONAL_ID_CHARS_MAX
+from sparklog.protocol.transaction_messages import DescribeTransactionsRequest, EndSharedTxnRequest
+from sparklog.replication.transactions.model import TRANSACTIONAL_ID_CHARS_MAX, TransactionLimits
 from sparklog.types import SHARED_PREFIX
 from tests.unit.broker.test_registry import _Peer
 
@@ -191,6 +191,19 @@ def test_long_requests_are_not_decoded_before_their_turn(api: Api, request_: Mes
 
     asyncio.run(scenario())
     assert most == 2
+
+
+def test_more_participants_than_a_transaction_takes_are_not_read() -> None:
+    """Of a million, which nobody can have joined, sets were made: 0.3 s in which the loop did nothing else."""
+    version, most = APIS[Api.END_SHARED_TXN].version_max, TransactionLimits().participants_max
+    for count, is_read in ((most, True), (most + 1, False)):
+        ids = [2**62 + i for i in range(count)]
+        header = encode(EndSharedTxnRequest("app", 0, "run", 1, True, ids), version)
+        check_header_size(Api.END_SHARED_TXN, len(header))
+        with nullcontext() if is_read else pytest.raises(InvalidRequestError, match="length <= 100000"):
+            assert decode_request(Api.END_SHARED_TXN, version, header)
+    with pytest.raises(InvalidRequestError, match="bytes"):
+        check_header_size(Api.END_SHARED_TXN, HEADER_BYTES_MAX + 1)
 
 
 @pytest.mark.parametrize(
