@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
-from sparklog.security.listeners import is_any_address
+from sparklog.security.listeners import LOCALHOST, is_any_address, is_local
 from sparklog.security.principals import parse_super_users
 from sparklog.security.secrets import Secret, resolve_secrets
 from sparklog.settings import Scope, Value, check, check_names, flatten, settings_of
@@ -128,6 +128,12 @@ class BrokerConfig(Struct, frozen=True):
     def address(self) -> tuple[str, int]:
         """Host and port of `listen`."""
         return parse_address(self.listen)
+
+    def warnings(self) -> tuple[str, ...]:
+        """What to say at every start. Raises InvalidConfigError for what nobody may reach, as BrokerSecurity."""
+        host = parse_address(self.metrics_listen, "metrics.listen")[0] if self.metrics_listen else LOCALHOST
+        pages = f"metrics.listen: everybody who reaches {self.metrics_listen} sees the names of topics and groups"
+        return (*self.security.warnings(), *(() if is_local(host) else (f"{pages}: no password is asked for",)))
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """What is shown: without `remote_log_storage_options`, which may hold secrets."""

@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(e), EXIT_USAGE)
     set_up_logging(given.log_level, config.log_format)
     try:
-        for warning in config.security.warnings():
+        for warning in config.warnings():
             log.warning("%s", warning)
     except InvalidConfigError as e:
         return _fail(str(e), EXIT_USAGE)

@@ -16,7 +16,7 @@ from pyspark_sparklog.option_table import BOOTSTRAP_ENVIRONMENT
 from sparklog.client.net.client_defaults import COMMAND_CONFIG_VARIABLE
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.errors import InvalidConfigError
-from sparklog.security.client_security import SecuritySettings, read_client_file
+from sparklog.security.client_security import SecuritySettings, is_about_security, read_client_file
 
 NO_BOOTSTRAP = (
     "Option 'kafka.bootstrap.servers' must be specified (sparklog.bootstrap.servers is the same), as host:port,…; "
@@ -53,7 +53,7 @@ def address_of(given: Mapping[str, str], no_options: str) -> ClusterAddress:
     named = {
         name.removeprefix(prefix): value
         for name, value in given.items()
-        if name.startswith((f"{prefix}security.", f"{prefix}sasl.", f"{prefix}ssl."))
+        if name.startswith(prefix) and is_about_security(name.removeprefix(prefix))
     }
     security, servers = SecuritySettings(named), given.get("sparklog.bootstrap.servers")
     path = os.environ.get(COMMAND_CONFIG_VARIABLE)

@@ -19,7 +19,8 @@ EPILOG = """\
 `sparklog console --allow-changes`
 
 It only shows, unless it is told to allow changes; then it asks before each of them. It has no passwords: whoever reaches it
-sees all records. Listen on 127.0.0.1, or put a proxy that knows your users before it and name that with --allow-host.
+sees all records. Listen on 127.0.0.1, and put a proxy that knows your users before it for others: name that with
+--allow-host.
 """
 
 
@@ -34,6 +35,10 @@ def web_console(
         list[str] | None,
         typer.Option(metavar="NAME", help="A further name under which browsers may ask for it; repeatable."),
     ] = None,
+    allow_insecure: Annotated[
+        bool,
+        typer.Option("--allow-insecure", help="Listen where other hosts get to, though no password is asked for."),
+    ] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show the cluster in a browser."""
@@ -49,4 +54,11 @@ def web_console(
         raise InvalidConfigError(f"the console needs the library {e.name}: pip install 'sparklog[console]'") from e
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options = Options(bootstrap_servers, allow_changes, timeout_ms(), client_security())
-    serve(options, listen, allow_host or [], hint_for, lambda address: print(f"console on {address}", flush=True))
+    serve(
+        options,
+        listen,
+        allow_host or [],
+        hint_for,
+        lambda address: print(f"console on {address}", flush=True),
+        allow_insecure=allow_insecure,
+    )

@@ -18,6 +18,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sparklog.errors import InvalidConfigError
+from sparklog.security.listeners import is_local
+
 COOKIE = "sparklog_console"
 SESSION_HEX_DIGITS = 32
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -56,6 +59,20 @@ def allowed_hosts(listen_host: str, others: Iterable[str] = ()) -> frozenset[str
     wildcard = listen_host in ("", "0.0.0.0", "::")
     own = () if wildcard else (listen_host,)
     return frozenset(name.lower().strip("[]") for name in (*LOOPBACK, *own, *others))
+
+
+def check_exposure(listen: str, host: str, *, allow_insecure: bool) -> str:
+    """What to warn of at every start when the console listens at `listen`, whose host is `host`; "": nothing. Raises
+    InvalidConfigError for an address that others can reach, unless `allow_insecure`."""
+    if is_local(host):
+        return ""
+    why = f"whoever reaches {listen} sees all records that the console may read, without a password"
+    if not allow_insecure:
+        raise InvalidConfigError(
+            f"{why}: listen on 127.0.0.1 (SSH, or a proxy on this machine that knows your users, leads there), or add "
+            "--allow-insecure"
+        )
+    return f"--allow-insecure: {why}"
 
 
 def refusal(method: str, headers: Headers, hosts: frozenset[str]) -> Refusal | None:

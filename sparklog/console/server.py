@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Sequence
 
@@ -9,23 +10,31 @@ import uvicorn
 
 from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.console.app import make_app
+from sparklog.console.guard import check_exposure
 from sparklog.console.web import Options
 from sparklog.environment import real_environment
 from sparklog.errors import InvalidConfigError, SparklogError
+
+log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 256
 BACKLOG = 128
 
 
-def listening_socket(listen: str) -> tuple[str, socket.socket]:
-    """The host's name and a socket for `HOST:PORT`; port 0 is any free one. Raises InvalidConfigError."""
+def parse_listen(listen: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`; "": all addresses. Raises InvalidConfigError."""
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
         raise InvalidConfigError(f"listen {listen!r}: write HOST:PORT, for example 127.0.0.1:8080")
-    host = host.strip("[]")
+    return host.strip("[]"), int(port)
+
+
+def listening_socket(listen: str) -> tuple[str, socket.socket]:
+    """The host's name and a socket for `HOST:PORT`; port 0 is any free one. Raises InvalidConfigError."""
+    host, port = parse_listen(listen)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -42,10 +51,14 @@ def serve(
     allow_hosts: Sequence[str],
     hint: Callable[[SparklogError], str],
     ready: Callable[[str], None],
+    *,
+    allow_insecure: bool = False,
 ) -> None:
     """Until SIGINT or SIGTERM. `ready` is given the console's address when it can be asked. Raises
-    InvalidConfigError."""
+    InvalidConfigError, also for an address that other hosts reach, unless `allow_insecure`."""
     parse_bootstrap(options.bootstrap_servers)
+    if warning := check_exposure(listen, parse_listen(listen)[0], allow_insecure=allow_insecure):
+        log.warning("%s", warning)
     host, sock = listening_socket(listen)
     app = make_app(options, real_environment(), listen_host=host, allow_hosts=allow_hosts, hint=hint)
     config = uvicorn.Config(

@@ -26,31 +26,36 @@ class _Items(NamedTuple):
     denied: Callable[[Any, SparklogError], Message]
 
 
+def _text(item: Any, error: SparklogError) -> str:
+    """One error is for all denied items: each says which topic it is about."""
+    return f"{error}: {item.topic!r}"
+
+
 def _offset_result(item: Any, error: SparklogError) -> Message:
-    return groups.OffsetResult(item.topic, item.partition, error.code, str(error))
+    return groups.OffsetResult(item.topic, item.partition, error.code, _text(item, error))
 
 
 _ITEMS: Mapping[Api, _Items] = {
     Api.PRODUCE: _Items(
-        "partitions", m.ProduceResponse, lambda p, e: m.ProduceResult(p.topic, p.partition, e.code, message=str(e))
+        "partitions", m.ProduceResponse, lambda p, e: m.ProduceResult(p.topic, p.partition, e.code, message=_text(p, e))
     ),
     Api.FETCH: _Items(
-        "partitions", m.FetchResponse, lambda p, e: m.FetchResult(p.topic, p.partition, e.code, message=str(e))
+        "partitions", m.FetchResponse, lambda p, e: m.FetchResult(p.topic, p.partition, e.code, message=_text(p, e))
     ),
     Api.LIST_OFFSETS: _Items(
         "partitions",
         m.ListOffsetsResponse,
-        lambda p, e: m.ListOffsetsResult(p.topic, p.partition, e.code, message=str(e)),
+        lambda p, e: m.ListOffsetsResult(p.topic, p.partition, e.code, message=_text(p, e)),
     ),
     Api.OFFSETS_FOR_LEADER_EPOCH: _Items(
         "partitions",
         m.OffsetsForLeaderEpochResponse,
-        lambda p, e: m.EpochEndOffset(p.topic, p.partition, e.code, message=str(e)),
+        lambda p, e: m.EpochEndOffset(p.topic, p.partition, e.code, message=_text(p, e)),
     ),
     Api.DELETE_RECORDS: _Items(
         "partitions",
         m.DeleteRecordsResponse,
-        lambda p, e: m.DeleteRecordsResult(p.topic, p.partition, e.code, message=str(e)),
+        lambda p, e: m.DeleteRecordsResult(p.topic, p.partition, e.code, message=_text(p, e)),
     ),
     Api.OFFSET_COMMIT: _Items("offsets", groups.OffsetCommitResponse, _offset_result),
     Api.TXN_OFFSET_COMMIT: _Items("offsets", groups.TxnOffsetCommitResponse, _offset_result),

@@ -32,6 +32,7 @@ from sparklog.security.secrets import (
     read_text_file,
     resolve_secrets,
 )
+from sparklog.security.tls import TO_PEM
 from sparklog.settings import Scope, Setting, did_you_mean, settings_of
 
 BOOTSTRAP = "bootstrap.servers"
@@ -64,11 +65,7 @@ WITHOUT_EFFECT = {
     "sasl.oauthbearer.method": "a token endpoint is asked",
 }
 """Settings of Kafka's clients that mean nothing here and do no harm, with the reason."""
-_PEM_ONLY = (
-    "only PEM stores are supported, and they have no password: leave it out. "
-    "`openssl pkcs12 -in STORE.p12 -nodes -out STORE.pem` writes a PKCS12 store as PEM, "
-    "`keytool -importkeystore -srckeystore STORE.jks -destkeystore STORE.p12 -deststoretype PKCS12` a JKS store as PKCS12"
-)
+_PEM_ONLY = f"only PEM stores are supported, and they have no password: leave it out. {TO_PEM}"
 _NO_KERBEROS = "Kerberos (GSSAPI) is not supported: use SCRAM-SHA-512, OAUTHBEARER, or a client's certificate"
 REFUSED = {
     "ssl.keystore.password": _PEM_ONLY,
@@ -308,6 +305,8 @@ def _checked(given: dict[str, object], jaas: Callable[[str], dict[str, object]] 
         )
     known = settings_of(Scope.CLIENT)
     given["security.protocol"] = _text(given.get("security.protocol", "")).upper() or "PLAINTEXT"  # as in Kafka
+    if _HOST_NAMES in given:
+        given[_HOST_NAMES] = _text(given[_HOST_NAMES]).lower()  # many write HTTPS, as Java does
     for name, value in given.items():
         _check_value(known[name], value)
     given = {name: value for name, value in given.items() if _text(value) or name in _EMPTY_COUNTS}
@@ -330,7 +329,8 @@ def _checked(given: dict[str, object], jaas: Callable[[str], dict[str, object]] 
     )
 
 
-_EMPTY_COUNTS = ("ssl.endpoint.identification.algorithm",)
+_HOST_NAMES = "ssl.endpoint.identification.algorithm"
+_EMPTY_COUNTS = (_HOST_NAMES,)
 """Settings whose empty value means something."""
 
 

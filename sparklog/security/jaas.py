@@ -18,6 +18,9 @@ JAAS_CHARS_MAX = 65_536
 _FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
 _SPACE = re.compile(r"(?:\s+|//[^\n]*|#[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _TOKEN = re.compile(r'"((?:\\.|[^"\\])*)"|\'((?:\\.|[^\'\\])*)\'|([^\s"\';=]+)|([;=])', re.DOTALL)
+_ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
+_ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+"""As Java's StreamTokenizer reads them, with which Kafka's clients read this setting."""
 _MECHANISMS = {
     "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
     "PlainLoginModule": ("PLAIN",),
@@ -70,10 +73,17 @@ def _tokens(text: str) -> list[tuple[str, bool]]:
         if match is None:
             raise _wrong(f"a quotation mark at character {at + 1} has no partner")
         quoted = match[1] if match[1] is not None else match[2]
-        word = re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL) if quoted is not None else match[3] or match[4]
+        word = _ESCAPE.sub(_unescaped, quoted) if quoted is not None else match[3] or match[4]
         tokens.append((word, match[4] is not None))
         at = _end_of_space(text, match.end())
     return tokens
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """Of an escape: a character's octal number, a letter that stands for a control character, or what stands for
+    itself."""
+    text = match[1]
+    return chr(int(text, 8)) if text[0] in "01234567" else _ESCAPED.get(text, text)
 
 
 def _end_of_space(text: str, at: int) -> int:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from sparklog.errors import InvalidConfigError
 
 LISTENERS_MAX = 100
+LOCALHOST = "localhost"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _ADDRESS = re.compile(r"([^:/\s]+)://(?:\[([^\]\s]*)\]|([^:\s\[\]]*)):(\d{1,5})")
 
@@ -160,7 +161,7 @@ def is_any_address(host: str) -> bool:
 def is_local(host: str) -> bool:
     """Whether only processes of this host can reach a listener on `host`. A name other than localhost never counts:
     what it stands for can change."""
-    return host == "localhost" or _ip_says(host, lambda ip: ip.is_loopback)
+    return host == LOCALHOST or _ip_says(host, lambda ip: ip.is_loopback)
 
 
 def _ip_says(host: str, question: Callable[[ipaddress.IPv4Address | ipaddress.IPv6Address], bool]) -> bool:

@@ -33,6 +33,10 @@ _SPELLED_OUT = (
 )
 
 
+class NotTextError(InvalidConfigError):
+    """A file is there, and is no text."""
+
+
 class Secret:
     """A text that shows itself only to `reveal()`. It has no length, cannot be pickled, and no encoder takes it.
 
@@ -126,7 +130,7 @@ def _look_up(provider: str, where: str, environment: Mapping[str, str], read: Ca
 
 def read_text_file(path: str) -> str:
     """A file's text, of at most FILE_BYTES_MAX. Raises InvalidConfigError that names the path, and shows nothing of
-    the file."""
+    the file; NotTextError if it is not UTF-8."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
@@ -137,7 +141,7 @@ def read_text_file(path: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise InvalidConfigError(f"the file {path!r} is not text in UTF-8") from None
+        raise NotTextError(f"the file {path!r} is not text in UTF-8") from None
 
 
 _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:\r\n|\n|\r)[ \t\f]*")

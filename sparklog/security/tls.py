@@ -24,11 +24,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sparklog.errors import InvalidConfigError
-from sparklog.security.secrets import Secret, read_text_file
+from sparklog.security.secrets import NotTextError, Secret, read_text_file
 
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 """`ssl.client.auth`. requested: who shows a certificate must show a good one."""
 PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+TO_PEM = (
+    "`openssl pkcs12 -in STORE.p12 -nodes -out STORE.pem` writes a PKCS12 store as PEM, "
+    "`keytool -importkeystore -srckeystore STORE.jks -destkeystore STORE.p12 -deststoretype PKCS12` a JKS store as PKCS12"
+)
+"""What to do with the stores that Java programs have."""
 TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 _CHAIN = ("ssl.keystore.certificate.chain", "ssl.certificate.pem")
@@ -54,9 +59,7 @@ def read_material(settings: Mapping[str, object]) -> TlsMaterial:
     for name in ("ssl.keystore.type", "ssl.truststore.type"):
         kind = _text(settings, name) or "PEM"
         if kind.upper() != "PEM":
-            raise InvalidConfigError(
-                f"{name} = {kind!r}: only PEM is supported; `openssl pkcs12 -in STORE -nodes` writes a store as PEM"
-            )
+            raise InvalidConfigError(f"{name} = {kind!r}: only PEM is supported. {TO_PEM}")
     chain = _pem(settings, _CHAIN, _CHAIN_FILES, "CERTIFICATE")
     key = _pem(settings, _KEY, _KEY_FILES, "PRIVATE KEY")
     if bool(chain) != bool(key):
@@ -157,6 +160,8 @@ def _checked(name: str, text: str, kind: str) -> str:
 def _read(name: str, path: str) -> str:
     try:
         return read_text_file(path)
+    except NotTextError as e:
+        raise InvalidConfigError(f"{name}: {e}, so it is no PEM file. {TO_PEM}") from None
     except InvalidConfigError as e:
         raise InvalidConfigError(f"{name}: {e}") from None
 

@@ -6,6 +6,8 @@ import html
 import io
 import json
 import re
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -405,3 +407,11 @@ def test_the_command(filled: World) -> None:
             urllib.request.urlopen(other, timeout=30)
         refused.value.close()
         assert refused.value.code == 421
+
+
+def test_the_command_does_not_listen_for_others_unasked(filled: World) -> None:
+    command = [sys.executable, "-m", "sparklog.cli", "console", "-b", filled.address, "--listen", "0.0.0.0:0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "--allow-insecure" in done.stderr
+    assert "console on" not in done.stdout

@@ -196,6 +196,16 @@ def test_a_listener_that_lets_anybody_in_has_to_be_wanted(tmp_path: Path) -> Non
     assert "everybody who reaches PLAINTEXT://:0 may do everything" in warned.stderr
 
 
+def test_metrics_that_anybody_can_ask_for_are_warned_of(tmp_path: Path) -> None:
+    settings = 'metrics.listen = "{}:0"'
+    local = BrokerProcess(tmp_path / "data", settings=settings.format("[::1]"), work_dir=tmp_path)
+    assert local.stop() == 0
+    assert "WARNING" not in local.stderr
+    open_to_all = BrokerProcess(tmp_path / "data", settings=settings.format("0.0.0.0"), work_dir=tmp_path)
+    assert open_to_all.stop() == 0
+    assert "everybody who reaches 0.0.0.0:0 sees the names of topics and groups" in open_to_all.stderr
+
+
 ALLOWED = {Api.HANDSHAKE, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}
 MESSAGES = st.one_of(
     st.just((Api.HANDSHAKE, encode(HandshakeRequest()))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
@@ -19,17 +20,27 @@ for line in open(os.environ["WALKS"]):
     WANTED.setdefault(function, []).append(module)
 OUT = open(os.path.join(os.environ["WALKED"], str(os.getpid())), "w", buffering=1)
 
+ROOT = os.environ["ROOT"] + os.sep
+
+def callers(frame):
+    # the modules, the nearest first
+    while frame := frame.f_back:
+        if frame.f_code.co_filename.startswith(ROOT):
+            yield frame.f_code.co_filename.removeprefix(ROOT)
+
 def note(frame, event, arg):
     if event == "call":
         name = frame.f_code.co_qualname
         for module in WANTED.get(name, ()):
             if frame.f_code.co_filename.endswith(module):
-                OUT.write(f"{time.monotonic_ns()} {module} {name}\\n")
+                through = ",".join(dict.fromkeys(callers(frame)))
+                OUT.write(f"{time.monotonic_ns()} {module} {name} {through}\\n")
 
 threading.setprofile(note)
 sys.setprofile(note)
 """
-"""A sitecustomize.py: each process that finds it writes down the functions it enters, whatever the thread."""
+"""A sitecustomize.py: each process that finds it writes down the functions it enters and where they were called from,
+whatever the thread."""
 
 CLIENT = """
 import time
@@ -62,11 +73,23 @@ with sparklog.start_local() as broker, sparklog.Admin(broker.bootstrap_servers) 
 """
 WALK_OF = (0, 0, 0, 1, 1, 1, 2, 2)
 """Which walk each table belongs to."""
+NOT_ON_THE_WAY = {
+    "broker_daemon/sparklog_broker/__main__.py",  # the event loop runs in it
+    "broker_daemon/sparklog_broker/main.py",
+    "broker_daemon/sparklog_broker/network/pace.py",  # runs what it is given, in slices
+}
+
+
+class Call(NamedTuple):
+    module: str
+    function: str
+    through: tuple[str, ...]
+    """The modules of its callers."""
 
 
 @pytest.fixture(scope="module")
-def walked(tmp_path_factory: pytest.TempPathFactory) -> list[list[tuple[str, str]]]:
-    """(module, function) of the calls in each walk, of client and broker, by time."""
+def walked(tmp_path_factory: pytest.TempPathFactory) -> list[list[Call]]:
+    """The calls in each walk, of client and broker, by time."""
     code, found = tmp_path_factory.mktemp("code"), tmp_path_factory.mktemp("walked")
     (code / "sitecustomize.py").write_text(RECORDER)
     wanted = sorted({f"{module} {function}" for table in tables(WALKS) for _, module, function in table})
@@ -74,24 +97,32 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> list[list[tuple[str, str
     path = os.pathsep.join(map(str, (code, ROOT, ROOT / "datasource", ROOT / "broker_daemon")))
     subprocess.run(
         [sys.executable, "-c", CLIENT],
-        env=os.environ | {"PYTHONPATH": path, "WALKS": str(code / "walks"), "WALKED": str(found)},
+        env=os.environ | {"PYTHONPATH": path, "WALKS": str(code / "walks"), "WALKED": str(found), "ROOT": str(ROOT)},
         cwd=found,
         check=True,
         timeout=240,
     )
     lines = [line.split() for path in found.iterdir() for line in path.read_text().splitlines()]
-    walks: list[list[tuple[str, str]]] = [[]]
-    for _, module, function in sorted(lines, key=lambda line: int(line[0])):
+    walks: list[list[Call]] = [[]]
+    for _, module, function, *through in sorted(lines, key=lambda line: int(line[0])):
         if module == "mark":
             walks.append([])
         else:
-            walks[-1].append((module, function))
+            walks[-1].append(Call(module, function, tuple(through[0].split(",")) if through else ()))
     assert len(walks) == 5
     return walks[1:4]
 
 
 @pytest.mark.parametrize("number", range(len(WALK_OF)))
-def test_the_functions_are_entered_in_order(walked: list[list[tuple[str, str]]], number: int) -> None:
-    calls = iter(walked[WALK_OF[number]])
+def test_the_functions_are_entered_in_order(walked: list[list[Call]], number: int) -> None:
+    calls = iter([call[:2] for call in walked[WALK_OF[number]]])
     missing = [row[1:] for row in tables(WALKS)[number] if row[1:] not in calls]
     assert not missing, f"not entered, or not behind the one before: {missing[0]}"
+
+
+@pytest.mark.parametrize("number", range(len(WALK_OF)))
+def test_no_module_on_the_way_is_left_out(walked: list[list[Call]], number: int) -> None:
+    named = NOT_ON_THE_WAY | {module for table in tables(WALKS) for _, module, _ in table}
+    calls = iter([call[:2] for call in walked[WALK_OF[number]] if named.issuperset(call.through)])
+    missing = [row[1:] for row in tables(WALKS)[number] if row[1:] not in calls]
+    assert not missing, f"entered only through modules that the walk does not name: {missing[0]}"

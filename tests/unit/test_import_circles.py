@@ -1,9 +1,11 @@
 """No module imports, at whatever distance, a module that imports it; imports for type checkers and inside functions
-count."""
+count. The documents show the layers as import-linter has them."""
 
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -68,3 +70,36 @@ def test_a_circle_is_found(back: str) -> None:
     modules = {"a": "", "a.b": "from a.c import Other", "a.c": "from a import d", "a.d": back}
     assert set(circle(modules)) == {"a.b", "a.c", "a.d"}
     assert circle(modules | {"a.d": "import a.e"}) == []
+
+
+CONTRACTS = {
+    contract["name"]: contract["layers"]
+    for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    if contract["type"] == "layers"
+}
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "internals" / "architecture.md").read_text(encoding="utf-8")
+
+
+def lowest_first(contract: str) -> list[set[str]]:
+    """The layers of a contract, without the names of the packages they are in."""
+    layers = [layer.split(" | ") for layer in CONTRACTS[contract]]
+    return [{name.removeprefix("sparklog.").rpartition(".")[2] for name in layer} for layer in reversed(layers)]
+
+
+def shown(text: str) -> list[list[set[str]]]:
+    """Each indented block of names with `<` between them."""
+    blocks = re.findall(r"(?m)(?:^    .*<.*\n)+", text)
+    return [[set(re.findall(r"\w+", layer)) for layer in block.split("<")] for block in blocks]
+
+
+def test_the_documents_show_all_layers() -> None:
+    assert shown(CONTRIBUTING) == [lowest_first("one direction"), lowest_first("inside the broker")]
+    assert shown(ARCHITECTURE) == [lowest_first("one direction")]
+
+
+def test_the_page_on_the_architecture_has_a_row_for_each_part() -> None:
+    cells = re.findall(r"(?m)^\| (`.*?`) \|", ARCHITECTURE)
+    named = {name.strip("`/").rpartition("/")[2].removesuffix(".py") for cell in cells for name in cell.split(", ")}
+    parts = set().union(*lowest_first("one direction"), *lowest_first("inside the broker"))
+    assert parts - named == {"types", "histogram"}  # as small as their names

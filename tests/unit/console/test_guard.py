@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from sparklog.console.guard import COOKIE, Tokens, allowed_hosts, host_name, refusal, session_of
+from sparklog.console.guard import (
+    COOKIE,
+    Tokens,
+    allowed_hosts,
+    check_exposure,
+    host_name,
+    refusal,
+    session_of,
+)
+from sparklog.console.server import parse_listen
+from sparklog.errors import InvalidConfigError
 
 HOSTS = allowed_hosts("127.0.0.1", ["console.example"])
 SESSION = "0123456789abcdef" * 2
@@ -29,6 +39,19 @@ def test_the_name_in_a_host_header(header: str, name: str) -> None:
 def test_a_wildcard_is_no_name() -> None:
     assert allowed_hosts("0.0.0.0") == allowed_hosts("") == {"localhost", "127.0.0.1", "::1"}
     assert "10.1.2.3" in allowed_hosts("10.1.2.3")
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:8080", "localhost:0", "[::1]:8080", "127.0.0.2:1"])
+def test_where_only_this_machine_gets_to_there_is_nothing_to_say(listen: str) -> None:
+    assert check_exposure(listen, parse_listen(listen)[0], allow_insecure=False) == ""
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:8080", ":8080", "[::]:8080", "10.1.2.3:0", "host.example:8080"])
+def test_where_others_get_to_has_to_be_wanted_and_is_warned_of(listen: str) -> None:
+    host = parse_listen(listen)[0]
+    with pytest.raises(InvalidConfigError, match=r"without a password.*--allow-insecure"):
+        check_exposure(listen, host, allow_insecure=False)
+    assert listen in check_exposure(listen, host, allow_insecure=True)
 
 
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "console.example"])

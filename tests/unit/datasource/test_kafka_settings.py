@@ -19,6 +19,7 @@ from pyspark_sparklog.table_options import of_new_table
 from sparklog.client.net.cluster import forget
 from sparklog.errors import InvalidConfigError
 from sparklog.security.client_security import PLAINTEXT
+from sparklog.settings import Scope, settings_of
 
 READ = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 WRITE = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
@@ -182,6 +183,36 @@ def test_security_moves_over_as_it_stands() -> None:
         arrived = pickle.loads(pickle.dumps(parsed))
         assert arrived.address.security.resolve() == security
     forget("h:1")
+
+
+def test_every_security_setting_of_a_client_arrives() -> None:
+    """Nothing that says whom to trust, or who one is, gets lost on its way through the options."""
+    path, jaas = "/etc/some.pem", SECURED["kafka.sasl.jaas.config"]
+    values = {name: path for name in settings_of(Scope.CLIENT) if name.startswith(("ssl.", "https."))}
+    given = values | {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "https://login.example/token",
+        "sasl.oauthbearer.client.id": "etl",
+        "sasl.oauthbearer.client.secret": "hush-7261",
+        "sasl.oauthbearer.scope": "events",
+        "ssl.truststore.type": "PEM",
+        "ssl.keystore.type": "PEM",
+        "ssl.endpoint.identification.algorithm": "https",
+        "ssl.enabled.protocols": "TLSv1.3",
+    }
+    alone = {"sasl.jaas.config": jaas, "sasl.username": "etl", "sasl.password": "hush-7261"}
+    assert given.keys() | alone.keys() == settings_of(Scope.CLIENT).keys()
+    for prefix in ("kafka.", "sparklog."):
+        options = {prefix + name: value for name, value in given.items()}
+        for address in (
+            parse_source_options(READ | options, streaming=True).address,
+            parse_sink_options(WRITE | options, streaming=True).address,
+        ):
+            assert dict(address.security.items()) == given
+            endpoint = address.security.resolve().token_endpoint
+            assert endpoint is not None
+            assert endpoint.ca_location == path
 
 
 def test_own_names_and_kafkas_are_the_same() -> None:

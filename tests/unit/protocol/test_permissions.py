@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from sparklog.errors import TopicAuthorizationFailedError
+from sparklog.protocol import denials
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
@@ -200,6 +202,19 @@ def test_a_denial_says_the_same_whether_the_resource_exists_or_not() -> None:
     assert str(verdict.error) == "Delete on the topic 'secret' is not allowed"
     verdict = judge(Api.FETCH, REQUESTS[Api.FETCH], PEER, Rights())
     assert str(verdict.item_error) == "Read on this topic is not allowed"
+
+
+def test_each_denied_item_says_which_topic_it_is_about() -> None:
+    request = m.FetchRequest(0, 1, 1, 0, [m.FetchPartition(name, 0, 0, 1) for name in ("mine", "theirs", "line\nend")])
+    done = m.FetchResponse([m.FetchResult("mine", 0, 0)])
+    error = TopicAuthorizationFailedError("Read on this topic is not allowed")
+    answer = denials.with_denials(Api.FETCH, request, done, frozenset({1, 2}), error)
+    assert isinstance(answer, m.FetchResponse)
+    assert [(result.error_code, result.message) for result in answer.results] == [
+        (0, ""),
+        (error.code, "Read on this topic is not allowed: 'theirs'"),
+        (error.code, "Read on this topic is not allowed: 'line\\nend'"),
+    ]
 
 
 def test_shared_transactions_are_protected_by_the_applications_name() -> None:

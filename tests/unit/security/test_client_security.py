@@ -67,6 +67,9 @@ def test_tls_settings_are_kept_for_the_context() -> None:
     assert resolved({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""}).tls == (
         ("ssl.endpoint.identification.algorithm", ""),
     )
+    for written, meant in (("HTTPS", "https"), ("None", "none")):  # in any case, as in Kafka
+        given = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": written}
+        assert dict(resolved(given).tls) == {"ssl.endpoint.identification.algorithm": meant}
 
 
 def test_an_empty_setting_is_none() -> None:

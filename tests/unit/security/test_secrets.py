@@ -159,6 +159,22 @@ def test_jaas() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (r"a\\b", "a\\b"),
+        (r"a\"b\'c", "a\"b'c"),
+        (r"a\tb\nc\rd\fe\bf\ag\vh", "a\tb\nc\rd\fe\bf\ag\vh"),
+        (r"\101\60\0", "A0\0"),
+        (r"\400\3777", " 0\xff7"),
+        (r"\8\x\é", "8xé"),
+    ],
+)
+def test_escapes_in_jaas_are_those_of_javas_tokenizer(written: str, read: str) -> None:
+    settings = parse_jaas(f'{SCRAM} required username="alice" password="{written}";', "SCRAM-SHA-512")
+    assert settings["sasl.password"].reveal() == read
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",

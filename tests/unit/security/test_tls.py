@@ -226,6 +226,17 @@ def test_settings_that_are_refused(given: dict[str, Any], part: str) -> None:
     assert "PRIVATE KEY-----\n" not in str(e.value)
 
 
+@pytest.mark.parametrize("name", ["ssl.truststore.location", "ssl.keystore.location", "ssl.ca.location"])
+def test_a_java_store_without_its_type_is_refused_with_the_way_to_pem(name: str, tmp_path: Path) -> None:
+    """JKS is what Kafka takes a store for if nothing says otherwise."""
+    store = tmp_path / "client.jks"
+    store.write_bytes(bytes.fromhex("feedfeed0000000200000001"))
+    with pytest.raises(InvalidConfigError, match=r"client\.jks") as e:
+        client_context({name: str(store)})
+    for command in ("openssl pkcs12 -in", "keytool -importkeystore"):
+        assert command in str(e.value)
+
+
 def serial(tls: ssl.SSLSocket) -> int:
     der = tls.getpeercert(binary_form=True)
     assert der
