@@ -143,7 +143,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("leader.imbalance.check.interval.seconds", _B, 300, "How often the controller looks for partitions that others than their preferred leaders lead.", "s", 1, 86_400),
     Setting("leader.imbalance.per.broker.percentage", _B, 10, "Partitions that are not led by a broker although it is preferred, in percent of those, above which they are given back.", "%", 0, 100),
     Setting("log.dirs", _B, "", "Directories of the partitions, separated by commas, best one per disk; empty: data.dir. data.dir keeps the metadata store."),
-    Setting("data.file.mode", _B, "0640", "Who may read new files of the broker, as for chmod; directories are entered by who may read. Clients on the same host that may not open the files use the socket. The umask can only forbid more.", choices=("0600", "0640", "0644", "0660")),
+    Setting("data.file.mode", _B, "0640", "Who may read new files of the broker, as for chmod; directories are entered by who may read. Clients on the same host that may not open the files use the socket. The umask can only forbid more. metadata.db, which has the users, is for the broker's user alone.", choices=("0600", "0640", "0644", "0660")),
     Setting("data.file.group", _B, "", "The group that new files of the broker belong to, by name or number: with data.file.mode its members may map them, and others may not. Empty: the broker's own."),
     Setting("log.open.files.max", _B, 1024, "Segment files kept open; at most half of what `ulimit -n` allows.", "files", 16, 10_000_000),
     Setting("num.partitions", _B, 1, "Partitions of a new topic that names no number.", minimum=1, maximum=10_000),

@@ -139,6 +139,8 @@ _PLACEMENT = (
 )
 _NO_CLASSES = "Java classes are not run"
 _TRANSACTIONS = "the sink has transactions of its own"
+_PROVIDERS_KNOWN = ("FileConfigProvider", "EnvVarConfigProvider")
+_REFERENCES = "${env:NAME}, ${file:/path} and ${file:/path:key} are understood without a provider"
 
 _IGNORED: tuple[tuple[str, Where, str], ...] = (
     ("client.id", _BOTH, "brokers know Spark's tasks by the name of the library; users have quotas of their own"),
@@ -163,7 +165,7 @@ _IGNORED: tuple[tuple[str, Where, str], ...] = (
     ("metrics.num.samples", _BOTH, _NO_METRICS),
     ("metrics.recording.level", _BOTH, _NO_METRICS),
     ("metrics.sample.window.ms", _BOTH, _NO_METRICS),
-    ("config.providers", _BOTH, _NO_CLASSES),
+    ("config.providers", _BOTH, _REFERENCES),
     ("group.instance.id", _READ, _NOT_IN_A_GROUP),
     ("group.protocol", _READ, _NOT_IN_A_GROUP),
     ("group.remote.assignor", _READ, _NOT_IN_A_GROUP),
@@ -266,6 +268,17 @@ def _table() -> dict[str, KafkaSetting]:
 
 
 KAFKA_SETTINGS = _table()
+
+
+def kafka_setting(name: str, value: str) -> KafkaSetting | None:
+    """The setting of this name; also one of a provider of secrets (KIP-297), whose names have the provider's in them.
+    None: there is none."""
+    if not name.startswith("config.providers."):
+        return KAFKA_SETTINGS.get(name)
+    is_refused = name.endswith(".class") and value.strip().rpartition(".")[2] not in _PROVIDERS_KNOWN
+    if is_refused:
+        return KafkaSetting(name, _BOTH, Treatment.REFUSED, f"kafka.{name}: {_NO_CLASSES}; {_REFERENCES}")
+    return KafkaSetting(name, _BOTH, Treatment.IGNORED, _REFERENCES)
 
 
 def is_plaintext(protocol: str | None) -> bool:

@@ -18,6 +18,7 @@ from pyspark_sparklog.kafka_settings import (
     KafkaSetting,
     Treatment,
     is_plaintext,
+    kafka_setting,
 )
 from pyspark_sparklog.option_table import (
     ADDED_BY_SPARK,
@@ -28,7 +29,7 @@ from pyspark_sparklog.option_table import (
     options_for,
 )
 from sparklog.errors import InvalidConfigError
-from sparklog.security.client_security import SecuritySettings
+from sparklog.security.client_security import SecuritySettings, asks_for_nothing
 from sparklog.settings import Scope, settings_of
 
 log = logging.getLogger("pyspark_sparklog")
@@ -59,7 +60,7 @@ def recognised(options: Mapping[str, str], where: Where) -> Given:
     for written, value in given.items():
         if written in ADDED_BY_SPARK:
             continue
-        setting = KAFKA_SETTINGS.get(written.removeprefix(KAFKA)) if written.startswith(KAFKA) else None
+        setting = kafka_setting(written.removeprefix(KAFKA), value) if written.startswith(KAFKA) else None
         name = written
         if setting is not None:
             name, value, remark = _of_kafka(setting, value, where, given)
@@ -88,6 +89,8 @@ def _of_kafka(setting: KafkaSetting, value: str, where: Where, given: Mapping[st
     if not setting.where & where:
         return "", "", setting.elsewhere
     if setting.treatment is Treatment.REFUSED:
+        if asks_for_nothing(setting.name, value):
+            return "", "", ""
         raise InvalidConfigError(setting.text)
     if setting.convert is None:
         return "", "", setting.text

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
+import stat
 from pathlib import Path
 from typing import Protocol
 
-from sparklog.environment.files import FILE_MODE_DEFAULT, storage_error
+from sparklog.environment.files import storage_error
 
 BUSY_TIMEOUT_S = 5.0
+PRIVATE_MODE = 0o600
+BESIDE = ("-journal", "-wal", "-shm")
+"""Endings of the files that SQLite keeps beside a database; they have parts of its content."""
 
 
 class Databases(Protocol):
@@ -22,14 +27,21 @@ class Databases(Protocol):
 
 
 class SqliteDatabases:
-    """Real files."""
-
-    def __init__(self, file_mode: int = FILE_MODE_DEFAULT) -> None:
-        self._file_mode = file_mode
+    """Real files. They are their owner's alone, whatever others may read beside them: they hold users' credentials."""
 
     def open(self, path: Path) -> sqlite3.Connection:
-        try:  # SQLite would let everybody read it
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode))
+        try:  # SQLite would let everybody read it; what it puts beside the file has the file's mode
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE))
+            for one in (path, *(path.with_name(path.name + ending) for ending in BESIDE)):
+                _make_private(one)
         except OSError as e:
             raise storage_error("open", path, e) from e
         return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+
+
+def _make_private(path: Path) -> None:
+    """For what an earlier release, or somebody, has made readable. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # somebody else's file stays as its owner has it
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & ~PRIVATE_MODE:
+            path.chmod(mode & PRIVATE_MODE)

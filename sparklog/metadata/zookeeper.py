@@ -9,6 +9,7 @@ as the protocol says.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -59,6 +60,9 @@ _STATES = {
     KazooState.SUSPENDED: SessionState.SUSPENDED,
     KazooState.LOST: SessionState.LOST,
 }
+_KAZOO_LOG = logging.getLogger(f"{__name__}.kazoo")
+_KAZOO_LOG.setLevel(logging.INFO)
+"""What kazoo says below INFO quotes its requests: the login's password, and the records of users."""
 _RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 
 
@@ -98,7 +102,9 @@ class ZooKeeper:
             secured |= {"use_ssl": True, "verify_certs": True, "check_hostname": tls.check_hostname}
             secured |= {"ca": tls.authorities} if tls.authorities else {}
             secured |= {"certfile": tls.identity, "keyfile": tls.identity} if tls.identity else {}
-        client = KazooClient(servers, timeout=session_timeout_ms / 1_000, connection_retry=_RETRY, **secured)
+        client = KazooClient(
+            servers, timeout=session_timeout_ms / 1_000, connection_retry=_RETRY, logger=_KAZOO_LOG, **secured
+        )
         zookeeper = cls(client, session_timeout_ms)
         try:
             client.start(timeout_ms / 1_000)

@@ -82,6 +82,8 @@ REFUSED = {
 }
 """Settings of Kafka's clients that cannot be obeyed, with what to do."""
 
+_SO_ANYWAY = {"enable.ssl.certificate.verification": "true"}
+
 _JAAS = "sasl.jaas.config"
 _LOGIN = ("sasl.username", "sasl.password")
 _TOKEN = (
@@ -142,6 +144,8 @@ class SecuritySettings:
         InvalidConfigError."""
         self._given: dict[str, str] = {}
         for name, value in (given or {}).items():
+            if asks_for_nothing(name, value):
+                continue
             known = _known_name(name)
             if known is None or value is None:
                 continue
@@ -271,6 +275,11 @@ def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file
 def is_about_security(name: str) -> bool:
     """Whether a setting of this dotted name belongs here, known or not."""
     return name.startswith(PREFIXES) or name in REFUSED
+
+
+def asks_for_nothing(name: str, value: object) -> bool:
+    """Whether a setting that is refused by its name is left empty, or asks for what is done anyway."""
+    return name in REFUSED and str(value or "").strip().lower() in ("", _SO_ANYWAY.get(name))
 
 
 def with_parameters(security: Security, parameters: Mapping[str, Any]) -> tuple[Security, dict[str, Any]]:

@@ -188,6 +188,8 @@ def metadata_problem(path: Path, *, is_running: bool) -> str:
             mark = file.read(len(SQLITE_MARK))
     except FileNotFoundError:
         return f"{path} is missing"
+    except PermissionError:
+        return ""  # it is for the broker's user alone
     except OSError as e:
         return f"{path} cannot be read: {e.strerror}"
     if mark != SQLITE_MARK:

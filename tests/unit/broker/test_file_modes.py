@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from sparklog_broker.main import give_to_group
 from sparklog.environment import real_environment
 from sparklog.environment.files import directory_mode
 from sparklog.errors import InvalidConfigError
+from sparklog.metadata.sqlite_store import METADATA_FILE
 from sparklog.metadata.store import TopicSpec
 from tests.unit.log.support import records
 
@@ -29,8 +31,8 @@ def umask() -> Iterator[None]:
 
 
 def modes(data: Path) -> tuple[set[int], set[int]]:
-    """Of all files, and of all directories."""
-    paths = [data, *data.rglob("*")]
+    """Of all files but the users' own, and of all directories."""
+    paths = [data, *(path for path in data.rglob("*") if not path.name.startswith(METADATA_FILE))]
     found = {p: stat.S_IMODE(p.stat().st_mode) for p in paths}
     return {m for p, m in found.items() if p.is_file()}, {m for p, m in found.items() if p.is_dir()}
 
@@ -59,6 +61,19 @@ def test_files_and_directories_have_the_mode_of_the_setting(tmp_path: Path, umas
     data = used(tmp_path / "a", f'"data.file.mode" = "{mode}"' if mode else "")
     expected = int(mode or "0640", 8)
     assert modes(data) == ({expected}, {directory_mode(expected)})
+    assert stat.S_IMODE((data / METADATA_FILE).stat().st_mode) == 0o600, "it has the users' credentials"
+
+
+def test_what_was_readable_with_users_in_it_is_made_private(tmp_path: Path, umask: None) -> None:
+    """As an earlier release made it, and what SQLite has left beside it."""
+    data = used(tmp_path / "a", "")
+    left_by_sqlite = data / f"{METADATA_FILE}-shm"
+    left_by_sqlite.touch()
+    for path in (data / METADATA_FILE, left_by_sqlite):
+        path.chmod(0o644)
+    with contextlib.closing(real_environment(0o644).databases.open(data / METADATA_FILE)):
+        for path in (data / METADATA_FILE, left_by_sqlite):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_the_umask_only_forbids(tmp_path: Path, umask: None) -> None:
@@ -91,7 +106,7 @@ def test_new_files_belong_to_the_group_that_is_named(tmp_path: Path) -> None:
 
     asyncio.run(make())
     assert {p.stat().st_gid for p in (config.data_dir, *config.data_dir.rglob("*"))} == {own}
-    assert not stat.S_IMODE((config.data_dir / "metadata.db").stat().st_mode) & 0o007
+    assert stat.S_IMODE((config.data_dir / METADATA_FILE).stat().st_mode) == 0o600
 
 
 def test_a_group_that_is_not_there(tmp_path: Path) -> None:

@@ -223,6 +223,34 @@ def test_own_names_and_kafkas_are_the_same() -> None:
         parse_source_options(READ | SECURED | {"sparklog.security.protocol": "SSL"}, streaming=True)
 
 
+def test_providers_of_secrets_are_not_needed() -> None:
+    """A job that reads secrets with Kafka's own providers moves over as it stands; others have no stand-in."""
+    kafkas = "org.apache.kafka.common.config.provider."
+    providers = {
+        "kafka.config.providers": "file,env",
+        "kafka.config.providers.file.class": f"{kafkas}FileConfigProvider",
+        "kafka.config.providers.file.param.allowed.paths": "/run/secrets",
+        "kafka.config.providers.env.class": f"{kafkas}EnvVarConfigProvider",
+    }
+    parsed = parse_source_options(READ | SECURED | providers, streaming=True)
+    assert len(parsed.remarks) == len(providers)
+    assert all("understood without a provider" in remark for remark in parsed.remarks)
+    with pytest.raises(InvalidConfigError, match=r"kafka\.config\.providers\.vault\.class: Java classes are not run"):
+        parse_source_options(READ | {"kafka.config.providers.vault.class": "com.example.Vault"}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"kafka.ssl.truststore.password": ""},
+        {"kafka.enable.ssl.certificate.verification": "true"},
+    ],
+)
+def test_what_asks_for_nothing_is_not_refused(option: dict[str, str]) -> None:
+    with_it = parse_source_options(READ | SECURED | option, streaming=True)
+    assert with_it.address == parse_source_options(READ | SECURED, streaming=True).address
+
+
 def test_a_reference_is_sent_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("hush-7261\n")
     jaas = f'{SCRAM} required username="etl" password="${{file:{tmp_path}/password}}";'

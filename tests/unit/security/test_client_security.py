@@ -73,8 +73,9 @@ def test_tls_settings_are_kept_for_the_context() -> None:
 
 
 def test_an_empty_setting_is_none() -> None:
-    empty = {"sasl.jaas.config": "", "ssl.ca.location": "", "sasl.password": ""}
+    empty = {"sasl.jaas.config": "", "ssl.ca.location": "", "sasl.password": "", "ssl.keystore.password": ""}
     assert resolved(empty) == PLAINTEXT
+    assert resolved({"enable.ssl.certificate.verification": "True"}) == PLAINTEXT, "so it is anyway"
 
 
 def test_settings_of_kafka_that_mean_nothing_here() -> None:
