@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -186,8 +186,9 @@ class SparklogBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The ranges to read, one Spark task each; a partition that is empty has one, too, if its end is not fixed."""
         options = self._options
-        catalog = Catalog(options.address, 0, options.isolation, options.request_timeout_ms)
-        topics = catalog.topics(options.subscription, missing_is_error=True)
+        at_once = Catalog(options.address, 0, options.isolation, options.request_timeout_ms)
+        topics = at_once.topics(options.subscription, missing_is_error=True)
+        catalog = replace(at_once, wait_ms=options.broker_wait_ms)  # somebody answers: another broker leads in a moment
         extents = catalog.extents(partitions_of(options.subscription, topics))
         end = resolve_ending(options, catalog, extents)
         if options.fail_on_data_loss:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Move partitions between brokers.", no_args_is_help=True)
 
 FORMAT = 1
+NOTHING_UNDER_WAY = "no partition is being reassigned"
 _PLAN_EPILOG = """\
 **Examples**
 
@@ -192,7 +193,7 @@ def status(
             print(json.dumps({"throttle_bytes": throttle_bytes, "reassignments": rows}))
             return
         if not under_way:
-            print("no partition is being reassigned")
+            print(NOTHING_UNDER_WAY)
             return
         table = console.table("partition", "leader", "adding", "removing", "in sync", "copied", right=("copied",))
         for r in under_way:
@@ -202,7 +203,7 @@ def status(
         print(summary(under_way, throttle_bytes))
         if watch:
             follow(admin)
-            print("no partition is being reassigned")
+            print(NOTHING_UNDER_WAY)
 
 
 @app.command("throttle", epilog="**Example**\n\n`sparklog reassign throttle 20MB`")
@@ -212,11 +213,12 @@ def throttle(
 ) -> None:
     """Change how fast the reassignments under way may be."""
     with open_admin(bootstrap_servers) as admin:
-        admin.alter_partition_reassignments({}, throttle_bytes=parse_size_bytes(rate, "SIZE"))
+        wanted = parse_size_bytes(rate, "SIZE")
+        admin.alter_partition_reassignments({}, throttle_bytes=wanted)
         now = admin.describe_cluster().throttle_bytes
     from sparklog.cli import console
 
-    print(f"at most {console.size(now)}/s per broker" if now else "no limit")
+    print(f"at most {console.size(now)}/s per broker" if now else "no limit" if not wanted else NOTHING_UNDER_WAY)
 
 
 @app.command("cancel", epilog="**Examples**\n\n`sparklog reassign cancel`\n\n`sparklog reassign cancel moves.json`")
@@ -232,7 +234,7 @@ def cancel(
         under_way = {r.topic_partition for r in admin.list_partition_reassignments()}
         chosen = sorted(under_way if named is None else under_way & named)
         count = admin.cancel_partition_reassignments(chosen)
-    print(f"{count} reassignment{'' if count == 1 else 's'} cancelled" if count else "no partition is being reassigned")
+    print(f"{count} reassignment{'' if count == 1 else 's'} cancelled" if count else NOTHING_UNDER_WAY)
 
 
 def _ids(brokers: tuple[int, ...]) -> str:

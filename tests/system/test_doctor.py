@@ -63,7 +63,7 @@ def test_a_broker_that_is_well(doctor: Doctor, run: Run, process: BrokerProcess)
     everything = ("-b", process.address, "--data-dir", process.data_dir, "--metrics", process.metrics_url)
     assert doctor(*everything, code=0) == {}
     shown = run("doctor", *everything).stdout
-    assert shown.startswith("39 checks of the cluster at ")
+    assert shown.startswith("40 checks of the cluster at ")
     assert shown.endswith("nothing is wrong\n")
     assert ", 1 group)" in shown
 

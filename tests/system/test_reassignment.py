@@ -178,6 +178,20 @@ def test_what_cannot_be_had_is_refused_with_the_reason(cluster: sparklog.LocalCl
     assert admin.list_topics() == ["events"]
 
 
+def test_a_cluster_without_zookeeper_has_no_controller(cluster: sparklog.LocalCluster, admin: sparklog.Admin) -> None:
+    """An operator is told so, though records go on."""
+    admin.create_topic("events", partitions=3, replication_factor=3, configs={"min.insync.replicas": 2})
+    cluster.zookeeper.kill()
+    try:
+        until(lambda: admin.describe_cluster().controller_id == -1, "the end of the sessions")
+        fill(cluster, 0, 10)
+    finally:
+        cluster.zookeeper.start()
+    until(lambda: admin.describe_cluster().controller_id > 0, "a controller")
+    fill(cluster, 10, 10)
+    assert sorted(values(cluster)) == list(range(20))
+
+
 def test_a_directory_is_one_brokers_of_one_cluster(cluster: sparklog.LocalCluster, tmp_path: Path) -> None:
     settings = {"zookeeper.connect": cluster.zookeeper.hosts + "/elsewhere", "zookeeper.session.timeout.ms": 2_000}
     with sparklog.start_local(tmp_path / "one", settings={**settings, "broker.id": 1}):

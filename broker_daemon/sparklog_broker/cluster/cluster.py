@@ -154,6 +154,11 @@ class Cluster:
         started, without brokers."""
         return self.images.image if self._follows_images else self._first_image
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether this broker would know of another controller: its session with ZooKeeper cannot have ended."""
+        return self._follows_images and self.membership.registration.is_certain()
+
     def endpoint_of(self, broker_id: int, listener: str = "") -> tuple[str, int] | None:
         """Where a broker is reached by who has come through `listener`, or ("") by this broker; None: it is not
         registered, or tells such peers nothing."""
@@ -183,6 +188,13 @@ class Cluster:
             self._environment.randomness.new_id(), self._config.broker_rack or None, tuple(endpoints), *lives
         )
         taken: list[bool] = []
+
+        def on_duplicate() -> None:
+            if not taken:
+                log.warning("another process is registered as broker.id %d; this one waits for its session to end", me)
+            taken.append(True)
+
+        me = self._config.broker_id
         self.membership = Membership(
             self._zk,
             self._config.broker_id,
@@ -195,7 +207,7 @@ class Cluster:
                 self._config.auto_leader_rebalance_enable,
             ),
             on_registered=lambda epoch: self._on_registered(epoch, on_lost),
-            on_duplicate=lambda: taken.append(True),
+            on_duplicate=on_duplicate,
         )
         proposals = IsrProposals(self.membership, self.controller, self._config.broker_id)
         # What was read at the start lacks the brokers: the first image comes from the controller, as a whole.

@@ -151,7 +151,10 @@ class ClusterTopics(Topics):
 
     def _replication_factor(self, spec: TopicSpec) -> int:
         wanted = spec.replication_factor if spec.replication_factor > 0 else self._config.default_replication_factor
-        return wanted if wanted > 0 else min(REPLICATION_FACTOR_MAX, max(1, len(self._images.image.eligible())))
+        if wanted > 0:
+            return wanted
+        image = self._images.image
+        return min(REPLICATION_FACTOR_MAX, max(1, len(image.eligible().keys() - image.cordoned)))
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
         """Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""

@@ -23,6 +23,7 @@ from sparklog_broker.handlers.metadata import topic_answer, unknown_topic
 from sparklog_broker.network.reply import Response
 
 DEFAULT_PARTITIONS = -1
+DEFAULT_REPLICAS = -1
 
 
 async def create_topic(request: CreateTopicRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -34,6 +35,13 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
         raise InvalidReplicaAssignmentError(
             f"topic {request.name!r}: {request.partitions} partitions, but replicas for {len(request.assignment)}; leave the "
             f"number out, or name replicas for each"
+        )
+    if request.assignment is not None and any(
+        request.replication_factor not in (DEFAULT_REPLICAS, len(replicas)) for replicas in request.assignment
+    ):
+        raise InvalidReplicaAssignmentError(
+            f"topic {request.name!r}: replication factor {request.replication_factor}, but other replicas are named; "
+            f"leave the factor out, or name so many for each partition"
         )
     topic = await broker.topics.create(
         TopicSpec(
@@ -82,7 +90,7 @@ async def create_partitions(request: CreatePartitionsRequest, payload: memoryvie
 
 def _check_alone(request: CreateTopicRequest, broker_id: int) -> None:
     """Raises InvalidReplicationFactorError, InvalidReplicaAssignmentError."""
-    if request.replication_factor not in (-1, 1):
+    if request.replication_factor not in (DEFAULT_REPLICAS, 1):
         raise InvalidReplicationFactorError(
             f"topic {request.name!r}: {request.replication_factor} replicas, but there is one broker; leave the replication "
             f"factor out, or start a cluster (zookeeper.connect)"

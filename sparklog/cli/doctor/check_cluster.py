@@ -44,6 +44,18 @@ def unreachable(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def no_controller(facts: Facts) -> Iterator[Finding]:
+    if facts.cluster is not None and not facts.cluster.problem and not facts.cluster.has_controller:
+        yield Finding(
+            Severity.error,
+            "there is no controller",
+            "No broker can be elected as one: ZooKeeper is down, or the brokers cannot reach it. Records are read and "
+            "written as before, but nothing takes the place of a leader that goes now, and no topic can be changed.",
+            "Bring ZooKeeper back; the brokers go on by themselves.",
+            "sparklog cluster describe",
+        )
+
+
 def not_looked_at(facts: Facts) -> Iterator[Finding]:
     for unknown in () if facts.cluster is None else facts.cluster.unknown:
         yield Finding(
@@ -166,6 +178,7 @@ def _partitions(facts: Facts, is_bad: Callable[[PartitionFacts], bool]) -> Itera
 
 CHECKS = (
     Check("unreachable", unreachable),
+    Check("no-controller", no_controller),
     Check("not-looked-at", not_looked_at),
     Check("versions", versions),
     Check("clocks", clocks),

@@ -66,9 +66,11 @@ class ClusterLook:
         facts = ClusterFacts(self._bootstrap, client_version=__version__)
         with Admin(self._bootstrap, request_timeout_ms=self._timeout_ms, security=self._cluster.security) as admin:
             try:
-                brokers = {Endpoint(b.host, b.port): b.broker_id for b in admin.describe_cluster().brokers}
+                found = admin.describe_cluster()
             except SparklogError as e:
                 return facts._replace(problem=str(e)), None
+            brokers = {Endpoint(b.host, b.port): b.broker_id for b in found.brokers}
+            facts = facts._replace(has_controller=found.controller_id >= 0)
             addresses = brokers | {e: brokers.get(e, -1) for e in parse_bootstrap(self._bootstrap)}
             facts = facts._replace(brokers=tuple(self._broker(e, number) for e, number in addresses.items()))
             described = self._try("topics", self._describe, admin) or {}

@@ -97,8 +97,9 @@ class HangingFacts(NamedTuple):
 
 
 class ClusterFacts(NamedTuple):
-    """A cluster. `problem`: why nothing is known of it. `over_s`: time between the two looks at groups; None: there was
-    one look. `unknown`: what could not be looked at, and why."""
+    """A cluster. `problem`: why nothing is known of it. `has_controller`: as far as the broker knows that was asked.
+    `over_s`: time between the two looks at groups; None: there was one look. `unknown`: what could not be looked at,
+    and why."""
 
     bootstrap_servers: str
     problem: str = ""
@@ -110,6 +111,7 @@ class ClusterFacts(NamedTuple):
     hanging: tuple[HangingFacts, ...] = ()
     unknown: tuple[str, ...] = ()
     client_version: str = ""
+    has_controller: bool = True
 
 
 class PageFacts(NamedTuple):

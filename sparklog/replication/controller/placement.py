@@ -57,7 +57,12 @@ def check_assignment(assignment: Sequence[Sequence[int]], brokers: Collection[in
     """That the replicas somebody has chosen can be had. Raises InvalidReplicaAssignmentError."""
     for number, replicas in enumerate(assignment):
         unknown = [r for r in replicas if r not in brokers]
-        if not replicas or len(set(replicas)) < len(replicas) or unknown:
+        if unknown:
+            raise InvalidReplicaAssignmentError(
+                f"partition {number} of the assignment: {list(replicas)}; there is no broker "
+                f"{', '.join(map(str, unknown))}, or it is down; there are {sorted(brokers)}"
+            )
+        if not replicas or len(set(replicas)) < len(replicas):
             raise InvalidReplicaAssignmentError(
                 f"partition {number} of the assignment: {list(replicas)}; name each broker once, of {sorted(brokers)}"
             )

@@ -14,9 +14,11 @@ from pyspark_sparklog.catalog import BrokerWait, Catalog
 from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.options import SourceOptions, parse_source_options
 from pyspark_sparklog.planning import Extent
-from pyspark_sparklog.reader import RangePartition, RangeRead
+from pyspark_sparklog.reader import RangePartition, RangeRead, SparklogBatchReader
 from pyspark_sparklog.schemas import TopicShape, full_schema
 
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.reading.offset_lookup import FoundOffset
 from sparklog.errors import (
     BrokerNotAvailableError,
     CorruptBatchError,
@@ -91,6 +93,35 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 GONE = BrokerNotAvailableError("no broker")
+
+
+def test_a_batch_read_is_planned_while_another_broker_takes_over(
+    play: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The leader has just died; whoever answered for the topics does not know it yet."""
+    info = TopicInfo("t", "id", "typed", 1, 1, {1: pa.schema([("n", pa.int64())])}, (), None, {}, 0, ())
+    left = [GONE, GONE]
+
+    def look_up(c: Any, questions: Any, attempts: Any, **_: Any) -> dict[TopicPartition, list[FoundOffset]]:
+        while left:
+            attempts.pause(left.pop())
+        return {tp: [FoundOffset(n, 0, 0) for n in (3, 9)] for tp in questions}
+
+    monkeypatch.setattr(Catalog, "topics", lambda *_, **__: {"t": info})
+    monkeypatch.setattr(catalog, "look_up_offsets", look_up)
+    given = {"sparklog.bootstrap.servers": "h:1", "subscribe": "t"}
+    with caplog.at_level(logging.WARNING):
+        (task,) = SparklogBatchReader(parse_source_options(given, streaming=False), SCHEMA).partitions()
+    assert isinstance(task, RangePartition)
+    assert (task.start, task.end) == (3, 9)
+    assert "no broker; trying again for 60 s" in caplog.text
+
+
+def test_a_batch_read_fails_at_once_if_nobody_answers(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Catalog, "_asking", lambda self, what, ask: BrokerWait(what, self.wait_ms).pause(GONE))
+    given = {"sparklog.bootstrap.servers": "h:1", "subscribe": "t"}
+    with pytest.raises(BrokerNotAvailableError, match=r"no broker$"):
+        SparklogBatchReader(parse_source_options(given, streaming=False), SCHEMA).partitions()
 
 
 def test_reading_goes_on_exactly_where_the_broker_went_away(play: Any, caplog: pytest.LogCaptureFixture) -> None:
