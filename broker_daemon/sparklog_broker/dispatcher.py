@@ -172,7 +172,7 @@ class Dispatcher:
         except Exception as e:  # noqa: BLE001 - every error has an answer
             error, close = _told(e, prefix.api, connection.peer_name)
             self._requests.failed(prefix.api, (error.code,))
-            return error_reply(prefix.api, prefix.correlation_id, error, close=close)
+            return error_reply(prefix.api, prefix.correlation_id, error, close=close, throttle_ms=connection.mute_ms)
 
     async def _answered(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
         authenticate = None
