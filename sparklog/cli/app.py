@@ -138,12 +138,22 @@ def run_app() -> int:
             raise
         report(e.name, str(e), hint_for(e))
         return EXIT_FAILED
+    except UnicodeEncodeError as e:
+        if _debug or not any(map(_has_raw_bytes, sys.argv)):
+            raise
+        report("error", f"an argument is not UTF-8: {e.object!r}")
+        return EXIT_USAGE
     except OSError as e:
         if _debug or e.filename is None:
             raise
         report("error", f"{e.strerror}: {e.filename}")
         return EXIT_FAILED
     return _flush(0)
+
+
+def _has_raw_bytes(argument: str) -> bool:
+    """Whether Python could not decode all of it (PEP 383)."""
+    return any("\udc80" <= c <= "\udcff" for c in argument)
 
 
 def _interrupted(error: BaseException | None) -> bool:

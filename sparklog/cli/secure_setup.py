@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import socket
 from pathlib import Path
 
 from sparklog.errors import InvalidConfigError
+
+HOST_NAME = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,252}|[0-9A-Fa-f:.]{2,45}")
+"""A DNS name, or an address (IPv6 too)."""
 
 
 def make_secure_setup(
@@ -26,6 +31,7 @@ def make_secure_setup(
     host, port = _address(listen or "0.0.0.0:9292", "--listen")
     if advertised:
         hostnames = [*hostnames, _address(advertised, "--advertised-listener")[0]]
+    _check_names(hostnames)
     names = hostnames or _own_names(host)
     everywhere = host in ("0.0.0.0", "::")
     place = Place("" if everywhere else host, port, tuple(names), advertised or "", data_dir)
@@ -50,6 +56,7 @@ def make_secure_cluster(
     from sparklog.security.cluster_setup import places, secure_cluster_setup
 
     host, port = _address(listen or "0.0.0.0:9292", "--listen")
+    _check_names(hostnames)
     names = hostnames or ["127.0.0.1" if host in ("0.0.0.0", "::") else host] * brokers
     if len(names) != brokers:
         raise InvalidConfigError(
@@ -59,11 +66,12 @@ def make_secure_cluster(
         raise InvalidConfigError(f"--zookeeper {zookeeper}: name a path, too, as in {zookeeper}/sparklog")
     where = places(names, port, data_dir)
     made = secure_cluster_setup(directory, where, zookeeper, datetime.datetime.now(datetime.UTC), user)
-    secured = f"--command-config {directory}/client.properties"
+    quoted = shlex.quote(str(directory))
+    secured = f"--command-config {quoted}/client.properties"
     print(f"made in {directory}: an authority, the super user {user}, and for each broker a directory")
     print("next: take each directory to its machine, to the same path, and start it there")
     for name, place in zip(made, where, strict=True):
-        print(f"  sparklog broker --config {directory}/{name}/broker.toml   # at {place.name}:{place.port}")
+        print(f"  sparklog broker --config {quoted}/{name}/broker.toml   # at {place.name}:{place.port}")
     print(
         f"""then:
   sparklog cluster describe {secured}
@@ -82,6 +90,12 @@ def _address(text: str, option: str) -> tuple[str, int]:
     return host, port
 
 
+def _check_names(hostnames: list[str]) -> None:
+    for name in hostnames:
+        if not HOST_NAME.fullmatch(name):
+            raise InvalidConfigError(f"--hostname {name!r}: no name or address of a host, as in broker-1.example.com")
+
+
 def _own_names(host: str) -> list[str]:
     """How clients name this machine; a broker on one address is named by that."""
     if host not in ("0.0.0.0", "::"):
@@ -90,11 +104,12 @@ def _own_names(host: str) -> list[str]:
 
 
 def _say(directory: Path, user: str, names: list[str]) -> None:
-    secured = f"--command-config {directory}/client.properties"
+    quoted = shlex.quote(str(directory))
+    secured = f"--command-config {quoted}/client.properties"
     print(
         f"""made in {directory}: an authority, certificates for {", ".join(names)} and localhost, the super user {user}
 next:
-  sparklog broker --config {directory}/broker.toml
+  sparklog broker --config {quoted}/broker.toml
   sparklog topic list {secured}
   sparklog user add alice {secured}
   sparklog acl add --allow-principal User:alice --operation Read --topic events {secured}

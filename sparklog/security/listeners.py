@@ -232,7 +232,7 @@ def check_exposure(
                 "make it secure (`sparklog broker --secure-setup DIR`), or set allow.insecure = true"
             )
         if why:
-            warnings.append(f"allow.insecure: everybody who reaches {listener} may do everything: {why}")
+            warnings.append(f"allow.insecure: everybody who reaches {listener} is let in: {why}")
         elif not listener.protocol.tls:
             warnings.append(f"{listener} does not encrypt: whoever is on the way can read and change what is sent")
     return tuple(warnings)

@@ -239,7 +239,10 @@ class ClusterTopics(Topics):
             there = self.partitions.topics.get(name)
             return topic if there is None or there.topic_id != topic.topic_id else None
 
-        return await self._settled(lambda: self._delete(topic), gone)
+        async def delete() -> Topic:
+            return gone() or await self._delete(topic)  # another topic may have the name since the last attempt
+
+        return await self._settled(delete, gone)
 
     async def _delete(self, topic: Topic) -> Topic:
         name = topic.name
