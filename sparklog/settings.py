@@ -114,7 +114,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("allow.insecure", _B, False, "Whether a listener that lets in whoever reaches it may be reachable from other hosts; the broker warns of it at every start."),
     Setting("authorizer", _B, "", "Who may do what. Empty: everybody may do everything; acl: what ACLs allow (sparklog acl), and super.users everything.", choices=("", "acl")),
     Setting("super.users", _B, "", "Principals that may do everything, whatever ACLs say: User:NAME, several with semicolons. The brokers' own principals are among them."),
-    Setting("allow.everyone.if.no.acl.found", _B, False, "Whether everybody may use a resource that no ACL is about; with authorizer = acl."),
+    Setting("allow.everyone.if.no.acl.found", _B, False, "Whether everybody may use a resource that no ACL is about, with authorizer = acl: also the cluster, and so change users and ACLs, unless an ACL is about it."),
     Setting("audit.log.file", _B, "", "File that gets a JSON line for each administrative act and each denial: who, from where, what, and how it ended; a relative path is below data.dir; empty: none."),
     Setting("audit.log.max.bytes", _B, 100 * 1024 * 1024, "When the audit log has so many bytes, it is renamed to <file>.1, the one before to <file>.2, and a new one begins.", "bytes", 1_024, 2**40),
     Setting("audit.log.backups", _B, 10, "So many renamed audit logs are kept.", "files", 0, 1_000),

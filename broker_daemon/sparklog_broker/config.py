@@ -132,8 +132,15 @@ class BrokerConfig(Struct, frozen=True):
     def warnings(self) -> tuple[str, ...]:
         """What to say at every start. Raises InvalidConfigError for what nobody may reach, as BrokerSecurity."""
         host = parse_address(self.metrics_listen, "metrics.listen")[0] if self.metrics_listen else LOCALHOST
-        pages = f"metrics.listen: everybody who reaches {self.metrics_listen} sees the names of topics and groups"
-        return (*self.security.warnings(), *(() if is_local(host) else (f"{pages}: no password is asked for",)))
+        warnings = list(self.security.warnings())
+        if not is_local(host):
+            pages = f"metrics.listen: everybody who reaches {self.metrics_listen} sees the names of topics and groups"
+            warnings.append(f"{pages}: no password is asked for")
+        if self.super_users and not self.authorizer:
+            warnings.append(
+                'super.users is set, but authorizer is not: everybody may do everything (authorizer = "acl")'
+            )
+        return tuple(warnings)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """What is shown: without `remote_log_storage_options`, which may hold secrets."""

@@ -15,17 +15,20 @@ import grp
 import logging
 import os
 import signal
+import socket
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from sparklog.environment import Environment, real_environment
 from sparklog.environment.files import directory_mode
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
 from sparklog.metadata.coordination import CoordinationError
-from sparklog.security.listeners import SecurityProtocol, registered_endpoints
+from sparklog.security.listeners import Listener, SecurityProtocol, registered_endpoints
+from sparklog.security.tls import RenewedContext
 from sparklog_broker import descriptors
 from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.cluster import Cluster
@@ -121,6 +124,14 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
+class _Parts(NamedTuple):
+    """What is opened before anybody is served."""
+
+    broker: Broker
+    cluster: Cluster | None
+    peers: PeerSecurity
+
+
 async def _run(config: BrokerConfig) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -138,48 +149,14 @@ async def _run(config: BrokerConfig) -> int:
     sockets = bind_all(config.security.listeners.bound)
     try:
         await metrics.start()
-        if config.data_file_group:
-            give_to_group(config, environment)
-        others = _secure_connect(config, environment)
-        cluster = await _cluster(config, loop, environment, others) if config.zookeeper_connect else None
-        # On a thread, so that a second signal can end a long recovery.
-        broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, cluster)
-        renew_others = partial(_renew_others, others, loop) if others is not None else None
-        peers = PeerSecurity(config, loop, environment, broker.users, contexts, renew_others)
-        peers.authenticator.on_identified = broker.throttling.identified
-        audit = broker.audit
-        if audit is not None:
-            peers.authenticator.on_failed = lambda peer, reason, text: audit.failed_authentication(
-                peer.peer_host, peer.listener, reason, text
-            )
+        parts = await _open(config, loop, environment, contexts)
     except BaseException:
         close_all(sockets)
         await metrics.stop()
         raise
+    broker, cluster, peers = parts
     try:
-        answer = Dispatcher(
-            broker,
-            HANDLERS,
-            broker.requests,
-            broker.access,
-            peers.authenticator,
-            throttling=broker.throttling,
-            audit=broker.audit,
-        ).answer
-        server = Server(
-            peers.open(sockets, local=config.local_socket_enabled),
-            config,
-            loop=loop,
-            answer=answer,
-            budget=broker.memory,
-            requests=broker.requests,
-            threads=peers.threads,
-            authentication_threads=peers.authentication_threads,
-            authentication=peers.authenticator.counters,
-            greet=peers.authenticator.greet,
-            peers=broker.throttling.connections,
-            protected_listener=broker.throttling.protected_listener,
-        )
+        server = _server(config, loop, parts, sockets)
         loop.add_signal_handler(signal.SIGHUP, peers.renew)
         server.start()
         peers.start()
@@ -209,6 +186,61 @@ async def _run(config: BrokerConfig) -> int:
         return _fail(ended[0], EXIT_FAILED)
     log.info("stopped" if clean else "stopped, but not cleanly; the next start checks the logs")
     return EXIT_OK if clean else EXIT_FAILED
+
+
+async def _open(
+    config: BrokerConfig,
+    loop: asyncio.AbstractEventLoop,
+    environment: Environment,
+    contexts: Mapping[str, RenewedContext],
+) -> _Parts:
+    """Opens the data directory, and the way to the cluster if there is one. Raises InvalidConfigError, and what
+    `Broker.open` raises."""
+    if config.data_file_group:
+        give_to_group(config, environment)
+    others = _secure_connect(config, environment)
+    cluster = await _cluster(config, loop, environment, others) if config.zookeeper_connect else None
+    # On a thread, so that a second signal can end a long recovery.
+    broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, cluster)
+    renew_others = partial(_renew_others, others, loop) if others is not None else None
+    peers = PeerSecurity(config, loop, environment, broker.users, contexts, renew_others)
+    peers.authenticator.on_identified = broker.throttling.identified
+    audit = broker.audit
+    if audit is not None:
+        peers.authenticator.on_failed = lambda peer, reason, text: audit.failed_authentication(
+            peer.peer_host, peer.listener, reason, text
+        )
+    return _Parts(broker, cluster, peers)
+
+
+def _server(
+    config: BrokerConfig, loop: asyncio.AbstractEventLoop, parts: _Parts, sockets: list[tuple[Listener, socket.socket]]
+) -> Server:
+    """What answers requests of the sockets with the broker's handlers; not started."""
+    broker, _, peers = parts
+    answer = Dispatcher(
+        broker,
+        HANDLERS,
+        broker.requests,
+        broker.access,
+        peers.authenticator,
+        throttling=broker.throttling,
+        audit=broker.audit,
+    ).answer
+    return Server(
+        peers.open(sockets, local=config.local_socket_enabled),
+        config,
+        loop=loop,
+        answer=answer,
+        budget=broker.memory,
+        requests=broker.requests,
+        threads=peers.threads,
+        authentication_threads=peers.authentication_threads,
+        authentication=peers.authenticator.counters,
+        greet=peers.authenticator.greet,
+        peers=broker.throttling.connections,
+        protected_listener=broker.throttling.protected_listener,
+    )
 
 
 def give_to_group(config: BrokerConfig, environment: Environment) -> None:

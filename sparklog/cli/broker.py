@@ -96,25 +96,10 @@ def broker(
     if secure_setup is not None:
         if config or rack or broker_id is not None:
             raise typer.BadParameter("--secure-setup makes a configuration of its own: leave the other options out")
-        if bool(zookeeper) != (brokers is not None):
-            raise typer.BadParameter(
-                "--secure-setup for several brokers needs --brokers N and --zookeeper HOST:PORT/PATH"
-            )
-        from sparklog.cli import secure_setup as setup
-
-        if brokers is not None and zookeeper:
-            setup.make_secure_cluster(
-                secure_setup,
-                brokers,
-                zookeeper,
-                listen=listen,
-                hostnames=hostname or [],
-                data_dir=data_dir,
-                user=super_user,
-            )
-            return
-        setup.make_secure_setup(
+        _set_up_securely(
             secure_setup,
+            brokers,
+            zookeeper,
             listen=listen,
             advertised=advertised_listener,
             hostnames=hostname or [],
@@ -135,3 +120,29 @@ def broker(
         *("--log-level", log_level.value),
     ]
     raise typer.Exit(main.main(arguments))
+
+
+def _set_up_securely(
+    directory: Path,
+    brokers: int | None,
+    zookeeper: str | None,
+    *,
+    listen: str | None,
+    advertised: str | None,
+    hostnames: list[str],
+    data_dir: Path | None,
+    user: str,
+) -> None:
+    """Of one broker, or with `brokers` and `zookeeper` of a cluster. Raises typer.BadParameter."""
+    from sparklog.cli import secure_setup as setup
+
+    if bool(zookeeper) != (brokers is not None):
+        raise typer.BadParameter("--secure-setup for several brokers needs --brokers N and --zookeeper HOST:PORT/PATH")
+    if brokers is not None and zookeeper:
+        setup.make_secure_cluster(
+            directory, brokers, zookeeper, listen=listen, hostnames=hostnames, data_dir=data_dir, user=user
+        )
+    else:
+        setup.make_secure_setup(
+            directory, listen=listen, advertised=advertised, hostnames=hostnames, data_dir=data_dir, user=user
+        )

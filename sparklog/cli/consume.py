@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparklog.cli import completion
 from sparklog.cli.client_command import client_security
 from sparklog.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     TopicName,
+    config_option,
     open_admin,
     parse_list,
     parse_settings,
@@ -85,16 +85,7 @@ def consume(
             "--follow/--no-follow", "-f", help="Go on at the end. [default: on a terminal]", show_default=False
         ),
     ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="K=V",
-            help="A consumer setting; repeatable.",
-            autocompletion=completion.settings(Scope.CONSUMER),
-        ),
-    ] = None,
+    config: Annotated[list[str] | None, config_option(Scope.CONSUMER, "A consumer setting; repeatable.")] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print or save a topic's records."""

@@ -28,6 +28,11 @@ Bootstrap = Annotated[
 ]
 
 
+def config_option(scope: Scope, help: str) -> Any:
+    """`--config NAME=VALUE`, repeatable, for settings of `scope`, which the Tab key offers."""
+    return typer.Option("--config", "-c", metavar="K=V", help=help, autocompletion=completion.settings(scope))
+
+
 TopicName = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=completion.topics)]
 
 Timeout = Annotated[

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparklog.cli import completion
 from sparklog.cli.client_command import client_security
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin, parse_settings
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, config_option, open_admin, parse_settings
 from sparklog.settings import Scope
 
 if TYPE_CHECKING:
@@ -68,14 +67,7 @@ def produce(
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Send all to this one.")] = None,
     config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="K=V",
-            help="A producer setting such as acks=1; repeatable.",
-            autocompletion=completion.settings(Scope.PRODUCER),
-        ),
+        list[str] | None, config_option(Scope.PRODUCER, "A producer setting such as acks=1; repeatable.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparklog.cli import completion
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin, parse_list, parse_pairs
+from sparklog.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    TopicName,
+    config_option,
+    open_admin,
+    parse_list,
+    parse_pairs,
+)
 from sparklog.settings import Scope, check, settings_of
 
 if TYPE_CHECKING:
@@ -56,16 +64,7 @@ def create(
     timestamp_column: Annotated[
         str | None, typer.Option(metavar="C", help="Column that holds the record's time.")
     ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="K=V",
-            help="A setting of the topic; repeatable.",
-            autocompletion=completion.settings(Scope.TOPIC),
-        ),
-    ] = None,
+    config: Annotated[list[str] | None, config_option(Scope.TOPIC, "A setting of the topic; repeatable.")] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create a topic."""
@@ -194,16 +193,7 @@ def alter(
     widen: Annotated[
         list[str] | None, typer.Option(metavar="DDL", help='Columns with their wider type: "n BIGINT"; repeatable.')
     ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="K=V",
-            help="A setting to change; repeatable.",
-            autocompletion=completion.settings(Scope.TOPIC),
-        ),
-    ] = None,
+    config: Annotated[list[str] | None, config_option(Scope.TOPIC, "A setting to change; repeatable.")] = None,
     delete_config: Annotated[
         list[str] | None,
         typer.Option(

@@ -17,7 +17,6 @@ from msgspec import Struct
 from sparklog.environment.clock import Clock, MachineClock, SystemClock
 from sparklog.environment.files import FileSystem, RealFiles, read_whole
 from sparklog.errors import (
-    LogCorruptError,
     SparklogError,
     StorageError,
     StorageFullError,
@@ -28,7 +27,8 @@ from sparklog.format.checkpoint import META_FILE, PartitionMeta, PartitionPoints
 from sparklog.format.topic_record import TOPIC_FILE
 from sparklog.log.directories.directory_set import DirectorySet
 from sparklog.log.directories.known import KnownDirectories
-from sparklog.log.directories.log_directory import LogDirectory, make_new_partitions, the_one_with_data
+from sparklog.log.directories.log_directory import LogDirectory, make_new_partitions
+from sparklog.log.directories.placement import place_of_known, places_for_new
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.retention.expiry_clock import ExpiryClock
@@ -166,37 +166,14 @@ class LogManager:
     def _load_partition(self, spec: PartitionSpec, candidates: list[LogDirectory]) -> None:
         tp = spec.owner.topic_partition
         try:
-            directory = self._directory_of_existing(spec, candidates)
+            directory = place_of_known(
+                spec.owner, candidates, self.directories.all, self._known, self._by_partitions, made=spec.made
+            )
             self._place[tp] = directory
             self._logs[tp] = self._open(spec, directory)
         except SparklogError as e:
             logger.error("partition %s is offline: %s", tp, e)  # noqa: TRY400  (its message says it all)
             self._offline[tp] = e
-
-    def _directory_of_existing(self, spec: PartitionSpec, candidates: list[LogDirectory]) -> LogDirectory:
-        """The log directory a known partition is in. Raises LogCorruptError if it is in two, or in none though its
-        directory was made, StorageError if it may be in one that has failed."""
-        owner = spec.owner
-        name = owner.directory_name
-        if len(candidates) > 1:
-            return the_one_with_data(owner, candidates)
-        if candidates:
-            return candidates[0]
-        places = [d for d in self.directories.live if d.points_of(owner) is not None]
-        if places and not spec.made:
-            return places[0]
-        for directory in self.directories.all:
-            if directory.failure is not None:
-                raise StorageError(f"{name} is in no log directory that can be used: {directory.failure}")
-        self._known.check_none_absent(name)
-        if spec.made:
-            path = (places or self._by_partitions())[0].path / name
-            raise LogCorruptError(
-                f"the directory {name} is gone: it was made with the topic, and is in no log directory; restore it from a "
-                f"copy and restart the broker, or, if its records are lost for good, begin anew without them: "
-                f"sparklog log repair {path}"
-            )
-        return self._by_partitions()[0]
 
     def _by_partitions(self) -> list[LogDirectory]:
         """The usable log directories, the one with the fewest partitions first, ties in the order of the setting."""
@@ -231,7 +208,7 @@ class LogManager:
 
     @property
     def data_dir_id(self) -> str:
-        """ProducerIdAndEpoch of the first log directory. Known after `load`."""
+        """The id of the first log directory. Known after `load`."""
         return self.directories.all[0].data_dir_id
 
     @property
@@ -297,20 +274,10 @@ class LogManager:
 
         Raises StorageFullError, StorageError, LogCorruptError.
         """
-        tp, name = spec.owner.topic_partition, spec.owner.directory_name
+        tp = spec.owner.topic_partition
         if tp in self._logs:
             return self._logs[tp]
-        directories = self._by_partitions()
-        for directory in directories:
-            if directory.files.exists(directory.path / name):
-                found = directory.owner_of(name)
-                if found is not None and found.topic_id == spec.owner.topic_id:
-                    directory.files.sync_directory(directory.path)  # it may be of a run that did not come to that
-                    directories = [directory]
-                    break
-                aside = directory.move_aside(name, "stray")
-                logger.warning("%s belongs to no topic, it was moved to %s", directory.path / name, aside)
-        return self._create_in_one_of(directories, spec)
+        return self._create_in_one_of(places_for_new(spec.owner, self._by_partitions()), spec)
 
     def _create_in_one_of(self, directories: list[LogDirectory], spec: PartitionSpec) -> PartitionLog:
         tp = spec.owner.topic_partition

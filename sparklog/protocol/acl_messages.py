@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import Message, Text
+from sparklog.protocol.base import Message, Text, ThrottleMs
 from sparklog.security.principals import NAME_CHARS_MAX
 
 ACLS_PER_REQUEST_MAX = 1_000
@@ -52,6 +52,7 @@ class CreateAclsResponse(Message):
     """They are stored and in effect on the broker that answers; `created`: how many were new."""
 
     created: int
+    throttle_ms: ThrottleMs = 0
 
 
 class DeleteAclsRequest(Message):
@@ -65,6 +66,7 @@ class DeleteAclsResponse(Message):
 
     deleted: list[AclEntry]
     more: bool = False
+    throttle_ms: ThrottleMs = 0
 
 
 class DescribeAclsRequest(Message):
@@ -79,3 +81,4 @@ class DescribeAclsResponse(Message):
 
     acls: list[AclEntry]
     more: bool = False
+    throttle_ms: ThrottleMs = 0

@@ -31,5 +31,10 @@ class Since(NamedTuple):
     ignorable: bool = False
 
 
+ThrottleMs = Annotated[int, Since(3, ignorable=True)]
+"""Of an answer: for so long the broker reads nothing more from the connection (a quota). It is known last, when the
+rest of the answer has been made."""
+
+
 class Message(Struct, array_like=True, gc=False):
     """Base of all messages."""

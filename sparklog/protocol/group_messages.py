@@ -17,6 +17,7 @@ from sparklog.protocol.base import (
     Partition,
     Since,
     Text,
+    ThrottleMs,
 )
 
 
@@ -33,6 +34,7 @@ class FindCoordinatorResponse(Message):
     broker_id: int
     host: Text = ""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    throttle_ms: ThrottleMs = 0
 
 
 class CommittedOffset(Message):
@@ -87,6 +89,7 @@ class GroupHeartbeatResponse(Message):
     member_epoch: int
     heartbeat_interval_ms: int
     assigned: list[TopicPartitions] | None = None
+    throttle_ms: ThrottleMs = 0
 
 
 class OffsetCommitRequest(Message):
@@ -104,6 +107,7 @@ class OffsetCommitResponse(Message):
     """One result per offset of the request, in its order."""
 
     results: list[OffsetResult]
+    throttle_ms: ThrottleMs = 0
 
 
 class OffsetFetchRequest(Message):
@@ -140,6 +144,7 @@ class OffsetFetchResponse(Message):
 
     offsets: list[FetchedOffset]
     more: Annotated[bool, Since(1)] = False
+    throttle_ms: ThrottleMs = 0
 
 
 class ListGroupsRequest(Message):
@@ -165,6 +170,7 @@ class ListGroupsResponse(Message):
 
     groups: list[GroupSummary]
     more: Annotated[bool, Since(1)] = False
+    throttle_ms: ThrottleMs = 0
 
 
 class DescribeGroupsRequest(Message):
@@ -209,6 +215,7 @@ class DescribeGroupsResponse(Message):
     groups: list[GroupDetails]
     more: Annotated[bool, Since(1)] = False
     members_from: Annotated[int, Since(1)] = -1
+    throttle_ms: ThrottleMs = 0
 
 
 class DeleteGroupRequest(Message):
@@ -221,6 +228,7 @@ class DeleteGroupResponse(Message):
     """`offsets`: how many were deleted."""
 
     offsets: int
+    throttle_ms: ThrottleMs = 0
 
 
 class TxnOffsetCommitRequest(Message):
@@ -239,3 +247,4 @@ class TxnOffsetCommitResponse(Message):
     """One result per offset of the request, in its order."""
 
     results: list[OffsetResult]
+    throttle_ms: ThrottleMs = 0

@@ -36,6 +36,7 @@ from sparklog.protocol.base import (
     Partition,
     Since,
     Text,
+    ThrottleMs,
 )
 from sparklog.protocol.topic_messages import BrokerEndpoint
 from sparklog.protocol.versions import forget_newer, in_version
@@ -109,11 +110,13 @@ class Api(IntEnum):
 
 class ErrorBody(Message):
     """Header of every response with an error code. The text has no limit of its own: better long than lost. With
-    UNSUPPORTED_VERSION the versions of the API that the broker has; with other errors they are left out."""
+    UNSUPPORTED_VERSION the versions of the API that the broker has; with other errors they are left out, if there is no
+    `throttle_ms`, which is left out without a quota. Peers of older versions pass over what they do not know."""
 
     message: str = ""
     version_min: Annotated[int, Since(1, ignorable=True)] = -1
     version_max: Annotated[int, Since(1, ignorable=True)] = -1
+    throttle_ms: ThrottleMs = 0
 
 
 class HandshakeRequest(Message):
@@ -300,6 +303,7 @@ class OffsetsForLeaderEpochResponse(Message):
     """One result per partition of the request, in its order."""
 
     results: list[EpochEndOffset]
+    throttle_ms: ThrottleMs = 0
 
 
 class ListOffsetsPartition(Message):
@@ -341,6 +345,7 @@ class ListOffsetsResponse(Message):
     """One result per partition of the request, in its order."""
 
     results: list[ListOffsetsResult]
+    throttle_ms: ThrottleMs = 0
 
 
 class SnapshotOffsetsRequest(Message):
@@ -359,6 +364,7 @@ class SnapshotOffsetsResponse(Message):
 
     start: int
     end: int
+    throttle_ms: ThrottleMs = 0
 
 
 class LocateSegmentsRequest(Message):
@@ -396,6 +402,7 @@ class LocateSegmentsResponse(Message):
     ranges: list[SegmentRange]
     last_stable_offset: int = -1
     aborted: list[AbortedRange] = []
+    throttle_ms: ThrottleMs = 0
 
 
 class LocateRemoteRequest(Message):
@@ -419,6 +426,7 @@ class LocateRemoteResponse(Message):
     segments: list[bytes]
     last_stable_offset: int = -1
     aborted: list[AbortedRange] = []
+    throttle_ms: ThrottleMs = 0
 
 
 class DeleteRecordsPartition(Message):
@@ -450,6 +458,7 @@ class DeleteRecordsResponse(Message):
     """One result per partition of the request, in its order."""
 
     results: list[DeleteRecordsResult]
+    throttle_ms: ThrottleMs = 0
 
 
 class ApiSpec(NamedTuple):
@@ -464,37 +473,37 @@ class ApiSpec(NamedTuple):
 
 APIS: dict[Api, ApiSpec] = {
     Api.HANDSHAKE: ApiSpec(HandshakeRequest, HandshakeResponse, 0, 0),
-    Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 2),
-    Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 2),
-    Api.DELETE_TOPIC: ApiSpec(topics.DeleteTopicRequest, topics.DeleteTopicResponse, 0, 0),
+    Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 3),
+    Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 3),
+    Api.DELETE_TOPIC: ApiSpec(topics.DeleteTopicRequest, topics.DeleteTopicResponse, 0, 3),
     Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 2),
     Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 2),
-    Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 2),
-    Api.OFFSETS_FOR_LEADER_EPOCH: ApiSpec(OffsetsForLeaderEpochRequest, OffsetsForLeaderEpochResponse, 2, 2),
-    Api.SNAPSHOT_OFFSETS: ApiSpec(SnapshotOffsetsRequest, SnapshotOffsetsResponse, 1, 1),
-    Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 0),
-    Api.ALTER_SCHEMA: ApiSpec(topics.AlterSchemaRequest, topics.AlterSchemaResponse, 0, 2),
-    Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 0),
-    Api.LOCATE_REMOTE: ApiSpec(LocateRemoteRequest, LocateRemoteResponse, 0, 0),
-    Api.ALTER_TOPIC: ApiSpec(topics.AlterTopicRequest, topics.AlterTopicResponse, 0, 2),
-    Api.CREATE_PARTITIONS: ApiSpec(topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, 1, 2),
-    Api.INIT_PRODUCER_ID: ApiSpec(txn.InitProducerIdRequest, txn.InitProducerIdResponse, 0, 2),
-    Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 0),
-    Api.TXN_OFFSET_COMMIT: ApiSpec(groups.TxnOffsetCommitRequest, groups.TxnOffsetCommitResponse, 0, 0),
-    Api.JOIN_SHARED_TXN: ApiSpec(txn.JoinSharedTxnRequest, txn.JoinSharedTxnResponse, 0, 1),
-    Api.END_SHARED_TXN: ApiSpec(txn.EndSharedTxnRequest, txn.EndSharedTxnResponse, 0, 1),
-    Api.RENEW_SHARED_TXN: ApiSpec(txn.RenewSharedTxnRequest, txn.RenewSharedTxnResponse, 1, 1),
-    Api.LIST_TRANSACTIONS: ApiSpec(txn.ListTransactionsRequest, txn.ListTransactionsResponse, 0, 1),
-    Api.DESCRIBE_TRANSACTIONS: ApiSpec(txn.DescribeTransactionsRequest, txn.DescribeTransactionsResponse, 0, 1),
-    Api.ABORT_TRANSACTION: ApiSpec(txn.AbortTransactionRequest, txn.AbortTransactionResponse, 0, 0),
-    Api.DESCRIBE_PRODUCERS: ApiSpec(txn.DescribeProducersRequest, txn.DescribeProducersResponse, 0, 1),
-    Api.GROUP_HEARTBEAT: ApiSpec(groups.GroupHeartbeatRequest, groups.GroupHeartbeatResponse, 0, 0),
-    Api.OFFSET_COMMIT: ApiSpec(groups.OffsetCommitRequest, groups.OffsetCommitResponse, 0, 0),
-    Api.OFFSET_FETCH: ApiSpec(groups.OffsetFetchRequest, groups.OffsetFetchResponse, 0, 1),
-    Api.LIST_GROUPS: ApiSpec(groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 1),
-    Api.DESCRIBE_GROUPS: ApiSpec(groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 1),
-    Api.DELETE_GROUP: ApiSpec(groups.DeleteGroupRequest, groups.DeleteGroupResponse, 0, 0),
-    Api.FIND_COORDINATOR: ApiSpec(groups.FindCoordinatorRequest, groups.FindCoordinatorResponse, 2, 2),
+    Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 3),
+    Api.OFFSETS_FOR_LEADER_EPOCH: ApiSpec(OffsetsForLeaderEpochRequest, OffsetsForLeaderEpochResponse, 2, 3),
+    Api.SNAPSHOT_OFFSETS: ApiSpec(SnapshotOffsetsRequest, SnapshotOffsetsResponse, 1, 3),
+    Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 3),
+    Api.ALTER_SCHEMA: ApiSpec(topics.AlterSchemaRequest, topics.AlterSchemaResponse, 0, 3),
+    Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 3),
+    Api.LOCATE_REMOTE: ApiSpec(LocateRemoteRequest, LocateRemoteResponse, 0, 3),
+    Api.ALTER_TOPIC: ApiSpec(topics.AlterTopicRequest, topics.AlterTopicResponse, 0, 3),
+    Api.CREATE_PARTITIONS: ApiSpec(topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, 1, 3),
+    Api.INIT_PRODUCER_ID: ApiSpec(txn.InitProducerIdRequest, txn.InitProducerIdResponse, 0, 3),
+    Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 3),
+    Api.TXN_OFFSET_COMMIT: ApiSpec(groups.TxnOffsetCommitRequest, groups.TxnOffsetCommitResponse, 0, 3),
+    Api.JOIN_SHARED_TXN: ApiSpec(txn.JoinSharedTxnRequest, txn.JoinSharedTxnResponse, 0, 3),
+    Api.END_SHARED_TXN: ApiSpec(txn.EndSharedTxnRequest, txn.EndSharedTxnResponse, 0, 3),
+    Api.RENEW_SHARED_TXN: ApiSpec(txn.RenewSharedTxnRequest, txn.RenewSharedTxnResponse, 1, 3),
+    Api.LIST_TRANSACTIONS: ApiSpec(txn.ListTransactionsRequest, txn.ListTransactionsResponse, 0, 3),
+    Api.DESCRIBE_TRANSACTIONS: ApiSpec(txn.DescribeTransactionsRequest, txn.DescribeTransactionsResponse, 0, 3),
+    Api.ABORT_TRANSACTION: ApiSpec(txn.AbortTransactionRequest, txn.AbortTransactionResponse, 0, 3),
+    Api.DESCRIBE_PRODUCERS: ApiSpec(txn.DescribeProducersRequest, txn.DescribeProducersResponse, 0, 3),
+    Api.GROUP_HEARTBEAT: ApiSpec(groups.GroupHeartbeatRequest, groups.GroupHeartbeatResponse, 0, 3),
+    Api.OFFSET_COMMIT: ApiSpec(groups.OffsetCommitRequest, groups.OffsetCommitResponse, 0, 3),
+    Api.OFFSET_FETCH: ApiSpec(groups.OffsetFetchRequest, groups.OffsetFetchResponse, 0, 3),
+    Api.LIST_GROUPS: ApiSpec(groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 3),
+    Api.DESCRIBE_GROUPS: ApiSpec(groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 3),
+    Api.DELETE_GROUP: ApiSpec(groups.DeleteGroupRequest, groups.DeleteGroupResponse, 0, 3),
+    Api.FIND_COORDINATOR: ApiSpec(groups.FindCoordinatorRequest, groups.FindCoordinatorResponse, 2, 3),
     Api.REPLICA_FETCH: ApiSpec(cluster.ReplicaFetchRequest, cluster.ReplicaFetchResponse, 2, 2),
     Api.METADATA_FETCH: ApiSpec(cluster.MetadataFetchRequest, cluster.MetadataFetchResponse, 2, 2),
     Api.ALTER_PARTITION: ApiSpec(cluster.AlterPartitionRequest, cluster.AlterPartitionResponse, 2, 2),
@@ -507,29 +516,29 @@ APIS: dict[Api, ApiSpec] = {
     Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),
     Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 2),
     Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(
-        security.AlterUserScramCredentialsRequest, security.AlterUserScramCredentialsResponse, 2, 2
+        security.AlterUserScramCredentialsRequest, security.AlterUserScramCredentialsResponse, 2, 3
     ),
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiSpec(
-        security.DescribeUserScramCredentialsRequest, security.DescribeUserScramCredentialsResponse, 2, 2
+        security.DescribeUserScramCredentialsRequest, security.DescribeUserScramCredentialsResponse, 2, 3
     ),
     Api.ALTER_PARTITION_REASSIGNMENTS: ApiSpec(
-        operation.AlterPartitionReassignmentsRequest, operation.AlterPartitionReassignmentsResponse, 2, 2
+        operation.AlterPartitionReassignmentsRequest, operation.AlterPartitionReassignmentsResponse, 2, 3
     ),
     Api.LIST_PARTITION_REASSIGNMENTS: ApiSpec(
-        operation.ListPartitionReassignmentsRequest, operation.ListPartitionReassignmentsResponse, 2, 2
+        operation.ListPartitionReassignmentsRequest, operation.ListPartitionReassignmentsResponse, 2, 3
     ),
-    Api.ELECT_LEADERS: ApiSpec(operation.ElectLeadersRequest, operation.ElectLeadersResponse, 2, 2),
-    Api.CORDON_BROKER: ApiSpec(operation.CordonBrokerRequest, operation.CordonBrokerResponse, 2, 2),
-    Api.DESCRIBE_CLUSTER: ApiSpec(operation.DescribeClusterRequest, operation.DescribeClusterResponse, 2, 2),
-    Api.DESCRIBE_LOG_DIRS: ApiSpec(operation.DescribeLogDirsRequest, operation.DescribeLogDirsResponse, 2, 2),
+    Api.ELECT_LEADERS: ApiSpec(operation.ElectLeadersRequest, operation.ElectLeadersResponse, 2, 3),
+    Api.CORDON_BROKER: ApiSpec(operation.CordonBrokerRequest, operation.CordonBrokerResponse, 2, 3),
+    Api.DESCRIBE_CLUSTER: ApiSpec(operation.DescribeClusterRequest, operation.DescribeClusterResponse, 2, 3),
+    Api.DESCRIBE_LOG_DIRS: ApiSpec(operation.DescribeLogDirsRequest, operation.DescribeLogDirsResponse, 2, 3),
     Api.ALTER_SECURITY_RECORDS: ApiSpec(
         cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
     ),
-    Api.CREATE_ACLS: ApiSpec(acls.CreateAclsRequest, acls.CreateAclsResponse, 2, 2),
-    Api.DELETE_ACLS: ApiSpec(acls.DeleteAclsRequest, acls.DeleteAclsResponse, 2, 2),
-    Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 2),
-    Api.DESCRIBE_CLIENT_QUOTAS: ApiSpec(quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse, 2, 2),
-    Api.ALTER_CLIENT_QUOTAS: ApiSpec(quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse, 2, 2),
+    Api.CREATE_ACLS: ApiSpec(acls.CreateAclsRequest, acls.CreateAclsResponse, 2, 3),
+    Api.DELETE_ACLS: ApiSpec(acls.DeleteAclsRequest, acls.DeleteAclsResponse, 2, 3),
+    Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 3),
+    Api.DESCRIBE_CLIENT_QUOTAS: ApiSpec(quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse, 2, 3),
+    Api.ALTER_CLIENT_QUOTAS: ApiSpec(quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse, 2, 3),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

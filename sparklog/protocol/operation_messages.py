@@ -9,7 +9,15 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, TOPICS_PER_REQUEST_MAX, Int64, Message, Name, Partition
+from sparklog.protocol.base import (
+    PARTITIONS_PER_REQUEST_MAX,
+    TOPICS_PER_REQUEST_MAX,
+    Int64,
+    Message,
+    Name,
+    Partition,
+    ThrottleMs,
+)
 from sparklog.protocol.topic_messages import REPLICAS_MAX, BrokerId
 
 BROKERS_MAX = 10_000
@@ -53,6 +61,7 @@ class AlterPartitionReassignmentsResponse(Message):
     """One outcome per partition, in their order. The replicas are made and copied from then on."""
 
     outcomes: Annotated[list[PartitionOutcome], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+    throttle_ms: ThrottleMs = 0
 
 
 class ListPartitionReassignmentsRequest(Message):
@@ -79,6 +88,7 @@ class ListPartitionReassignmentsResponse(Message):
 
     reassignments: Annotated[list[PartitionReassignment], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
     throttle_bytes: int = 0
+    throttle_ms: ThrottleMs = 0
 
 
 class ElectLeadersRequest(Message):
@@ -94,6 +104,7 @@ class ElectLeadersResponse(Message):
 
     outcomes: list[PartitionOutcome]
     changed: int = 0
+    throttle_ms: ThrottleMs = 0
 
 
 class CordonBrokerRequest(Message):
@@ -107,6 +118,7 @@ class CordonBrokerResponse(Message):
     """All brokers that are cordoned now."""
 
     cordoned: list[int]
+    throttle_ms: ThrottleMs = 0
 
 
 class DescribeClusterRequest(Message):
@@ -137,6 +149,7 @@ class DescribeClusterResponse(Message):
     controller_epoch: Int64
     brokers: Annotated[list[BrokerState], Meta(max_length=BROKERS_MAX)]
     throttle_bytes: int = 0
+    throttle_ms: ThrottleMs = 0
 
 
 class DescribeLogDirsRequest(Message):
@@ -163,3 +176,4 @@ class DescribeLogDirsResponse(Message):
     """In the order of `log.dirs`."""
 
     log_dirs: Annotated[list[LogDir], Meta(max_length=LOG_DIRS_MAX)]
+    throttle_ms: ThrottleMs = 0

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import Message
+from sparklog.protocol.base import Message, ThrottleMs
 
 ENTITIES_PER_REQUEST_MAX = 1_000
 QUOTAS_PER_ENTITY_MAX = 50
@@ -46,6 +46,7 @@ class DescribeClientQuotasResponse(Message):
     entries: list[QuotaEntry]
     more: bool = False
     throttled: list[ThrottledGroup] = []
+    throttle_ms: ThrottleMs = 0
 
 
 class QuotaAlteration(Message):
@@ -67,3 +68,4 @@ class AlterClientQuotasResponse(Message):
     """The entities as they are now."""
 
     entries: list[QuotaEntry]
+    throttle_ms: ThrottleMs = 0

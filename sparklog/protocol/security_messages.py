@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import Message
+from sparklog.protocol.base import Message, ThrottleMs
 from sparklog.security.principals import NAME_CHARS_MAX
 from sparklog.security.sasl import TOKEN_BYTES_MAX
 
@@ -85,6 +85,7 @@ class AlterUserScramCredentialsResponse(Message):
     """It is stored, and in effect on the broker that answers; on others of a cluster a moment later."""
 
     error_code: int = 0
+    throttle_ms: ThrottleMs = 0
 
 
 class DescribeUserScramCredentialsRequest(Message):
@@ -113,3 +114,4 @@ class DescribeUserScramCredentialsResponse(Message):
 
     users: list[UserCredentials]
     more: bool = False
+    throttle_ms: ThrottleMs = 0

@@ -16,6 +16,7 @@ from sparklog.protocol.base import (
     Name,
     Since,
     Text,
+    ThrottleMs,
 )
 
 AUTO_CREATED_MAX = 100
@@ -117,6 +118,7 @@ class MetadataResponse(Message):
     topics: list[TopicState]
     more: Annotated[bool, Since(1)] = False
     schemas_from: Annotated[int, Since(1)] = -1
+    throttle_ms: ThrottleMs = 0
 
 
 class CreateTopicRequest(Message):
@@ -148,6 +150,7 @@ class CreateTopicResponse(Message):
     """The new topic."""
 
     topic: TopicState
+    throttle_ms: ThrottleMs = 0
 
 
 class DeleteTopicRequest(Message):
@@ -160,6 +163,7 @@ class DeleteTopicResponse(Message):
     """The deleted topic's id."""
 
     topic_id: str
+    throttle_ms: ThrottleMs = 0
 
 
 class AlterTopicRequest(Message):
@@ -173,6 +177,7 @@ class AlterTopicResponse(Message):
     """The topic as it is now."""
 
     topic: TopicState
+    throttle_ms: ThrottleMs = 0
 
 
 class CreatePartitionsRequest(Message):
@@ -186,6 +191,7 @@ class CreatePartitionsResponse(Message):
     """The topic as it is now."""
 
     topic: TopicState
+    throttle_ms: ThrottleMs = 0
 
 
 class AlterSchemaRequest(Message):
@@ -202,3 +208,4 @@ class AlterSchemaResponse(Message):
     """The topic, with its newest schema last; nothing new if the change was there already."""
 
     topic: TopicState
+    throttle_ms: ThrottleMs = 0

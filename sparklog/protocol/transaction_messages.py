@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import Int32, Int64, Message, Name, Partition, Since, Text
+from sparklog.protocol.base import Int32, Int64, Message, Name, Partition, Since, Text, ThrottleMs
 from sparklog.types import SHARED_PREFIX
 
 INPUT_CHARS_MAX = 1_000
@@ -34,6 +34,7 @@ class InitProducerIdResponse(Message):
 
     producer_id: int
     producer_epoch: int
+    throttle_ms: ThrottleMs = 0
 
 
 class EndTxnRequest(Message):
@@ -50,6 +51,7 @@ class EndTxnResponse(Message):
 
     producer_id: int
     producer_epoch: int
+    throttle_ms: ThrottleMs = 0
 
 
 class JoinSharedTxnRequest(Message):
@@ -74,6 +76,7 @@ class JoinSharedTxnResponse(Message):
     producer_epoch: int = -1
     last_committed_version: Annotated[int, Since(1, ignorable=True)] = -1
     last_committed_input: Annotated[str, Since(1, ignorable=True)] = ""
+    throttle_ms: ThrottleMs = 0
 
 
 class EndSharedTxnRequest(Message):
@@ -95,6 +98,7 @@ class EndSharedTxnResponse(Message):
     committed: bool
     last_committed_version: Annotated[int, Since(1, ignorable=True)] = -1
     last_committed_input: Annotated[str, Since(1, ignorable=True)] = ""
+    throttle_ms: ThrottleMs = 0
 
 
 class RenewSharedTxnRequest(Message):
@@ -110,6 +114,7 @@ class RenewSharedTxnResponse(Message):
 
     known: bool
     is_open: bool
+    throttle_ms: ThrottleMs = 0
 
 
 class ListTransactionsRequest(Message):
@@ -141,6 +146,7 @@ class ListTransactionsResponse(Message):
 
     transactions: list[TransactionSummary]
     more: Annotated[bool, Since(1)] = False
+    throttle_ms: ThrottleMs = 0
 
 
 class DescribeTransactionsRequest(Message):
@@ -179,6 +185,7 @@ class DescribeTransactionsResponse(Message):
     transactions: list[TransactionDetails]
     more: Annotated[bool, Since(1)] = False
     partitions_from: Annotated[int, Since(1)] = -1
+    throttle_ms: ThrottleMs = 0
 
 
 class AbortTransactionRequest(Message):
@@ -195,6 +202,7 @@ class AbortTransactionResponse(Message):
     """`partitions`: in how many an abort marker was written."""
 
     partitions: int
+    throttle_ms: ThrottleMs = 0
 
 
 class DescribeProducersRequest(Message):
@@ -225,3 +233,4 @@ class DescribeProducersResponse(Message):
     producers: list[ProducerState]
     last_stable_offset: int = -1
     more: Annotated[bool, Since(1)] = False
+    throttle_ms: ThrottleMs = 0

@@ -6,6 +6,7 @@ authentication. How a certificate's name becomes a principal is in `principal_ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ class Principal(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
+
+_COMMA_BEFORE_USER = re.compile(rf",\s*{USER_TYPE}:")
 
 ANONYMOUS = Principal(USER_TYPE, "ANONYMOUS")
 ANY_USER = Principal(USER_TYPE, "*")
@@ -61,9 +64,13 @@ def parse_principal(text: str, *, wildcard: bool = False) -> Principal:
 def parse_super_users(text: str) -> frozenset[Principal]:
     """`super.users`: principals separated by semicolons, because names of certificates contain commas.
 
-    Raises InvalidConfigError.
+    Raises InvalidConfigError, also for principals that commas separate: all of them would be one strange name.
     """
-    return frozenset(parse_principal(part) for part in _parts(text.split(";")))
+    parts = _parts(text.split(";"))
+    for part in parts:
+        if _COMMA_BEFORE_USER.search(part):
+            raise InvalidConfigError(f"{part!r}: separate principals with semicolons, names may have commas in them")
+    return frozenset(parse_principal(part) for part in parts)
 
 
 def _parts(parts: Iterable[str]) -> list[str]:

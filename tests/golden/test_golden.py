@@ -175,6 +175,11 @@ def test_committed_version_error_decodes() -> None:
     assert (body.version_min, body.version_max) == (0, 2)
 
 
+def test_committed_error_of_a_throttled_request_decodes() -> None:
+    body = m.decode_error_body(committed("error-throttled-response.bin")[PREFIX_BYTES:])
+    assert (body.message, body.version_max, body.throttle_ms) == ("no topic 'x'", -1, 1_000)
+
+
 def test_no_api_changes_without_a_new_version_or_a_recorded_reason() -> None:
     assert api_fields.differences() == []
 
@@ -184,16 +189,19 @@ class Changed(m.DeleteRecordsResponse):
 
 
 class WithNewField(m.DeleteRecordsResponse):
-    more: Annotated[int, Since(1)] = 0
+    more: Annotated[int, Since(4)] = 0
 
 
 def test_a_changed_field_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = m.APIS[m.Api.DELETE_RECORDS]
     monkeypatch.setitem(m.APIS, m.Api.DELETE_RECORDS, spec._replace(response=Changed))
-    (found,) = api_fields.differences()
-    assert found.startswith("delete-records-v0: its fields have changed: give the API a new version, or record why not")
-    monkeypatch.setitem(m.APIS, m.Api.DELETE_RECORDS, spec._replace(response=WithNewField, version_max=1))
-    assert api_fields.differences() == ["delete-records-v1: not kept yet, run tests/golden/api_fields.py"]
+    found = api_fields.differences()
+    assert len(found) == spec.version_max + 1
+    assert found[0].startswith(
+        "delete-records-v0: its fields have changed: give the API a new version, or record why not"
+    )
+    monkeypatch.setitem(m.APIS, m.Api.DELETE_RECORDS, spec._replace(response=WithNewField, version_max=4))
+    assert api_fields.differences() == ["delete-records-v4: not kept yet, run tests/golden/api_fields.py"]
 
 
 @pytest.mark.parametrize("api", m.Api)

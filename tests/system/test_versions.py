@@ -18,16 +18,24 @@ from sparklog.protocol import messages as m
 from sparklog.protocol.base import Message
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
 from sparklog.protocol.group_messages import (
+    CommittedOffset,
+    DeleteGroupRequest,
     DescribeGroupsRequest,
+    FindCoordinatorRequest,
     GroupDetails,
+    GroupHeartbeatRequest,
     ListGroupsRequest,
+    OffsetCommitRequest,
     OffsetFetchRequest,
 )
+from sparklog.protocol.operation_messages import DescribeClusterRequest, DescribeLogDirsRequest
+from sparklog.protocol.quota_messages import AlterClientQuotasRequest, DescribeClientQuotasRequest, QuotaAlteration
 from sparklog.protocol.topic_messages import (
     AlterSchemaRequest,
     AlterTopicRequest,
     CreatePartitionsRequest,
     CreateTopicRequest,
+    DeleteTopicRequest,
     MetadataRequest,
     TopicState,
 )
@@ -38,6 +46,7 @@ from sparklog.protocol.transaction_messages import (
     InitProducerIdRequest,
     JoinSharedTxnRequest,
     ListTransactionsRequest,
+    RenewSharedTxnRequest,
     TransactionSummary,
 )
 from sparklog.protocol.versions import field_names
@@ -106,7 +115,7 @@ def test_the_new_client_uses_the_previous_broker(previous: Path, previous_broker
     assert found["topics"] == EXPECTED["topics"]
     assert found["told"] == (
         f"UNSUPPORTED_API: the broker at {previous_broker.address} (sparklog 0.1.0) has no CREATE_PARTITIONS, this client has "
-        "versions 1 to 2 of it: upgrade the broker"
+        "versions 1 to 3 of it: upgrade the broker"
     )
     assert "Traceback" not in previous_broker.stderr
 
@@ -136,7 +145,8 @@ PARTS: dict[m.Api, tuple[str, type[Message]]] = {
 
 def questions(number: int, fencing_token: int) -> dict[m.Api, Message]:
     """A request of each API that has several versions, but for the one that creates a topic, which is asked before, and
-    the one that needs batches."""
+    those that need more (NEEDS_MORE)."""
+    epoch_end = m.EpochPartition(f"plain-{number}", 0, -1, 0)
     return {
         m.Api.METADATA: MetadataRequest(),
         m.Api.FETCH: m.FetchRequest(0, 0, 0, 0, [m.FetchPartition(f"plain-{number}", 0, 0, 0)]),
@@ -153,14 +163,39 @@ def questions(number: int, fencing_token: int) -> dict[m.Api, Message]:
         m.Api.OFFSET_FETCH: OffsetFetchRequest("readers"),
         m.Api.LIST_GROUPS: ListGroupsRequest(),
         m.Api.DESCRIBE_GROUPS: DescribeGroupsRequest(["readers"]),
+        m.Api.OFFSETS_FOR_LEADER_EPOCH: m.OffsetsForLeaderEpochRequest([epoch_end]),
+        m.Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsRequest("s", [f"plain-{number}"], f"plain-{number}", 0),
+        m.Api.LOCATE_SEGMENTS: m.LocateSegmentsRequest(f"plain-{number}", 0, 0, 0),
+        m.Api.DELETE_RECORDS: m.DeleteRecordsRequest(0, [m.DeleteRecordsPartition(f"plain-{number}", 0, 0)]),
+        m.Api.RENEW_SHARED_TXN: RenewSharedTxnRequest("query", number, "run"),
+        m.Api.OFFSET_COMMIT: OffsetCommitRequest(f"crew-{number}", [CommittedOffset(f"plain-{number}", 0, 0)]),
+        m.Api.GROUP_HEARTBEAT: GroupHeartbeatRequest(f"members-{number}", topics=[f"plain-{number}"]),
+        m.Api.DELETE_GROUP: DeleteGroupRequest(f"crew-{number}"),
+        m.Api.FIND_COORDINATOR: FindCoordinatorRequest("readers"),
+        m.Api.DESCRIBE_CLUSTER: DescribeClusterRequest(),
+        m.Api.DESCRIBE_LOG_DIRS: DescribeLogDirsRequest(),
+        m.Api.DESCRIBE_CLIENT_QUOTAS: DescribeClientQuotasRequest(),
+        m.Api.ALTER_CLIENT_QUOTAS: AlterClientQuotasRequest([QuotaAlteration("a", None, {"producer_byte_rate": 1.0})]),
+        m.Api.DELETE_TOPIC: DeleteTopicRequest(f"plain-{number}"),
     }
+
+
+NEEDS_MORE = {
+    m.Api.PRODUCE,  # batches
+    *(m.Api.END_TXN, m.Api.TXN_OFFSET_COMMIT, m.Api.ABORT_TRANSACTION),  # something in a transaction
+    m.Api.LOCATE_REMOTE,  # an object store
+    *(m.Api.CREATE_ACLS, m.Api.DELETE_ACLS, m.Api.DESCRIBE_ACLS),  # an authorizer
+    *(m.Api.ALTER_USER_SCRAM_CREDENTIALS, m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS),  # a listener with SASL
+    *(m.Api.ALTER_PARTITION_REASSIGNMENTS, m.Api.LIST_PARTITION_REASSIGNMENTS),  # a cluster
+    *(m.Api.ELECT_LEADERS, m.Api.CORDON_BROKER),
+}
 
 
 def test_an_answer_has_the_fields_of_the_requests_version(broker: BrokerProcess) -> None:
     changed = {api for api, spec in m.APIS.items() if spec.version_min < spec.version_max}
-    assert set(questions(0, 0)) == changed - {m.Api.CREATE_TOPIC, m.Api.PRODUCE}
+    assert set(questions(0, 0)) == changed - {m.Api.CREATE_TOPIC} - NEEDS_MORE
     with broker.connect() as raw:
-        for version in (0, 1, 2):
+        for version in (0, 1, 2, 3):
             for name, schema in ((f"plain-{version}", None), (f"typed-{version}", SCHEMA)):
                 header = answer(raw, m.Api.CREATE_TOPIC, version, CreateTopicRequest(name, 1, schema))
                 assert len(header[0]) == len(field_names(TopicState, version))
@@ -199,12 +234,12 @@ def test_a_handshake_in_a_newer_version_is_told_what_there_is(broker: BrokerProc
 
 def test_another_request_in_a_version_that_there_is_not(broker: BrokerProcess) -> None:
     with broker.connect() as raw:
-        raw.sock.sendall(encode_request(m.Api.METADATA, 3, 1, b"\x90"))
+        raw.sock.sendall(encode_request(m.Api.METADATA, 4, 1, b"\x90"))
         prefix = decode_response_prefix(raw._read(PREFIX_BYTES), 1 << 20)
         body = m.decode_error_body(bytes(raw._read(prefix.body_bytes)))
         assert prefix.error_code == UnsupportedVersionError.code
         assert (body.message, body.version_min, body.version_max) == (
-            "METADATA version 3: this broker speaks 0 to 2", 0, 2,
+            "METADATA version 4: this broker speaks 0 to 3", 0, 3,
         )  # fmt: skip
         with pytest.raises(EOFError):
             raw._read(1)

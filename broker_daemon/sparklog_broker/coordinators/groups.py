@@ -18,6 +18,7 @@ from sparklog.replication.groups import GroupCoordinator, Step
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Replayed
+from sparklog_broker.coordinators.led_shards import LedShards
 from sparklog_broker.coordinators.shard import Shard
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
@@ -154,9 +155,7 @@ class Groups:
         self._check_s = config.offsets_retention_check_interval_ms / 1000
         self._served = served
         served.on_topics_changed = self.on_topics_changed
-        self.partitions: list[GroupPartition] = []
-        self._led: set[int] | None = None
-        """None: all; there is no other broker."""
+        self._shards = LedShards(lambda number: GroupPartition(self, number))
         self._tick_s = min(
             max(config.group_consumer_heartbeat_interval_ms / 1000 / TICKS_PER_HEARTBEAT, TICK_S_MIN), TICK_S_MAX
         )
@@ -164,6 +163,11 @@ class Groups:
         self._ticked_at = 0.0
         self._check_at = 0.0
         self._topics_changed = False
+
+    @property
+    def partitions(self) -> list[GroupPartition]:
+        """All of `__consumer_offsets`, also those that other brokers lead."""
+        return self._shards.all
 
     def now_ms(self) -> int:
         return int(self.loop.time() * 1000)
@@ -180,29 +184,16 @@ class Groups:
     def start(self, *, shared: bool = False) -> None:
         """Begins to read the state; members' sessions begin when it has been read. `shared`: this broker has those
         partitions only that `follow` says."""
-        self.partitions = [GroupPartition(self, number) for number in range(self.topic.partitions)]
-        self._led = None if not shared else set(self._led or ())
-        for partition in self.partitions:
-            if self._led is None or partition.number in self._led:
-                partition.load()
+        self._shards.start(self.topic.partitions, shared=shared)
+        for partition in self._shards.led:
+            partition.load()
         self._ticked_at = self.loop.time()
         self._check_at = self._ticked_at + self._check_s
         self._ticker.start(self._tick_s)
 
     def follow(self, number: int, *, leads: bool) -> None:
         """This broker leads a partition of `__consumer_offsets`, or no more."""
-        self._led = self._led if self._led is not None else set()
-        if leads == (number in self._led):
-            return
-        (self._led.add if leads else self._led.discard)(number)
-        if not self.partitions:
-            return  # before the start
-        while number >= len(self.partitions):  # made by a broker with another number in its configuration
-            self.partitions.append(GroupPartition(self, len(self.partitions)))
-        if leads:
-            self.partitions[number].load()
-        else:
-            self.partitions[number].park()
+        self._shards.follow(number, leads=leads)
 
     async def stop(self) -> None:
         """Appends that are under way are finished by the broker's threads."""
@@ -251,7 +242,7 @@ class Groups:
         if not self.partitions:
             raise CoordinatorLoadingError("the broker is starting: try again")
         number = self.topic.partition_for(group_id)
-        if self._led is not None and number not in self._led:
+        if not self._shards.leads(number):
             raise NotCoordinatorError(f"group {group_id!r} has its coordinator on another broker: find it again")
         return self.partitions[number]
 
@@ -285,7 +276,7 @@ class Groups:
         """All of them. Raises CoordinatorLoadingError."""
         if not self.partitions:
             raise CoordinatorLoadingError("the broker is starting: try again")
-        return {p: p.ready() for p in self.partitions if self._led is None or p.number in self._led}
+        return {p: p.ready() for p in self._shards.led}
 
     async def delete(self, group_id: str) -> int:
         return await self.partition_of(group_id).change(lambda c: c.delete(group_id))

@@ -53,6 +53,7 @@ from sparklog.types import FENCING_TOKENS_ID, SHARED_PREFIX, ProducerIdAndEpoch,
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.internal_topics import InternalTopic
+from sparklog_broker.coordinators.led_shards import LedShards
 from sparklog_broker.coordinators.transaction_holds import TransactionHolds
 from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.coordinators.transaction_shard import TransactionShard
@@ -94,9 +95,7 @@ class TransactionCoordinator:
         self._loop = loop
         self._tick_s = config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000
         self._ticker = Periodic("ending overdue transactions", loop, self.end_overdue, lambda: self._tick_s)
-        self._shards: list[TransactionShard] = []
-        self._led: set[int] | None = None
-        """None: all; there is no other broker."""
+        self._shards = LedShards(self._new_shard)
         self._tasks: list[asyncio.Task[None]] = []
         self._settled = asyncio.Event()
         self._settled.set()
@@ -107,11 +106,10 @@ class TransactionCoordinator:
     def start(self, *, shared: bool = False) -> None:
         """Begins to read the state, and to look for transactions that are open for too long. `shared`: this broker has
         those partitions only that `follow` says."""
-        self._shards = [self._new_shard(n) for n in range(self.topic.partitions)]
+        self._shards.start(self.topic.partitions, shared=shared)
         if shared:
-            self._led = set(self._led or ())
-            for number in self._led:
-                self._shard_number(number).load()
+            for shard in self._shards.led:
+                shard.load()
         else:
             if self.topic.exists:
                 self._settled.clear()
@@ -120,16 +118,7 @@ class TransactionCoordinator:
 
     def follow(self, number: int, *, leads: bool) -> None:
         """This broker leads a partition of `__transaction_state`, or no more."""
-        self._led = self._led if self._led is not None else set()
-        if leads == (number in self._led):
-            return
-        (self._led.add if leads else self._led.discard)(number)
-        if not self._shards:
-            return  # before the start
-        if leads:
-            self._shard_number(number).load()
-        else:
-            self._shard_number(number).park()
+        self._shards.follow(number, leads=leads)
 
     def _new_shard(self, number: int) -> TransactionShard:
         shard = TransactionShard(
@@ -141,7 +130,7 @@ class TransactionCoordinator:
     def _held_partitions(self) -> dict[int, int]:
         """Those of the state topic that this broker coordinates, with their leader epochs."""
         found = {}
-        for shard in self._served():
+        for shard in self._shards.led:
             with contextlib.suppress(SparklogError):  # it has just got another leader
                 found[shard.number] = self.topic.partition_of(shard.number).replicas.leader_epoch
         return found
@@ -152,7 +141,7 @@ class TransactionCoordinator:
         self._holds.begin(name, hold_s)
         try:
             async with asyncio.timeout(hold_s):
-                await asyncio.gather(*(shard.quiet() for shard in self._served()))
+                await asyncio.gather(*(shard.quiet() for shard in self._shards.led))
         except TimeoutError as e:
             raise ConcurrentTransactionsError("transactions that were decided do not have their markers yet") from e
         return self._holds.took_effect(name)
@@ -160,15 +149,6 @@ class TransactionCoordinator:
     def release(self, name: str) -> dict[int, int]:
         """Of the partitions that `hold` has told, those that have been held all the time."""
         return self._holds.end(name)
-
-    def _shard_number(self, number: int) -> TransactionShard:
-        while number >= len(self._shards):  # made by a broker with another number in its configuration
-            self._shards.append(self._new_shard(len(self._shards)))
-        return self._shards[number]
-
-    def _served(self) -> list[TransactionShard]:
-        """Those of this broker."""
-        return [s for s in self._shards if self._led is None or s.number in self._led]
 
     async def loaded(self) -> None:
         """Returns when the state has been read that there was at the start."""
@@ -186,14 +166,14 @@ class TransactionCoordinator:
             return
         try:
             async with asyncio.timeout(SETTLE_S_MAX):
-                await asyncio.gather(*(shard.recovered() for shard in self._shards))
+                await asyncio.gather(*(shard.recovered() for shard in self._shards.all))
         except TimeoutError:
             log.warning("transactions decided before the start do not have all their markers yet; readers go on")
         finally:
             self._settled.set()
 
     async def _load(self) -> None:
-        await asyncio.gather(*(shard.load() for shard in self._shards))
+        await asyncio.gather(*(shard.load() for shard in self._shards.all))
         await self._end_unknown()
 
     async def _end_unknown(self) -> None:
@@ -213,22 +193,22 @@ class TransactionCoordinator:
 
     async def end_overdue(self) -> None:
         """Aborts what is open for longer than its timeout, forgets what has not been used for long."""
-        for shard in self._served():
+        for shard in self._shards.led:
             await shard.tick(self._storage.expiry_ms())
 
     def stop_waiting(self) -> None:
         """Requests that wait are ended soon: the broker stops."""
         self._settled.set()
-        if self._shards:
+        if self._shards.all:
             self._loop.call_later(STOP_GRACE_S, self._stop_shards)
 
     def _stop_shards(self) -> None:
-        for shard in self._shards:
+        for shard in self._shards.all:
             shard.stop()
 
     async def stop(self) -> None:
         """Ends everything; what is decided is driven on at the next start."""
-        ending = [task for shard in self._shards for task in shard.stop()]
+        ending = [task for shard in self._shards.all for task in shard.stop()]
         await self._ticker.stop()
         for task in self._tasks:
             task.cancel()
@@ -260,7 +240,7 @@ class TransactionCoordinator:
         InvalidTxnStateError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.
         """
         request = AddPartitions(transactional_id, producer_id, producer_epoch, tuple(partitions))
-        for tp in request.partitions if self._led is not None else ():
+        for tp in request.partitions if self._shards.are_shared else ():
             if self._partitions.find(tp) is None:  # its marker would be taken for one that is not needed
                 raise CoordinatorNotAvailableError(f"the coordinator has not heard of {tp} yet: try again")
         await self._shard(transactional_id).request(request)
@@ -341,7 +321,7 @@ class TransactionCoordinator:
         any to come would fence all later runs."""
         shard = self._shard(request.transactional_id)
         shard.ready()  # it may know newer fencing tokens than the metadata store
-        if self._led is None and not self._storage.producer_ids.is_issued(request.fencing_token):
+        if not self._shards.are_shared and not self._storage.producer_ids.is_issued(request.fencing_token):
             raise InvalidProducerIdMappingError(
                 f"fencing token {request.fencing_token} of run {request.run_id!r} was never drawn: "
                 "draw one with INIT_PRODUCER_ID"
@@ -352,14 +332,14 @@ class TransactionCoordinator:
 
     def loaded_shards(self) -> list[Coordinator]:
         """Those that are not being read at this moment. Any thread."""
-        return [c for shard in self._shards if (c := shard.coordinator) is not None]
+        return [c for shard in self._shards.all if (c := shard.coordinator) is not None]
 
     def summaries(
         self, states: Iterable[str] = (), running_ms_min: int = 0, after: str = ""
     ) -> Iterator[TransactionSummary]:
         """The transactional ids behind `after` by name: all, or only those in `states`, or open for so long. Raises at
         once CoordinatorLoadingError."""
-        coordinators = [shard.ready() for shard in self._served()]
+        coordinators = [shard.ready() for shard in self._shards.led]
         found = heapq.merge(
             *([(i, c) for i in sorted(c.ids()) if i > after] for c in coordinators), key=operator.itemgetter(0)
         )
@@ -439,7 +419,7 @@ class TransactionCoordinator:
         coordinates them. Raises CoordinatorLoadingError."""
         return {
             producer_id: transactional_id
-            for shard in self._served()
+            for shard in self._shards.led
             for producer_id, transactional_id, partitions in shard.ready().producers()
             if tp in partitions
         }
@@ -448,8 +428,8 @@ class TransactionCoordinator:
         if not transactional_id:
             raise InvalidProducerIdMappingError("a transactional id cannot be empty")
         number = self.topic.partition_for(transactional_id)
-        if self._led is not None and number not in self._led:
+        if not self._shards.leads(number):
             raise NotCoordinatorError(f"{transactional_id!r} has its coordinator on another broker: find it again")
-        if not self._shards:
+        if not self._shards.all:
             raise CoordinatorLoadingError("the broker is starting: try again")
-        return self._shards[number % len(self._shards)]
+        return self._shards.all[number % len(self._shards.all)]

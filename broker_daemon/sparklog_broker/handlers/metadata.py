@@ -18,6 +18,7 @@ from sparklog.protocol.topic_messages import (
     SchemaVersion,
     TopicState,
 )
+from sparklog.protocol.versions import field_names
 from sparklog.replication.cluster_image import NO_LEADER
 from sparklog.security.acls import Operation, ResourceType
 from sparklog.types import TopicPartition
@@ -143,7 +144,7 @@ def unknown_topic(name: str) -> TopicState:
 
 
 async def topic_answer(context: RequestContext, response: Message, name: str) -> Response:
-    """`response`, whose only field is a topic, with the topic as it is now. Of more schemas than fit only the newest
+    """`response`, which is about a topic alone, with the topic as it is now. Of more schemas than fit only the newest
     are sent: what has been asked for is done, and cannot fail any more."""
     broker = context.broker
     topic = broker.partitions.topics.get(name)
@@ -151,7 +152,8 @@ async def topic_answer(context: RequestContext, response: Message, name: str) ->
         return Response(response)
     newest_first = reversed(broker.partitions.schema_bytes(topic))
     schemas = _fitting(newest_first, broker.long_answers.limit_bytes // 2)[::-1]
-    parts = chain((message_header(1),), topic_parts(broker, topic, schemas, context.older_version))
+    fields = message_header(len(field_names(type(response), context.older_version)))
+    parts = chain((fields,), topic_parts(broker, topic, schemas, context.older_version))
     return await broker.long_answers.build_one(response, parts, remedy="the change is made; read the topic's metadata")
 
 

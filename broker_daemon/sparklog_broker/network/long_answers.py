@@ -17,7 +17,7 @@ from sparklog.protocol.messages import encode, encode_value
 from sparklog.protocol.versions import field_names
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.pace import ITEMS_PER_LOOK, Pace
-from sparklog_broker.network.reply import Response
+from sparklog_broker.network.reply import REST_BYTES_MAX, Response, fields_before_rest
 
 INLINE_BYTES = 64 * 1024
 PIECE_BYTES = 64 * 1024
@@ -70,10 +70,10 @@ class LongAnswers:
             turn.end()
 
     async def build_one(self, message: Message, parts: Iterable[bytes], *, remedy: str) -> Response:
-        """An answer whose header consists of `parts`. Raises ResponseTooLargeError."""
+        """An answer whose header consists of `parts`, and what `reply.rest_of` says. Raises ResponseTooLargeError."""
         turn = _Turn(self)
         try:
-            header = await turn.collect(parts, 0)
+            header = await turn.collect(parts, REST_BYTES_MAX)
             if header is None:
                 raise too_large(self.limit_bytes, remedy)
             return Response(message, header=joined(header))
@@ -151,7 +151,7 @@ class _Building:
         self._version = version
         self._parts: list[bytes] = []
         self.count = 0
-        self.size_bytes = len(encode(message, version)) + len(array_header(0))
+        self.size_bytes = len(encode(message, version)) + len(array_header(0)) + REST_BYTES_MAX
 
     def add(self, parts: list[bytes]) -> None:
         """One item."""
@@ -175,10 +175,9 @@ def parts_of(
     message: Message, lists: Mapping[str, tuple[int, Iterable[bytes]]], version: int | None = None
 ) -> Iterator[bytes]:
     """`message` encoded in parts, in a version (None: the newest): for the fields in `lists` the number of their
-    elements, and the encoded elements."""
-    fields = field_names(type(message), version)
-    yield message_header(len(fields))
-    for name in fields:
+    elements, and the encoded elements. Of an answer as much as `Response.header` has."""
+    yield message_header(len(field_names(type(message), version)))
+    for name in fields_before_rest(message, version):
         if name in lists:
             count, parts = lists[name]
             yield array_header(count)

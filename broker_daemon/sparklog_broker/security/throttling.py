@@ -14,7 +14,7 @@ from msgspec import structs
 
 from sparklog.errors import InvalidConfigError
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from sparklog.protocol.messages import FetchRequest, ProduceRequest
 from sparklog.security.connection_limits import ConnectionLimits, Connections, parse_overrides
 from sparklog.security.principals import Principal
 from sparklog.security.quota_records import quotas_of
@@ -22,6 +22,7 @@ from sparklog.security.quotas import Entity, QuotaKey, QuotaTable, Throttled, Th
 from sparklog.security.records import RecordKind
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.network.connection import Connection, State
+from sparklog_broker.network.reply import THROTTLE_FIELD
 from sparklog_broker.security.records import SecurityRecords
 
 log = logging.getLogger(__name__)
@@ -108,8 +109,8 @@ class Throttling:
         if throttle_ms:
             count, total_ms = self.throttled.get(key, (0, 0))
             self.throttled[key] = (count + 1, total_ms + throttle_ms)
-            if isinstance(answer, ProduceResponse | FetchResponse):
-                answer.throttle_ms = throttle_ms
+            if answer is not None and THROTTLE_FIELD in answer.__struct_fields__:
+                answer.throttle_ms = throttle_ms  # type: ignore[attr-defined]
         return throttle_ms
 
     def identified(self, connection: Connection) -> None:

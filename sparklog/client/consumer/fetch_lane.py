@@ -21,6 +21,7 @@ from sparklog.client.consumer.fetch_request import FetcherConfig, fetch_request
 from sparklog.client.consumer.fetch_turn import PART_HEADER_BYTES, SPARSE_BYTES, FetchTurn
 from sparklog.client.consumer.file_fetcher import FileFetcher, Piece
 from sparklog.client.consumer.position import Divergence, Position, ReadyBatches
+from sparklog.client.consumer.serving import Serving
 from sparklog.client.consumer.truncation import check_positions
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import METADATA_MAX_AGE_S, Cluster
@@ -90,6 +91,7 @@ class FetchLane:
         self.turn = FetchTurn(shared.lock)
         self._is_first = is_first
         self._cluster = cluster
+        self._serving = Serving(cluster)
         self._config = config
         self._shared = shared
         self._connection = FetchConnection(cluster, shared.lock, config.request_timeout_ms)
@@ -152,7 +154,7 @@ class FetchLane:
             is_there = connection.read_ahead()
             while not (is_there or connection.is_answer_large) and self.turn.is_readable(connection, deadline):
                 is_there = connection.read_ahead()
-            if is_there and self._knows(positions):
+            if is_there and self._serving.knows(positions):
                 self.under_way = None
                 self._step(positions, under_way)
             elif is_there or connection.has_read_ahead:
@@ -161,10 +163,6 @@ class FetchLane:
             self.turn.leave_socket()
             if self.left_to_poll() is None:
                 self._shared.tell()
-
-    def _knows(self, positions: list[Position]) -> bool:
-        """Whether nobody has to be asked for their leaders."""
-        return all(self._cluster.last_leader(p.tp) is not None for p in positions)
 
     # -- the thread
 
@@ -290,7 +288,7 @@ class FetchLane:
             try:
                 if position.tp.topic in failed:
                     raise failed[position.tp.topic]
-                by_broker.setdefault(self._serving(position), []).append(position)
+                by_broker.setdefault(self._serving.broker_of(position), []).append(position)
             except SparklogError as e:
                 if e.retriable:
                     self._retry(position, e)
@@ -306,29 +304,6 @@ class FetchLane:
             else:
                 self._shared.hand_over(positions, broker)
         return mine
-
-    def _serving(self, position: Position) -> Endpoint:
-        """Where the partition is read. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError; asks nobody."""
-        tp = position.tp
-        if position.replica >= 0:
-            replica = self._cluster.broker(position.replica) if time.monotonic() < position.replica_until else None
-            if replica is not None:
-                return replica
-            position.replica = -1
-        leader = self._cluster.last_leader(tp)
-        if leader is not None:
-            position.in_doubt = False
-            return leader.endpoint
-        count = self._cluster.topic(tp.topic).partitions
-        if tp.partition >= count:
-            raise UnknownTopicOrPartitionError(
-                f"topic {tp.topic!r} has partitions 0 to {count - 1}, there is no {tp.partition}"
-            )
-        raise BrokerNotAvailableError(f"{tp} has no leader at the moment")
-
-    def _epoch_of(self, position: Position) -> int:
-        leader = self._cluster.last_leader(position.tp)
-        return -1 if leader is None else leader.epoch
 
     def _resolve(self, positions: list[Position]) -> None:
         """Finds the offsets of positions that say only earliest or latest."""
@@ -353,15 +328,7 @@ class FetchLane:
 
     def _check_epochs(self, positions: list[Position]) -> None:
         """Asks new leaders whether they have what was read (KIP-320)."""
-        unchecked = []
-        for position in positions:
-            leader = self._cluster.last_leader(position.tp)
-            if leader is None or leader.epoch <= position.checked_epoch:
-                continue
-            if position.epoch < 0 or position.epoch >= leader.epoch:
-                position.checked_epoch = leader.epoch  # nothing has been read, or all of it from this very leader
-            else:
-                unchecked.append((position, leader))
+        unchecked = self._serving.unchecked(positions)
         if unchecked:
             found = check_positions(self._cluster, unchecked, self._retry, self._config.request_timeout_ms)
             self._shared.diverge(found)
@@ -379,7 +346,7 @@ class FetchLane:
             room_bytes=room_bytes,
             wait_ms=config.max_wait_ms,
             is_probe=self._is_probe,
-            epoch_of=self._epoch_of,
+            epoch_of=self._serving.epoch_of,
             now=time.monotonic(),
         )
         connection = self._connection.to(broker)
@@ -450,15 +417,8 @@ class FetchLane:
         if not is_room or not wanted or not last.is_for(wanted):
             return
         with contextlib.suppress(SparklogError):  # the next request meets it again, when what has come is safe
-            if all(self._stays(p, last.broker) for p in wanted):
+            if all(self._serving.stays(p, last.broker) for p in wanted):
                 self.under_way = self._ask(wanted, taken_bytes=taken_bytes)
-
-    def _stays(self, position: Position, broker: Endpoint) -> bool:
-        """Whether the partition is to be read from `broker` again, and nothing has to be asked for."""
-        leader = self._cluster.last_leader(position.tp)
-        if position.in_doubt or leader is None or leader.epoch > position.checked_epoch:
-            return False
-        return self._serving(position) == broker
 
     def _take_part(self, part: Part) -> None:
         position, offset, result = part.position, part.offset, part.result

@@ -47,10 +47,8 @@ from sparklog.protocol import frames
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import (
     Api,
-    FetchResponse,
     HandshakeRequest,
     HandshakeResponse,
-    ProduceResponse,
     decode_error_body,
     decode_response,
     encode,
@@ -283,13 +281,16 @@ class Connection:
             if prefix.error_code == 0:
                 self.used_at = time.monotonic()
                 answer = decode_response(expected.api, header, response)
-                if isinstance(answer, ProduceResponse | FetchResponse) and answer.throttle_ms > 0:
-                    self._wait_for(answer.throttle_ms)
+                throttle_ms = getattr(answer, "throttle_ms", 0)  # what the broker muted for is not the request's time
+                if throttle_ms > 0:
+                    self._wait_for(throttle_ms)
                 return answer, payload
         except BaseException:
             self.close()
             raise
         body = decode_error_body(header)
+        if body.throttle_ms > 0:
+            self._wait_for(body.throttle_ms)
         error = error_from_code(prefix.error_code, body.message)
         if isinstance(error, _FATAL):
             self.close()

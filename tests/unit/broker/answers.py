@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from sparklog_broker.network.reply import Response
+from sparklog_broker.network.reply import Response, rest_of
 
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import Api, decode_response, encode
@@ -15,5 +15,6 @@ M = TypeVar("M", bound=Message)
 def sent(api: Api, response: Response, response_type: type[M]) -> M:
     """The message that a peer decodes."""
     assert response.message is not None
-    header = encode(response.message) if response.header is None else b"".join(response.header)
+    pieces = None if response.header is None else [*response.header, rest_of(response.message)]
+    header = encode(response.message) if pieces is None else b"".join(pieces)
     return decode_response(api, header, response_type)

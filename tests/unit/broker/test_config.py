@@ -133,3 +133,10 @@ def test_what_makes_no_cluster() -> None:
     made = make_config({**cluster, "listen": "0.0.0.0:9292", "advertised.listeners": "broker-1:9292"})
     assert made.zookeeper_connect == "zk:2181/sparklog"
     assert make_config({"listen": "0.0.0.0:9292"}).zookeeper_connect == ""
+
+
+def test_super_users_without_an_authorizer_are_warned_of() -> None:
+    given = {"super.users": "User:admin"}
+    assert ["super.users is set, but authorizer is not" in text for text in make_config(given).warnings()] == [True]
+    assert make_config(given | {"authorizer": "acl"}).warnings() == ()
+    assert make_config({}).warnings() == ()

@@ -12,6 +12,8 @@ from sparklog.protocol import base
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, Message
+from sparklog.protocol.permissions import PERMISSIONS
+from sparklog.security.acls import Operation
 from tests.golden.make_golden import REQUESTS, RESPONSES
 
 pack = msgspec.msgpack.encode
@@ -86,6 +88,18 @@ def test_every_api_has_messages_and_versions() -> None:
         assert 0 <= spec.version_min <= spec.version_max
         assert spec.request.__doc__
         assert spec.response.__doc__
+
+
+FIRST_ON_A_CONNECTION = {m.Api.HANDSHAKE, m.Api.SASL_HANDSHAKE, m.Api.SASL_AUTHENTICATE}
+
+
+@pytest.mark.parametrize("api", m.Api)
+def test_every_answer_that_clients_get_can_say_that_its_connection_is_muted(api: m.Api) -> None:
+    """Those that only brokers get have no quota."""
+    rules = PERMISSIONS[api]
+    among_brokers = bool(rules) and all(r.operation is Operation.CLUSTER_ACTION for r in rules)
+    says_it = "throttle_ms" in m.APIS[api].response.__struct_fields__
+    assert says_it == (not among_brokers and api not in FIRST_ON_A_CONNECTION)
 
 
 @pytest.mark.parametrize("api", m.Api)

@@ -34,6 +34,9 @@ def test_no_principal(text: str) -> None:
 def test_super_users_are_separated_by_semicolons() -> None:
     assert parse_super_users(" User:CN=a,O=b ; User:c;") == {Principal("User", "CN=a,O=b"), Principal("User", "c")}
     assert parse_super_users("") == frozenset()
+    for text in ("User:a,User:b", "User:c; User:a, User:b"):  # one user of this name would be nobody
+        with pytest.raises(InvalidConfigError, match="semicolons"):
+            parse_super_users(text)
 
 
 @pytest.mark.parametrize(

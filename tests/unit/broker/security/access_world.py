@@ -47,7 +47,8 @@ class Connected:
     peer_name = f"{HOST}:5"
 
     def __init__(self, principal: Principal, local_host: str, mute: Callable[[int], None]) -> None:
-        self.mute = mute
+        self.mute_ms = 0
+        self._told = mute
         self.local_address = (local_host, 9292)
         self.principal = principal
         self.authentication = None
@@ -56,6 +57,10 @@ class Connected:
         self.times = RequestTimes()
         self.listener = "CLIENTS"
         self.client_id = "tests"
+
+    def mute(self, mute_ms: int) -> None:
+        self.mute_ms = mute_ms
+        self._told(mute_ms)
 
 
 class World:
@@ -94,10 +99,13 @@ class World:
         self.broker.stop_waiting()
         assert await self.broker.close()
 
-    async def ask(self, who: Principal, api: Api, request: Message, payload: bytes = b"") -> Answer:
-        header = encode(request)
+    async def ask(
+        self, who: Principal, api: Api, request: Message, payload: bytes = b"", *, version: int | None = None
+    ) -> Answer:
+        """In an older `version`, or the newest."""
+        header = encode(request, version)
         body = memoryview(bytearray(header + payload))
-        prefix = RequestPrefix(api, APIS[api].version_max, 7, len(header), len(body))
+        prefix = RequestPrefix(api, APIS[api].version_max if version is None else version, 7, len(header), len(body))
         reply = await self.dispatcher.answer(prefix, body, Connected(who, self._local_host, self.muted_ms.append))  # type: ignore[arg-type]
         if reply is None or not reply.parts:
             return Answer(0, None, b"")

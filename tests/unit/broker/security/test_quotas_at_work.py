@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import msgpack, structs
 
 from sparklog.errors import InvalidConfigError
+from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
 from sparklog.protocol import quota_messages as q
+from sparklog.protocol import topic_messages as topics
+from sparklog.protocol import transaction_messages as txn
+from sparklog.protocol.base import Message
 from sparklog.protocol.cluster_messages import ReplicaFetchRequest
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import DeleteTopicRequest
+from sparklog.protocol.versions import field_names
 from sparklog.security.acl_records import acl_record
 from sparklog.security.acls import CLUSTER, Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.quota_records import quota_record, quotas_of
@@ -98,6 +104,35 @@ def test_time_is_counted_and_its_waits_are_one_window_at_most(tmp_path: Path) ->
 
 
 LOOK = m.ListOffsetsRequest([m.ListOffsetsPartition("public", 0, -1)])
+ASKED: list[tuple[Api, Message]] = [
+    (Api.LIST_OFFSETS, LOOK),  # encoded when it is sent
+    (Api.METADATA, topics.MetadataRequest(["public"])),  # encoded piece by piece before the quota is looked at
+    (Api.LIST_TRANSACTIONS, txn.ListTransactionsRequest()),
+    (Api.ALTER_TOPIC, topics.AlterTopicRequest("public", {"retention.ms": -1})),
+    (Api.OFFSET_COMMIT, groups.OffsetCommitRequest("crew-2", [groups.CommittedOffset("public", 0, 1)])),
+]
+
+
+@pytest.mark.parametrize(("api", "request_"), ASKED)
+def test_every_answer_says_how_long_its_connection_is_muted(tmp_path: Path, api: Api, request_: Message) -> None:
+    """And what it says otherwise is the same, also to who does not know of it."""
+
+    async def scenario() -> None:
+        world = await furnished(tmp_path)
+        before = await world.do(ALICE, api, request_)
+        assert before.throttle_ms == 0
+        await limit(world, "alice", request_percentage=0.000_001)
+        answer = await world.do(ALICE, api, request_)
+        assert world.muted_ms == [answer.throttle_ms]
+        assert answer.throttle_ms > 0
+        assert structs.replace(answer, throttle_ms=0) == before
+        older = await world.ask(ALICE, api, request_, version=2)
+        assert len(world.muted_ms) == 2
+        assert older.message == before
+        assert len(msgpack.decode(older.data)) == len(field_names(m.APIS[api].response, 2))
+        await world.close()
+
+    asyncio.run(scenario())
 
 
 def test_brokers_among_themselves_have_no_quota(tmp_path: Path) -> None:
@@ -128,8 +163,10 @@ def test_what_fails_or_cannot_be_decoded_costs_its_sender(tmp_path: Path) -> Non
     async def scenario() -> None:
         world = await furnished(tmp_path)
         await limit(world, "alice", request_percentage=0.000_001)
-        assert text_of(await world.ask(ALICE, Api.DELETE_TOPIC, DeleteTopicRequest("gone")))
-        assert len(world.muted_ms) == 1
+        failed = await world.ask(ALICE, Api.DELETE_TOPIC, DeleteTopicRequest("gone"))
+        assert text_of(failed)
+        assert world.muted_ms == [failed.message.throttle_ms]
+        assert failed.message.throttle_ms > 0
         prefix = RequestPrefix(Api.LIST_OFFSETS, 0, 7, 1, 1)
         for who, muted in ((ALICE, 2), (MALLORY, 2)):
             peer: Any = Connected(who, "10.0.0.1", lambda ms: world.muted_ms.append(ms) if ms else None)

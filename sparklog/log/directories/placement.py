@@ -1,0 +1,69 @@
+"""In which log directory a partition is, and in which ones a new one may be made."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from sparklog.errors import LogCorruptError, StorageError
+from sparklog.log.directories.known import KnownDirectories
+from sparklog.log.directories.log_directory import LogDirectory, the_one_with_data
+from sparklog.log.model import LogOwner
+
+logger = logging.getLogger(__name__)
+
+
+def place_of_known(
+    owner: LogOwner,
+    candidates: list[LogDirectory],
+    directories: Sequence[LogDirectory],
+    known: KnownDirectories,
+    usable: Callable[[], list[LogDirectory]],
+    *,
+    made: bool,
+) -> LogDirectory:
+    """The log directory that a partition of the metadata store is in, or, unless it was `made` before, is to be in.
+    `candidates` have a directory of its name. `usable` gives those of `directories` that can be used, the best place
+    for a new partition first.
+
+    Raises LogCorruptError if it is in two, or in none though its directory was made, StorageError if it may be in one
+    that has failed.
+    """
+    name = owner.directory_name
+    if len(candidates) > 1:
+        return the_one_with_data(owner, candidates)
+    if candidates:
+        return candidates[0]
+    places = [d for d in directories if d.failure is None and d.points_of(owner) is not None]
+    if places and not made:
+        return places[0]
+    for directory in directories:
+        if directory.failure is not None:
+            raise StorageError(f"{name} is in no log directory that can be used: {directory.failure}")
+    known.check_none_absent(name)
+    if made:
+        path = (places or usable())[0].path / name
+        raise LogCorruptError(
+            f"the directory {name} is gone: it was made with the topic, and is in no log directory; restore it from a "
+            f"copy and restart the broker, or, if its records are lost for good, begin anew without them: "
+            f"sparklog log repair {path}"
+        )
+    return usable()[0]
+
+
+def places_for_new(owner: LogOwner, directories: list[LogDirectory]) -> list[LogDirectory]:
+    """Where the partition may be made, the best place first: of `directories` the one alone that it was begun in
+    before, else all. A directory of its name left over from another topic is moved aside, not deleted.
+
+    Raises StorageError.
+    """
+    name = owner.directory_name
+    for directory in directories:
+        if directory.files.exists(directory.path / name):
+            found = directory.owner_of(name)
+            if found is not None and found.topic_id == owner.topic_id:
+                directory.files.sync_directory(directory.path)  # it may be of a run that did not come to that
+                return [directory]
+            aside = directory.move_aside(name, "stray")
+            logger.warning("%s belongs to no topic, it was moved to %s", directory.path / name, aside)
+    return directories
