@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sparklog_broker.cluster import controller_client
 from sparklog_broker.cluster.controller_client import ControllerClient
+from sparklog_broker.cluster.images import ImageFollower
 
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -17,6 +18,7 @@ from sparklog.errors import (
 )
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import DeleteTopicRequest, DeleteTopicResponse
+from sparklog.replication.cluster_image import ClusterImage
 
 MOVING: tuple[SparklogError, ...] = (NotControllerError("not here"), BrokerNotAvailableError("it broke"))
 EXISTS = TopicAlreadyExistsError("it exists")
@@ -84,6 +86,21 @@ class Hanging(ControllerClient):
         except asyncio.CancelledError:
             self.was_cancelled = True
             raise
+
+
+def test_images_come_from_the_next_controller_when_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_client, "LOOK_S", 0.0)
+
+    async def apply(_: ClusterImage) -> None:
+        raise AssertionError("there is none")
+
+    async def follow() -> None:
+        images = ImageFollower(None, Hanging(3), 1, ClusterImage(), apply)  # type: ignore[arg-type]
+        with pytest.raises(BrokerNotAvailableError, match="first:1 has been replaced"):
+            async with asyncio.timeout(20):
+                await images._news()
+
+    asyncio.run(follow())
 
 
 def test_a_controller_that_hangs_is_given_up_when_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
