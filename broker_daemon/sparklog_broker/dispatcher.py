@@ -23,6 +23,7 @@ from sparklog.errors import (
 )
 from sparklog.protocol import denials, visibility
 from sparklog.protocol import messages as m
+from sparklog.protocol.act_details import act_detail
 from sparklog.protocol.base import Message
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
@@ -171,7 +172,7 @@ class Dispatcher:
         except Exception as e:  # noqa: BLE001 - every error has an answer
             error, close = _told(e, prefix.api, connection.peer_name)
             self._requests.failed(prefix.api, (error.code,))
-            return error_reply(prefix.api, prefix.correlation_id, error, close=close)
+            return error_reply(prefix.api, prefix.correlation_id, error, close=close, throttle_ms=connection.mute_ms)
 
     async def _answered(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
         authenticate = None
@@ -323,7 +324,7 @@ class Dispatcher:
             code = e.code
             raise
         finally:
-            context.note_act(api, resources_of(api, request), code)
+            context.note_act(api, resources_of(api, request), code, act_detail(api, request))
         return response
 
     async def _encode_long(self, response: Response, field: str, older: int | None) -> None:

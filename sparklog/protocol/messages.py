@@ -110,11 +110,13 @@ class Api(IntEnum):
 
 class ErrorBody(Message):
     """Header of every response with an error code. The text has no limit of its own: better long than lost. With
-    UNSUPPORTED_VERSION the versions of the API that the broker has; with other errors they are left out."""
+    UNSUPPORTED_VERSION the versions of the API that the broker has; with other errors they are left out, if there is no
+    `throttle_ms`, which is left out without a quota. Peers of older versions pass over what they do not know."""
 
     message: str = ""
     version_min: Annotated[int, Since(1, ignorable=True)] = -1
     version_max: Annotated[int, Since(1, ignorable=True)] = -1
+    throttle_ms: ThrottleMs = 0
 
 
 class HandshakeRequest(Message):

@@ -506,8 +506,10 @@ def frames() -> dict[str, bytes]:
         out[f"{name}-response.bin"] = encode_response(api, 0, 1000 + api, header, len(payload)) + payload
     body = m.encode(m.ErrorBody("no topic 'x'"), 0)
     out["error-response.bin"] = encode_response(m.Api.METADATA, 3, 7, body)
-    body = m.encode(m.ErrorBody("FETCH version 9: this broker speaks 0 to 2", 0, 2))
+    body = m.encode(m.ErrorBody("FETCH version 9: this broker speaks 0 to 2", 0, 2), 1)
     out["error-version-response.bin"] = encode_response(m.Api.FETCH, 8, 7, body)
+    body = m.encode(m.ErrorBody("no topic 'x'", throttle_ms=1_000))
+    out["error-throttled-response.bin"] = encode_response(m.Api.METADATA, 3, 7, body)
     return out
 
 

@@ -175,6 +175,11 @@ def test_committed_version_error_decodes() -> None:
     assert (body.version_min, body.version_max) == (0, 2)
 
 
+def test_committed_error_of_a_throttled_request_decodes() -> None:
+    body = m.decode_error_body(committed("error-throttled-response.bin")[PREFIX_BYTES:])
+    assert (body.message, body.version_max, body.throttle_ms) == ("no topic 'x'", -1, 1_000)
+
+
 def test_no_api_changes_without_a_new_version_or_a_recorded_reason() -> None:
     assert api_fields.differences() == []
 

@@ -131,6 +131,7 @@ class ServerConnection:
         self.client_id = ""
         self.authentication = None
         self.is_known = True
+        self.mute_ms = 0
         self.listener = self.local_socket = ""
         self._connection = connection
         self._dispatcher = dispatcher

@@ -55,6 +55,10 @@ def test_who_did_what_from_where_and_how_it_ended(tmp_path: Path) -> None:
     }
     assert ("act", "User:ANONYMOUS", "LOCAL", "CREATE_TOPIC", "topic:orders", "NONE") in found
     assert ("act", "User:ANONYMOUS", "LOCAL", "CREATE_ACLS", "cluster:kafka-cluster", "NONE") in found
+    details = {(line["api"], line["detail"]) for line in map(json.loads, text.splitlines())}
+    assert ("CREATE_ACLS", "Allow 'User:alice' Write on literal topic 'orders' from *") in details
+    passwords = (f"password of 'alice' (SCRAM-SHA-{bits})" for bits in (256, 512))
+    assert ("ALTER_USER_SCRAM_CREDENTIALS", "; ".join(passwords)) in details
     denied = "TOPIC_AUTHORIZATION_FAILED"
     assert ("denial", "User:alice", "SASL", "DELETE_TOPIC", "topic:orders", denied) in found
     assert not any(line[0] == "act" and line[1] == "User:alice" for line in found), "what is denied is no act"

@@ -16,8 +16,9 @@ import sparklog
 from sparklog import Admin, Consumer, Producer
 from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.client.net.connection import Connection
+from sparklog.errors import TopicAlreadyExistsError
 from sparklog.protocol.messages import Api
-from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
+from sparklog.protocol.topic_messages import CreateTopicRequest, CreateTopicResponse, MetadataRequest, MetadataResponse
 from sparklog.security.quotas import Entity
 from sparklog.types import TopicPartition
 from tests.system.test_cli import Run, run  # noqa: F401
@@ -61,7 +62,9 @@ def test_clients_with_other_client_ids_have_other_quotas(broker: sparklog.LocalB
     assert [(g.quota, g.user, g.client_id) for g in throttled] == [("producer_byte_rate", None, "bulk")]
 
 
-def test_who_only_asks_for_metadata_is_told_to_wait_and_waits(broker: sparklog.LocalBroker) -> None:
+def test_who_only_asks_for_metadata_is_told_to_wait_and_waits(
+    broker: sparklog.LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is muted for `request_percentage` does not count against the time of the requests that follow."""
     with Admin(broker.bootstrap_servers, client_id="operator") as admin:
         admin.create_topic("t")
@@ -76,6 +79,11 @@ def test_who_only_asks_for_metadata_is_told_to_wait_and_waits(broker: sparklog.L
             due = connection.answer_due
             assert due >= asked + answer.throttle_ms / 1_000 + 60
             assert [topic.name for topic in connection.receive(MetadataResponse)[0].topics] == ["t"]
+            told: list[int] = []
+            monkeypatch.setattr(connection, "_wait_for", told.append)
+            with pytest.raises(TopicAlreadyExistsError):
+                connection.request(Api.CREATE_TOPIC, CreateTopicRequest("t", 1), CreateTopicResponse)
+            assert bool(told) == throttled, "an error says it, too"
 
 
 def test_a_throttled_producer_waits_and_loses_nothing(broker: sparklog.LocalBroker) -> None:

@@ -29,20 +29,22 @@ class ClusterRecords(SecurityRecords):
 
     async def change(self, changes: RecordChanges) -> None:
         """As `SecurityRecords.change`."""
-        if await self._controller.find():
-            version = await decide(self._membership, changes)
-        else:
-            request = AlterSecurityRecordsRequest([SecurityRecordChange(*name, v) for name, v in changes.items()])
-            answer = await self._controller.request(
-                "security",
-                Api.ALTER_SECURITY_RECORDS,
-                request,
-                AlterSecurityRecordsResponse,
-                timeout_s=CHANGE_TIMEOUT_S,
-            )
-            version = Version(answer.controller_epoch, answer.zxid)
+        version = await self._controller.while_it_moves(lambda: self._ask(changes))
         if not await self._images.until_true(lambda image: image.version >= version, CHANGE_TIMEOUT_S):
             raise RequestTimedOutError("the change is made, but this broker does not have it yet")
+
+    async def _ask(self, changes: RecordChanges) -> Version:
+        if await self._controller.find():
+            return await decide(self._membership, changes)
+        request = AlterSecurityRecordsRequest([SecurityRecordChange(*name, v) for name, v in changes.items()])
+        answer = await self._controller.request(
+            "security",
+            Api.ALTER_SECURITY_RECORDS,
+            request,
+            AlterSecurityRecordsResponse,
+            timeout_s=CHANGE_TIMEOUT_S,
+        )
+        return Version(answer.controller_epoch, answer.zxid)
 
 
 async def decide(membership: Membership, changes: RecordChanges) -> Version:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -39,8 +39,6 @@ from sparklog.protocol.base import Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import (
-    INTERNAL_MIN_INSYNC,
-    INTERNAL_REPLICAS,
     MIN_INSYNC_SETTING,
     ClusterImage,
     TopicImage,
@@ -75,6 +73,8 @@ M = TypeVar("M", bound=Message)
 REPLICATION_FACTOR_MAX = 3
 """Of `default.replication.factor` = -1."""
 CHANGE_TIMEOUT_S = 30.0
+TAKEN_S = 2.0
+"""How long this broker may take to hear what a controller before has decided."""
 KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
 """Of FIND_COORDINATOR."""
 
@@ -113,22 +113,38 @@ class ClusterTopics(Topics):
         StorageUnavailableError, RequestTimedOutError (it may be made all the same)."""
         if spec.name in self.partitions.topics:
             raise TopicAlreadyExistsError(f"topic {spec.name!r} exists already; delete it or choose another name")
+        return await self._settled(lambda: self._create(spec), lambda: self._made(spec))
+
+    def _made(self, spec: TopicSpec) -> Topic | None:
+        """A topic like this, which there was not before."""
+        topic = self.partitions.topics.get(spec.name)
+        count = spec.partitions if spec.assignment is None else len(spec.assignment)
+        is_alike = topic is not None and topic.partitions == count and topic.key_columns == tuple(spec.key_columns)
+        return topic if is_alike else None
+
+    async def _create(self, spec: TopicSpec) -> Topic:
         if await self._controller.find():
             schema_id = ENVELOPE_SCHEMA_ID
             if spec.schema is not None:
                 schema_id = await self._storage.run(self._store.take_schema_id)
-            factor = self._replication_factor(spec)
+            wanted = self._wanted_factor(spec)
+            factor = wanted if wanted is not None else self._possible_factor()
             if spec.assignment is not None:
                 factor = min(map(len, spec.assignment), default=factor)
-            if spec.name in INTERNAL_TOPICS and factor >= INTERNAL_REPLICAS:
-                spec = replace(spec, configs={MIN_INSYNC_SETTING: INTERNAL_MIN_INSYNC, **spec.configs})
             topic = new_topic(spec, schema_id, self._environment)
             _check_min_insync(spec.name, topic.configs, factor)
             count = topic.partitions if spec.assignment is None else len(spec.assignment)
             with self._room_for(spec.owner, 1, count):
                 await self._decide(
                     lambda token: CreateTopic(
-                        token, image_of(topic), topic.partitions, factor, spec.assignment, self._draw(), self._draw()
+                        token,
+                        image_of(topic),
+                        topic.partitions,
+                        factor if wanted is not None else REPLICATION_FACTOR_MAX,
+                        spec.assignment,
+                        self._draw(),
+                        self._draw(),
+                        or_fewer=wanted is None,
                     )
                 )
                 return await self._until(spec.name, lambda topic: True)
@@ -149,15 +165,20 @@ class ClusterTopics(Topics):
             await self._hand_on(Api.CREATE_TOPIC, request, t.CreateTopicResponse)
         return await self._until(spec.name, lambda topic: True)
 
-    def _replication_factor(self, spec: TopicSpec) -> int:
+    def _wanted_factor(self, spec: TopicSpec) -> int | None:
+        """None: as many as there are brokers for, which the controller decides when it places them."""
         wanted = spec.replication_factor if spec.replication_factor > 0 else self._config.default_replication_factor
-        if wanted > 0:
-            return wanted
-        image = self._images.image
+        return wanted if wanted > 0 else None
+
+    def _possible_factor(self) -> int:
+        image = self._membership.controller_image()
         return min(REPLICATION_FACTOR_MAX, max(1, len(image.eligible().keys() - image.cordoned)))
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
         """Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
+        return await self._settled(lambda: self._alter(name, configs))
+
+    async def _alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
         if await self._controller.find():
             wanted = altered_topic(self._there(name), configs)
             if MIN_INSYNC_SETTING in configs:
@@ -173,6 +194,9 @@ class ClusterTopics(Topics):
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
         """Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
+        return await self._settled(lambda: self._alter_schema(name, change))
+
+    async def _alter_schema(self, name: str, change: SchemaChange) -> Topic:
         if await self._controller.find():
             known = self._there(name)
             schema_id = await self._storage.run(self._store.take_schema_id)
@@ -189,6 +213,14 @@ class ClusterTopics(Topics):
 
     async def add_partitions(self, name: str, total: int) -> Topic:
         """Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as `create`."""
+
+        def grown() -> Topic | None:
+            topic = self.partitions.topics.get(name)
+            return topic if topic is not None and topic.partitions == total else None
+
+        return await self._settled(lambda: self._add_partitions(name, total), grown)
+
+    async def _add_partitions(self, name: str, total: int) -> Topic:
         if await self._controller.find():
             grown_topic(there := self._there(name), total)
             with self._room_for(there.owner, 0, total - there.partitions):
@@ -202,6 +234,15 @@ class ClusterTopics(Topics):
     async def delete(self, name: str) -> Topic:
         """Raises UnknownTopicOrPartitionError and as `create`."""
         topic = self._there(name)
+
+        def gone() -> Topic | None:
+            there = self.partitions.topics.get(name)
+            return topic if there is None or there.topic_id != topic.topic_id else None
+
+        return await self._settled(lambda: self._delete(topic), gone)
+
+    async def _delete(self, topic: Topic) -> Topic:
+        name = topic.name
         if await self._controller.find():
             await self._decide(lambda token: DeleteTopic(token, name))
         else:
@@ -210,6 +251,18 @@ class ClusterTopics(Topics):
             lambda image: name not in image.topics or image.topics[name].topic_id != topic.topic_id, CHANGE_TIMEOUT_S
         )
         return topic
+
+    async def _settled(
+        self, change: Callable[[], Awaitable[Topic]], made: Callable[[], Topic | None] = lambda: None
+    ) -> Topic:
+        """`change`, whoever the controller is in the end. `made`: what an earlier attempt has made, for all that it
+        failed."""
+
+        async def taken() -> Topic | None:
+            await self._images.until_true(lambda _: made() is not None, TAKEN_S)
+            return made()
+
+        return await self._controller.while_it_moves(change, taken)
 
     def _draw(self) -> int:
         """Where a placement begins: it must not be the same broker for every topic."""

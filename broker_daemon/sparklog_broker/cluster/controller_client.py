@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
 import msgspec
 
-from sparklog.errors import BrokerNotAvailableError, NotControllerError
+from sparklog.errors import BrokerNotAvailableError, BrokerShuttingDownError, NotControllerError, SparklogError
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import Coordination, CoordinationError
 from sparklog.protocol import frames
@@ -26,6 +27,10 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 FIND_S = 2.0
+MOVES_S = 20.0
+"""How long a request waits for the successor of a controller that is gone: its session ends first."""
+AGAIN_S = 0.1
+MOVING = NotControllerError, BrokerNotAvailableError, BrokerShuttingDownError
 ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 
 
@@ -78,6 +83,31 @@ class ControllerClient:
                 peer.close()
             peer = self._peers[purpose] = Peer(self._address, self._connect, answer_bytes_max=ANSWER_BYTES_MAX)
         return (await peer.request(api, message, response, timeout_s=timeout_s))[0]
+
+    async def while_it_moves(
+        self, ask: Callable[[], Awaitable[T]], taken: Callable[[], Awaitable[T | None]] | None = None
+    ) -> T:
+        """What `ask` returns, which is called again while the controller is being replaced, for MOVES_S at most.
+
+        A call that failed may have taken effect all the same. If a later one is refused, `taken` says what to return
+        then; None: it has not. Raises what `ask` does.
+        """
+        loop = asyncio.get_running_loop()
+        until, is_again = loop.time() + MOVES_S, False
+        while True:
+            try:
+                return await ask()
+            except MOVING as e:
+                if loop.time() >= until:
+                    raise
+                log.debug("asking the controller again: %s", e)
+            except SparklogError:
+                found = await taken() if is_again and taken is not None else None
+                if found is None:
+                    raise
+                return found
+            is_again = True
+            await asyncio.sleep(AGAIN_S)
 
     def close(self) -> None:
         for peer in self._peers.values():

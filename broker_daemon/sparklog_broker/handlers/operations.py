@@ -49,9 +49,13 @@ async def _at_controller(
     cluster: Cluster, api: Api, request: Message, response: type[M], decide: Callable[[], Awaitable[M]]
 ) -> Response:
     """`decide` on the controller; what it answers elsewhere. Raises NotControllerError, BrokerNotAvailableError."""
-    if await cluster.controller.find():
-        return Response(await decide())
-    return Response(await cluster.controller.request("operations", api, request, response, timeout_s=ANSWER_S))
+
+    async def ask() -> M:
+        if await cluster.controller.find():
+            return await decide()
+        return await cluster.controller.request("operations", api, request, response, timeout_s=ANSWER_S)
+
+    return Response(await cluster.controller.while_it_moves(ask))
 
 
 async def alter_partition_reassignments(

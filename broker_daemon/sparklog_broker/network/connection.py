@@ -209,6 +209,11 @@ class Connection:
         """When the request that is being processed has been answered, nothing is read for so long (KIP-219)."""
         self._mute_ms = max(self._mute_ms, mute_ms)
 
+    @property
+    def mute_ms(self) -> int:
+        """For how long nothing will be read when the request that is being processed has been answered."""
+        return self._mute_ms
+
     def mute_now(self, mute_ms: int) -> None:
         """From now on nothing is read for so long; 0: nothing changes."""
         if mute_ms and self._muted is None and self._state is State.OPEN:

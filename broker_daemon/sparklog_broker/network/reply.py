@@ -14,7 +14,7 @@ from sparklog.protocol.versions import field_names
 
 ERROR_TEXT_CHARS_MAX = 4096
 THROTTLE_FIELD = "throttle_ms"
-"""Of all answers that clients get, but those of their first requests and errors. What follows it is encoded with it."""
+"""Of all answers that clients get, but those of their first requests. What follows it is encoded with it."""
 REST_BYTES_MAX = 16
 
 
@@ -91,12 +91,14 @@ def frame_response(api: int, correlation_id: int, response: Response, version: i
     return Reply([head, *response.payload], response.close)
 
 
-def error_reply(api: int, correlation_id: int, error: SparklogError, *, close: bool = False) -> Reply:
-    """An error frame."""
-    body = ErrorBody(one_line(str(error)[:ERROR_TEXT_CHARS_MAX])[:ERROR_TEXT_CHARS_MAX])
+def error_reply(
+    api: int, correlation_id: int, error: SparklogError, *, close: bool = False, throttle_ms: int = 0
+) -> Reply:
+    """An error frame. `throttle_ms`: for how long the connection is muted then."""
+    body = ErrorBody(one_line(str(error)[:ERROR_TEXT_CHARS_MAX])[:ERROR_TEXT_CHARS_MAX], throttle_ms=throttle_ms)
+    needed = 0
     if isinstance(error, UnsupportedVersionError) and error.supported is not None:
         body.version_min, body.version_max = error.supported
-        header = encode(body)
-    else:
-        header = encode(body, 0)
+        needed = 1
+    header = encode(body, None if throttle_ms else needed)
     return Reply([encode_response(api, error.code, correlation_id, header)], close)

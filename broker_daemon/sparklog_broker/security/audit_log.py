@@ -62,7 +62,7 @@ class AuditLog:
         client_id: str = "",
         detail: str = "",
     ) -> None:
-        """An administrative act, however it ended. `detail`: what it came of, if that is not the request itself."""
+        """An administrative act, however it ended. `detail`: what the resources do not say, or what it came of."""
         resource = ", ".join(map(_one_of_several, islice(resources, VALUE_CHARS_MAX)))[:VALUE_CHARS_MAX]
         event = self._event(AuditKind.ACT, api, principal, host, listener, _outcome(error_code), "", resource)
         self.note(event._replace(client_id=client_id, detail=detail))

@@ -13,7 +13,7 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import group_key
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
-from sparklog.client.net.retry import Retries, RetryPolicy, request_until
+from sparklog.client.net.retry import Retries, RetryPolicy, of_all_brokers, request_until
 from sparklog.client.reading.isolation import Aborted
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.client.reading.single_fetch import fetch_once
@@ -97,17 +97,17 @@ class GroupAdmin:
     def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
         wanted = [*states]
 
-        def listed(endpoint: Endpoint | None) -> Iterator[GroupListing]:
+        def listed(endpoint: Endpoint | None, timeout_ms: int) -> Iterator[GroupListing]:
             def ask(before: ListGroupsResponse | None) -> ListGroupsResponse:
                 request = ListGroupsRequest(wanted, paged=True, after=_last_id(before) or "")
-                return request_until(
-                    self._cluster, Api.LIST_GROUPS, request, ListGroupsResponse, self._policy, endpoint=endpoint
+                return self._cluster.request(
+                    Api.LIST_GROUPS, request, ListGroupsResponse, endpoint=endpoint, timeout_ms=timeout_ms
                 )
 
             found = (g for page in pages(ask, _last_id) for g in page.groups)
             return (GroupListing(g.group_id, g.state, g.kind, g.members) for g in found)
 
-        everywhere = (g for b in self._cluster.brokers(timeout_ms=self._timeout_ms) for g in listed(b))
+        everywhere = of_all_brokers(self._cluster, listed, self._timeout_ms)
         return sorted({g.group_id: g for g in everywhere}.values(), key=lambda g: g.group_id)
 
     def describe(self, group_id: str) -> GroupDescription:

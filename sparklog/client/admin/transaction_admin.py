@@ -13,7 +13,7 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import transaction_key
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
-from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.client.net.retry import RetryPolicy, of_all_brokers, request_until
 from sparklog.errors import error_from_code
 from sparklog.protocol.messages import Api
 from sparklog.protocol.transaction_messages import (
@@ -44,23 +44,23 @@ def list_transactions(
     cluster: Cluster, states: Sequence[str] = (), running_ms_min: int = 0, *, timeout_ms: int = 30_000
 ) -> list[TransactionSummary]:
     """See `Admin.list_transactions`."""
-    policy = RetryPolicy(timeout_ms)
-    found: dict[str, TransactionSummary] = {}
-    for endpoint in cluster.brokers(timeout_ms=timeout_ms):
-        request = ListTransactionsRequest(list(states), running_ms_min, paged=True)
-        found |= {t.transactional_id: t for t in _listed_by(cluster, endpoint, request, policy)}
+    request = ListTransactionsRequest(list(states), running_ms_min, paged=True)
+    everywhere = of_all_brokers(cluster, lambda b, ms: _listed_by(cluster, b, request, ms), timeout_ms)
+    found = {t.transactional_id: t for t in everywhere}
     return [found[transactional_id] for transactional_id in sorted(found)]
 
 
 def _listed_by(
-    cluster: Cluster, endpoint: Endpoint | None, request: ListTransactionsRequest, policy: RetryPolicy
+    cluster: Cluster, endpoint: Endpoint | None, request: ListTransactionsRequest, timeout_ms: int
 ) -> list[TransactionSummary]:
     """Those that one broker coordinates."""
 
     def ask(before: ListTransactionsResponse | None) -> ListTransactionsResponse:
         after = "" if before is None else before.transactions[-1].transactional_id
         page = msgspec.structs.replace(request, after=after)
-        return request_until(cluster, Api.LIST_TRANSACTIONS, page, ListTransactionsResponse, policy, endpoint=endpoint)
+        return cluster.request(
+            Api.LIST_TRANSACTIONS, page, ListTransactionsResponse, endpoint=endpoint, timeout_ms=timeout_ms
+        )
 
     def position(page: ListTransactionsResponse) -> object:
         return page.transactions[-1].transactional_id if page.transactions else None

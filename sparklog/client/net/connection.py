@@ -289,6 +289,8 @@ class Connection:
             self.close()
             raise
         body = decode_error_body(header)
+        if body.throttle_ms > 0:
+            self._wait_for(body.throttle_ms)
         error = error_from_code(prefix.error_code, body.message)
         if isinstance(error, _FATAL):
             self.close()

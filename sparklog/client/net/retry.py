@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
 from sparklog.client.net.addresses import Endpoint
@@ -16,6 +16,7 @@ from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 UNCLEAR = (RequestTimedOutError, BrokerNotAvailableError)
 """Errors after which the request may have taken effect; all others say that it has not."""
@@ -89,6 +90,25 @@ class OneAttempt:
 
     def pause(self, error: SparklogError) -> None:
         raise error
+
+
+def of_all_brokers(
+    cluster: Cluster,
+    ask: Callable[[Endpoint | None, int], Iterable[T]],
+    timeout_ms: int,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[T]:
+    """What `ask` gets from each broker within so many ms, in one list. If one of them fails all are asked again that
+    are there by then: what it had a part of is others' now. Raises the last error after `timeout_ms`."""
+    attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
+    while True:
+        try:
+            brokers = cluster.brokers(timeout_ms=attempts.attempt_ms)
+            return [found for broker in brokers for found in ask(broker, attempts.attempt_ms)]
+        except SparklogError as e:
+            attempts.pause(e)
 
 
 def request_until(

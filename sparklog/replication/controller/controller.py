@@ -365,7 +365,7 @@ class Controller:
             elected = election.elect(partition, rules) if partition.leader == NO_LEADER else partition
             draft.change(tp, election.finish_reassignment(elected, rules))
         operations.end_throttle(draft)
-        operations.guard_internal_topics(draft)
+        topics.guard_internal_topics(draft)
         if self._config.rebalance and self._rebalance_at_ms is not None and now_ms >= self._rebalance_at_ms:
             self._rebalance_at_ms = now_ms + self._config.rebalance_interval_ms
             self._rebalance(draft)

@@ -62,7 +62,7 @@ class BrokersChanged(Struct, frozen=True):
 
 class CreateTopic(Struct, frozen=True):
     """`topic` has no partitions yet. `assignment`: replicas per partition, or None to have them placed from `start` and
-    `shift`, random numbers."""
+    `shift`, random numbers. `or_fewer`: as many replicas as there are brokers for, where they are fewer."""
 
     token: Hashable
     topic: TopicImage
@@ -71,6 +71,7 @@ class CreateTopic(Struct, frozen=True):
     assignment: Sequence[Sequence[int]] | None = None
     start: int = 0
     shift: int = 0
+    or_fewer: bool = False
 
 
 class AddPartitions(Struct, frozen=True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 from msgspec.structs import replace
 
 from sparklog.errors import (
@@ -14,9 +12,6 @@ from sparklog.errors import (
 )
 from sparklog.replication.cluster_image import (
     CORDONED_SETTING,
-    INTERNAL_MIN_INSYNC,
-    INTERNAL_REPLICAS,
-    MIN_INSYNC_SETTING,
     NO_LEADER,
     THROTTLE_SETTING,
     cordoned_brokers,
@@ -25,7 +20,7 @@ from sparklog.replication.controller import election
 from sparklog.replication.controller.draft import Draft
 from sparklog.replication.controller.model import Cordon, Elect, ElectionKind, Reassign
 from sparklog.replication.controller.placement import check_assignment
-from sparklog.types import INTERNAL_TOPICS, TopicPartition
+from sparklog.types import TopicPartition
 
 Outcomes = dict[TopicPartition, SparklogError | None]
 
@@ -98,21 +93,6 @@ def end_throttle(draft: Draft) -> None:
     """The limit goes with the last reassignment."""
     if int(draft.config(THROTTLE_SETTING, 0)) and not any(p.is_reassigned for _, p in draft.all_partitions()):
         draft.set_config(THROTTLE_SETTING, None)
-
-
-def guard_internal_topics(draft: Draft) -> None:
-    """An internal topic that was made while there were fewer brokers gets its min.insync.replicas when all its
-    partitions have INTERNAL_REPLICAS replicas. Not sooner: until they are copied nothing could be written."""
-    for name in sorted(INTERNAL_TOPICS):
-        if not draft.has_topic(name):
-            continue
-        topic = draft.topic(name)
-        partitions = [draft.partition_at(name, number) for number in range(len(topic.partitions))]
-        if MIN_INSYNC_SETTING not in topic.configs and all(
-            len(p.replicas) >= INTERNAL_REPLICAS and not p.is_reassigned for p in partitions
-        ):
-            configs = MappingProxyType({**topic.configs, MIN_INSYNC_SETTING: INTERNAL_MIN_INSYNC})
-            draft.set_topic(replace(topic, configs=configs))
 
 
 def cordon(draft: Draft, request: Cordon) -> frozenset[int]:

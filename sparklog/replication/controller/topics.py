@@ -16,6 +16,9 @@ from sparklog.errors import (
 )
 from sparklog.replication.cluster_image import (
     CORDONED_SETTING,
+    INTERNAL_MIN_INSYNC,
+    INTERNAL_REPLICAS,
+    MIN_INSYNC_SETTING,
     NO_LEADER,
     PartitionImage,
     TopicImage,
@@ -25,6 +28,7 @@ from sparklog.replication.controller.draft import Draft
 from sparklog.replication.controller.election import with_isr
 from sparklog.replication.controller.model import AddPartitions, AlterConfig, AlterSchema, CreateTopic
 from sparklog.replication.controller.placement import check_assignment, place
+from sparklog.types import INTERNAL_TOPICS
 
 
 def create_topic(draft: Draft, request: CreateTopic) -> TopicImage:
@@ -39,7 +43,23 @@ def create_topic(draft: Draft, request: CreateTopic) -> TopicImage:
     assigned = _assigned(draft, request, count, request.replication_factor, 0)
     topic = replace(request.topic, partitions=tuple(_new_partition(draft, replicas) for replicas in assigned))
     draft.set_topic(topic)
-    return topic
+    guard_internal_topics(draft)
+    return draft.topic(name)
+
+
+def guard_internal_topics(draft: Draft) -> None:
+    """An internal topic that was made while there were fewer brokers gets its min.insync.replicas when all its
+    partitions have INTERNAL_REPLICAS replicas. Not sooner: until they are copied nothing could be written."""
+    for name in sorted(INTERNAL_TOPICS):
+        if not draft.has_topic(name):
+            continue
+        topic = draft.topic(name)
+        partitions = [draft.partition_at(name, number) for number in range(len(topic.partitions))]
+        if MIN_INSYNC_SETTING not in topic.configs and all(
+            len(p.replicas) >= INTERNAL_REPLICAS and not p.is_reassigned for p in partitions
+        ):
+            configs = MappingProxyType({**topic.configs, MIN_INSYNC_SETTING: INTERNAL_MIN_INSYNC})
+            draft.set_topic(replace(topic, configs=configs))
 
 
 def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
@@ -93,6 +113,8 @@ def _assigned(
     if request.assignment is None:
         cordoned = cordoned_brokers(draft.config(CORDONED_SETTING, ""))
         open_ones = {i: rack for i, rack in brokers.items() if i not in cordoned}
+        if isinstance(request, CreateTopic) and request.or_fewer:
+            factor = max(1, min(factor, len(open_ones)))
         if factor > len(open_ones) and len(open_ones) < len(brokers):
             raise InvalidReplicationFactorError(
                 f"replication factor {factor} with {len(open_ones)} brokers that take new replicas: "

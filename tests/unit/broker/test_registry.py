@@ -28,6 +28,7 @@ class _Peer:
     client_id = ""
     authentication = None
     is_known = True
+    mute_ms = 0
     listener = local_socket = ""
     times = RequestTimes()
 

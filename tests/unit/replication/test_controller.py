@@ -492,6 +492,23 @@ def test_the_throttle_ends_with_the_last_reassignment() -> None:
     assert cluster.image.throttle_bytes == 0
 
 
+def test_as_many_replicas_as_there_are_brokers_for() -> None:
+    """Whoever asks may not have heard yet that a broker has gone."""
+    cluster = Cluster(4)
+    cluster.stop(4)
+    cluster.ask(Cordon("c", 1, cordoned=True))
+    for name in ("u", "__transaction_state"):
+        made = cluster.ask(CreateTopic("c", TopicImage(name, name, ()), 1, 3, or_fewer=True))
+        assert sorted(made.partitions[0].replicas) == [2, 3]
+        assert made.configs == {}
+    cluster.ask(Cordon("c", 1, cordoned=False))
+    made = cluster.ask(CreateTopic("c", TopicImage("__consumer_offsets", "o", ()), 1, 3, or_fewer=True))
+    assert sorted(made.partitions[0].replicas) == [1, 2, 3]
+    assert made.configs == {"min.insync.replicas": 2}
+    refused = cluster.ask(CreateTopic("c", TopicImage("v", "v", ()), 1, 4))
+    assert isinstance(refused, errors.InvalidReplicationFactorError)
+
+
 def test_an_internal_topic_is_guarded_when_it_has_three_replicas_at_last() -> None:
     """It was made by the first broker of the cluster, with one replica."""
     cluster = Cluster()

@@ -47,7 +47,8 @@ class Connected:
     peer_name = f"{HOST}:5"
 
     def __init__(self, principal: Principal, local_host: str, mute: Callable[[int], None]) -> None:
-        self.mute = mute
+        self.mute_ms = 0
+        self._told = mute
         self.local_address = (local_host, 9292)
         self.principal = principal
         self.authentication = None
@@ -56,6 +57,10 @@ class Connected:
         self.times = RequestTimes()
         self.listener = "CLIENTS"
         self.client_id = "tests"
+
+    def mute(self, mute_ms: int) -> None:
+        self.mute_ms = mute_ms
+        self._told(mute_ms)
 
 
 class World:

@@ -1,0 +1,72 @@
+"""What an administrative act was, where its resources do not say it: which ACLs, quotas, settings. For the audit log.
+
+Texts are bounded, and made for the first few items only: a request may have a thousand with long names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from itertools import islice
+from typing import Any
+
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api
+
+ITEMS_MAX = 20
+NAME_CHARS_MAX = 256
+_ANY = "any"
+
+
+def act_detail(api: Api, request: Message) -> str:
+    """The items of the request, separated by semicolons, with how many more there are; "": its resources say it all."""
+    describe = _DESCRIBED.get(api)
+    if describe is None:
+        return ""
+    items, text_of = describe(request)
+    texts = [text_of(item) for item in islice(items, ITEMS_MAX)]
+    left = len(items) - len(texts)
+    return "; ".join(texts) + (f"; and {left} more" if left else "")
+
+
+def _acl(acl: Any) -> str:
+    """As `sparklog acl` says it; what a filter leaves open is "any"."""
+    where = f"{acl.pattern_type} {_word(acl.resource_type)} {_name(acl.name)} from {_word(acl.host)}"
+    return f"{_word(acl.permission)} {_name(acl.principal)} {_word(acl.operation)} on {where}"
+
+
+def _quota(one: Any) -> str:
+    named = {"user": one.user, "client id": one.client_id, "address": one.ip}
+    who = ", ".join(
+        f"{kind} {_name(name) if name else '(default)'}" for kind, name in named.items() if name is not None
+    )
+    return f"{who}: {_settings(one.changes)}"
+
+
+def _user(one: Any) -> str:
+    return f"{'password of' if hasattr(one, 'salt') else 'removed'} {_name(one.name)} ({one.mechanism})"
+
+
+def _setting(item: tuple[str, Any]) -> str:
+    return _settings(dict([item]))
+
+
+def _settings(changes: Mapping[str, Any]) -> str:
+    some = islice(changes.items(), ITEMS_MAX)
+    return ", ".join(f"{key}={'(none)' if value is None else str(value)[:NAME_CHARS_MAX]}" for key, value in some)
+
+
+def _word(text: str | None) -> str:
+    return _ANY if text is None else text
+
+
+def _name(text: str | None) -> str:
+    return _ANY if text is None else repr(text[:NAME_CHARS_MAX])
+
+
+_DESCRIBED: Mapping[Api, Callable[[Any], tuple[Collection[Any], Callable[[Any], str]]]] = {
+    Api.CREATE_ACLS: lambda request: (request.acls, _acl),
+    Api.DELETE_ACLS: lambda request: (request.filters, _acl),
+    Api.ALTER_CLIENT_QUOTAS: lambda request: (request.alterations, _quota),
+    Api.ALTER_USER_SCRAM_CREDENTIALS: lambda request: ([*request.deletions, *request.upsertions], _user),
+    Api.ALTER_TOPIC: lambda request: (request.configs.items(), _setting),
+}
