@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from starlette.applications import Starlette
@@ -79,7 +80,28 @@ def make_app(
         tokens=Tokens(environment.randomness.token_bytes(32)),
         hint=hint,
     )
-    watcher = Work(environment.executors, threads=1)
+    static = Mount("/static", _Static(packages=[("sparklog.console", "static")]), name="static")
+    app = Starlette(
+        routes=[static, *(route for page in PAGES for route in page.routes)],
+        exception_handlers={
+            SparklogError: _sparklog_error,
+            RefusedError: _refused,
+            BusyError: _busy,
+            HTTPException: _http_error,
+            Exception: _defect,
+        },
+        lifespan=_lifespan(console, environment, round_s),
+    )
+    app.state.console = console
+    # outside of all, so that the answers of failures are guarded, too
+    return Guard(app, allowed_hosts(listen_host, allow_hosts))
+
+
+def _lifespan(
+    console: Console, environment: Environment, round_s: float
+) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    """While the application runs, the groups are watched; at its end all that the console holds is closed."""
+    watcher, clock = Work(environment.executors, threads=1), environment.clock
 
     async def watch() -> None:
         while True:
@@ -98,23 +120,9 @@ def make_app(
                 await watching
             watcher.close()
             console.work.close()
-            admin.close()
+            console.admin.close()
 
-    static = Mount("/static", _Static(packages=[("sparklog.console", "static")]), name="static")
-    app = Starlette(
-        routes=[static, *(route for page in PAGES for route in page.routes)],
-        exception_handlers={
-            SparklogError: _sparklog_error,
-            RefusedError: _refused,
-            BusyError: _busy,
-            HTTPException: _http_error,
-            Exception: _defect,
-        },
-        lifespan=lifespan,
-    )
-    app.state.console = console
-    # outside of all, so that the answers of failures are guarded, too
-    return Guard(app, allowed_hosts(listen_host, allow_hosts))
+    return lifespan
 
 
 def status_of(error: SparklogError) -> int:

@@ -18,6 +18,7 @@ import pytest
 
 from sparklog import Admin, Producer, TopicPartition
 from sparklog.client.local_zookeeper import ZooKeeperProcess
+from sparklog.client.net import tls_stream
 from sparklog.security.secure_setup import toml
 from sparklog.settings import flatten
 from tests.spark import pages
@@ -164,6 +165,8 @@ def read_line(descriptor: int, what: Callable[[], str]) -> str:
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     """With the three brokers of the page."""
     made = Machines(tmp_path_factory.mktemp("machines"))
+    patch = pytest.MonkeyPatch()
+    patch.setattr(tls_stream, "RENEWAL_S", 0.0)  # this process is a client that runs: it looks at ca.pem each time
     try:
         made.run(block("sh"))
         for number in (1, 2, 3):
@@ -171,6 +174,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         until(lambda: live(made) == {1, 2, 3}, "three brokers")
         yield made
     finally:
+        patch.undo()
         made.close()
 
 

@@ -37,7 +37,7 @@ class ClusterRecords(SecurityRecords):
         if await self._controller.find():
             return await decide(self._membership, changes)
         request = AlterSecurityRecordsRequest([SecurityRecordChange(*name, v) for name, v in changes.items()])
-        answer = await self._controller.request(
+        answer = await self._controller.request_unless_replaced(
             "security",
             Api.ALTER_SECURITY_RECORDS,
             request,

@@ -272,7 +272,9 @@ class ClusterTopics(Topics):
         await self._membership.ask(make)
 
     async def _hand_on(self, api: Api, request: Message, response: type[M]) -> M:
-        return await self._controller.request("topics", api, request, response, timeout_s=CHANGE_TIMEOUT_S)
+        return await self._controller.request_unless_replaced(
+            "topics", api, request, response, timeout_s=CHANGE_TIMEOUT_S
+        )
 
     async def _hand_on_internal(self, name: str) -> None:
         """Nobody may ask for an internal topic to be made; who is asked for a coordinator makes it."""

@@ -30,6 +30,8 @@ FIND_S = 2.0
 MOVES_S = 20.0
 """How long a request waits for the successor of a controller that is gone: its session ends first."""
 AGAIN_S = 0.1
+LOOK_S = 1.0
+"""How often who waits for the controller's answer looks whether there is another one."""
 MOVING = NotControllerError, BrokerNotAvailableError, BrokerShuttingDownError
 ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 
@@ -83,6 +85,26 @@ class ControllerClient:
                 peer.close()
             peer = self._peers[purpose] = Peer(self._address, self._connect, answer_bytes_max=ANSWER_BYTES_MAX)
         return (await peer.request(api, message, response, timeout_s=timeout_s))[0]
+
+    async def request_unless_replaced(
+        self, purpose: str, api: Api, message: Message, response: type[M], *, timeout_s: float
+    ) -> M:
+        """`request`; given up when another broker has become the controller: this one hangs, or cannot be reached.
+        Raises BrokerNotAvailableError then: it may have taken effect."""
+        address = self._address
+        asked = asyncio.ensure_future(self.request(purpose, api, message, response, timeout_s=timeout_s))
+        try:
+            while True:
+                answered, _ = await asyncio.wait({asked}, timeout=LOOK_S)
+                if answered:
+                    return asked.result()
+                await self.find()
+                if self._address != address:
+                    raise BrokerNotAvailableError(
+                        f"the controller at {address} has been replaced, and has not answered"
+                    )
+        finally:
+            asked.cancel()
 
     async def while_it_moves(
         self, ask: Callable[[], Awaitable[T]], taken: Callable[[], Awaitable[T | None]] | None = None

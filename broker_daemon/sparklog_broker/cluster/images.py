@@ -72,7 +72,7 @@ class ImageFollower:
         if await self._controller.find():
             return await self._membership.news(known, WAIT_S)
         request = MetadataFetchRequest(self._broker_id, *known, int(WAIT_S * 1_000))
-        answer = await self._controller.request(
+        answer = await self._controller.request_unless_replaced(
             "image", Api.METADATA_FETCH, request, MetadataFetchResponse, timeout_s=WAIT_S + ANSWER_S
         )
         return ImageNews(

@@ -53,7 +53,9 @@ async def _at_controller(
     async def ask() -> M:
         if await cluster.controller.find():
             return await decide()
-        return await cluster.controller.request("operations", api, request, response, timeout_s=ANSWER_S)
+        return await cluster.controller.request_unless_replaced(
+            "operations", api, request, response, timeout_s=ANSWER_S
+        )
 
     return Response(await cluster.controller.while_it_moves(ask))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from sparklog_broker.cluster import controller_client
 from sparklog_broker.cluster.controller_client import ControllerClient
+from sparklog_broker.cluster.images import ImageFollower
 
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -14,6 +16,9 @@ from sparklog.errors import (
     SparklogError,
     TopicAlreadyExistsError,
 )
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import DeleteTopicRequest, DeleteTopicResponse
+from sparklog.replication.cluster_image import ClusterImage
 
 MOVING: tuple[SparklogError, ...] = (NotControllerError("not here"), BrokerNotAvailableError("it broke"))
 EXISTS = TopicAlreadyExistsError("it exists")
@@ -59,3 +64,55 @@ def test_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_client, "MOVES_S", 0.0)
     with pytest.raises(NotControllerError):
         told(MOVING[0], "too late")
+
+
+class Hanging(ControllerClient):
+    """The first controller never answers; the second one is elected after `looks` looks."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+        self._address = "first:1"
+        self.was_cancelled = False
+
+    async def find(self) -> bool:
+        self._looks -= 1
+        if self._looks <= 0:
+            self._address = "second:1"
+        return False
+
+    async def request(self, *_: object, **__: object) -> Any:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+
+
+def test_images_come_from_the_next_controller_when_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_client, "LOOK_S", 0.0)
+
+    async def apply(_: ClusterImage) -> None:
+        raise AssertionError("there is none")
+
+    async def follow() -> None:
+        images = ImageFollower(None, Hanging(3), 1, ClusterImage(), apply)  # type: ignore[arg-type]
+        with pytest.raises(BrokerNotAvailableError, match="first:1 has been replaced"):
+            async with asyncio.timeout(20):
+                await images._news()
+
+    asyncio.run(follow())
+
+
+def test_a_controller_that_hangs_is_given_up_when_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_client, "LOOK_S", 0.0)
+    client = Hanging(3)
+
+    async def ask() -> None:
+        with pytest.raises(BrokerNotAvailableError, match="first:1 has been replaced"):
+            await client.request_unless_replaced(
+                "topics", Api.DELETE_TOPIC, DeleteTopicRequest("t"), DeleteTopicResponse, timeout_s=30
+            )
+        await asyncio.sleep(0)
+
+    asyncio.run(ask())
+    assert client.was_cancelled
