@@ -14,7 +14,8 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 280
+pytestmark = pytest.mark.timeout(900)
+TIMEOUT_S = 880
 NOTEBOOKS = sorted(
     path.stem for path in (ROOT / "notebooks").glob("*.py") if path.read_text().startswith("# Databricks")
 )
