@@ -79,7 +79,10 @@ def dump(
         return
     damaged = False
     left = records
-    for file in segment_paths(path):
+    segments = segment_paths(path)
+    if not segments and format is DumpFormat.text:
+        print(f"{path}: nothing has been written to this partition, or nothing is left on this disk")
+    for file in segments:
         facts = dump_segment(file)
         damaged = damaged or facts.is_damaged
         rows = list(read_records(facts, left)) if left else []

@@ -15,6 +15,7 @@ import pyarrow as pa
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import batch as batches
 from sparklog.format import offset_index, segment, time_index
+from sparklog.format.checkpoint import PARTITION_FILE
 from sparklog.format.index_checksum import entries_in
 from sparklog.format.offset_column import decode_rows, row_offsets, topic_schema
 from sparklog.format.packed_batch import compression_of_batch
@@ -85,17 +86,16 @@ class SegmentFacts:
 
 
 def segment_paths(path: Path) -> list[Path]:
-    """The segment files that `path` (a segment file or a partition's directory) stands for, in offset order.
-
-    Raises LogCorruptError if there is none.
+    """The segment files that `path` (a segment file or a partition's directory) stands for, in offset order; none in an
+    empty partition's. Raises LogCorruptError if the directory is no partition's.
     """
     if path.is_dir():
         found = sorted(p for p in path.iterdir() if segment.parse_segment_name(p.name) is not None)
-        if found:
+        if found or (path / PARTITION_FILE).exists():
             return found
         deeper = sorted(p.parent.name for p in path.glob(f"*/*{segment.SUFFIX}"))
         hint = f"; partitions in it: {', '.join(dict.fromkeys(deeper))}" if deeper else ""
-        raise LogCorruptError(f"{path}: no segment files in this directory{hint}")
+        raise LogCorruptError(f"{path}: no segment files in this directory, which is no partition's{hint}")
     return [path]
 
 

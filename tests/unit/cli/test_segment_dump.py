@@ -13,6 +13,7 @@ from sparklog.client.producer.encoding import envelope_batch
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import batch as batches
 from sparklog.format import segment
+from sparklog.format.checkpoint import PARTITION_FILE
 from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
 
@@ -104,6 +105,10 @@ def test_directories(tmp_path: Path) -> None:
     assert [segment.parse_segment_name(p.name) for p in segment_paths(partition)] == [0, 3, 20]
     with pytest.raises(LogCorruptError, match="partitions in it: t-0"):
         segment_paths(tmp_path)
+    empty = tmp_path / "e-0"
+    empty.mkdir()
+    (empty / PARTITION_FILE).touch()
+    assert segment_paths(empty) == []
 
 
 def test_a_packed_batch_is_not_called_compressed(tmp_path: Path) -> None:
