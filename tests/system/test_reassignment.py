@@ -97,17 +97,19 @@ def test_partitions_move_to_other_brokers_and_leave_nothing_behind(
 ) -> None:
     admin.create_topic("events", replica_assignment=[[1, 2], [2, 1], [1, 2]], configs={"min.insync.replicas": 2})
     fill(cluster, 0, 3_000)
-    admin.alter_partition_reassignments({EVENTS[0]: [3, 4], EVENTS[1]: [2, 4], EVENTS[2]: [4]})
+    admin.alter_partition_reassignments({EVENTS[0]: [3, 4], EVENTS[1]: [2, 4], EVENTS[2]: [4, 3]})
     with pytest.raises(InvalidReplicaAssignmentError, match="9"):
         admin.alter_partition_reassignments({EVENTS[0]: [3, 9]})
+    with pytest.raises(InvalidReplicaAssignmentError, match=r"1 replicas cannot keep min.insync.replicas = 2"):
+        admin.alter_partition_reassignments({EVENTS[2]: [4]})
     until(lambda: done(admin), "the reassignments")
-    until(lambda: replicas(admin) == [(3, 4), (2, 4), (4,)], "the new replicas")
-    assert in_sync(admin) == [(3, 4), (2, 4), (4,)]
+    until(lambda: replicas(admin) == [(3, 4), (2, 4), (4, 3)], "the new replicas")
+    assert in_sync(admin) == [(3, 4), (2, 4), (3, 4)]
     assert [p.leader for p in admin.describe_topic("events").partition_details] == [3, 2, 4]
     fill(cluster, 3_000, 300)
     assert values(cluster) == list(range(3_300))
     until(lambda: directories(cluster, 1) == set() and directories(cluster, 2) == {1}, "the old directories to go")
-    assert (directories(cluster, 3), directories(cluster, 4)) == ({0}, {0, 1, 2})
+    assert (directories(cluster, 3), directories(cluster, 4)) == ({0, 2}, {0, 1, 2})
     with pytest.raises(NoReassignmentInProgressError):
         admin.cancel_partition_reassignments([EVENTS[0]])
     admin.alter_partition_reassignments({EVENTS[0]: [1, 2]})  # back to where it was deleted a moment ago

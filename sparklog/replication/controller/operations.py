@@ -12,6 +12,7 @@ from sparklog.errors import (
 )
 from sparklog.replication.cluster_image import (
     CORDONED_SETTING,
+    MIN_INSYNC_SETTING,
     NO_LEADER,
     THROTTLE_SETTING,
     cordoned_brokers,
@@ -78,6 +79,11 @@ def _reassign_one(draft: Draft, tp: TopicPartition, target: tuple[int, ...] | No
         refused = [r for r in target if r in no_new and r not in partition.replicas]
         if refused:
             raise InvalidReplicaAssignmentError(f"{tp}: brokers {refused} are cordoned, they get no new replicas")
+        needed = int(draft.topic(tp.topic).configs.get(MIN_INSYNC_SETTING, 1))
+        if len(target) < min(needed, len(partition.target)):
+            raise InvalidReplicaAssignmentError(
+                f"{tp}: {len(target)} replicas cannot keep min.insync.replicas = {needed}; name more, or lower it first"
+            )
         started = election.start_reassignment(partition, target)
         draft.change(tp, election.finish_reassignment(started, rules))
         return

@@ -548,6 +548,15 @@ def test_no_new_replicas_on_a_cordoned_broker() -> None:
     assert cluster.ask(Reassign("r", {TP: (3, 1)})) == {TP: None}
 
 
+def test_a_reassignment_does_not_take_replicas_that_have_to_be_in_sync() -> None:
+    cluster = Cluster(4)
+    cluster.create([[1, 2, 3]], min_insync_replicas=2)
+    refused = cluster.ask(Reassign("r", {TP: (4,)}))[TP]
+    assert isinstance(refused, errors.InvalidReplicaAssignmentError)
+    assert "min.insync.replicas = 2" in str(refused)
+    assert cluster.ask(Reassign("r", {TP: (4, 1)})) == {TP: None}
+
+
 def test_while_it_is_reassigned_a_partition_needs_no_more_replicas_in_sync_than_before() -> None:
     cluster = Cluster(3)
     cluster.create([[1]], min_insync_replicas=2)
