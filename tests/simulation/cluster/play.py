@@ -47,11 +47,15 @@ class Play:
         self.world._begin()
         self.client = self.world.connected(simulation.loop("client"), "client")
         self.values = iter(range(1, 1_000_000))
-        self.sequence = 0
         self._state = UNKNOWN
+        self.new_producer()
+        self.order(1, 2, 3)
+
+    def new_producer(self) -> None:
+        """Whose records a log may have lost sends no more: the next ones would be out of order."""
         drawn = self.ask(Api.INIT_PRODUCER_ID, InitProducerIdRequest(), InitProducerIdResponse)
         self.identity = drawn.producer_id, drawn.producer_epoch
-        self.order(1, 2, 3)
+        self.sequence = 0
 
     def __getitem__(self, broker_id: int) -> Node:
         return self.world.node(broker_id)

@@ -90,6 +90,7 @@ def test_without_flushes_nobody_leads_after_a_power_cut_of_all_until_somebody_al
         play.tell_controller(lambda token: Elect(token, ElectionKind.UNCLEAN))
         play.until(lambda: set(play.state.isr) == {1, 2, 3})
         assert play.state.leader == last_leader
+        play.new_producer()
         again = play.acknowledged()
         assert again <= 15  # of 15 records some may be gone
         play.come_to_rest()
