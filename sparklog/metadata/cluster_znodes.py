@@ -29,6 +29,7 @@ import msgspec
 from sparklog.format.decoders import json_decoder
 from sparklog.metadata.coordination import Create, Delete, Node, NodeExistsError, Op, SetData, Steps
 from sparklog.replication.cluster_image import (
+    NO_EPOCH,
     BrokerImage,
     ClusterDelta,
     ClusterImage,
@@ -77,6 +78,7 @@ class Registration(msgspec.Struct, frozen=True):
     endpoints: tuple[str, ...] = ()
     clean_epochs: tuple[int, ...] = ()
     flushed_epochs: tuple[int, ...] = ()
+    last_written_epoch: int = NO_EPOCH
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
@@ -113,7 +115,15 @@ def take_cluster_id(coordination: Any, new_id: str) -> Steps:
 def broker_image(broker_id: int, node: Node) -> BrokerImage:
     """A registered broker. Raises msgspec.ValidationError for a node that is none."""
     found = decode(node.data, Registration)
-    return BrokerImage(broker_id, node.czxid, found.rack, found.endpoints, found.clean_epochs, found.flushed_epochs)
+    return BrokerImage(
+        broker_id,
+        node.czxid,
+        found.rack,
+        found.endpoints,
+        found.clean_epochs,
+        found.flushed_epochs,
+        last_written_epoch=found.last_written_epoch,
+    )
 
 
 # --- writing

@@ -47,7 +47,7 @@ class BrokerImage(Struct, frozen=True):
 
     `clean_epochs`: broker epochs of earlier lives of which it has everything that it had then: since, it has always
     been stopped cleanly, or killed while its machine ran on, or only its session has ended. `flushed_epochs`: those of
-    which it has everything that was fsynced.
+    which it has everything that was fsynced. In lives after `last_written_epoch`, if it is one, nothing was written.
     `is_stopping`: it asked for a controlled shutdown; it leads nothing and joins no ISR any more.
     """
 
@@ -58,6 +58,11 @@ class BrokerImage(Struct, frozen=True):
     clean_epochs: tuple[int, ...] = ()
     flushed_epochs: tuple[int, ...] = ()
     is_stopping: bool = False
+    last_written_epoch: int = NO_EPOCH
+
+    def vouches_for(self, life: int, epochs: tuple[int, ...]) -> bool:
+        """Whether it has what it had in a life, `epochs` being those of which it has everything."""
+        return life in epochs or (self.last_written_epoch in epochs and life > self.last_written_epoch)
 
 
 class PartitionImage(Struct, frozen=True):

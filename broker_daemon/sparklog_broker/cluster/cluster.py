@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from sparklog.environment import Environment
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
-from sparklog.log.directories.broker_epoch import NO_EPOCH, note_lives, noted_lives
+from sparklog.log.directories.broker_epoch import NO_EPOCH, note_lives, note_registration, noted_lives
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import Coordination, CoordinationError, Steps
 from sparklog.metadata.image_store import IdBlocks, ImageStore
@@ -184,6 +184,10 @@ class Cluster:
         """
         logs = self._storage.logs
         lives = await self._storage.run(lambda: noted_lives(logs.directories.all))
+        try:
+            await self._storage.run(lambda: note_registration(logs.directories.live))
+        except SparklogError as e:
+            log.warning("should this broker die before its life is noted, its disk counts as emptied: %s", e)
         registration = znodes.Registration(
             self._environment.randomness.new_id(), self._config.broker_rack or None, tuple(endpoints), *lives
         )

@@ -1,11 +1,14 @@
 """broker-epoch.json, in each log directory of a broker of a cluster: in which lives its logs were written to.
 
-``{"clean": [n, …], "flushed": [n, …], "boot_id": s}``, broker epochs, the newest first, and the machine's boot, is
-written, atomically and durably, after each registration and before anything is led or copied in that life. Of a life in
+``{"clean": [n, …], "flushed": [n, …], "boot_id": s, "registers": false}``, broker epochs, the newest first, and the
+machine's boot, is written, atomically and durably, after each registration and before anything is led or copied in that life. Of a life in
 `flushed` everything is there that was fsynced; of one in `clean` everything: since then the broker has always been
 stopped cleanly, or killed on a machine that ran on (docs/internals/decisions/0018-killed-is-not-crashed.md). The broker
 keeps its place in ISR and ELR (KIP-966) if the life that the controller knows of is named. A life may be missing there:
 the controller knows of none that ended before there was one.
+
+`registers` is true from before a registration until the life is noted: in lives after the newest one that is named
+nothing was written. An old copy of a directory does not say so, so nobody takes it for a life that wrote nothing.
 
 A directory without the file has lost everything, and with it the broker: it copies what it lacks and joins again.
 No checksum: what cannot be read counts as lost.
@@ -30,10 +33,12 @@ EPOCHS_KEPT = 20
 
 
 class Lives(NamedTuple):
-    """Broker epochs, the newest first; see the module."""
+    """Broker epochs, the newest first; see the module. In lives after `last_written` nothing was written; NO_EPOCH: that
+    is not known."""
 
     clean: tuple[int, ...] = ()
     flushed: tuple[int, ...] = ()
+    last_written: int = NO_EPOCH
 
     def then(self, broker_epoch: int) -> Lives:
         """With one life more, in which nothing was lost so far."""
@@ -46,12 +51,18 @@ class _Content(Struct, frozen=True):
     clean: tuple[int, ...]
     flushed: tuple[int, ...]
     boot_id: str = ""
+    registers: bool = False
 
 
 def noted_lives(directories: Iterable[LogDirectory]) -> Lives:
     """What all directories agree on; nothing if one has failed. Raises StorageError."""
     noted = [_noted(directory) for directory in directories]
-    return Lives(_common([lives.clean for lives in noted]), _common([lives.flushed for lives in noted]))
+    last_written = {lives.last_written for lives in noted}
+    return Lives(
+        _common([lives.clean for lives in noted]),
+        _common([lives.flushed for lives in noted]),
+        last_written.pop() if len(last_written) == 1 else NO_EPOCH,
+    )
 
 
 def _common(lists: list[tuple[int, ...]]) -> tuple[int, ...]:
@@ -66,7 +77,8 @@ def _noted(directory: LogDirectory) -> Lives:
     if content is None:
         return Lives()
     same_boot = directory.same_boot and content.boot_id == directory.files.boot_id()
-    return Lives(content.clean if directory.started_clean or same_boot else (), content.flushed)
+    last_written = content.flushed[0] if content.registers and content.flushed else NO_EPOCH
+    return Lives(content.clean if directory.started_clean or same_boot else (), content.flushed, last_written)
 
 
 def member_of_cluster(files: FileSystem, directory: Path) -> DataDirMeta | None:
@@ -77,8 +89,21 @@ def member_of_cluster(files: FileSystem, directory: Path) -> DataDirMeta | None:
     return None if data is None else decode(data, DataDirMeta)
 
 
+def note_registration(directories: Iterable[LogDirectory]) -> None:
+    """A life is about to begin, in which nothing is written before it is noted. Raises StorageFullError,
+    StorageError."""
+    for directory in directories:
+        lives = _noted(directory)
+        if lives.flushed:
+            _write(directory, lives, registers=True)
+
+
 def note_lives(directories: Iterable[LogDirectory], lives: Lives) -> None:
     """Raises StorageFullError, StorageError."""
     for directory in directories:
-        content = _Content(lives.clean, lives.flushed, directory.files.boot_id())
-        directory.files.write_atomic(directory.path / BROKER_EPOCH_FILE, encode(content))
+        _write(directory, lives, registers=False)
+
+
+def _write(directory: LogDirectory, lives: Lives, *, registers: bool) -> None:
+    content = _Content(lives.clean, lives.flushed, directory.files.boot_id(), registers)
+    directory.files.write_atomic(directory.path / BROKER_EPOCH_FILE, encode(content))

@@ -218,8 +218,8 @@ class Controller:
         crashed: set[int] = set()
         emptied: set[int] = set()
         if self._guards.unclean_restart_forgets:
-            crashed = {i for i in gone if i in brokers and known[i] not in brokers[i].clean_epochs}
-            emptied = {i for i in crashed if known[i] not in brokers[i].flushed_epochs}
+            crashed = {i for i in gone if (b := brokers.get(i)) and not b.vouches_for(known[i], b.clean_epochs)}
+            emptied = {i for i in crashed if not brokers[i].vouches_for(known[i], brokers[i].flushed_epochs)}
         before = draft.live_brokers()
         for broker_id in before:
             if broker_id not in brokers:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from sparklog_broker.cluster.cluster import Cluster
 
 from sparklog.replication.controller.model import Elect, ElectionKind
 from sparklog.testing.sim_loop import Simulation
@@ -67,6 +68,30 @@ def test_a_power_cut_of_all_brokers_takes_nothing_that_was_flushed_before_it_was
             for node in play.world.nodes:
                 node.power_cut()
             all_come_back(play, zookeeper_ends=zookeeper_ends)
+        play.until(lambda: set(play.state.isr) == {1, 2, 3} and play.state.leader > 0)
+        play.acknowledged()
+        play.come_to_rest()
+        assert all(content[: len(before)] == before for content in contents(play))
+
+
+def test_brokers_without_power_before_their_lives_are_noted_lead_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found in lives: their disks counted as emptied, though nothing was written in lives that were not noted."""
+    with Simulation(1) as simulation:
+        play = Play(simulation, FLUSHED_PLAN)
+        for _ in range(5):
+            play.acknowledged()
+        before = contents(play)[0]
+        for node in play.world.nodes:
+            node.power_cut()
+        with monkeypatch.context() as unnoted:
+            unnoted.setattr(Cluster, "_on_registered", lambda *_: None)
+            play.pass_time(3 * SESSION_S)
+            for node in play.world.nodes:
+                node.start()
+            play.until(lambda: (image := play.world.controller_image()) is not None and len(image.brokers) == 3)
+            for node in play.world.nodes:
+                node.power_cut()
+        all_come_back(play, zookeeper_ends=False)
         play.until(lambda: set(play.state.isr) == {1, 2, 3} and play.state.leader > 0)
         play.acknowledged()
         play.come_to_rest()

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from sparklog.environment.files import RealFiles
-from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE, EPOCHS_KEPT, Lives, note_lives, noted_lives
+from sparklog.log.directories.broker_epoch import (
+    BROKER_EPOCH_FILE,
+    EPOCHS_KEPT,
+    Lives,
+    note_lives,
+    note_registration,
+    noted_lives,
+)
 from sparklog.log.log_manager import LogManager
 
 
@@ -75,6 +82,35 @@ def test_a_kill_before_the_life_after_a_power_cut_is_noted_does_not_bring_back_w
     machine.boot_id = "second"
     kill(machine.start())
     assert lives_at_start(machine) == Lives((), (17,))
+
+
+def registered_and_killed(machine: Machine) -> None:
+    manager = machine.start()
+    note_registration(manager.directories.live)
+    kill(manager)
+
+
+def test_in_lives_that_were_not_noted_nothing_was_written(machine: Machine) -> None:
+    registered_and_killed(machine)
+    assert lives_at_start(machine) == Lives()  # a new broker has nothing to vouch for
+    started_and_killed(machine, Lives().then(17))
+    registered_and_killed(machine)
+    assert lives_at_start(machine) == Lives((17,), (17,), 17)
+    machine.boot_id = "second"
+    registered_and_killed(machine)
+    assert lives_at_start(machine) == Lives((), (17,), 17)
+    registered_and_killed(machine)
+    assert lives_at_start(machine) == Lives((), (17,), 17)
+    started_and_killed(machine, Lives((), (17,)).then(40))
+    assert lives_at_start(machine) == Lives((40,), (40, 17))
+
+
+def test_that_nothing_was_written_counts_if_all_directories_say_so(machine: Machine) -> None:
+    started_and_killed(machine, Lives().then(17))
+    manager = machine.start()
+    note_registration(manager.directories.live[:1])
+    kill(manager)
+    assert lives_at_start(machine) == Lives((17,), (17,))
 
 
 def test_a_machine_that_does_not_know_its_boot_vouches_for_what_was_flushed(machine: Machine) -> None:

@@ -239,6 +239,21 @@ def test_a_broker_vouches_for_lives_that_no_controller_has_seen_the_end_of() -> 
     assert (cluster.partition().leader, cluster.partition().isr) == (1, (1,))
 
 
+@pytest.mark.parametrize(("last_written", "isr"), [(0, (1,)), (-1, ())])
+def test_a_life_in_which_nothing_was_written_is_no_emptied_disk(last_written: int, isr: tuple[int, ...]) -> None:
+    """The broker died before its life was noted."""
+    cluster = Cluster()
+    cluster.create([[1, 2]], flush_mode="group")
+    before = cluster.image.known[1]
+    cluster.stop(2)
+    cluster.stop(1)
+    for epoch in (before + 100, before + 200):
+        last = before if last_written >= 0 else last_written
+        cluster.brokers[1] = BrokerImage(1, epoch, flushed_epochs=(before,), last_written_epoch=last)
+        cluster.register()
+    assert cluster.partition().isr == isr
+
+
 def test_a_restart_that_nobody_noticed_is_a_new_life_in_a_new_epoch() -> None:
     cluster = Cluster()
     cluster.create([[1, 2]], **MIN_2)
