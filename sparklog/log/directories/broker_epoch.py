@@ -1,11 +1,12 @@
 """broker-epoch.json, in each log directory of a broker of a cluster: in which lives its logs were written to.
 
 ``{"clean": [n, …], "flushed": [n, …], "boot_id": s, "registers": false}``, broker epochs, the newest first, and the
-machine's boot, is written, atomically and durably, after each registration and before anything is led or copied in that life. Of a life in
-`flushed` everything is there that was fsynced; of one in `clean` everything: since then the broker has always been
-stopped cleanly, or killed on a machine that ran on (docs/internals/decisions/0018-killed-is-not-crashed.md). The broker
-keeps its place in ISR and ELR (KIP-966) if the life that the controller knows of is named. A life may be missing there:
-the controller knows of none that ended before there was one.
+machine's boot, is written, atomically and durably, after each registration and before anything is led or copied in
+that life. Of a life in `flushed` everything is there that was fsynced; of one in `clean` everything: since then the
+broker has always been stopped cleanly, or killed on a machine that ran on
+(docs/internals/decisions/0018-killed-is-not-crashed.md). The broker keeps its place in ISR and ELR (KIP-966) if the
+life that the controller knows of is named. A life may be missing there: the controller knows of none that ended before
+there was one.
 
 `registers` is true from before a registration until the life is noted: in lives after the newest one that is named
 nothing was written. An old copy of a directory does not say so, so nobody takes it for a life that wrote nothing.
@@ -33,8 +34,8 @@ EPOCHS_KEPT = 20
 
 
 class Lives(NamedTuple):
-    """Broker epochs, the newest first; see the module. In lives after `last_written` nothing was written; NO_EPOCH: that
-    is not known."""
+    """Broker epochs, the newest first; see the module. In lives after `last_written` nothing was written; NO_EPOCH:
+    that is not known."""
 
     clean: tuple[int, ...] = ()
     flushed: tuple[int, ...] = ()
