@@ -38,11 +38,7 @@ from sparklog.protocol import topic_messages as t
 from sparklog.protocol.base import Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
-from sparklog.replication.cluster_image import (
-    MIN_INSYNC_SETTING,
-    ClusterImage,
-    TopicImage,
-)
+from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, TopicImage
 from sparklog.replication.controller.model import (
     AddPartitions,
     AlterConfig,

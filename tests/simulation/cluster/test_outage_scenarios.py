@@ -39,6 +39,14 @@ def contents(play: Play) -> list[list[Copied]]:
     return [batches_of(play.log(i), 0, play.log(i).log_end_offset) for i in (1, 2, 3)]
 
 
+def goes_on_with(play: Play, before: list[Copied]) -> None:
+    """All replicas come back in sync with what there was, and take more."""
+    play.until(lambda: set(play.state.isr) == {1, 2, 3} and play.state.leader > 0)
+    play.acknowledged()
+    play.come_to_rest()
+    assert all(content[: len(before)] == before for content in contents(play))
+
+
 def test_brokers_that_are_killed_together_lose_nothing_though_nothing_was_flushed(zookeeper_ends: bool) -> None:
     """Decision 18: the machines run on, so all of them vouch for what they have written, and lead again by
     themselves."""
@@ -50,10 +58,7 @@ def test_brokers_that_are_killed_together_lose_nothing_though_nothing_was_flushe
         for node in play.world.nodes:
             node.kill()
         all_come_back(play, zookeeper_ends=zookeeper_ends)
-        play.until(lambda: set(play.state.isr) == {1, 2, 3} and play.state.leader > 0)
-        play.acknowledged()
-        play.come_to_rest()
-        assert all(content[: len(before)] == before for content in contents(play))
+        goes_on_with(play, before)
 
 
 def test_a_power_cut_of_all_brokers_takes_nothing_that_was_flushed_before_it_was_acknowledged(
@@ -68,10 +73,7 @@ def test_a_power_cut_of_all_brokers_takes_nothing_that_was_flushed_before_it_was
             for node in play.world.nodes:
                 node.power_cut()
             all_come_back(play, zookeeper_ends=zookeeper_ends)
-        play.until(lambda: set(play.state.isr) == {1, 2, 3} and play.state.leader > 0)
-        play.acknowledged()
-        play.come_to_rest()
-        assert all(content[: len(before)] == before for content in contents(play))
+        goes_on_with(play, before)
 
 
 def test_brokers_without_power_before_their_lives_are_noted_lead_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +94,7 @@ def test_brokers_without_power_before_their_lives_are_noted_lead_again(monkeypat
             for node in play.world.nodes:
                 node.power_cut()
         all_come_back(play, zookeeper_ends=False)
-        play.until(lambda: set(play.state.isr) == {1, 2, 3} and play.state.leader > 0)
-        play.acknowledged()
-        play.come_to_rest()
-        assert all(content[: len(before)] == before for content in contents(play))
+        goes_on_with(play, before)
 
 
 @pytest.mark.parametrize("seed", range(4))
