@@ -54,10 +54,10 @@ def guard_internal_topics(draft: Draft) -> None:
         if not draft.has_topic(name):
             continue
         topic = draft.topic(name)
+        if MIN_INSYNC_SETTING in topic.configs:
+            continue
         partitions = [draft.partition_at(name, number) for number in range(len(topic.partitions))]
-        if MIN_INSYNC_SETTING not in topic.configs and all(
-            len(p.replicas) >= INTERNAL_REPLICAS and not p.is_reassigned for p in partitions
-        ):
+        if all(len(p.replicas) >= INTERNAL_REPLICAS and not p.is_reassigned for p in partitions):
             configs = MappingProxyType({**topic.configs, MIN_INSYNC_SETTING: INTERNAL_MIN_INSYNC})
             draft.set_topic(replace(topic, configs=configs))
 
