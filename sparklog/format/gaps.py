@@ -4,7 +4,8 @@ One JSON object beside the segments, written whole (temporary file, fsync, renam
     {"gaps": [[1200, 1260]], "version": 1}
 
 Each pair: the first offset that is missing and the first that is there again, ascending. No checksum. If the file is
-lost the partition is offline, as it was before the repair; repairing it again writes it again.
+lost the partition is offline, as it was before the repair; repairing it again writes it again. The replicas of a log
+with gaps have the same ones.
 """
 
 from __future__ import annotations
@@ -17,18 +18,27 @@ from sparklog.format.checkpoint import decode, encode
 
 GAPS_FILE = "repaired-gaps.json"
 
+Gap = tuple[int, int]
+"""The first offset that is missing and the first that is there again."""
+
 
 class _Content(Struct, frozen=True):
-    gaps: list[tuple[int, int]]
+    gaps: list[Gap]
     version: int = 1
 
 
-def encode_gaps(gaps: Iterable[tuple[int, int]]) -> bytes:
+def encode_gaps(gaps: Iterable[Gap]) -> bytes:
     """The file's bytes."""
     return encode(_Content(sorted(gaps)))
 
 
-def decode_gaps(data: bytes | None) -> list[tuple[int, int]]:
+def decode_gaps(data: bytes | None) -> list[Gap]:
     """The gaps; none if there is no file or it cannot be read."""
     content = decode(data, _Content) if data is not None else None
     return list(content.gaps) if content is not None else []
+
+
+def gaps_within(gaps: Iterable[Gap], start_offset: int, end_offset: int) -> list[Gap]:
+    """What of the gaps lies in [start_offset, end_offset), ascending."""
+    inside = ((max(first, start_offset), min(behind, end_offset)) for first, behind in gaps)
+    return sorted(gap for gap in inside if gap[0] < gap[1])

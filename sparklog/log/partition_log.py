@@ -14,6 +14,7 @@ from pathlib import Path
 from sparklog.environment.clock import Clock
 from sparklog.environment.files import FileSystem
 from sparklog.errors import BrokerShuttingDownError, SparklogError, UnknownTopicOrPartitionError
+from sparklog.format.gaps import Gap
 from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.appends.log_appender import LogAppender
 from sparklog.log.appends.replica_appender import ReplicaAppender
@@ -217,9 +218,9 @@ class PartitionLog:
         return self.flushed_offset if self.config.flush.at_append else self.log_end_offset
 
     @property
-    def first_gap(self) -> int | None:
-        """The first offset that a repair could not save; None: all that the log should have are there."""
-        return self._state.gaps.first_from(self._state.offsets.log_start)
+    def gaps(self) -> tuple[Gap, ...]:
+        """The offsets that a repair could not save, ascending."""
+        return self._state.gaps.all
 
     @property
     def epochs(self) -> LeaderEpochs:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, Int32, Int64, Message, Name, Partition, Text
+from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, Int32, Int64, Message, Name, Partition, Since, Text
 from sparklog.protocol.topic_messages import REPLICAS_MAX, BrokerId
 from sparklog.security.records import CHANGES_MAX, KEY_CHARS_MAX, VALUE_BYTES_MAX
 
@@ -19,12 +19,22 @@ SEGMENTS_MAX = 1_000
 """As many slices as an answer can have."""
 EPOCHS_MAX = 10_000
 """That begin in one answer's part of a log; an answer ends before there are more."""
+GAPS_MAX = 10_000
+"""That a fetch names of one log; a follower with more copies it from the start."""
 NO_SESSION = 0
+
+
+class MissingOffsets(Message):
+    """The log lacks [first_offset, next_offset) for good: a repair could not save them."""
+
+    first_offset: Int64
+    next_offset: Int64
 
 
 class ReplicaFetchPartition(Message):
     """What a follower has: its log goes from `log_start_offset` to `fetch_offset`, the records before that are of
-    `last_epoch` (-1: there are none), and it knows that what is below `high_watermark` is committed."""
+    `last_epoch` (-1: there are none), and it knows that what is below `high_watermark` is committed. `gaps`: what it
+    lacks between; a leader that does not know the field would take it for complete."""
 
     topic: Name
     partition: Partition
@@ -34,6 +44,7 @@ class ReplicaFetchPartition(Message):
     log_start_offset: Int64
     high_watermark: Int64
     max_bytes: Annotated[int, Meta(ge=0)]
+    gaps: Annotated[list[MissingOffsets], Meta(max_length=GAPS_MAX), Since(4)] = []
 
 
 class ForgottenPartition(Message):
@@ -70,10 +81,11 @@ class EpochBegin(Message):
 class ReplicaFetchResult(Message):
     """Of one partition: `length_bytes` bytes of whole batches in the payload, from the fetch offset to `next_offset`,
     with the leader's marks. `diverging_epoch` >= 0: there are none; the follower's last epoch, or the largest before it
-    that the leader knows, is this one and ends at `diverging_end`. With an error the offsets are the leader's
-    bounds. `epochs`: those that begin in the payload's offsets; compaction may have removed their first records.
-    `segments`: where the leader's segments begin in them. A follower's begin there, too: copies in the object store are
-    of whole segments, and have to fit everybody's log."""
+    that the leader knows, is this one and ends at `diverging_end`; or the two logs lack different offsets from there
+    on. With an error the offsets are the leader's bounds. `epochs`: those that begin in the payload's offsets;
+    compaction may have removed their first records. `segments`: where the leader's segments begin in them. A follower's
+    begin there, too: copies in the object store are of whole segments, and have to fit everybody's log. `gaps`: what
+    the leader's log lacks in them; there may be nothing else."""
 
     topic: Name
     partition: Partition
@@ -89,6 +101,7 @@ class ReplicaFetchResult(Message):
     message: str = ""
     epochs: Annotated[list[EpochBegin], Meta(max_length=EPOCHS_MAX)] = []
     segments: Annotated[list[Int64], Meta(max_length=SEGMENTS_MAX)] = []
+    gaps: Annotated[list[MissingOffsets], Meta(max_length=GAPS_MAX), Since(4, ignorable=True)] = []
 
 
 class ReplicaFetchResponse(Message):

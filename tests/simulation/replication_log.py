@@ -32,8 +32,9 @@ class SimLog:
         return self.log_start_offset + len(self.records)
 
     @property
-    def first_gap(self) -> None:
+    def gaps(self) -> tuple[tuple[int, int], ...]:
         """Nothing is damaged, nor repaired."""
+        return ()
 
     @property
     def durable_end_offset(self) -> int:

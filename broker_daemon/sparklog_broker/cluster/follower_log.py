@@ -54,6 +54,11 @@ def is_not_durable(log: PartitionLog) -> bool:
 
 def _append(log: PartitionLog, batches: Batches) -> None:
     assert isinstance(batches.data, memoryview)
+    if not set(batches.gaps) <= set(log.gaps):
+        log.flusher.flush_to(log.log_end_offset)  # before a gap is written down that follows on it
+    if not batches.data:
+        log.replica.skip(batches.gaps)
+        return
     first = log.replica.first_header(batches.data)
     if log.replica.may_lack_deletions(first):
         logger.warning(
@@ -66,7 +71,7 @@ def _append(log: PartitionLog, batches: Batches) -> None:
     is_empty = start == log.log_end_offset
     if is_empty and first.base_offset < start < first.next_offset:  # the leader's log begins in the middle of a batch
         log.truncation.restart_at(first.base_offset)
-    info = log.replica.append(batches.data, batches.epochs, batches.segments)
+    info = log.replica.append(batches.data, batches.epochs, batches.segments, batches.gaps)
     if info.last_offset >= batches.next_offset:
         raise CorruptBatchError(
             f"the leader's batches end at {info.last_offset + 1}, it has said {batches.next_offset}"

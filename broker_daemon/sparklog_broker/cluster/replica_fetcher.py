@@ -9,12 +9,21 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from sparklog.errors import InvalidFetchSessionError, InvalidRequestError, SparklogError, error_from_code
+from sparklog.errors import (
+    InvalidFetchSessionError,
+    InvalidRequestError,
+    SparklogError,
+    UnsupportedVersionError,
+    error_from_code,
+)
 from sparklog.format.epoch_checkpoint import EpochEntry
+from sparklog.format.gaps import gaps_within
 from sparklog.log.leader_epochs import EpochEnd
 from sparklog.log.partition_log import PartitionLog
 from sparklog.protocol.cluster_messages import (
+    GAPS_MAX,
     ForgottenPartition,
+    MissingOffsets,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -36,6 +45,10 @@ SETTLE_S = 0.02
 RESTLESS_MS = 1_000
 """After a request was given up because of a new partition, others are likely to follow: so long, none waits longer
 than SETTLE_S at the leader."""
+
+OLDER_LEADER_MS = 30_000
+"""A log with gaps cannot be copied from a leader of an earlier release: it is tried again after so long, the leader's
+other partitions at once."""
 
 
 class FetchLimits(Struct, frozen=True):
@@ -257,6 +270,7 @@ class ReplicaFetcher:
             log.durable_log_start_offset,  # the leader answers who deletes by it
             log.high_watermark,
             self._limits.partition_max_bytes,
+            gaps_below(log, fetch.fetch_offset),
         )
 
     def _take(self, results: list[ReplicaFetchResult], payload: bytes) -> None:
@@ -284,12 +298,22 @@ class ReplicaFetcher:
         again_ms = self._now_ms() + (0 if isinstance(error, InvalidFetchSessionError) else self._limits.backoff_ms)
         level = logging.INFO if self.address else logging.DEBUG  # a leader that is away is no news, ten times a second
         log.log(level, "copying %d partitions from %s is begun again: %s", len(self._asked), self.address, error)
+        is_older = isinstance(error, UnsupportedVersionError)
         for key, (following, fetch) in self._asked.items():
+            at_ms = again_ms + OLDER_LEADER_MS if is_older and following.log.gaps else again_ms
             self._due.setdefault(
-                key, (following, Fetch(fetch.number, fetch.leader, fetch.leader_epoch, fetch.fetch_offset, again_ms))
+                key, (following, Fetch(fetch.number, fetch.leader, fetch.leader_epoch, fetch.fetch_offset, at_ms))
             )
         self._asked.clear()
         self._forgotten.clear()
+
+
+def gaps_below(log: PartitionLog, offset: int) -> list[MissingOffsets]:
+    """What the log lacks below `offset`; everything if that is more than a fetch can name."""
+    gaps = gaps_within(log.gaps, log.log_start_offset, offset) if log.gaps else []
+    if len(gaps) > GAPS_MAX:
+        gaps = [(log.log_start_offset, offset)]
+    return [MissingOffsets(*gap) for gap in gaps]
 
 
 def event_of(fetch: Fetch, result: ReplicaFetchResult, piece: memoryview) -> FollowerEvent:
@@ -298,7 +322,7 @@ def event_of(fetch: Fetch, result: ReplicaFetchResult, piece: memoryview) -> Fol
         return Failed(fetch.number, error, max(result.log_start_offset, 0), max(result.log_end_offset, 0))
     diverging = EpochEnd(result.diverging_epoch, result.diverging_end) if result.diverging_epoch >= 0 else None
     batches = None
-    if len(piece):
+    if len(piece) or result.gaps:
         epochs = tuple(EpochEntry(e.epoch, e.start_offset) for e in result.epochs)
         batches = Batches(
             fetch.fetch_offset,
@@ -307,6 +331,7 @@ def event_of(fetch: Fetch, result: ReplicaFetchResult, piece: memoryview) -> Fol
             epochs,
             max(result.log_start_offset, 0),
             tuple(result.segments),
+            tuple((gap.first_offset, gap.next_offset) for gap in result.gaps),
         )
     return FetchAnswer(
         fetch.number, result.leader_epoch, result.high_watermark, result.log_start_offset, batches, diverging

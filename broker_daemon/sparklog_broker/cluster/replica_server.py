@@ -21,12 +21,15 @@ from sparklog.errors import (
     OffsetOutOfRangeError,
     SparklogError,
 )
+from sparklog.format.gaps import gaps_within
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.slices import FileSlice, RemoteReadRequired
 from sparklog.protocol.cluster_messages import (
     EPOCHS_MAX,
+    GAPS_MAX,
     SEGMENTS_MAX,
     EpochBegin,
+    MissingOffsets,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -204,6 +207,7 @@ class ReplicaServer:
                     wanted.fetch_offset,
                     wanted.last_epoch,
                     wanted.log_start_offset,
+                    tuple((gap.first_offset, gap.next_offset) for gap in wanted.gaps),
                 )
             )
         except SparklogError as e:
@@ -305,14 +309,19 @@ def _read(
     if piece is None:
         slices = _slices(log, wanted.fetch_offset, min(room, wanted.max_bytes), first=first)
     mark, start = log.high_watermark, log.log_start_offset
-    if not slices and not must_answer and mark <= wanted.high_watermark and start <= wanted.log_start_offset:
+    next_offset = slices[-1].next_offset if slices else log.log_end_offset
+    gaps = gaps_within(log.gaps, wanted.fetch_offset, next_offset)[:GAPS_MAX] if log.gaps else []
+    is_known = mark <= wanted.high_watermark and start <= wanted.log_start_offset
+    if not slices and not gaps and not must_answer and is_known:
         return None, []
     length = sum(piece.length_bytes for piece in slices)
     result = ReplicaFetchResult(*partition.key, 0, wanted.leader_epoch, mark, start, log.log_end_offset)
+    if gaps:
+        result.gaps, result.next_offset = [MissingOffsets(*gap) for gap in gaps], next_offset
     if slices:
-        result.length_bytes, result.next_offset = length, slices[-1].next_offset
-        result.segments = log.bases_in(wanted.fetch_offset, slices[-1].next_offset)[:SEGMENTS_MAX]
-        begun = log.epochs_in(wanted.fetch_offset, slices[-1].next_offset)
+        result.length_bytes, result.next_offset = length, next_offset
+        result.segments = log.bases_in(wanted.fetch_offset, next_offset)[:SEGMENTS_MAX]
+        begun = log.epochs_in(wanted.fetch_offset, next_offset)
         if len(begun) > 1 or begun[0][0] != wanted.last_epoch:
             result.epochs = [EpochBegin(*entry) for entry in begun[:EPOCHS_MAX] if entry[0] >= 0]
     return result, slices

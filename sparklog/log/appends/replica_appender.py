@@ -2,12 +2,13 @@
 
 The leader has checked what the batches hold and stamped them. Here only their checksums are looked at, and that they
 follow on the log. A batch that the leader has compacted may leave offsets out before it, and is stored in a compacted
-segment; every other one begins where the log ends.
+segment; every other one begins where the log ends, or behind a gap that the leader has named: offsets that a repair
+could not save there. A segment begins behind a gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from sparklog.errors import CorruptBatchError, FencedLeaderEpochError, OffsetOutOfRangeError, UnknownSchemaError
 from sparklog.format.batch import (
@@ -18,9 +19,11 @@ from sparklog.format.batch import (
     verify_checksum,
 )
 from sparklog.format.epoch_checkpoint import EpochEntry
+from sparklog.format.gaps import Gap
 from sparklog.log.log_state import LogState
 from sparklog.log.model import AppendInfo
 from sparklog.log.segments.segment import PlacedBatch
+from sparklog.log.segments.slices import sync_held
 from sparklog.testing.faults import reach
 
 
@@ -37,6 +40,7 @@ class ReplicaAppender:
         before its first record. Raises FencedLeaderEpochError."""
         with self._state.write_lock:
             self._state.health.check()
+            self._state.gaps.cut(self._state.offsets.written)
             self._state.epochs.expect(leader_epoch, self._state.offsets.written)
 
     def first_header(self, payload: bytes | bytearray | memoryview) -> BatchHeader:
@@ -50,7 +54,7 @@ class ReplicaAppender:
         aborted transactions, that the leader has removed already: this log would keep for ever what they delete. They
         stay at least `delete.retention.ms`, so a log that was copied to not longer ago than that has seen them."""
         offsets = self._state.offsets
-        if not first.attributes & ATTRIBUTE_OFFSET_COLUMN or offsets.written == offsets.log_start:
+        if not _is_compacted(first) or offsets.written == offsets.log_start:
             return False
         last_ms = self._state.append_time_ms if self._copied_ms is None else self._copied_ms
         return self._state.clock.now_ms() - last_ms > self._state.config.compaction.delete_retention_ms
@@ -60,9 +64,10 @@ class ReplicaAppender:
         payload: bytes | bytearray | memoryview,
         epochs: Sequence[EpochEntry] = (),
         segments: Sequence[int] = (),
+        gaps: Sequence[Gap] = (),
     ) -> AppendInfo:
-        """Appends whole batches of the leader's log, with its stamps; the first begins at the log end, or, compacted,
-        behind it.
+        """Appends whole batches of the leader's log, with its stamps; the first begins at the log end, or, compacted or
+        behind one of the `gaps` that the leader's log has, behind it.
 
         `epochs`: where leader epochs begin in what is appended, as the leader knows it; compaction may have removed
         their first records. `segments`: where segments begin, as at the leader; others are begun as the settings say.
@@ -72,34 +77,67 @@ class ReplicaAppender:
         """
         view = memoryview(payload).cast("B")
         self._state.health.check()
-        found = self._checked(view)
+        found = self._checked(view, frozenset(gaps))
         with self._state.write_lock:
             self._state.health.check()
-            if not _follows(found[0].header, self._state.offsets.written):
+            if not _follows(found[0].header, self._state.offsets.written, gaps):
                 raise OffsetOutOfRangeError(
                     f"{self._state.owner.topic_partition} ends at {self._state.offsets.written}, the leader's batches begin "
                     f"at {found[0].header.base_offset}"
                 )
-            return self._append(view, found, epochs, segments)
+            if gaps:
+                self._note(gaps, found[0].header)
+            return self._append(view, found, epochs, segments, gaps)
 
-    def _checked(self, view: memoryview) -> list[PlacedBatch]:
+    def skip(self, gaps: Sequence[Gap]) -> None:
+        """The log goes on behind the first of `gaps`, which begins at its end: the leader's has nothing there, and
+        nothing behind it yet. Raises OffsetOutOfRangeError, StorageFullError, StorageError."""
+        with self._state.write_lock:
+            self._state.health.check()
+            first, behind = gaps[0]
+            if first != self._state.offsets.written:
+                raise OffsetOutOfRangeError(
+                    f"{self._state.owner.topic_partition} ends at {self._state.offsets.written}, the leader's gap begins at "
+                    f"{first}"
+                )
+            self._state.gaps.add(gaps[:1], first)
+            last = self._state.segments.last
+            self._begin_behind(behind, last.info.schema_id if last is not None else self._state.newest_schema_id)
+
+    def _note(self, gaps: Sequence[Gap], first: BatchHeader) -> None:
+        """Gaps are on the disk before what lies behind them. What lies before is, too, or a log that has lost all its
+        segments would begin behind a gap."""
+        state = self._state
+        if state.segments.last is None and gaps[0][0] > state.offsets.written:
+            start = state.writer.begin(state.offsets.written, first.schema_id, compacted=_is_compacted(first))
+            sync_held(start.hold_for_sync())
+            state.files.sync_directory(state.directory)
+        state.gaps.add(gaps, state.offsets.written)
+
+    def _begin_behind(self, offset: int, schema_id: int) -> None:
+        """A segment begins at `offset`, where a gap ends; its name says so if nothing follows."""
+        self._state.writer.begin(offset, schema_id)
+        self._state.offsets.reserve(offset)
+        self._state.offsets.wrote()
+
+    def _checked(self, view: memoryview, gaps: frozenset[Gap]) -> list[PlacedBatch]:
         found: list[PlacedBatch] = []
         for position, header in iterate_batches(view, verify=False):
             verify_checksum(view, position, header)
-            self._check_header(header, found[-1].header if found else None)
+            self._check_header(header, found[-1].header if found else None, gaps)
             found.append(PlacedBatch(position, header))
         if not found:
             raise CorruptBatchError("the leader has sent no batch")
         return found
 
-    def _check_header(self, header: BatchHeader, before: BatchHeader | None) -> None:
+    def _check_header(self, header: BatchHeader, before: BatchHeader | None, gaps: Collection[Gap]) -> None:
         where = f"the leader's batch at offset {header.base_offset}"
         if min(header.leader_epoch, header.base_offset) < 0 or not _has_its_offsets(header):
             raise CorruptBatchError(
                 f"{where} has {header.record_count} records, last offset delta {header.last_offset_delta}, epoch "
                 f"{header.leader_epoch}"
             )
-        if before is not None and not _follows(header, before.next_offset):
+        if before is not None and not _follows(header, before.next_offset, gaps):
             raise CorruptBatchError(f"{where} does not follow on the one before, which ends at {before.next_offset}")
         if before is not None and before.leader_epoch > header.leader_epoch:
             raise CorruptBatchError(f"{where} has leader epoch {header.leader_epoch}, behind {before.leader_epoch}")
@@ -109,7 +147,12 @@ class ReplicaAppender:
             raise UnknownSchemaError(f"{where} has schema {header.schema_id}, which is not known here yet") from e
 
     def _append(
-        self, view: memoryview, batches: list[PlacedBatch], epochs: Sequence[EpochEntry], segments: Sequence[int]
+        self,
+        view: memoryview,
+        batches: list[PlacedBatch],
+        epochs: Sequence[EpochEntry],
+        segments: Sequence[int],
+        gaps: Sequence[Gap],
     ) -> AppendInfo:
         reach("log.before-append")
         state = self._state
@@ -125,9 +168,13 @@ class ReplicaAppender:
         for _, header in batches:
             if header.leader_epoch >= state.epochs.latest:  # else the leader has named the epochs behind it already
                 state.epochs.begin(header.leader_epoch, header.base_offset)
-        for run in _split_at(batches, segments):
+        behind_gaps = {behind for _, behind in gaps}
+        for run in _split_at(batches, {*segments, *behind_gaps}):
+            base = run[0].header.base_offset
+            if base in behind_gaps and base > state.offsets.written and not _is_compacted(run[0].header):
+                self._begin_behind(base, run[0].header.schema_id)
             active = state.segments.active
-            if run[0].header.base_offset in segments and active is not None and active.data_bytes:
+            if base in segments and active is not None and active.data_bytes:
                 state.writer.roll_next = True
             state.offsets.reserve(run[-1].header.next_offset)
             state.enter(view, run, run[-1].header.append_time_ms)
@@ -138,7 +185,7 @@ class ReplicaAppender:
         )
 
 
-def _split_at(batches: list[PlacedBatch], offsets: Sequence[int]) -> Iterator[list[PlacedBatch]]:
+def _split_at(batches: list[PlacedBatch], offsets: Collection[int]) -> Iterator[list[PlacedBatch]]:
     """The batches in runs, each of which begins at one of the offsets, but perhaps the first."""
     begin = 0
     for i in range(1, len(batches)):
@@ -148,14 +195,20 @@ def _split_at(batches: list[PlacedBatch], offsets: Sequence[int]) -> Iterator[li
     yield batches[begin:]
 
 
-def _follows(header: BatchHeader, end: int) -> bool:
-    """Whether a batch can stand behind a log that ends at `end`."""
-    return header.base_offset == end or (header.base_offset > end and bool(header.attributes & ATTRIBUTE_OFFSET_COLUMN))
+def _follows(header: BatchHeader, end: int, gaps: Collection[Gap]) -> bool:
+    """Whether a batch can stand behind a log that ends at `end`, where the leader's log has `gaps`."""
+    if header.base_offset == end or (end, header.base_offset) in gaps:
+        return True
+    return header.base_offset > end and _is_compacted(header)
+
+
+def _is_compacted(header: BatchHeader) -> bool:
+    return bool(header.attributes & ATTRIBUTE_OFFSET_COLUMN)
 
 
 def _has_its_offsets(header: BatchHeader) -> bool:
     """Whether a batch has a record, and only one, for each of its offsets; compaction leaves some of them out."""
-    if header.attributes & ATTRIBUTE_OFFSET_COLUMN:
+    if _is_compacted(header):
         return 0 <= header.record_count <= header.last_offset_delta + 1
     is_marker = header.attributes & ATTRIBUTE_CONTROL and not header.record_count
     return header.last_offset_delta == (0 if is_marker else header.record_count - 1) >= 0

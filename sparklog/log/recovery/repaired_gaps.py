@@ -1,16 +1,18 @@
 """repaired-gaps.json of an open log (`format/gaps.py`): the offsets that a repair could not save.
 
-A follower cuts its log to the first of them and copies from there: its leader has what is missing. A gap is forgotten
-when the log has been cut to its beginning, and not before the segments are: a crash in between leaves a gap at the log
-end, which the next start forgets.
+A follower has the gaps that its leader has, and no others: it names its own when it fetches, and the leader says where
+it is to cut its log (`replication/replica/leader.py`). A gap is written down before the segment behind it is made, and
+forgotten when the log has been cut to its beginning, not before the segments are: a crash in between leaves a gap at
+the log end, which the next start forgets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from sparklog.environment.files import FileSystem, read_whole
-from sparklog.format.gaps import GAPS_FILE, decode_gaps, encode_gaps
+from sparklog.format.gaps import GAPS_FILE, Gap, decode_gaps, encode_gaps
 
 
 class RepairedGaps:
@@ -20,11 +22,15 @@ class RepairedGaps:
         """Raises StorageError."""
         self._files = files
         self._path = directory / GAPS_FILE
-        self.all: tuple[tuple[int, int], ...] = tuple(sorted(decode_gaps(read_whole(files, self._path))))
+        self.all: tuple[Gap, ...] = tuple(sorted(decode_gaps(read_whole(files, self._path))))
 
-    def first_from(self, log_start_offset: int) -> int | None:
-        """The first offset from `log_start_offset` on that is missing; None: all are there."""
-        return next((max(start, log_start_offset) for start, end in self.all if end > log_start_offset), None)
+    def add(self, gaps: Iterable[Gap], log_end_offset: int) -> None:
+        """The leader has these, too; what was noted from the log end on and never reached is forgotten. Raises
+        StorageFullError, StorageError."""
+        known = tuple(sorted({*(gap for gap in self.all if gap[0] < log_end_offset), *gaps}))
+        if known != self.all:
+            self._files.write_atomic(self._path, encode_gaps(known))
+            self.all = known
 
     def cut(self, end_offset: int) -> None:
         """The log has been cut to `end_offset`: what begins there or behind is no gap of it any more. Raises

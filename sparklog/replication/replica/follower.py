@@ -3,7 +3,6 @@
 | event | effects |
 |---|---|
 | `become` | Fetch from the log end with the last epoch; nothing is cut before the leader has answered |
-| `become`, with a gap of a repair | TruncateTo its beginning, SetHighWatermark, Fetch: the leader has the rest |
 | FetchAnswer with batches | AppendReplica, SetHighWatermark (never beyond the own log end), SetLogStart, Fetch |
 | FetchAnswer, diverging | TruncateTo, perhaps SetHighWatermark, Fetch; several rounds after fast elections (KIP-279) |
 | FetchAnswer to another fetch than the last | nothing |
@@ -13,7 +12,8 @@
 A log is cut where its epochs and the leader's part, never at the high watermark: that lags by one round, and what
 lies above it may be committed (KIP-101, KAFKA-6361). When the leader names an epoch that the follower does not know, it
 cuts to the end of its largest smaller one and asks again: one round would leave records of two leaders after fast
-successive elections (KIP-279).
+successive elections (KIP-279). It also cuts where one of the two logs lacks offsets that the other has: those that a
+repair could not save. The leader compares, since only it knows both.
 """
 
 from __future__ import annotations
@@ -81,9 +81,6 @@ class Follower:
         if self._partition.leader == NO_LEADER:
             return []
         effects: list[FollowerEffect] = []
-        gap = self._log.first_gap
-        if gap is not None:
-            self._cut(gap, effects)
         if not self._guards.epoch_truncation:
             self._end = min(self._end, self._log.high_watermark)
             effects.append(TruncateTo(self._end))

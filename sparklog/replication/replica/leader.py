@@ -4,6 +4,7 @@
 |---|---|
 | `become` | BeginEpoch at the log end; followers' caught-up time = now |
 | FollowerFetch | epoch checks, then FetchRefused, FetchDiverging (changes nothing) or FetchAccepted |
+| | diverging: where the epochs part, or where one log lacks offsets for good that the other has |
 | | accepted: the follower's log end and caught-up time; SetHighWatermark, Acknowledge, ProposeIsr (expand) |
 | Appended | SetHighWatermark, Acknowledge |
 | WaitForReplicas | Acknowledge at once, or when the high watermark is there; Refuse |
@@ -42,7 +43,8 @@ from sparklog.errors import (
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.log.leader_epochs import UNDEFINED
+from sparklog.format.gaps import gaps_within
+from sparklog.log.leader_epochs import UNDEFINED, EpochEnd
 from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
 from sparklog.replication.replica.model import (
     ALL_SAFEGUARDS,
@@ -249,6 +251,8 @@ class Leader:
             end = log.epochs.end_offset_for(fetch.last_epoch, log.log_end_offset)
             if end.epoch != UNDEFINED and (end.epoch < fetch.last_epoch or end.end_offset < fetch.fetch_offset):
                 diverging = end
+        if diverging is None and error is None:
+            diverging = self._other_gap(fetch)
         if diverging is not None:
             if not self._guards.divergence_changes_nothing and fetch.replica_id in self._followers:
                 self._note(fetch, now_ms, effects)
@@ -259,6 +263,14 @@ class Leader:
             return
         self._note(fetch, now_ms, effects)
         effects.append(FetchAccepted(fetch.token, log.log_end_offset, self._high_watermark, log.log_start_offset))
+
+    def _other_gap(self, fetch: FollowerFetch) -> EpochEnd | None:
+        """Where the follower's log ends as far as both have the same gaps; None: they have."""
+        if not fetch.gaps and not self._log.gaps:
+            return None
+        both = max(fetch.log_start_offset, self._log.log_start_offset), fetch.fetch_offset
+        differing = {*gaps_within(fetch.gaps, *both)} ^ {*gaps_within(self._log.gaps, *both)}
+        return EpochEnd(max(fetch.last_epoch, 0), min(differing)[0]) if differing else None
 
     def _refusal(self, fetch: FollowerFetch) -> SparklogError | None:
         current = self._committed.leader_epoch

@@ -16,13 +16,14 @@ from msgspec import Struct
 
 from sparklog.errors import SparklogError
 from sparklog.format.epoch_checkpoint import EpochEntry
+from sparklog.format.gaps import Gap
 from sparklog.log.leader_epochs import UNDEFINED, EpochEnd, LeaderEpochs
 from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
 
 
 class ReplicaLog(Protocol):
     """What the rules read of the log. `durable_end_offset`: what may be acknowledged; with `flush.mode=group` it ends
-    where the last fsync did, else at the log end. `first_gap`: the first offset that a repair could not save."""
+    where the last fsync did, else at the log end. `gaps`: the offsets that a repair could not save, ascending."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -33,7 +34,7 @@ class ReplicaLog(Protocol):
     @property
     def high_watermark(self) -> int: ...
     @property
-    def first_gap(self) -> int | None: ...
+    def gaps(self) -> tuple[Gap, ...]: ...
     @property
     def epochs(self) -> LeaderEpochs: ...
 
@@ -78,8 +79,8 @@ ALL_SAFEGUARDS = Safeguards()
 
 
 class FollowerFetch(Struct, frozen=True):
-    """A follower asks for `fetch_offset`, so it has everything below. `last_epoch`: of its last record, -1 without
-    any."""
+    """A follower asks for `fetch_offset`, so it has everything below but what lies in its `gaps`. `last_epoch`: of its
+    last record, -1 without any."""
 
     token: Hashable
     replica_id: int
@@ -88,6 +89,7 @@ class FollowerFetch(Struct, frozen=True):
     fetch_offset: int
     last_epoch: int = UNDEFINED
     log_start_offset: int = 0
+    gaps: tuple[Gap, ...] = ()
 
 
 class Appended(Struct, frozen=True):
@@ -181,7 +183,8 @@ class FetchAccepted(Struct, frozen=True):
 
 
 class FetchDiverging(Struct, frozen=True):
-    """No records: the follower's last epoch is `end.epoch` or younger here and ends at `end.end_offset`."""
+    """No records: the follower's last epoch is `end.epoch` or younger here and ends at `end.end_offset`; or, with the
+    follower's own last epoch, one of the two has a gap there that the other has not."""
 
     token: Hashable
     end: EpochEnd
@@ -235,7 +238,8 @@ class Fetch(Struct, frozen=True):
 class Batches(Struct, frozen=True):
     """Whole batches with the leader's stamps; `data` is the shell's. `epochs`: which leader epochs begin in them, and
     where: compaction may have removed their first records. `log_start_offset`: where the leader's log begins.
-    `segments`: where its segments begin in the batches."""
+    `segments`: where its segments begin in the batches. `gaps`: what the leader's log lacks in these offsets for good;
+    there may be nothing else, and no `data`."""
 
     base_offset: int
     next_offset: int
@@ -243,6 +247,7 @@ class Batches(Struct, frozen=True):
     epochs: tuple[EpochEntry, ...] = ()
     log_start_offset: int = 0
     segments: tuple[int, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
 
 class FetchAnswer(Struct, frozen=True):

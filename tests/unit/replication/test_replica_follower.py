@@ -29,7 +29,7 @@ class Log:
     log_end_offset: int = 10
     log_start_offset: int = 0
     high_watermark: int = 4
-    first_gap: int | None = None
+    gaps: tuple[tuple[int, int], ...] = ()
     epochs: LeaderEpochs = field(default_factory=lambda: LeaderEpochs([(0, 0), (2, 5)]))  # type: ignore[list-item]
 
     @property
@@ -44,11 +44,6 @@ def test_nothing_is_cut_before_the_leader_has_answered() -> None:
     follower = Follower(LED_BY_2, Log())
     assert follower.become(0) == [Fetch(1, 2, 5, 10, 0)]
     assert follower.last_epoch() == 2
-
-
-def test_what_a_repair_could_not_save_is_copied_again() -> None:
-    follower = Follower(LED_BY_2, Log(first_gap=3))
-    assert follower.become(0) == [TruncateTo(3), SetHighWatermark(3), Fetch(1, 2, 5, 3, 0)]
 
 
 def test_without_a_leader_nothing_is_asked_and_no_answer_is_waited_for() -> None:

@@ -39,7 +39,7 @@ class Log:
     log_end_offset: int = 0
     log_start_offset: int = 0
     high_watermark: int = 0
-    first_gap: int | None = None
+    gaps: tuple[tuple[int, int], ...] = ()
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
 
     @property
@@ -160,6 +160,33 @@ def test_a_divergence_is_answered_and_changes_nothing() -> None:
     (beyond,) = fetch(leader, 2, 12, last=3)
     assert beyond == FetchDiverging("f", EpochEnd(3, 10), 0, 0)
     assert isinstance(fetch(leader, 2, 10, last=3)[-1], FetchAccepted)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "end"),
+    [
+        (((4, 6),), ((4, 6),), None),
+        (((4, 6),), (), 4),
+        ((), ((4, 6),), 4),
+        (((4, 6),), ((4, 5),), 4),
+        (((4, 6), (7, 8)), ((4, 6),), 7),
+        (((1, 3), (4, 6)), ((0, 1), (4, 6)), None),  # below the leader's log start
+        (((1, 4), (5, 6)), ((3, 4), (5, 6)), None),  # in both from its log start on
+        (((8, 9),), (), None),  # the follower is not there yet
+        (((6, 9),), ((6, 8),), None),
+    ],
+)
+def test_a_follower_cuts_its_log_where_one_of_both_lacks_offsets_that_the_other_has(
+    mine: tuple[tuple[int, int], ...], theirs: tuple[tuple[int, int], ...], end: int | None
+) -> None:
+    log = Log(log_end_offset=10, log_start_offset=3, gaps=mine, epochs=LeaderEpochs([(0, 0)]))  # type: ignore[list-item]
+    leader = lead(log)
+    effects = leader.handle(FollowerFetch("f", 2, 12, 5, 8, 0, 0, theirs), 0)
+    if end is None:
+        assert isinstance(effects[-1], FetchAccepted)
+    else:
+        assert effects == [FetchDiverging("f", EpochEnd(0, end), 0, 3)]
+        assert leader.followers[2].log_end_offset == -1  # what it asks for says nothing of what it has
 
 
 def test_a_late_follower_is_proposed_to_go_and_counts_until_that_is_confirmed() -> None:

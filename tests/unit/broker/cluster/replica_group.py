@@ -10,7 +10,7 @@ from typing import Any
 
 from sparklog_broker.cluster.follower_log import carry_out
 from sparklog_broker.cluster.replica import ClusterReplica
-from sparklog_broker.cluster.replica_fetcher import event_of
+from sparklog_broker.cluster.replica_fetcher import event_of, gaps_below
 from sparklog_broker.cluster.replica_server import ReplicaServer
 from sparklog_broker.counters.traffic import Traffic
 from sparklog_broker.partitions.partition import Partition
@@ -124,7 +124,7 @@ class Node:
         log = self.log
         wanted = ReplicaFetchPartition(
             *KEY, fetch.leader_epoch, fetch.fetch_offset, self.follower.last_epoch(), log.log_start_offset,
-            log.high_watermark, max_bytes,
+            log.high_watermark, max_bytes, gaps_below(log, fetch.fetch_offset),
         )  # fmt: skip
         wait_ms = 20_000 if fetch.fetch_offset < leader.log.local_log_start_offset else 0  # for the object store
         request = ReplicaFetchRequest(self.broker_id, LIVES[self.broker_id], wait_ms, max_bytes, 0, 0, [wanted])

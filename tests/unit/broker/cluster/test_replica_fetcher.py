@@ -8,9 +8,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from sparklog_broker.cluster.peers import Peer
-from sparklog_broker.cluster.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
+from sparklog_broker.cluster.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher, gaps_below
 
-from sparklog.protocol.cluster_messages import ReplicaFetchRequest, ReplicaFetchResponse, ReplicaFetchResult
+from sparklog.errors import SparklogError, UnsupportedVersionError
+from sparklog.protocol.cluster_messages import (
+    GAPS_MAX,
+    MissingOffsets,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaFetchResult,
+)
 from sparklog.replication.replica.model import Fetch
 from sparklog.types import TopicPartition
 
@@ -27,20 +34,23 @@ class Leader:
     def __init__(self) -> None:
         self.requests: list[list[int]] = []
         """The partitions that each one named."""
-        self.answers: asyncio.Queue[ReplicaFetchResponse] = asyncio.Queue()
+        self.answers: asyncio.Queue[ReplicaFetchResponse | SparklogError] = asyncio.Queue()
         self.asked: asyncio.Queue[ReplicaFetchRequest] = asyncio.Queue()
 
     async def request(self, _api: Any, message: ReplicaFetchRequest, *_: Any, **__: Any) -> Any:
         self.requests.append(sorted(p.partition for p in message.partitions))
         self.asked.put_nowait(message)
-        return await self.answers.get(), b""
+        answer = await self.answers.get()
+        if isinstance(answer, SparklogError):
+            raise answer
+        return answer, b""
 
     def close(self) -> None:
         pass
 
 
-def following(key: TopicPartition) -> Following:
-    partition_log = SimpleNamespace(log_start_offset=0, durable_log_start_offset=0, high_watermark=0)
+def following(key: TopicPartition, *gaps: tuple[int, int]) -> Following:
+    partition_log = SimpleNamespace(log_start_offset=0, durable_log_start_offset=0, high_watermark=0, gaps=gaps)
     return Following(key, cast(Any, SimpleNamespace(last_epoch=lambda: -1)), cast(Any, partition_log))
 
 
@@ -48,7 +58,12 @@ def run(scene: Callable[[Leader, ReplicaFetcher, list[Arrived]], Awaitable[None]
     async def all_of_it() -> None:
         leader, arrived = Leader(), list[Arrived]()
         fetcher = ReplicaFetcher(
-            cast(Peer, leader), 2, lambda: 7, FetchLimits(wait_max_ms=FOREVER_MS), lambda: 0, arrived.extend
+            cast(Peer, leader),
+            2,
+            lambda: 7,
+            FetchLimits(wait_max_ms=FOREVER_MS, backoff_ms=0),
+            lambda: 0,
+            arrived.extend,
         )
         task = asyncio.get_running_loop().create_task(fetcher.run())
         try:
@@ -100,6 +115,25 @@ def test_what_is_not_carried_out_soon_is_not_waited_for() -> None:
         assert request.max_wait_ms < 100, "and it is looked for again soon"
 
     run(scene)
+
+
+def test_a_log_with_gaps_waits_for_a_leader_that_knows_them_and_no_other_waits_with_it() -> None:
+    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[Arrived]) -> None:
+        fetcher.ask(following(A, (3, 4)), Fetch(1, 1, 1, 5))
+        fetcher.ask(following(B), Fetch(1, 1, 1, 5))
+        first = await leader.asked.get()
+        assert [p.gaps for p in first.partitions] == [[MissingOffsets(3, 4)], []]
+        leader.answers.put_nowait(UnsupportedVersionError("version 3 has no field 'gaps'"))
+        second = await leader.asked.get()
+        assert [p.partition for p in second.partitions] == [B.partition]
+
+    run(scene)
+
+
+def test_more_gaps_than_a_fetch_can_name_are_one() -> None:
+    log = following(A, *((2 * i, 2 * i + 1) for i in range(GAPS_MAX + 1))).log
+    assert gaps_below(log, 2 * GAPS_MAX) == [MissingOffsets(2 * i, 2 * i + 1) for i in range(GAPS_MAX)]
+    assert gaps_below(log, 2 * GAPS_MAX + 1) == [MissingOffsets(0, 2 * GAPS_MAX + 1)]
 
 
 def test_a_new_partition_ends_a_long_request() -> None:

@@ -15,8 +15,9 @@ from sparklog.format.gaps import GAPS_FILE, decode_gaps, encode_gaps
 from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tools.repair import repair
-from tests.unit.broker.cluster.replica_group import LAG_MS, Group, batches
-from tests.unit.log.compaction_support import keyed_batch, open_keyed, stored
+from sparklog.replication.cluster_image import PartitionImage
+from tests.unit.broker.cluster.replica_group import BROKERS, LAG_MS, Group, batches
+from tests.unit.log.compaction_support import compact, keyed_batch, open_keyed, stored
 from tests.unit.log.support import LimitedFiles
 
 DELETE = {"cleanup.policy": "delete", "segment.bytes": 4096}
@@ -184,32 +185,47 @@ def test_an_unclean_election_cuts_no_file_that_a_reader_may_have_mapped(tmp_path
     assert stored(again) == stored(group[3])
 
 
+def damaged(log: PartitionLog, *offsets: int) -> Path:
+    """Closes the log; the batches at the offsets are damaged. The path of the last one's segment."""
+    for offset in offsets:
+        segment = next(s for s in log.local_segments if s.base_offset <= offset < s.next_offset)
+        content = bytearray(segment.path.read_bytes())
+        content[segment.find(offset).position + 300] ^= 0x10
+        segment.path.write_bytes(content)
+    log.close()
+    return segment.path
+
+
+def lose(group: Group, broker_id: int, *offsets: int) -> None:
+    """The batches at the offsets are damaged and repaired away while the broker is down. It opens its log again."""
+    group.leave(broker_id)
+    repair(damaged(group[broker_id], *offsets).parent, RealFiles(), dry_run=False)
+    group.come_back(broker_id, group.open(broker_id))
+
+
+def offsets_of(log: PartitionLog) -> list[int]:
+    return [header.base_offset for header, _ in batches(log)]
+
+
 def test_a_repaired_replica_copies_what_was_lost_and_is_not_in_sync_until_then(tmp_path: Path) -> None:
     group = Group(tmp_path, DELETE)
     filled(group)
     group.sync()
     group.leave(3)
-    log = group[3]
-    segment = next(s for s in log.local_segments if s.base_offset <= 4 < s.next_offset)
-    lost = segment.find(4)
-    log.close()
-    path, note = segment.path, tmp_path / "3" / BROKER_EPOCH_FILE
-    damaged = bytearray(path.read_bytes())
-    damaged[lost.position + 300] ^= 0x10
-    path.write_bytes(damaged)
+    path, note = damaged(group[3], 4), tmp_path / "3" / BROKER_EPOCH_FILE
     note.write_bytes(b"{}")
     assert repair(path.parent, RealFiles(), dry_run=True).gaps == [(4, 5)]
     assert note.exists()
     repair(path.parent, RealFiles(), dry_run=False)
     assert not note.exists()  # its broker has lost something, which the controller must know
     group.come_back(3, group.open(3))
-    assert group[3].first_gap is None  # it has been cut
     group.sync()
+    assert group[3].gaps == ()  # it has been cut
     assert batches(group[3]) == batches(group[1])
     assert group.image.isr == (1, 2, 3)
     group[3].close()
     again = group.open(3)
-    assert (again.first_gap, again.log_end_offset) == (None, 10)
+    assert (again.gaps, again.log_end_offset) == ((), 10)
 
 
 def test_a_gap_is_forgotten_by_the_next_start_if_the_cut_was_not_finished(tmp_path: Path) -> None:
@@ -220,7 +236,109 @@ def test_a_gap_is_forgotten_by_the_next_start_if_the_cut_was_not_finished(tmp_pa
     gaps = log.directory / GAPS_FILE
     gaps.write_bytes(encode_gaps([(2, 3), (5, 7)]))
     log = open_keyed(tmp_path, DELETE)
-    assert log.first_gap == 2
+    assert log.gaps[0] == (2, 3)
     assert decode_gaps(gaps.read_bytes()) == [(2, 3)]
     log.truncation.truncate_to(2)
-    assert (log.first_gap, decode_gaps(gaps.read_bytes())) == (None, [])
+    assert (log.gaps, decode_gaps(gaps.read_bytes())) == ((), [])
+
+
+@pytest.mark.parametrize("lost", [(0,), (4,), (9,), (4, 5), (3, 6), (0, 1, 8, 9), tuple(range(10))], ids=str)
+@pytest.mark.parametrize("others_lost", [(), (4,), (5, 9)], ids=str)
+def test_all_have_what_a_repaired_leader_has_and_nothing_else(
+    tmp_path: Path, lost: tuple[int, ...], others_lost: tuple[int, ...]
+) -> None:
+    """After an unclean election: one follower has more than the leader, one has lost something else, one is new."""
+    group = Group(tmp_path, DELETE)
+    filled(group)
+    group.out = {2}
+    group.sync()
+    if others_lost:
+        lose(group, 1, *others_lost)
+    group.leave(3)
+    repair(damaged(group[3], *lost).parent, RealFiles(), dry_run=False)
+    group.out = {1, 2}
+    group.image = PartitionImage(BROKERS, 3, 9, 20, (3,))
+    group.come_back(3, group.open(3))
+    left = [offset for offset in range(10) if offset not in lost]
+    assert (offsets_of(group[3]), group[3].log_end_offset) == (left, 10)
+    group.out.clear()
+    group.follow_image()
+    group.sync()
+    assert group.image.isr == (1, 2, 3)
+    for round_number in range(2):
+        for broker in BROKERS:
+            assert offsets_of(group[broker]) == left + list(range(10, 10 + round_number))
+            assert group[broker].log_end_offset == group[broker].high_watermark == 10 + round_number
+            start = group[broker].log_start_offset
+            group[broker].close()
+            group.nodes[broker].log = group.open(broker, log_start_offset=start)
+        group.change(1 + round_number)
+        for broker in BROKERS:
+            group.come_back(broker)
+        cuts = [group[broker].truncation.count for broker in BROKERS]
+        filled(group, 1)
+        group.sync()
+        assert [group[broker].truncation.count for broker in BROKERS] == cuts  # nobody copies anything again
+        assert len({tuple(batches(group[broker])) for broker in BROKERS}) == 1
+
+
+def test_a_gap_of_another_leader_is_copied_when_somebody_leads_who_has_it(tmp_path: Path) -> None:
+    """Two unclean elections: the second leader has what the first one lacked."""
+    group = Group(tmp_path, DELETE)
+    filled(group)
+    group.sync()
+    group.leave(1)
+    group.leave(3)
+    repair(damaged(group[3], 4).parent, RealFiles(), dry_run=False)
+    group.image = PartitionImage(BROKERS, 3, 9, 20, (3,))
+    group.come_back(3, group.open(3))
+    group.sync()
+    assert group[2].gaps == group[3].gaps == ((4, 5),)
+    group.image = PartitionImage(BROKERS, 1, 12, 30, (1,))
+    group.come_back(1)
+    group.sync()
+    assert group.image.isr == (1, 2, 3)
+    assert [group[broker].gaps for broker in BROKERS] == [(), (), ()]
+    assert [offsets_of(group[broker]) for broker in BROKERS] == [list(range(10))] * 3
+
+
+def newest(log: PartitionLog) -> dict[Any, Any]:
+    return {record.key: record for record in stored(log)}
+
+
+@pytest.mark.parametrize("lost", [(0,), (8,), (18,), (8, 10), (0, 16, 18), tuple(range(0, 20, 2))], ids=str)
+@pytest.mark.parametrize("is_compacted_first", [False, True])
+def test_a_compacted_log_with_gaps_is_copied_too(
+    tmp_path: Path, lost: tuple[int, ...], is_compacted_first: bool
+) -> None:
+    """A compacted batch may lie around a gap, or begin behind it."""
+    group = Group(tmp_path, {"segment.bytes": 4096})
+    for i in range(10):
+        group.append(keyed_batch([(b"k%d" % (i % 3), b"%d" % i * 500), (b"u%d" % i, b"x")]))
+    group.out = {2}
+    group.sync()
+    group.leave(3)
+    if is_compacted_first:
+        group[3].raise_high_watermark(20)
+        compact(group[3])
+    there = [
+        n for n in lost if any(s.base_offset <= n < s.next_offset and s.data_bytes for s in group[3].local_segments)
+    ]
+    repair(damaged(group[3], *there).parent, RealFiles(), dry_run=False)
+    group.out = {1, 2}
+    group.image = PartitionImage(BROKERS, 3, 9, 20, (3,))
+    group.come_back(3, group.open(3))
+    if not is_compacted_first:
+        group[3].raise_high_watermark(20)
+        compact(group[3])
+    group.out.clear()
+    group.follow_image()
+    for leader in (3, 1, 2):
+        if group.image.leader != leader:
+            group.change(leader)
+        group.append(keyed_batch([(b"k", b"v")]))
+        group.sync()
+        assert group.image.isr == (1, 2, 3)
+        assert len({group[broker].log_end_offset for broker in BROKERS}) == 1
+        assert stored(group[2]) == stored(group[3])
+        assert newest(group[1]) == newest(group[2])  # broker 1 has not been compacted
