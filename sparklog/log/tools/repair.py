@@ -1,16 +1,17 @@
 """Repairing a damaged partition directory: bad bytes go to files beside the segments, what is intact stays.
 
 A batch is kept when its checksum is right and its records can be read, at its own offset: where bytes had to go,
-offsets are missing from then on, and repaired-gaps.json says which, so that no later start takes them for damage. A
-batch whose bytes are right but whose offset contradicts its neighbours (the stamp has no checksum) gets the offset that
-fits between them. Each damaged segment is written anew, sealed, and takes the old one's place by a rename; what was
-taken out is then in ``<base offset>.arrow.<position>.corrupt``, byte by byte. The log end never goes back below what
-the last checkpoint says was on the disk: no offset is given twice. What producers have written behind the first loss
-is told again from the headers that are left, so that a lost batch can be sent again.
+offsets are missing from then on, and repaired-gaps.json says which, so that no later start takes them for damage and
+a replica copies them again; where a compacted batch was lost, all between its neighbours. A batch whose bytes are right
+but whose offset contradicts its neighbours (the stamp has no checksum) gets the offset that fits between them. Each
+damaged segment is written anew, sealed, and takes the old one's place by a rename; what was taken out is then in
+``<base offset>.arrow.<position>.corrupt``, byte by byte. The log end never goes back below what the last checkpoint
+says was on the disk: no offset is given twice. What producers have written behind the first loss is told again from the
+headers that are left, so that a lost batch can be sent again.
 
-In a cluster's broker the other replicas have what is lost here: as a follower it cuts the log to the first gap and
-copies the rest (`recovery/repaired_gaps.py`). Before anything is written, broker-epoch.json goes from the log
-directory, so that the broker leaves ISR and ELR (KIP-966) until it has copied what it lacks.
+In a cluster's broker the other replicas have what is lost here: as a follower it cuts the log to the first gap that its
+leader does not have, and copies the rest (`recovery/repaired_gaps.py`). Before anything is written, broker-epoch.json
+goes from the log directory, so that the broker leaves ISR and ELR (KIP-966) until it has copied what it lacks.
 
 `repair` plans first (`dry_run` stops there) and writes in this order: quarantine files, empty snapshots of producers,
 gaps, segments. Each step may be done again, so that a repair cut short is repeated.
@@ -221,6 +222,8 @@ class _Plan:
                 else:
                     self._gaps.add((due, base))
                     segment.needs_rewrite |= not compacted  # so that it is sealed
+            elif base > due and _is_bad_between(segment, kept[-1] if kept else None, batch):
+                self._gaps.add((due, base))  # some of them compaction may have left out, which ones nobody knows
             kept.append(batch)
             due = batch.next_offset
         segment.kept = kept
@@ -319,6 +322,12 @@ class _Plan:
             file.sync()
         finally:
             file.close()
+
+
+def _is_bad_between(segment: ScannedSegment, before: KeptBatch | None, batch: KeptBatch) -> bool:
+    """Whether bytes have to go that lie between two batches that stay."""
+    start = before.position + before.header.size_bytes if before is not None else 0
+    return any(start <= bad < end <= batch.position for bad, end, _ in segment.bad)
 
 
 def _joined(gaps: set[tuple[int, int]], bases: set[int]) -> set[tuple[int, int]]:

@@ -341,4 +341,6 @@ def test_a_compacted_log_with_gaps_is_copied_too(
         assert group.image.isr == (1, 2, 3)
         assert len({group[broker].log_end_offset for broker in BROKERS}) == 1
         assert stored(group[2]) == stored(group[3])
-        assert newest(group[1]) == newest(group[2])  # broker 1 has not been compacted
+        all_of_1, all_of_2 = newest(group[1]), newest(group[2])
+        assert all_of_2.items() <= all_of_1.items()  # broker 1 has not been compacted
+        assert {*all_of_1} - {*all_of_2} <= {b"k0"}  # an older record of a key whose newest was lost
