@@ -201,10 +201,15 @@ async def _transform(
         await transactions.send_offsets(positions, member.group, member.membership.member_id, member.membership.epoch)
     except SparklogError:
         commit = False
-    if not await end_transaction(told, transactions, operation, acked, commit=commit):
-        back = {p: offsets[0] for p, offsets, _ in polls if partition_of(p) in member.reader.positions}
+    outcome = await end_transaction(told, transactions, operation, acked, commit=commit)
+    back = {p: offsets[0] for p, offsets, _ in polls if partition_of(p) in member.reader.positions}
+    if outcome is Outcome.FAILED:
         member.reader.positions |= {partition_of(p): offset for p, offset in back.items()}
         note_assignment(told, back)
+    elif outcome is Outcome.UNKNOWN:  # the group knows
+        for p in back:
+            del member.reader.positions[partition_of(p)]
+        member.membership.not_taken(frozenset(map(partition_of, back)) & member.membership.assigned)
 
 
 async def auditor(told: Told) -> None:

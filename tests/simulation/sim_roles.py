@@ -236,7 +236,7 @@ async def transactional(told: Told) -> None:
 
 async def end_transaction(
     told: Told, transactions: Transactions, operation: int, acked: Sequence[Sequence[int]], *, commit: bool
-) -> bool:
+) -> Outcome:
     told.history.ending(operation, commit=commit)
     outcome = Outcome.FAILED
     if commit:
@@ -250,7 +250,7 @@ async def end_transaction(
             outcome = Outcome.UNKNOWN
         else:
             told.history.end(operation, Outcome.OK, acked)
-            return True
+            return Outcome.OK
     try:
         await transactions.end(commit=False)
         outcome = Outcome.FAILED
@@ -259,7 +259,7 @@ async def end_transaction(
     except SparklogError:
         await transactions.init()
     told.history.end(operation, outcome)
-    return False
+    return outcome
 
 
 async def reader(told: Told, *, committed: bool = True) -> None:
