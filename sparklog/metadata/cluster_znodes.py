@@ -198,6 +198,7 @@ def _definition(topic: TopicImage) -> bytes:
             "timestamp_column": topic.timestamp_column,
             "created_ms": topic.created_ms,
             "owner": topic.owner,
+            **({"request_id": topic.request_id} if topic.request_id else {}),
         }
     )
 
@@ -282,4 +283,5 @@ def _topic(
         dict(configs),
         dict(schemas),
         definition.get("owner", ""),
+        definition.get("request_id", ""),
     )

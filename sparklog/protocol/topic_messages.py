@@ -12,6 +12,7 @@ from sparklog.protocol.base import (
     TOPICS_PER_REQUEST_MAX,
     ConfigValue,
     Int32,
+    Int64,
     Message,
     Name,
     Since,
@@ -20,6 +21,15 @@ from sparklog.protocol.base import (
 )
 
 AUTO_CREATED_MAX = 100
+REQUEST_ID_CHARS_MAX = 64
+TOPIC_ID_CHARS_MAX = 64
+
+MetadataVersion = tuple[Int64, Int64]
+"""What a broker of a cluster goes by: its controller's epoch, and the zxid of the write. Ordered."""
+NO_VERSION: MetadataVersion = (-1, -1)
+"""Of a broker that is alone, or of an earlier release."""
+AnswerVersion = Annotated[MetadataVersion, Since(4, ignorable=True)]
+"""Of an answer: what the broker goes by now, which has the change. See `MetadataRequest.at_least`."""
 
 
 class MetadataRequest(Message):
@@ -29,7 +39,8 @@ class MetadataRequest(Message):
     by name or in the order of `topics`; `schemas_from` >= 0: before them this topic's schemas from that id on, without
     its partitions. `with_schemas`, `with_partitions` False: these are not sent (`partition_count` is).
     `create_missing`: somebody is about to write to `topics`, at most AUTO_CREATED_MAX; those that do not exist are
-    made if the broker's auto.create.topics.enable says so.
+    made if the broker's auto.create.topics.enable says so. `at_least`: who asks has made a change that is in this
+    version; a broker that is behind answers when it has it, or after a few seconds.
     """
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
@@ -39,6 +50,7 @@ class MetadataRequest(Message):
     with_schemas: Annotated[bool, Since(1, ignorable=True)] = True
     with_partitions: Annotated[bool, Since(1, ignorable=True)] = True
     create_missing: Annotated[bool, Since(1, ignorable=True)] = False
+    at_least: Annotated[MetadataVersion, Since(4, ignorable=True)] = NO_VERSION
 
 
 BrokerId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -126,7 +138,8 @@ class CreateTopicRequest(Message):
 
     `replication_factor` -1: the cluster's `default.replication.factor`. `assignment`: broker ids of each partition's
     replicas, the preferred leader first; without it the controller places them. `owner`: told by a broker that hands a
-    user's request on to the controller; of everybody else it is not read.
+    user's request on to the controller; of everybody else it is not read. `request_id`: a random one that stays with
+    the topic; sent again with the same one the request is answered with the topic that it has made.
     """
 
     name: Name
@@ -144,6 +157,7 @@ class CreateTopicRequest(Message):
         Since(2),
     ] = None
     owner: Annotated[str, Meta(max_length=1_024), Since(2, ignorable=True)] = ""
+    request_id: Annotated[str, Meta(max_length=REQUEST_ID_CHARS_MAX), Since(4, ignorable=True)] = ""
 
 
 class CreateTopicResponse(Message):
@@ -151,12 +165,15 @@ class CreateTopicResponse(Message):
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION
 
 
 class DeleteTopicRequest(Message):
-    """Deletes a topic with all its data."""
+    """Deletes a topic with all its data. `topic_id`: only the one with this id, so that the request can be sent again:
+    another topic may have the name meanwhile."""
 
     name: Name
+    topic_id: Annotated[str, Meta(max_length=TOPIC_ID_CHARS_MAX), Since(4, ignorable=True)] = ""
 
 
 class DeleteTopicResponse(Message):
@@ -164,6 +181,7 @@ class DeleteTopicResponse(Message):
 
     topic_id: str
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION
 
 
 class AlterTopicRequest(Message):
@@ -178,6 +196,7 @@ class AlterTopicResponse(Message):
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION
 
 
 class CreatePartitionsRequest(Message):
@@ -192,6 +211,7 @@ class CreatePartitionsResponse(Message):
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION
 
 
 class AlterSchemaRequest(Message):
@@ -209,3 +229,4 @@ class AlterSchemaResponse(Message):
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparklog.client.admin import acl_admin, cluster_admin, quota_admin, transaction_admin, user_admin
+from sparklog.client.admin import acl_admin, cluster_admin, quota_admin, topic_admin, transaction_admin, user_admin
 from sparklog.client.admin.cluster_admin import (
     BrokerDescription,
     ClusterDescription,
@@ -31,19 +31,7 @@ from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.errors import ClosedError, InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
-from sparklog.protocol.messages import Api
-from sparklog.protocol.topic_messages import (
-    AlterSchemaRequest,
-    AlterSchemaResponse,
-    AlterTopicRequest,
-    AlterTopicResponse,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicRequest,
-    CreateTopicResponse,
-    DeleteTopicRequest,
-    DeleteTopicResponse,
-)
+from sparklog.protocol.topic_messages import AlterSchemaRequest, AlterTopicRequest, CreateTopicRequest
 from sparklog.protocol.transaction_messages import (
     DescribeProducersResponse,
     TransactionDetails,
@@ -242,11 +230,7 @@ class Admin:
             -1 if replication_factor is None else replication_factor,
             None if replica_assignment is None else [list(replicas) for replicas in replica_assignment],
         )
-        self._cluster.invalidate(name)
-        response = self._cluster.request(Api.CREATE_TOPIC, request, CreateTopicResponse, timeout_ms=self._timeout_ms)
-        info = topic_info(response.topic)
-        self._cluster.remember(info)
-        return _description(info)
+        return _description(topic_admin.create_topic(self._cluster, request, self._timeout_ms))
 
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted; with `include_internal` also of those the broker keeps for itself."""
@@ -347,11 +331,7 @@ class Admin:
         parts = [None if s is None else _arrow_schema(s) for s in (add_columns, widen_columns, schema)]
         stored = [None if s is None else canonical_schema(s).serialize().to_pybytes() for s in parts]
         request = AlterSchemaRequest(name, *stored)
-        self._cluster.invalidate(name)
-        response = self._cluster.request(Api.ALTER_SCHEMA, request, AlterSchemaResponse, timeout_ms=self._timeout_ms)
-        info = topic_info(response.topic)
-        self._cluster.remember(info)
-        return _description(info)
+        return _description(topic_admin.alter_schema(self._cluster, request, self._timeout_ms))
 
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> TopicDescription:
         """Sets settings of a topic, or with None takes them back to the default; the others stay. They are in effect
@@ -360,11 +340,7 @@ class Admin:
         check_names(Scope.TOPIC, configs)
         checked = check(Scope.TOPIC, {k: v for k, v in configs.items() if v is not None})
         request = AlterTopicRequest(name, {k: checked.get(k) for k in configs})
-        self._cluster.invalidate(name)
-        response = self._cluster.request(Api.ALTER_TOPIC, request, AlterTopicResponse, timeout_ms=self._timeout_ms)
-        info = topic_info(response.topic)
-        self._cluster.remember(info)
-        return _description(info)
+        return _description(topic_admin.alter_topic(self._cluster, request, self._timeout_ms))
 
     def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Deletes the records below an offset in each partition (-1: all there are) for good; returns where each
@@ -386,23 +362,11 @@ class Admin:
         topic that the broker keeps for itself).
         """
         _check_count("total", total)
-        request = CreatePartitionsRequest(name, total)
-        self._cluster.invalidate(name)
-        response = self._cluster.request(
-            Api.CREATE_PARTITIONS, request, CreatePartitionsResponse, timeout_ms=self._timeout_ms
-        )
-        info = topic_info(response.topic)
-        self._cluster.remember(info)
-        return _description(info)
+        return _description(topic_admin.add_partitions(self._cluster, name, total, self._timeout_ms))
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with all its data. Raises UnknownTopicOrPartitionError."""
-        try:
-            self._cluster.request(
-                Api.DELETE_TOPIC, DeleteTopicRequest(name), DeleteTopicResponse, timeout_ms=self._timeout_ms
-            )
-        finally:
-            self._cluster.invalidate(name)
+        topic_admin.delete_topic(self._cluster, name, self._timeout_ms)
 
     def list_offsets(
         self, partitions: Mapping[TopicPartition, str | int], *, isolation_level: str = "read_uncommitted"

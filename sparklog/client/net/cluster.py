@@ -36,7 +36,13 @@ from sparklog.errors import (
 )
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import Api
-from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataRequest, MetadataResponse
+from sparklog.protocol.topic_messages import (
+    NO_VERSION,
+    BrokerEndpoint,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataVersion,
+)
 from sparklog.security.client_ids import check_client_id
 from sparklog.security.client_security import PLAINTEXT, ClientSecurity, Security
 from sparklog.types import TopicPartition
@@ -49,7 +55,17 @@ DOUBT_S = 30.0
 """A broker that has not answered is asked after the others for so long."""
 HUNG_MS = 3_000
 """Another broker is asked for what any of them knows when one does not answer for so long."""
-ANY_BROKER_KNOWS = (Api.METADATA, Api.FIND_COORDINATOR)
+ANY_BROKER_KNOWS = (
+    Api.METADATA,
+    Api.FIND_COORDINATOR,
+    Api.DESCRIBE_CLUSTER,
+    Api.LIST_PARTITION_REASSIGNMENTS,
+    Api.DESCRIBE_ACLS,
+    Api.DESCRIBE_CLIENT_QUOTAS,
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
+)
+OWN_CHANGE_S = 10.0
+"""So long brokers are told of the newest change of this process: those that are behind wait for it."""
 
 M = TypeVar("M", bound=Message)
 
@@ -70,6 +86,7 @@ class Cluster:
         self._coordinators = Coordinators()
         self._membership = Membership(self)
         self._failed_at: dict[Endpoint, float] = {}
+        self._own_change = NO_VERSION, 0.0
         self._no_local_until: dict[Endpoint, float] = {}
         self._no_remote_until: dict[Endpoint, float] = {}
 
@@ -110,9 +127,23 @@ class Cluster:
         deadline = Deadline(timeout_ms)
 
         def ask(page: MetadataRequest) -> MetadataResponse:
+            if not page.after:
+                page.at_least = self._at_least()
             return self.request(Api.METADATA, page, MetadataResponse, timeout_ms=deadline.left_ms())
 
         return whole_metadata(ask, topics, details=details, to_write=to_write)
+
+    def note_version(self, version: MetadataVersion) -> None:
+        """A change of this process is made, and brokers know of it from this version on: those that do not yet are not
+        to answer as if there were none."""
+        with self._lock:
+            newest, until = self._own_change
+            if version != NO_VERSION and (version > newest or time.monotonic() >= until):
+                self._own_change = version, time.monotonic() + OWN_CHANGE_S
+
+    def _at_least(self) -> MetadataVersion:
+        version, until = self._own_change
+        return version if time.monotonic() < until else NO_VERSION
 
     def knows(self, name: str) -> bool:
         """Whether the topic is known without asking the broker."""
