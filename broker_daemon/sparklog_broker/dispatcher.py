@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 from msgspec import field as struct_field
 
 from sparklog.errors import (
+    BrokerNotAvailableError,
     IllegalSaslStateError,
     InvalidRequestError,
     SaslAuthenticationFailedError,
@@ -65,6 +66,29 @@ AMONG_BROKERS = frozenset(
     api for api, rules in PERMISSIONS.items() if rules and all(r.operation is Operation.CLUSTER_ACTION for r in rules)
 )
 """What only brokers ask each other."""
+ABOUT_THE_CLUSTER = frozenset(
+    {
+        Api.METADATA,
+        Api.CREATE_TOPIC,
+        Api.CREATE_PARTITIONS,
+        Api.DELETE_TOPIC,
+        Api.ALTER_TOPIC,
+        Api.ALTER_SCHEMA,
+        Api.DESCRIBE_CLUSTER,
+        Api.ALTER_PARTITION_REASSIGNMENTS,
+        Api.LIST_PARTITION_REASSIGNMENTS,
+        Api.ELECT_LEADERS,
+        Api.CORDON_BROKER,
+        Api.CREATE_ACLS,
+        Api.DELETE_ACLS,
+        Api.DESCRIBE_ACLS,
+        Api.ALTER_USER_SCRAM_CREDENTIALS,
+        Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        Api.ALTER_CLIENT_QUOTAS,
+        Api.DESCRIBE_CLIENT_QUOTAS,
+    }
+)
+"""What any broker answers, once it has joined its cluster: others are asked until then."""
 RESULTS_INLINE_MAX = 1_000
 ERROR_TEXTS_CHARS_MAX = 1024 * 1024
 RESULT_LISTS: Mapping[type[Any], str] = {
@@ -314,6 +338,11 @@ class Dispatcher:
 
     async def _run(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
         """The handler's answer. Notes administrative acts, however they end; what was denied is none."""
+        cluster = self._broker.cluster
+        if cluster is not None and not cluster.has_joined and number in ABOUT_THE_CLUSTER:
+            raise BrokerNotAvailableError(
+                "this broker has just started and joins its cluster: ask another one, or again"
+            )
         if self._audit is None or number not in ADMINISTRATIVE:
             return await self._handlers[number](request, payload, context)
         api, code = Api(number), UnknownServerError.code

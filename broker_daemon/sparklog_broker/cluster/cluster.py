@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sparklog.environment import Environment
-from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, SparklogError, StorageUnavailableError
+from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
 from sparklog.log.directories.broker_epoch import NO_EPOCH, note_lives, note_registration, noted_lives
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import Coordination, CoordinationError, Steps
@@ -77,6 +77,8 @@ class Cluster:
         self._connect = connect
         self._first_image = image
         self._follows_images = False
+        self.has_joined = False
+        """Whether clients may ask about the cluster: before, this broker knows what the store had when it started."""
         self.session = SessionCounters()
         coordination.listen(self.session.on_state)
         self._store = ImageStore(cluster_id, image, IdBlocks(coordination))
@@ -150,18 +152,14 @@ class Cluster:
 
     @property
     def image(self) -> ClusterImage:
-        """What this broker goes by. Before it has joined, which clients that are quick see: what the store had when it
-        started, without brokers."""
+        """What this broker goes by. Before it has joined: what the store had when it started, without brokers."""
         return self.images.image if self._follows_images else self._first_image
 
     async def as_new_as(self, version: Version, timeout_s: float) -> bool:
-        """Returns when this broker goes by an image that is so new, or the time is over: whether it does. Raises
-        BrokerNotAvailableError before it follows the controller's images."""
-        if self.image.version >= version:
-            return True
-        if not self._follows_images:
-            raise BrokerNotAvailableError("this broker has just started, and knows nothing new of the cluster yet")
-        return await self.images.until_true(lambda image: image.version >= version, timeout_s)
+        """Returns when this broker goes by an image that is so new, or the time is over: whether it does."""
+        return self.image.version >= version or await self.images.until_true(
+            lambda image: image.version >= version, timeout_s
+        )
 
     @property
     def is_certain(self) -> bool:
@@ -245,6 +243,7 @@ class Cluster:
                     f"stop the other one"
                 )
             log.warning("the controller has not heard of this broker for %d s; it goes on trying", patience_s)
+        self.has_joined = True
 
     def _is_known(self, image: ClusterImage) -> bool:
         epoch = self.membership.registration.broker_epoch
