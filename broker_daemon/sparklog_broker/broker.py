@@ -8,7 +8,6 @@ from functools import partial
 
 from sparklog.environment import Environment, real_environment
 from sparklog.errors import InvalidProducerIdMappingError
-from sparklog.protocol.topic_messages import NO_VERSION, MetadataVersion
 from sparklog.security.owned_ids import is_owned
 from sparklog.security.principals import Principal
 from sparklog.security.records import RecordKind
@@ -100,11 +99,6 @@ class Broker:
         self._loop = loop
         if cluster is not None:
             cluster.replicas.on_leadership = self._on_leadership
-
-    @property
-    def metadata_version(self) -> MetadataVersion:
-        """Of what this broker knows of the cluster."""
-        return NO_VERSION if self.cluster is None else self.cluster.image.version
 
     def _on_leadership(self, key: TopicPartition, leads: bool) -> None:
         if key.topic == CONSUMER_OFFSETS_TOPIC:

@@ -25,11 +25,12 @@ from sparklog.errors import (
 from sparklog.protocol import denials, visibility
 from sparklog.protocol import messages as m
 from sparklog.protocol.act_details import act_detail
-from sparklog.protocol.base import Message
+from sparklog.protocol.base import NO_VERSION, Message
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api, decode_request, older_version
 from sparklog.protocol.permissions import ADMINISTRATIVE, PERMISSIONS, Verdict, resources_of
+from sparklog.replication.cluster_image import Version
 from sparklog.security.acls import CLUSTER, Operation, Resource, ResourceType
 from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, is_client_id
 from sparklog.security.principals import ANONYMOUS, Principal
@@ -89,6 +90,8 @@ ABOUT_THE_CLUSTER = frozenset(
     }
 )
 """What any broker answers, once it has joined its cluster: others are asked until then."""
+BEHIND_S = 5.0
+"""How long a client whose change this broker has not heard of waits for it."""
 RESULTS_INLINE_MAX = 1_000
 ERROR_TEXTS_CHARS_MAX = 1024 * 1024
 RESULT_LISTS: Mapping[type[Any], str] = {
@@ -337,12 +340,21 @@ class Dispatcher:
         return response
 
     async def _run(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
-        """The handler's answer. Notes administrative acts, however they end; what was denied is none."""
         cluster = self._broker.cluster
-        if cluster is not None and not cluster.has_joined and number in ABOUT_THE_CLUSTER:
+        if cluster is None or number not in ABOUT_THE_CLUSTER:
+            return await self._noted(number, request, payload, context)
+        if not cluster.has_joined:
             raise BrokerNotAvailableError(
                 "this broker has just started and joins its cluster: ask another one, or again"
             )
+        await cluster.as_new_as(Version(*getattr(request, "at_least", NO_VERSION)), BEHIND_S)
+        response = await self._noted(number, request, payload, context)
+        if (message := response.message) is not None and hasattr(message, "metadata_version"):
+            message.metadata_version = cluster.image.version
+        return response
+
+    async def _noted(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
+        """The handler's answer. Notes administrative acts, however they end; what was denied is none."""
         if self._audit is None or number not in ADMINISTRATIVE:
             return await self._handlers[number](request, payload, context)
         api, code = Api(number), UnknownServerError.code

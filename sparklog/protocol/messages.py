@@ -516,10 +516,10 @@ APIS: dict[Api, ApiSpec] = {
     Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),
     Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 2),
     Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(
-        security.AlterUserScramCredentialsRequest, security.AlterUserScramCredentialsResponse, 2, 3
+        security.AlterUserScramCredentialsRequest, security.AlterUserScramCredentialsResponse, 2, 4
     ),
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiSpec(
-        security.DescribeUserScramCredentialsRequest, security.DescribeUserScramCredentialsResponse, 2, 3
+        security.DescribeUserScramCredentialsRequest, security.DescribeUserScramCredentialsResponse, 2, 4
     ),
     Api.ALTER_PARTITION_REASSIGNMENTS: ApiSpec(
         operation.AlterPartitionReassignmentsRequest, operation.AlterPartitionReassignmentsResponse, 2, 3
@@ -534,11 +534,11 @@ APIS: dict[Api, ApiSpec] = {
     Api.ALTER_SECURITY_RECORDS: ApiSpec(
         cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
     ),
-    Api.CREATE_ACLS: ApiSpec(acls.CreateAclsRequest, acls.CreateAclsResponse, 2, 3),
-    Api.DELETE_ACLS: ApiSpec(acls.DeleteAclsRequest, acls.DeleteAclsResponse, 2, 3),
-    Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 3),
-    Api.DESCRIBE_CLIENT_QUOTAS: ApiSpec(quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse, 2, 3),
-    Api.ALTER_CLIENT_QUOTAS: ApiSpec(quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse, 2, 3),
+    Api.CREATE_ACLS: ApiSpec(acls.CreateAclsRequest, acls.CreateAclsResponse, 2, 4),
+    Api.DELETE_ACLS: ApiSpec(acls.DeleteAclsRequest, acls.DeleteAclsResponse, 2, 4),
+    Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 4),
+    Api.DESCRIBE_CLIENT_QUOTAS: ApiSpec(quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse, 2, 4),
+    Api.ALTER_CLIENT_QUOTAS: ApiSpec(quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse, 2, 4),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -8,11 +8,13 @@ from msgspec import Meta
 
 from sparklog.protocol.base import (
     CONFIGS_MAX,
+    NO_VERSION,
     PARTITIONS_PER_TOPIC_MAX,
     TOPICS_PER_REQUEST_MAX,
+    AnswerVersion,
+    AtLeast,
     ConfigValue,
     Int32,
-    Int64,
     Message,
     Name,
     Since,
@@ -24,13 +26,6 @@ AUTO_CREATED_MAX = 100
 REQUEST_ID_CHARS_MAX = 64
 TOPIC_ID_CHARS_MAX = 64
 
-MetadataVersion = tuple[Int64, Int64]
-"""What a broker of a cluster goes by: its controller's epoch, and the zxid of the write. Ordered."""
-NO_VERSION: MetadataVersion = (-1, -1)
-"""Of a broker that is alone, or of an earlier release."""
-AnswerVersion = Annotated[MetadataVersion, Since(4, ignorable=True)]
-"""Of an answer: what the broker goes by now, which has the change. See `MetadataRequest.at_least`."""
-
 
 class MetadataRequest(Message):
     """`topics` None asks for all; one that is named twice is answered once.
@@ -39,8 +34,7 @@ class MetadataRequest(Message):
     by name or in the order of `topics`; `schemas_from` >= 0: before them this topic's schemas from that id on, without
     its partitions. `with_schemas`, `with_partitions` False: these are not sent (`partition_count` is).
     `create_missing`: somebody is about to write to `topics`, at most AUTO_CREATED_MAX; those that do not exist are
-    made if the broker's auto.create.topics.enable says so. `at_least`: who asks has made a change that is in this
-    version; a broker that is behind answers when it has it, or after a few seconds.
+    made if the broker's auto.create.topics.enable says so.
     """
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
@@ -50,7 +44,7 @@ class MetadataRequest(Message):
     with_schemas: Annotated[bool, Since(1, ignorable=True)] = True
     with_partitions: Annotated[bool, Since(1, ignorable=True)] = True
     create_missing: Annotated[bool, Since(1, ignorable=True)] = False
-    at_least: Annotated[MetadataVersion, Since(4, ignorable=True)] = NO_VERSION
+    at_least: AtLeast = NO_VERSION
 
 
 BrokerId = Annotated[int, Meta(ge=0, le=2**31 - 1)]

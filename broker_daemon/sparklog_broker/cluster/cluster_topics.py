@@ -36,7 +36,7 @@ from sparklog.metadata.store import (
     new_topic,
 )
 from sparklog.protocol import topic_messages as t
-from sparklog.protocol.base import Message
+from sparklog.protocol.base import NO_VERSION, Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, TopicImage, Version
@@ -314,7 +314,7 @@ class ClusterTopics(Topics):
         answer = await self._controller.request_unless_replaced(
             "topics", api, request, response, timeout_s=CHANGE_TIMEOUT_S
         )
-        await self._until_as_new_as(Version(*getattr(answer, "metadata_version", t.NO_VERSION)))
+        await self._until_as_new_as(Version(*getattr(answer, "metadata_version", NO_VERSION)))
         return answer
 
     async def _until_as_new_as(self, version: Version) -> None:

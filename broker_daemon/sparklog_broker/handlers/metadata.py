@@ -19,7 +19,7 @@ from sparklog.protocol.topic_messages import (
     TopicState,
 )
 from sparklog.protocol.versions import field_names
-from sparklog.replication.cluster_image import NO_LEADER, Version
+from sparklog.replication.cluster_image import NO_LEADER
 from sparklog.security.acls import Operation, ResourceType
 from sparklog.types import TopicPartition
 from sparklog.version import __version__
@@ -32,8 +32,6 @@ from sparklog_broker.network.long_answers import binary_header, message_header, 
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition
 
-BEHIND_S = 5.0
-"""How long a client whose change this broker has not heard of waits for it."""
 SMALL_TOPIC_PARTITIONS, SMALL_TOPIC_BYTES = 32, 16 * 1024
 """A topic with no more partitions, and bytes of schemas, is encoded at once."""
 
@@ -62,8 +60,6 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
     broker = context.broker
     host, port = context.local_address
     await broker.pace.begin()
-    if broker.cluster is not None:
-        await broker.cluster.as_new_as(Version(*request.at_least), BEHIND_S)
     if request.create_missing:
         context = await create_missing(context, request.topics)
     response = MetadataResponse(
@@ -151,7 +147,6 @@ async def topic_answer(context: RequestContext, response: Message, name: str) ->
     """`response`, which is about a topic alone, with the topic as it is now. Of more schemas than fit only the newest
     are sent: what has been asked for is done, and cannot fail any more."""
     broker = context.broker
-    response.metadata_version = broker.metadata_version  # type: ignore[attr-defined]
     topic = broker.partitions.topics.get(name)
     if topic is None:
         return Response(response)

@@ -71,9 +71,7 @@ def _owner(request: CreateTopicRequest, context: RequestContext) -> str:
 async def delete_topic(request: DeleteTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     """The topic is gone when this is answered; its files are unlinked in the background."""
     check_not_internal(request.name, "deleted")
-    broker = context.broker
-    deleted = await broker.topics.delete(request.name, request.topic_id)
-    return Response(DeleteTopicResponse(deleted, metadata_version=broker.metadata_version))
+    return Response(DeleteTopicResponse(await context.broker.topics.delete(request.name, request.topic_id)))
 
 
 async def alter_topic(request: AlterTopicRequest, payload: memoryview, context: RequestContext) -> Response:

@@ -14,7 +14,6 @@ from sparklog.client.net.retry import Retries, RetryPolicy
 from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError, SparklogError
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import Api
-from sparklog.protocol.topic_messages import NO_VERSION
 
 M = TypeVar("M", bound=Message)
 
@@ -46,6 +45,7 @@ def change(
     """
     attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
     repeating = Repeating() if repeating is None else repeating
+    cluster.own_changes.name(message)
     while True:
         sent = True
         try:
@@ -55,7 +55,7 @@ def change(
         except SparklogError as e:
             error = e
         else:
-            cluster.note_version(getattr(answer, "metadata_version", NO_VERSION))
+            cluster.own_changes.note(answer)
             return answer
         following = repeating.after(error, sent=sent)
         if following is Next.LOOK and is_made():

@@ -25,6 +25,7 @@ from sparklog.client.net.coordinators import Coordinators
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.known_leaders import KnownLeaders, Leader
 from sparklog.client.net.metadata_pages import whole_metadata
+from sparklog.client.net.own_changes import OwnChanges
 from sparklog.client.net.patience import Membership
 from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
 from sparklog.errors import (
@@ -36,13 +37,7 @@ from sparklog.errors import (
 )
 from sparklog.protocol.base import Message
 from sparklog.protocol.messages import Api
-from sparklog.protocol.topic_messages import (
-    NO_VERSION,
-    BrokerEndpoint,
-    MetadataRequest,
-    MetadataResponse,
-    MetadataVersion,
-)
+from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataRequest, MetadataResponse
 from sparklog.security.client_ids import check_client_id
 from sparklog.security.client_security import PLAINTEXT, ClientSecurity, Security
 from sparklog.types import TopicPartition
@@ -64,8 +59,6 @@ ANY_BROKER_KNOWS = (
     Api.DESCRIBE_CLIENT_QUOTAS,
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
 )
-OWN_CHANGE_S = 10.0
-"""So long brokers are told of the newest change of this process: those that are behind wait for it."""
 
 M = TypeVar("M", bound=Message)
 
@@ -86,7 +79,7 @@ class Cluster:
         self._coordinators = Coordinators()
         self._membership = Membership(self)
         self._failed_at: dict[Endpoint, float] = {}
-        self._own_change = NO_VERSION, 0.0
+        self.own_changes = OwnChanges()
         self._no_local_until: dict[Endpoint, float] = {}
         self._no_remote_until: dict[Endpoint, float] = {}
 
@@ -127,23 +120,9 @@ class Cluster:
         deadline = Deadline(timeout_ms)
 
         def ask(page: MetadataRequest) -> MetadataResponse:
-            if not page.after:
-                page.at_least = self._at_least()
             return self.request(Api.METADATA, page, MetadataResponse, timeout_ms=deadline.left_ms())
 
         return whole_metadata(ask, topics, details=details, to_write=to_write)
-
-    def note_version(self, version: MetadataVersion) -> None:
-        """A change of this process is made, and brokers know of it from this version on: those that do not yet are not
-        to answer as if there were none."""
-        with self._lock:
-            newest, until = self._own_change
-            if version != NO_VERSION and (version > newest or time.monotonic() >= until):
-                self._own_change = version, time.monotonic() + OWN_CHANGE_S
-
-    def _at_least(self) -> MetadataVersion:
-        version, until = self._own_change
-        return version if time.monotonic() < until else NO_VERSION
 
     def knows(self, name: str) -> bool:
         """Whether the topic is known without asking the broker."""
@@ -427,6 +406,8 @@ class Cluster:
         """One request on a pooled connection. An idle connection that turns out to be dead is replaced once, except for
         requests that must not take effect twice. What any broker knows is asked of others when one does not answer. All
         of it takes `timeout_ms` at most."""
+        if endpoint is None:
+            self.own_changes.name(message)
         if endpoint is None and api in ANY_BROKER_KNOWS and len(candidates := self.candidates()) > 1:
             return self.ask_any(candidates, api, message, response, timeout_ms=timeout_ms)[0]
         repeatable = api not in (Api.PRODUCE, Api.CREATE_TOPIC, Api.DELETE_TOPIC)
@@ -537,6 +518,7 @@ def _drop_after_fork() -> None:
         c._leaders = KnownLeaders()
         c._coordinators = Coordinators()
         c._membership = Membership(c)
+        c.own_changes = OwnChanges()
     _clusters.clear()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from sparklog.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from sparklog.protocol import topic_messages as t
+from sparklog.protocol.base import NO_VERSION, MetadataVersion
 from sparklog.protocol.messages import Api
 from sparklog.testing.sim_loop import Simulation
 from tests.simulation.cluster.play import PATIENCE_S, Play
@@ -44,7 +45,7 @@ class Admin:
         request = t.AlterTopicRequest(name, {key.replace("_", "."): value for key, value in configs.items()})
         return (await self._clients[broker].ask(Api.ALTER_TOPIC, request, t.AlterTopicResponse))[0]
 
-    async def metadata(self, broker: int, name: str, at_least: t.MetadataVersion = t.NO_VERSION) -> t.TopicState:
+    async def metadata(self, broker: int, name: str, at_least: MetadataVersion = NO_VERSION) -> t.TopicState:
         request = t.MetadataRequest([name], at_least=at_least)
         return (await self._clients[broker].ask(Api.METADATA, request, t.MetadataResponse))[0].topics[0]
 

@@ -9,7 +9,7 @@ import pytest
 from sparklog.metadata.cluster_znodes import READS_MAX, TOPICS, encode, load_image
 from sparklog.metadata.coordination import Node, NoNodeError
 
-DEFINITION = {
+DEFINITION: dict[str, Any] = {
     "topic_id": "id",
     "kind": "envelope",
     "key_columns": [],
@@ -56,7 +56,7 @@ class Nodes:
 def load(nodes: Nodes) -> Any:
     """As `cluster.perform` does it."""
     steps = load_image(nodes, 3, 5)
-    waiting = next(steps)
+    waiting: Any = next(steps)
     try:
         while True:
             failed = next((result for result in waiting if isinstance(result, NoNodeError)), None)

@@ -18,6 +18,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.protocol import topic_messages as t
+from sparklog.protocol.base import NO_VERSION
 from sparklog.protocol.messages import Api
 from tests.unit.client.fake_broker import DROP, DROP_AFTER, FakeBroker
 
@@ -173,7 +174,7 @@ def test_another_broker_is_asked_when_one_is_gone(broker: TopicBroker) -> None:
 def test_who_has_made_a_change_asks_for_metadata_that_have_it(broker: TopicBroker) -> None:
     admin = Admin(broker.address)
     admin.list_topics()
-    assert broker.of(Api.METADATA)[-1].at_least == t.NO_VERSION
+    assert broker.of(Api.METADATA)[-1].at_least == NO_VERSION
     admin.create_topic("made", 1)
     admin.list_topics()
     assert broker.of(Api.METADATA)[-1].at_least == VERSION
