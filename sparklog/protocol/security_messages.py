@@ -83,7 +83,7 @@ class AlterUserScramCredentialsRequest(Message):
 
 
 class AlterUserScramCredentialsResponse(Message):
-    """It is stored, and in effect on the broker that answers; on others of a cluster a moment later."""
+    """It is stored, and in effect on the broker that answers; on others of a cluster a moment later (`at_least`)."""
 
     error_code: int = 0
     throttle_ms: ThrottleMs = 0

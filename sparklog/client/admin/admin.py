@@ -152,6 +152,12 @@ class Admin:
     `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Every method raises
     BrokerNotAvailableError when no broker can be reached, RequestTimedOutError when it has not answered within
     `request_timeout_ms`, in which all that the method asks has to fit, and ClosedError after `close`.
+
+    A change whose broker stops before it has answered is asked of another one, and made once. Not so
+    `abort_transaction` and `abort_hanging_transaction`, which raise then. What `create_acls`, `delete_acls`,
+    `elect_leaders` and `delete_group` return lacks what was done before they were asked again. What this process has
+    changed is known to whichever broker answers it next.
+
     `security`: settings by their dotted names, as {"security.protocol": "SASL_SSL", …} (the client settings of
     `sparklog.settings`), or the path of a file of them; or each as a parameter: security_protocol, sasl_mechanism, …
     """
@@ -206,7 +212,7 @@ class Admin:
         `replication_factor` brokers keep each partition (default: `default.replication.factor`), or those that
         `replica_assignment` names for each partition, the preferred leader first. Raises TopicAlreadyExistsError,
         InvalidTopicError, InvalidPartitionsError, InvalidConfigError, InvalidReplicationFactorError,
-        InvalidReplicaAssignmentError.
+        InvalidReplicaAssignmentError. A topic of the name that somebody else has made is never taken for this one.
         """
         check_topic_name(name)
         if partitions is not None:
@@ -353,7 +359,7 @@ class Admin:
 
     def add_partitions(self, name: str, total: int) -> TopicDescription:
         """Gives a topic more partitions, empty ones, so that it has `total`; they can be written and read when this
-        returns.
+        returns. (If its broker stops meanwhile, and the topic has so many then, whoever has added them, that is done.)
 
         What is stored stays where it is, and a key's next records may go to another partition than those before.
         Running producers use the new partitions when they next look at the topic (5 minutes at most), streaming
@@ -365,7 +371,7 @@ class Admin:
         return _description(topic_admin.add_partitions(self._cluster, name, total, self._timeout_ms))
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic with all its data. Raises UnknownTopicOrPartitionError."""
+        """Deletes a topic with all its data: the one that has the name now. Raises UnknownTopicOrPartitionError."""
         topic_admin.delete_topic(self._cluster, name, self._timeout_ms)
 
     def list_offsets(
@@ -433,7 +439,8 @@ class Admin:
 
     def abort_transaction(self, transactional_id: str) -> int:
         """Aborts the open transaction of an id; in how many partitions. Raises InvalidTxnStateError if none is open,
-        InvalidProducerIdMappingError."""
+        InvalidProducerIdMappingError; RequestTimedOutError or BrokerNotAvailableError if its broker stops meanwhile:
+        then it may be aborted."""
         return transaction_admin.abort_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
 
     def abort_hanging_transaction(self, partition: TopicPartition, producer_id: int) -> None:
@@ -474,7 +481,8 @@ class Admin:
         """Sets a user's password for SCRAM (and PLAIN); makes the user if there is none. The password stays here.
 
         Raises InvalidConfigError (also, with `only_new`, for a user who is there), ResourceNotFoundError (with
-        `only_existing`).
+        `only_existing`). If the broker stops meanwhile, and there is a user with these mechanisms then, `only_new`
+        takes it for the one that it has made: that somebody else has made another one in that moment is not seen.
         """
         user_admin.set_password(
             self._cluster,
