@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 from msgspec import field as struct_field
 
 from sparklog.errors import (
+    BrokerNotAvailableError,
     IllegalSaslStateError,
     InvalidRequestError,
     SaslAuthenticationFailedError,
@@ -24,11 +25,12 @@ from sparklog.errors import (
 from sparklog.protocol import denials, visibility
 from sparklog.protocol import messages as m
 from sparklog.protocol.act_details import act_detail
-from sparklog.protocol.base import Message
+from sparklog.protocol.base import NO_VERSION, Message
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api, decode_request, older_version
 from sparklog.protocol.permissions import ADMINISTRATIVE, PERMISSIONS, Verdict, resources_of
+from sparklog.replication.cluster_image import Version
 from sparklog.security.acls import CLUSTER, Operation, Resource, ResourceType
 from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, is_client_id
 from sparklog.security.principals import ANONYMOUS, Principal
@@ -65,6 +67,31 @@ AMONG_BROKERS = frozenset(
     api for api, rules in PERMISSIONS.items() if rules and all(r.operation is Operation.CLUSTER_ACTION for r in rules)
 )
 """What only brokers ask each other."""
+ABOUT_THE_CLUSTER = frozenset(
+    {
+        Api.METADATA,
+        Api.CREATE_TOPIC,
+        Api.CREATE_PARTITIONS,
+        Api.DELETE_TOPIC,
+        Api.ALTER_TOPIC,
+        Api.ALTER_SCHEMA,
+        Api.DESCRIBE_CLUSTER,
+        Api.ALTER_PARTITION_REASSIGNMENTS,
+        Api.LIST_PARTITION_REASSIGNMENTS,
+        Api.ELECT_LEADERS,
+        Api.CORDON_BROKER,
+        Api.CREATE_ACLS,
+        Api.DELETE_ACLS,
+        Api.DESCRIBE_ACLS,
+        Api.ALTER_USER_SCRAM_CREDENTIALS,
+        Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        Api.ALTER_CLIENT_QUOTAS,
+        Api.DESCRIBE_CLIENT_QUOTAS,
+    }
+)
+"""What any broker answers, once it has joined its cluster: others are asked until then."""
+BEHIND_S = 5.0
+"""How long a client whose change this broker has not heard of waits for it."""
 RESULTS_INLINE_MAX = 1_000
 ERROR_TEXTS_CHARS_MAX = 1024 * 1024
 RESULT_LISTS: Mapping[type[Any], str] = {
@@ -313,6 +340,20 @@ class Dispatcher:
         return response
 
     async def _run(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
+        cluster = self._broker.cluster
+        if cluster is None or number not in ABOUT_THE_CLUSTER:
+            return await self._noted(number, request, payload, context)
+        if not cluster.has_joined:
+            raise BrokerNotAvailableError(
+                "this broker has just started and joins its cluster: ask another one, or again"
+            )
+        await cluster.as_new_as(Version(*getattr(request, "at_least", NO_VERSION)), BEHIND_S)
+        response = await self._noted(number, request, payload, context)
+        if (message := response.message) is not None and hasattr(message, "metadata_version"):
+            message.metadata_version = cluster.image.version
+        return response
+
+    async def _noted(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
         """The handler's answer. Notes administrative acts, however they end; what was denied is none."""
         if self._audit is None or number not in ADMINISTRATIVE:
             return await self._handlers[number](request, payload, context)

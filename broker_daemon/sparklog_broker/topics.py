@@ -54,8 +54,11 @@ class Topics:
     async def create(self, spec: TopicSpec) -> Topic:
         """Raises TopicAlreadyExistsError, PolicyViolationError (its owner has too many), Invalid…Error,
         StorageError; then there is nothing of the topic."""
-        if spec.name in self.partitions.topics:
-            raise TopicAlreadyExistsError(f"topic {spec.name!r} exists already; delete it or choose another name")
+        there = self.partitions.topics.get(spec.name)
+        if there is not None and there.is_made_by(spec.request_id):
+            return there
+        if there is not None:
+            raise exists(spec.name)
         with self._room_for(spec.owner, 1, spec.partitions):
             topic = await self._storage.run(lambda: self._files.create(spec))
             self.partitions.add(topic, await self._pace.list_of(self.partitions.opened(topic)))
@@ -115,8 +118,11 @@ class Topics:
         return self.partitions.topics[name]
 
     @_to_its_end
-    async def delete(self, name: str) -> Topic:
-        """The topic that was; who waits for its data is told. Raises UnknownTopicOrPartitionError, StorageError."""
+    async def delete(self, name: str, topic_id: str = "") -> str:
+        """The id of the topic that was; who waits for its data is told. `topic_id`: only the topic that has this id.
+        Raises UnknownTopicOrPartitionError, StorageError."""
+        if (there := self.partitions.topics.get(name)) is not None:
+            check_id(there, topic_id)
         topic = await self._storage.run(lambda: self._files.delete(name))
         # Gone for clients from here on; another of this name can be created once the admin thread has moved the files.
         gone = self.partitions.remove(topic)
@@ -125,7 +131,7 @@ class Topics:
         self._background.tierer.run_soon()
         log.info("deleted topic %s", name)
         self._storage.run(self._storage.logs.purge_deleted).add_done_callback(_log_failure)
-        return topic
+        return topic.topic_id
 
     async def delete_records(self, deletions: Sequence[tuple[Partition, int]]) -> list[int | SparklogError]:
         """Deletes each partition's records below an offset (-1: all); its log start, now on the disk, or the error."""
@@ -146,6 +152,18 @@ class Topics:
         if known is None or known.topic_id != topic.topic_id:
             raise UnknownTopicOrPartitionError(f"topic {topic.name!r} was deleted meanwhile")
         return known
+
+
+def exists(name: str) -> TopicAlreadyExistsError:
+    return TopicAlreadyExistsError(f"topic {name!r} exists already; delete it or choose another name")
+
+
+def check_id(topic: Topic, topic_id: str) -> None:
+    """Raises UnknownTopicOrPartitionError if the topic is another one than is asked for ("": whichever)."""
+    if topic_id not in ("", topic.topic_id):
+        raise UnknownTopicOrPartitionError(
+            f"there is no topic {topic.name!r} with the id {topic_id}: another one has the name"
+        )
 
 
 def _log_failure(purging: asyncio.Future[int]) -> None:

@@ -8,7 +8,7 @@
 | `/brokers/known/<id>` | the last broker epoch that the controller has acted on |
 | `/config` | settings of the cluster |
 | `/security/<kind>/<key>` | a security record (`security.records`); the key is percent-encoded |
-| `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms", "owner"}` |
+| `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms", "owner", "request_id"}` |
 | `/topics/<name>/config` | settings of the topic |
 | `/topics/<name>/schemas/<id>` | Arrow IPC schema message |
 | `/topics/<name>/state/<chunk>` | 256 partitions, each with all fields of PartitionImage in their order |
@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from sparklog.format.decoders import json_decoder
-from sparklog.metadata.coordination import Create, Delete, Node, NodeExistsError, Op, SetData, Steps
+from sparklog.metadata.coordination import Create, Delete, Node, NodeExistsError, NoNodeError, Op, SetData, Steps
 from sparklog.replication.cluster_image import (
     NO_EPOCH,
     BrokerImage,
@@ -58,6 +58,8 @@ _BASE = (
     *((f"{SECURITY}/{kind}", b"") for kind in RecordKind),
     (CONTROLLER_EPOCH, b"0"),
 )
+READS_MAX = 20
+"""So often a broker that starts reads the image, each time a topic was deleted meanwhile."""
 T = TypeVar("T")
 _FIELDS = PartitionImage.__struct_fields__
 json_decoder(PartitionImage)  # `convert` needs what making it has learnt
@@ -198,6 +200,7 @@ def _definition(topic: TopicImage) -> bytes:
             "timestamp_column": topic.timestamp_column,
             "created_ms": topic.created_ms,
             "owner": topic.owner,
+            **({"request_id": topic.request_id} if topic.request_id else {}),
         }
     )
 
@@ -220,8 +223,20 @@ def _chunk(topic: TopicImage, chunk: int) -> bytes:
 
 
 def load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
-    """Returns the ClusterImage that is stored, without brokers; reads all topics at once. Raises what the calls fail
-    with, msgspec.ValidationError for nodes that make no sense."""
+    """Returns the ClusterImage that is stored, without brokers; reads all topics at once, and all of it again if one is
+    deleted meanwhile: a broker that starts reads while the controller writes. Raises what the calls fail with,
+    msgspec.ValidationError for nodes that make no sense."""
+    for reads_left in reversed(range(READS_MAX)):
+        try:
+            return (yield from _load_image(coordination, controller_epoch, zxid))
+        except NoNodeError:
+            if not reads_left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
+    """Raises NoNodeError if something is deleted while it is read."""
     names, known_ids, config = yield [
         coordination.children(TOPICS),
         coordination.children(KNOWN),
@@ -237,10 +252,12 @@ def load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
     found = yield calls
     for i, name in enumerate(names):
         definition, settings, schema_ids, chunk_ids = found[4 * i : 4 * i + 4]
+        definition, settings = _there(definition), _there(settings)
         path = f"{TOPICS}/{name}"
         chunks = yield [coordination.get(f"{path}/state/{c}") for c in sorted(map(int, chunk_ids))]
+        chunks = [_there(chunk) for chunk in chunks]
         schemas = yield [coordination.get(f"{path}/schemas/{s}") for s in schema_ids]
-        by_id = {int(s): node.data for s, node in zip(schema_ids, schemas, strict=True)}
+        by_id = {int(s): _there(node).data for s, node in zip(schema_ids, schemas, strict=True)}
         topics[name] = _topic(
             name, msgspec.json.decode(definition.data), msgspec.json.decode(settings.data), chunks, by_id
         )
@@ -255,11 +272,18 @@ def load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
     )
 
 
+def _there(node: Node | None) -> Node:
+    """Raises NoNodeError."""
+    if node is None:
+        raise NoNodeError("a node was deleted while the cluster's nodes were read")
+    return node
+
+
 def _load_security(coordination: Any) -> Steps:
     keys = yield [coordination.children(f"{SECURITY}/{kind}") for kind in RecordKind]
     names = [(kind, key) for kind, found in zip(RecordKind, keys, strict=True) for key in found]
     nodes = yield [coordination.get(f"{SECURITY}/{kind}/{key}") for kind, key in names]
-    return {RecordId(kind, unquote(key)): node.data for (kind, key), node in zip(names, nodes, strict=True)}
+    return {RecordId(kind, unquote(key)): _there(node).data for (kind, key), node in zip(names, nodes, strict=True)}
 
 
 def _topic(
@@ -282,4 +306,5 @@ def _topic(
         dict(configs),
         dict(schemas),
         definition.get("owner", ""),
+        definition.get("request_id", ""),
     )

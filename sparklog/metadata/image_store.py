@@ -48,6 +48,7 @@ def topic_of(image: TopicImage, known: Topic | None = None) -> Topic:
         configs=MappingProxyType(dict(image.configs)),
         created_ms=image.created_ms,
         owner=image.owner,
+        request_id=image.request_id,
     )
 
 
@@ -64,6 +65,7 @@ def image_of(topic: Topic) -> TopicImage:
         configs=dict(topic.configs),
         schemas={i: schema.serialize().to_pybytes() for i, schema in topic.schemas.items()},
         owner=topic.owner,
+        request_id=topic.request_id,
     )
 
 

@@ -63,6 +63,10 @@ CREATE TABLE IF NOT EXISTS topic_owners (
     topic_id TEXT PRIMARY KEY REFERENCES topics (topic_id) ON DELETE CASCADE,
     owner TEXT NOT NULL             -- the user who made the topic, if that is known
 ) STRICT;
+CREATE TABLE IF NOT EXISTS topic_requests (
+    topic_id TEXT PRIMARY KEY REFERENCES topics (topic_id) ON DELETE CASCADE,
+    request_id TEXT NOT NULL        -- of the request that the topic was made for
+) STRICT;
 CREATE TABLE IF NOT EXISTS security_records (
     kind TEXT NOT NULL,             -- sparklog.security.records.RecordKind
     key TEXT NOT NULL,
@@ -139,9 +143,11 @@ class SqliteStore:
                 configs,
                 created_ms,
                 owner,
+                request_id,
             ) in self._db.execute(
                 "SELECT name, topic_id, kind, partitions, key_columns, timestamp_column, configs, created_ms, "
-                "coalesce(owner, '') FROM topics LEFT JOIN topic_owners USING (topic_id) ORDER BY name"
+                "coalesce(owner, ''), coalesce(request_id, '') FROM topics LEFT JOIN topic_owners USING (topic_id) "
+                "LEFT JOIN topic_requests USING (topic_id) ORDER BY name"
             ):
                 topics[name] = Topic(
                     name=name,
@@ -154,6 +160,7 @@ class SqliteStore:
                     configs=MappingProxyType(json.loads(configs)),
                     created_ms=created_ms,
                     owner=owner,
+                    request_id=request_id,
                 )
         return topics
 
@@ -200,6 +207,8 @@ class SqliteStore:
         )
         if topic.owner:
             self._db.execute("INSERT INTO topic_owners VALUES (?, ?)", (topic.topic_id, topic.owner))
+        if topic.request_id:
+            self._db.execute("INSERT INTO topic_requests VALUES (?, ?)", (topic.topic_id, topic.request_id))
         for schema_id, schema in topic.schemas.items():
             message = schema.serialize().to_pybytes()
             self._db.execute("INSERT INTO schemas VALUES (?, ?, ?)", (topic.topic_id, schema_id, message))

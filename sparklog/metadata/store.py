@@ -33,6 +33,7 @@ class TopicSpec(Struct, frozen=True):
 
     `configs` are topic settings under Kafka's names. `replication_factor` -1: the cluster's default; `assignment`:
     broker ids of each partition's replicas, None: they are placed. `owner`: the user who makes it, "": nobody.
+    `request_id`: of the request that asks for it, which may come twice.
     """
 
     name: str
@@ -44,11 +45,13 @@ class TopicSpec(Struct, frozen=True):
     replication_factor: int = -1
     assignment: Sequence[Sequence[int]] | None = None
     owner: str = ""
+    request_id: str = ""
 
 
 class Topic(Struct, frozen=True):
     """A topic as it is stored. `schemas` by id, the newest last; `configs` only what was set for the topic. `owner`:
-    the user who made it and for whom it is counted ("": nobody)."""
+    the user who made it and for whom it is counted ("": nobody); `request_id`: of the request that it was made for ("":
+    not known)."""
 
     name: str
     topic_id: str
@@ -60,6 +63,11 @@ class Topic(Struct, frozen=True):
     configs: Mapping[str, Value]
     created_ms: int
     owner: str = ""
+    request_id: str = ""
+
+    def is_made_by(self, request_id: str) -> bool:
+        """Whether it is what this request has made."""
+        return bool(request_id) and self.request_id == request_id
 
     @property
     def record_timestamp_column(self) -> str | None:
@@ -232,6 +240,7 @@ def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -
         configs=MappingProxyType(configs),
         created_ms=environment.clock.now_ms(),
         owner=spec.owner,
+        request_id=spec.request_id,
     )
 
 

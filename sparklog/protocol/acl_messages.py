@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import Message, Text, ThrottleMs
+from sparklog.protocol.base import NO_VERSION, AnswerVersion, AtLeast, Message, Text, ThrottleMs
 from sparklog.security.principals import NAME_CHARS_MAX
 
 ACLS_PER_REQUEST_MAX = 1_000
@@ -53,12 +53,14 @@ class CreateAclsResponse(Message):
 
     created: int
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION
 
 
 class DeleteAclsRequest(Message):
     """Removes what any of the filters takes, at most ACLS_PER_REQUEST_MAX at once."""
 
     filters: Annotated[list[AclFilterEntry], Meta(min_length=1, max_length=FILTERS_MAX)]
+    at_least: AtLeast = NO_VERSION
 
 
 class DeleteAclsResponse(Message):
@@ -67,6 +69,7 @@ class DeleteAclsResponse(Message):
     deleted: list[AclEntry]
     more: bool = False
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION
 
 
 class DescribeAclsRequest(Message):
@@ -74,6 +77,7 @@ class DescribeAclsRequest(Message):
 
     filter: AclFilterEntry
     after: Annotated[str, Meta(max_length=64)] = ""
+    at_least: AtLeast = NO_VERSION
 
 
 class DescribeAclsResponse(Message):

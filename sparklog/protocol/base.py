@@ -36,5 +36,16 @@ ThrottleMs = Annotated[int, Since(3, ignorable=True)]
 rest of the answer has been made."""
 
 
+MetadataVersion = tuple[Int64, Int64]
+"""Of what a broker of a cluster goes by: its controller's epoch, and the zxid of the write. Ordered."""
+NO_VERSION: MetadataVersion = (-1, -1)
+"""Of a broker that is alone, or of an earlier release."""
+AnswerVersion = Annotated[MetadataVersion, Since(4, ignorable=True)]
+"""Of an answer to a change: what the broker goes by now, which has the change."""
+AtLeast = Annotated[MetadataVersion, Since(4, ignorable=True)]
+"""Of a request: who asks has made a change that is in this version. A broker that is behind answers when it has it, or
+after a few seconds."""
+
+
 class Message(Struct, array_like=True, gc=False):
     """Base of all messages."""

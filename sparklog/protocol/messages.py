@@ -473,20 +473,20 @@ class ApiSpec(NamedTuple):
 
 APIS: dict[Api, ApiSpec] = {
     Api.HANDSHAKE: ApiSpec(HandshakeRequest, HandshakeResponse, 0, 0),
-    Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 3),
-    Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 3),
-    Api.DELETE_TOPIC: ApiSpec(topics.DeleteTopicRequest, topics.DeleteTopicResponse, 0, 3),
+    Api.METADATA: ApiSpec(topics.MetadataRequest, topics.MetadataResponse, 0, 4),
+    Api.CREATE_TOPIC: ApiSpec(topics.CreateTopicRequest, topics.CreateTopicResponse, 0, 4),
+    Api.DELETE_TOPIC: ApiSpec(topics.DeleteTopicRequest, topics.DeleteTopicResponse, 0, 4),
     Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 2),
     Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 2),
     Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 3),
     Api.OFFSETS_FOR_LEADER_EPOCH: ApiSpec(OffsetsForLeaderEpochRequest, OffsetsForLeaderEpochResponse, 2, 3),
     Api.SNAPSHOT_OFFSETS: ApiSpec(SnapshotOffsetsRequest, SnapshotOffsetsResponse, 1, 3),
     Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 3),
-    Api.ALTER_SCHEMA: ApiSpec(topics.AlterSchemaRequest, topics.AlterSchemaResponse, 0, 3),
+    Api.ALTER_SCHEMA: ApiSpec(topics.AlterSchemaRequest, topics.AlterSchemaResponse, 0, 4),
     Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 3),
     Api.LOCATE_REMOTE: ApiSpec(LocateRemoteRequest, LocateRemoteResponse, 0, 3),
-    Api.ALTER_TOPIC: ApiSpec(topics.AlterTopicRequest, topics.AlterTopicResponse, 0, 3),
-    Api.CREATE_PARTITIONS: ApiSpec(topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, 1, 3),
+    Api.ALTER_TOPIC: ApiSpec(topics.AlterTopicRequest, topics.AlterTopicResponse, 0, 4),
+    Api.CREATE_PARTITIONS: ApiSpec(topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, 1, 4),
     Api.INIT_PRODUCER_ID: ApiSpec(txn.InitProducerIdRequest, txn.InitProducerIdResponse, 0, 3),
     Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 3),
     Api.TXN_OFFSET_COMMIT: ApiSpec(groups.TxnOffsetCommitRequest, groups.TxnOffsetCommitResponse, 0, 3),
@@ -516,10 +516,10 @@ APIS: dict[Api, ApiSpec] = {
     Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),
     Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 2),
     Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(
-        security.AlterUserScramCredentialsRequest, security.AlterUserScramCredentialsResponse, 2, 3
+        security.AlterUserScramCredentialsRequest, security.AlterUserScramCredentialsResponse, 2, 4
     ),
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiSpec(
-        security.DescribeUserScramCredentialsRequest, security.DescribeUserScramCredentialsResponse, 2, 3
+        security.DescribeUserScramCredentialsRequest, security.DescribeUserScramCredentialsResponse, 2, 4
     ),
     Api.ALTER_PARTITION_REASSIGNMENTS: ApiSpec(
         operation.AlterPartitionReassignmentsRequest, operation.AlterPartitionReassignmentsResponse, 2, 3
@@ -534,11 +534,11 @@ APIS: dict[Api, ApiSpec] = {
     Api.ALTER_SECURITY_RECORDS: ApiSpec(
         cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2
     ),
-    Api.CREATE_ACLS: ApiSpec(acls.CreateAclsRequest, acls.CreateAclsResponse, 2, 3),
-    Api.DELETE_ACLS: ApiSpec(acls.DeleteAclsRequest, acls.DeleteAclsResponse, 2, 3),
-    Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 3),
-    Api.DESCRIBE_CLIENT_QUOTAS: ApiSpec(quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse, 2, 3),
-    Api.ALTER_CLIENT_QUOTAS: ApiSpec(quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse, 2, 3),
+    Api.CREATE_ACLS: ApiSpec(acls.CreateAclsRequest, acls.CreateAclsResponse, 2, 4),
+    Api.DELETE_ACLS: ApiSpec(acls.DeleteAclsRequest, acls.DeleteAclsResponse, 2, 4),
+    Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 4),
+    Api.DESCRIBE_CLIENT_QUOTAS: ApiSpec(quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse, 2, 4),
+    Api.ALTER_CLIENT_QUOTAS: ApiSpec(quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse, 2, 4),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import Message, ThrottleMs
+from sparklog.protocol.base import NO_VERSION, AnswerVersion, AtLeast, Message, ThrottleMs
 
 ENTITIES_PER_REQUEST_MAX = 1_000
 QUOTAS_PER_ENTITY_MAX = 50
@@ -38,6 +38,7 @@ class DescribeClientQuotasRequest(Message):
     """All quotas. `after`: those whose keys (`security/quota_records.py`) come after this one."""
 
     after: Annotated[str, Meta(max_length=64)] = ""
+    at_least: AtLeast = NO_VERSION
 
 
 class DescribeClientQuotasResponse(Message):
@@ -62,6 +63,7 @@ class AlterClientQuotasRequest(Message):
     """All are made, or none."""
 
     alterations: Annotated[list[QuotaAlteration], Meta(min_length=1, max_length=ENTITIES_PER_REQUEST_MAX)]
+    at_least: AtLeast = NO_VERSION
 
 
 class AlterClientQuotasResponse(Message):
@@ -69,3 +71,4 @@ class AlterClientQuotasResponse(Message):
 
     entries: list[QuotaEntry]
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import Message, ThrottleMs
+from sparklog.protocol.base import NO_VERSION, AnswerVersion, AtLeast, Message, ThrottleMs
 from sparklog.security.principals import NAME_CHARS_MAX
 from sparklog.security.sasl import TOKEN_BYTES_MAX
 
@@ -79,13 +79,15 @@ class AlterUserScramCredentialsRequest(Message):
     upsertions: Annotated[list[ScramCredentialUpsertion], Meta(max_length=USERS_MAX)]
     only_new: bool = False
     only_existing: bool = False
+    at_least: AtLeast = NO_VERSION
 
 
 class AlterUserScramCredentialsResponse(Message):
-    """It is stored, and in effect on the broker that answers; on others of a cluster a moment later."""
+    """It is stored, and in effect on the broker that answers; on others of a cluster a moment later (`at_least`)."""
 
     error_code: int = 0
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION
 
 
 class DescribeUserScramCredentialsRequest(Message):
@@ -93,6 +95,7 @@ class DescribeUserScramCredentialsRequest(Message):
 
     names: Annotated[list[UserName], Meta(max_length=USERS_MAX)] | None = None
     after: UserName = ""
+    at_least: AtLeast = NO_VERSION
 
 
 class ScramCredentialInfo(Message):

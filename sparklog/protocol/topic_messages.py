@@ -8,8 +8,11 @@ from msgspec import Meta
 
 from sparklog.protocol.base import (
     CONFIGS_MAX,
+    NO_VERSION,
     PARTITIONS_PER_TOPIC_MAX,
     TOPICS_PER_REQUEST_MAX,
+    AnswerVersion,
+    AtLeast,
     ConfigValue,
     Int32,
     Message,
@@ -20,6 +23,8 @@ from sparklog.protocol.base import (
 )
 
 AUTO_CREATED_MAX = 100
+REQUEST_ID_CHARS_MAX = 64
+TOPIC_ID_CHARS_MAX = 64
 
 
 class MetadataRequest(Message):
@@ -39,6 +44,7 @@ class MetadataRequest(Message):
     with_schemas: Annotated[bool, Since(1, ignorable=True)] = True
     with_partitions: Annotated[bool, Since(1, ignorable=True)] = True
     create_missing: Annotated[bool, Since(1, ignorable=True)] = False
+    at_least: AtLeast = NO_VERSION
 
 
 BrokerId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -126,7 +132,8 @@ class CreateTopicRequest(Message):
 
     `replication_factor` -1: the cluster's `default.replication.factor`. `assignment`: broker ids of each partition's
     replicas, the preferred leader first; without it the controller places them. `owner`: told by a broker that hands a
-    user's request on to the controller; of everybody else it is not read.
+    user's request on to the controller; of everybody else it is not read. `request_id`: a random one that stays with
+    the topic; sent again with the same one the request is answered with the topic that it has made.
     """
 
     name: Name
@@ -144,6 +151,7 @@ class CreateTopicRequest(Message):
         Since(2),
     ] = None
     owner: Annotated[str, Meta(max_length=1_024), Since(2, ignorable=True)] = ""
+    request_id: Annotated[str, Meta(max_length=REQUEST_ID_CHARS_MAX), Since(4, ignorable=True)] = ""
 
 
 class CreateTopicResponse(Message):
@@ -151,12 +159,15 @@ class CreateTopicResponse(Message):
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION
 
 
 class DeleteTopicRequest(Message):
-    """Deletes a topic with all its data."""
+    """Deletes a topic with all its data. `topic_id`: only the one with this id, so that the request can be sent again:
+    another topic may have the name meanwhile."""
 
     name: Name
+    topic_id: Annotated[str, Meta(max_length=TOPIC_ID_CHARS_MAX), Since(4, ignorable=True)] = ""
 
 
 class DeleteTopicResponse(Message):
@@ -164,6 +175,7 @@ class DeleteTopicResponse(Message):
 
     topic_id: str
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION
 
 
 class AlterTopicRequest(Message):
@@ -178,6 +190,7 @@ class AlterTopicResponse(Message):
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION
 
 
 class CreatePartitionsRequest(Message):
@@ -192,6 +205,7 @@ class CreatePartitionsResponse(Message):
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION
 
 
 class AlterSchemaRequest(Message):
@@ -209,3 +223,4 @@ class AlterSchemaResponse(Message):
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION

@@ -98,7 +98,7 @@ class PartitionImage(Struct, frozen=True):
 
 class TopicImage(Struct, frozen=True):
     """A topic. `schemas`: Arrow IPC schema messages by id; `configs`: only what was set for the topic; `owner`: for
-    whom it is counted ("": nobody)."""
+    whom it is counted ("": nobody); `request_id`: of the request that it was made for."""
 
     name: str
     topic_id: str
@@ -110,6 +110,7 @@ class TopicImage(Struct, frozen=True):
     configs: Mapping[str, Value] = field(default_factory=dict)
     schemas: Mapping[int, bytes] = field(default_factory=dict)
     owner: str = ""
+    request_id: str = ""
 
 
 class ClusterDelta(Struct, frozen=True):

@@ -137,6 +137,50 @@ def test_a_rolling_restart_is_noticed_by_nobody(tmp_path: Path) -> None:
             assert sorted(r.value or b"" for r in read[name]) == sorted(values)
 
 
+def test_administration_goes_on_while_controllers_are_replaced(tmp_path: Path) -> None:
+    """Brokers that are stopped, and a controller that is killed: each change is made once, and no call raises."""
+    with sparklog.start_local(tmp_path, brokers=3) as cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
+        assert isinstance(cluster, sparklog.LocalCluster)
+        admin.create_topic("grows", configs={"min.insync.replicas": 2})
+        with sparklog.Producer(cluster.bootstrap_servers, transactional_id="loader") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("grows", value=b"1")
+            producer.commit_transaction()
+        workers = Workers()
+
+        def change() -> None:
+            name = f"made-{workers.rounds['change']}"
+            admin.create_topic(f"{name}-anywhere")
+            admin.delete_topic(f"{name}-anywhere")
+            assert admin.create_topic(name, partitions=2, replication_factor=2).partitions == 2
+            admin.alter_topic(name, {"retention.ms": 60_000})
+            assert admin.add_partitions(name, 3).partitions == 3
+            admin.delete_topic(name)
+            assert name not in admin.list_topics()
+
+        def look() -> None:
+            assert admin.list_partition_reassignments() == []
+            assert [t.transactional_id for t in admin.list_transactions()] == ["loader"]
+            assert admin.list_groups() == []
+
+        workers.run("change", change)
+        workers.run("look", look)
+        try:
+            for broker in cluster.brokers:
+                broker.stop()
+                workers.go_on()
+                broker.start()
+                in_sync(admin, "grows")
+            controller = admin.describe_cluster().controller_id
+            cluster.brokers[controller - 1].kill()
+            workers.go_on()
+        finally:
+            workers.end()
+        workers.check()
+        assert admin.list_topics() == ["grows"]
+
+
 def test_a_follower_in_the_readers_rack_serves_it(tmp_path: Path) -> None:
     settings = {"replica.selector.class": "RackAwareReplicaSelector"}
     cluster = sparklog.LocalCluster(tmp_path, temporary=False, brokers=3, settings=settings)

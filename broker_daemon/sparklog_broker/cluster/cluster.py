@@ -77,6 +77,8 @@ class Cluster:
         self._connect = connect
         self._first_image = image
         self._follows_images = False
+        self.has_joined = False
+        """Whether clients may ask about the cluster: before, this broker knows what the store had when it started."""
         self.session = SessionCounters()
         coordination.listen(self.session.on_state)
         self._store = ImageStore(cluster_id, image, IdBlocks(coordination))
@@ -150,9 +152,14 @@ class Cluster:
 
     @property
     def image(self) -> ClusterImage:
-        """What this broker goes by. Before it has joined, which clients that are quick see: what the store had when it
-        started, without brokers."""
+        """What this broker goes by. Before it has joined: what the store had when it started, without brokers."""
         return self.images.image if self._follows_images else self._first_image
+
+    async def as_new_as(self, version: Version, timeout_s: float) -> bool:
+        """Returns when this broker goes by an image that is so new, or the time is over: whether it does."""
+        return self.image.version >= version or await self.images.until_true(
+            lambda image: image.version >= version, timeout_s
+        )
 
     @property
     def is_certain(self) -> bool:
@@ -236,6 +243,7 @@ class Cluster:
                     f"stop the other one"
                 )
             log.warning("the controller has not heard of this broker for %d s; it goes on trying", patience_s)
+        self.has_joined = True
 
     def _is_known(self, image: ClusterImage) -> bool:
         epoch = self.membership.registration.broker_epoch

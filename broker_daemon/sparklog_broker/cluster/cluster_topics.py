@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from sparklog.environment import Environment
 from sparklog.errors import (
+    BrokerNotAvailableError,
     CoordinatorNotAvailableError,
     InvalidConfigError,
     RequestTimedOutError,
@@ -35,10 +36,10 @@ from sparklog.metadata.store import (
     new_topic,
 )
 from sparklog.protocol import topic_messages as t
-from sparklog.protocol.base import Message
+from sparklog.protocol.base import NO_VERSION, Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
-from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, TopicImage
+from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, TopicImage, Version
 from sparklog.replication.controller.model import (
     AddPartitions,
     AlterConfig,
@@ -60,11 +61,12 @@ from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
 from sparklog_broker.partitions.topic_files import partition_specs
-from sparklog_broker.topics import Topics
+from sparklog_broker.topics import Topics, check_id, exists
 
 log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 REPLICATION_FACTOR_MAX = 3
 """Of `default.replication.factor` = -1."""
@@ -77,7 +79,8 @@ KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
 
 class ClusterTopics(Topics):
     """`Topics` of a broker in a cluster: a change is asked of the controller, and returns when this broker goes by an
-    image that has it. On the broker that is the controller it is checked and decided, others hand it on."""
+    image that has it. On the broker that is the controller it is checked and decided, others hand it on: what they know
+    themselves may be old, and refuses nothing."""
 
     def __init__(
         self,
@@ -107,19 +110,32 @@ class ClusterTopics(Topics):
     async def create(self, spec: TopicSpec) -> Topic:
         """Raises TopicAlreadyExistsError, Invalid…Error, BrokerNotAvailableError, NotControllerError,
         StorageUnavailableError, RequestTimedOutError (it may be made all the same)."""
-        if spec.name in self.partitions.topics:
-            raise TopicAlreadyExistsError(f"topic {spec.name!r} exists already; delete it or choose another name")
-        return await self._settled(lambda: self._create(spec), lambda: self._made(spec))
+        before = self.partitions.topics.get(spec.name)
+        if not spec.request_id:
+            spec = replace(spec, request_id=self._environment.randomness.new_id())
+        try:
+            return await self._settled(lambda: self._create(spec), lambda: self._made(spec, before))
+        except TopicAlreadyExistsError:
+            await self._images.until_true(lambda image: spec.name in image.topics, TAKEN_S)
+            raise
 
-    def _made(self, spec: TopicSpec) -> Topic | None:
-        """A topic like this, which there was not before."""
+    def _made(self, spec: TopicSpec, before: Topic | None) -> Topic | None:
+        """The topic that the request has made. A controller of an earlier release notes no requests: one like this,
+        which there was not before."""
         topic = self.partitions.topics.get(spec.name)
+        if topic is None or (before is not None and topic.topic_id == before.topic_id):
+            return None
         count = spec.partitions if spec.assignment is None else len(spec.assignment)
-        is_alike = topic is not None and topic.partitions == count and topic.key_columns == tuple(spec.key_columns)
-        return topic if is_alike else None
+        is_alike = topic.partitions == count and topic.key_columns == tuple(spec.key_columns)
+        return topic if topic.is_made_by(spec.request_id) or (is_alike and not topic.request_id) else None
 
     async def _create(self, spec: TopicSpec) -> Topic:
-        if await self._controller.find():
+        if await self._decides():
+            there = self.partitions.topics.get(spec.name)
+            if there is not None and there.is_made_by(spec.request_id):
+                return there
+            if there is not None:
+                raise exists(spec.name)
             schema_id = ENVELOPE_SCHEMA_ID
             if spec.schema is not None:
                 schema_id = await self._storage.run(self._store.take_schema_id)
@@ -131,18 +147,24 @@ class ClusterTopics(Topics):
             _check_min_insync(spec.name, topic.configs, factor)
             count = topic.partitions if spec.assignment is None else len(spec.assignment)
             with self._room_for(spec.owner, 1, count):
-                await self._decide(
-                    lambda token: CreateTopic(
-                        token,
-                        image_of(topic),
-                        topic.partitions,
-                        factor if wanted is not None else REPLICATION_FACTOR_MAX,
-                        spec.assignment,
-                        self._draw(),
-                        self._draw(),
-                        or_fewer=wanted is None,
+                try:
+                    await self._decide(
+                        lambda token: CreateTopic(
+                            token,
+                            image_of(topic),
+                            topic.partitions,
+                            factor if wanted is not None else REPLICATION_FACTOR_MAX,
+                            spec.assignment,
+                            self._draw(),
+                            self._draw(),
+                            or_fewer=wanted is None,
+                        )
                     )
-                )
+                except TopicAlreadyExistsError:
+                    await self._images.until_true(lambda image: spec.name in image.topics, TAKEN_S)
+                    made = self.partitions.topics.get(spec.name)
+                    if made is None or not made.is_made_by(spec.request_id):
+                        raise  # else by the same request, which has come by another broker, too
                 return await self._until(spec.name, lambda topic: True)
         elif spec.name in INTERNAL_TOPICS:
             await self._hand_on_internal(spec.name)
@@ -157,6 +179,7 @@ class ClusterTopics(Topics):
                 spec.replication_factor,
                 None if spec.assignment is None else [list(replicas) for replicas in spec.assignment],
                 spec.owner,
+                spec.request_id,
             )
             await self._hand_on(Api.CREATE_TOPIC, request, t.CreateTopicResponse)
         return await self._until(spec.name, lambda topic: True)
@@ -175,7 +198,7 @@ class ClusterTopics(Topics):
         return await self._settled(lambda: self._alter(name, configs))
 
     async def _alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        if await self._controller.find():
+        if await self._decides():
             wanted = altered_topic(self._there(name), configs)
             if MIN_INSYNC_SETTING in configs:
                 image = self._images.image.topics.get(name)
@@ -193,7 +216,7 @@ class ClusterTopics(Topics):
         return await self._settled(lambda: self._alter_schema(name, change))
 
     async def _alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        if await self._controller.find():
+        if await self._decides():
             known = self._there(name)
             schema_id = await self._storage.run(self._store.take_schema_id)
             wanted = altered_schema(known, change, schema_id)
@@ -217,7 +240,7 @@ class ClusterTopics(Topics):
         return await self._settled(lambda: self._add_partitions(name, total), grown)
 
     async def _add_partitions(self, name: str, total: int) -> Topic:
-        if await self._controller.find():
+        if await self._decides():
             grown_topic(there := self._there(name), total)
             with self._room_for(there.owner, 0, total - there.partitions):
                 await self._decide(lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw()))
@@ -227,37 +250,51 @@ class ClusterTopics(Topics):
             await self._hand_on(Api.CREATE_PARTITIONS, request, t.CreatePartitionsResponse)
         return await self._until(name, lambda topic: topic.partitions >= total)
 
-    async def delete(self, name: str) -> Topic:
+    async def delete(self, name: str, topic_id: str = "") -> str:
         """Raises UnknownTopicOrPartitionError and as `create`."""
-        topic = self._there(name)
+        known = self.partitions.topics.get(name)
+        named = topic_id
 
-        def gone() -> Topic | None:
+        def gone() -> str | None:
             there = self.partitions.topics.get(name)
-            return topic if there is None or there.topic_id != topic.topic_id else None
+            return named if named and (there is None or there.topic_id != named) else None
 
-        async def delete() -> Topic:
-            return gone() or await self._delete(topic)  # another topic may have the name since the last attempt
+        async def delete() -> str:
+            nonlocal named
+            asked, named = named, named or (known.topic_id if known is not None else "")
+            return await self._delete(name, asked)  # again: another topic may have the name since the last attempt
 
-        return await self._settled(delete, gone)
-
-    async def _delete(self, topic: Topic) -> Topic:
-        name = topic.name
-        if await self._controller.find():
-            await self._decide(lambda token: DeleteTopic(token, name))
-        else:
-            await self._hand_on(Api.DELETE_TOPIC, t.DeleteTopicRequest(name), t.DeleteTopicResponse)
+        deleted = await self._settled(delete, gone)
         await self._images.until_true(
-            lambda image: name not in image.topics or image.topics[name].topic_id != topic.topic_id, CHANGE_TIMEOUT_S
+            lambda image: name not in image.topics or image.topics[name].topic_id != deleted, CHANGE_TIMEOUT_S
         )
-        return topic
+        return deleted
 
-    async def _settled(
-        self, change: Callable[[], Awaitable[Topic]], made: Callable[[], Topic | None] = lambda: None
-    ) -> Topic:
+    async def _delete(self, name: str, topic_id: str) -> str:
+        """The id of the topic that was."""
+        if not await self._decides():
+            request = t.DeleteTopicRequest(name, topic_id)
+            return (await self._hand_on(Api.DELETE_TOPIC, request, t.DeleteTopicResponse)).topic_id
+        topic = self._there(name)
+        check_id(topic, topic_id)
+        await self._decide(lambda token: DeleteTopic(token, name, topic.topic_id))
+        return topic.topic_id
+
+    async def _decides(self) -> bool:
+        """Whether this broker is the controller, and then goes by what the controller has stored. Raises
+        NotControllerError, BrokerNotAvailableError: it does not yet."""
+        if not await self._controller.find():
+            return False
+        version = self._membership.controller_image().version
+        if not await self._images.until_true(lambda image: image.version >= version, TAKEN_S):
+            raise BrokerNotAvailableError("this broker has become the controller, and has not caught up yet")
+        return True
+
+    async def _settled(self, change: Callable[[], Awaitable[T]], made: Callable[[], T | None] = lambda: None) -> T:
         """`change`, whoever the controller is in the end. `made`: what an earlier attempt has made, for all that it
         failed."""
 
-        async def taken() -> Topic | None:
+        async def taken() -> T | None:
             await self._images.until_true(lambda _: made() is not None, TAKEN_S)
             return made()
 
@@ -268,12 +305,21 @@ class ClusterTopics(Topics):
         return int.from_bytes(self._environment.randomness.token_bytes(3), "little")
 
     async def _decide(self, make: Callable[[int], Request]) -> None:
+        """Returns when this broker goes by what has been decided."""
         await self._membership.ask(make)
+        await self._until_as_new_as(self._membership.version)
 
     async def _hand_on(self, api: Api, request: Message, response: type[M]) -> M:
-        return await self._controller.request_unless_replaced(
+        """The controller's answer, when this broker goes by what that one does."""
+        answer = await self._controller.request_unless_replaced(
             "topics", api, request, response, timeout_s=CHANGE_TIMEOUT_S
         )
+        await self._until_as_new_as(Version(*getattr(answer, "metadata_version", NO_VERSION)))
+        return answer
+
+    async def _until_as_new_as(self, version: Version) -> None:
+        if not await self._images.until_true(lambda image: image.version >= version, CHANGE_TIMEOUT_S):
+            raise RequestTimedOutError("the change is made, but this broker does not have it yet")
 
     async def _hand_on_internal(self, name: str) -> None:
         """Nobody may ask for an internal topic to be made; who is asked for a coordinator makes it."""
@@ -293,6 +339,7 @@ class ClusterTopics(Topics):
         return self.partitions.topics[name]
 
     def _there(self, name: str) -> Topic:
+        """On the controller, which knows. Raises UnknownTopicOrPartitionError."""
         topic = self.partitions.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")

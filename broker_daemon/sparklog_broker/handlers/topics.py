@@ -54,6 +54,7 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
             replication_factor=request.replication_factor,
             assignment=request.assignment,
             owner=_owner(request, context),
+            request_id=request.request_id,
         )
     )
     return await topic_answer(context, CreateTopicResponse(unknown_topic(topic.name)), topic.name)
@@ -70,8 +71,7 @@ def _owner(request: CreateTopicRequest, context: RequestContext) -> str:
 async def delete_topic(request: DeleteTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     """The topic is gone when this is answered; its files are unlinked in the background."""
     check_not_internal(request.name, "deleted")
-    topic = await context.broker.topics.delete(request.name)
-    return Response(DeleteTopicResponse(topic.topic_id))
+    return Response(DeleteTopicResponse(await context.broker.topics.delete(request.name, request.topic_id)))
 
 
 async def alter_topic(request: AlterTopicRequest, payload: memoryview, context: RequestContext) -> Response:

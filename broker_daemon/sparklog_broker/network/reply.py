@@ -15,7 +15,7 @@ from sparklog.protocol.versions import field_names
 ERROR_TEXT_CHARS_MAX = 4096
 THROTTLE_FIELD = "throttle_ms"
 """Of all answers that clients get, but those of their first requests. What follows it is encoded with it."""
-REST_BYTES_MAX = 16
+REST_BYTES_MAX = 48
 
 
 class Slice(Protocol):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from sparklog.client.admin.changes import change
+from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
 from sparklog.client.net.retry import RetryPolicy, request_until
 from sparklog.protocol.acl_messages import (
@@ -28,20 +30,23 @@ if TYPE_CHECKING:
 
 def create_acls(cluster: Cluster, acls: Iterable[Acl], *, timeout_ms: int = 30_000) -> int:
     """See `Admin.create_acls`."""
-    policy, created = RetryPolicy(timeout_ms), 0
+    created, deadline = 0, Deadline(timeout_ms)
     entries = [AclEntry(*as_texts(check_acl(acl))) for acl in acls]
     for start in range(0, len(entries), ACLS_PER_REQUEST_MAX):
         request = CreateAclsRequest(entries[start : start + ACLS_PER_REQUEST_MAX])
-        created += request_until(cluster, Api.CREATE_ACLS, request, CreateAclsResponse, policy).created
+        answer = change(cluster, Api.CREATE_ACLS, request, CreateAclsResponse, deadline.left_ms())
+        assert answer is not None
+        created += answer.created
     return created
 
 
 def delete_acls(cluster: Cluster, filters: Sequence[AclFilter], *, timeout_ms: int = 30_000) -> list[Acl]:
     """See `Admin.delete_acls`."""
-    policy, deleted, more = RetryPolicy(timeout_ms), list[Acl](), bool(filters)
+    deadline, deleted, more = Deadline(timeout_ms), list[Acl](), bool(filters)
     request = DeleteAclsRequest([_entry(f) for f in filters])
     while more:
-        answer = request_until(cluster, Api.DELETE_ACLS, request, DeleteAclsResponse, policy)
+        answer = change(cluster, Api.DELETE_ACLS, request, DeleteAclsResponse, deadline.left_ms())
+        assert answer is not None
         deleted += map(_acl, answer.deleted)
         more = answer.more and bool(answer.deleted)
     return sorted(deleted)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparklog.client.admin import acl_admin, cluster_admin, quota_admin, transaction_admin, user_admin
+from sparklog.client.admin import acl_admin, cluster_admin, quota_admin, topic_admin, transaction_admin, user_admin
 from sparklog.client.admin.cluster_admin import (
     BrokerDescription,
     ClusterDescription,
@@ -31,19 +31,7 @@ from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.errors import ClosedError, InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
-from sparklog.protocol.messages import Api
-from sparklog.protocol.topic_messages import (
-    AlterSchemaRequest,
-    AlterSchemaResponse,
-    AlterTopicRequest,
-    AlterTopicResponse,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicRequest,
-    CreateTopicResponse,
-    DeleteTopicRequest,
-    DeleteTopicResponse,
-)
+from sparklog.protocol.topic_messages import AlterSchemaRequest, AlterTopicRequest, CreateTopicRequest
 from sparklog.protocol.transaction_messages import (
     DescribeProducersResponse,
     TransactionDetails,
@@ -164,6 +152,12 @@ class Admin:
     `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Every method raises
     BrokerNotAvailableError when no broker can be reached, RequestTimedOutError when it has not answered within
     `request_timeout_ms`, in which all that the method asks has to fit, and ClosedError after `close`.
+
+    A change whose broker stops before it has answered is asked of another one, and made once. Not so
+    `abort_transaction` and `abort_hanging_transaction`, which raise then. What `create_acls`, `delete_acls`,
+    `elect_leaders` and `delete_group` return lacks what was done before they were asked again. What this process has
+    changed is known to whichever broker answers it next.
+
     `security`: settings by their dotted names, as {"security.protocol": "SASL_SSL", …} (the client settings of
     `sparklog.settings`), or the path of a file of them; or each as a parameter: security_protocol, sasl_mechanism, …
     """
@@ -218,7 +212,7 @@ class Admin:
         `replication_factor` brokers keep each partition (default: `default.replication.factor`), or those that
         `replica_assignment` names for each partition, the preferred leader first. Raises TopicAlreadyExistsError,
         InvalidTopicError, InvalidPartitionsError, InvalidConfigError, InvalidReplicationFactorError,
-        InvalidReplicaAssignmentError.
+        InvalidReplicaAssignmentError. A topic of the name that somebody else has made is never taken for this one.
         """
         check_topic_name(name)
         if partitions is not None:
@@ -242,11 +236,7 @@ class Admin:
             -1 if replication_factor is None else replication_factor,
             None if replica_assignment is None else [list(replicas) for replicas in replica_assignment],
         )
-        self._cluster.invalidate(name)
-        response = self._cluster.request(Api.CREATE_TOPIC, request, CreateTopicResponse, timeout_ms=self._timeout_ms)
-        info = topic_info(response.topic)
-        self._cluster.remember(info)
-        return _description(info)
+        return _description(topic_admin.create_topic(self._cluster, request, self._timeout_ms))
 
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted; with `include_internal` also of those the broker keeps for itself."""
@@ -347,11 +337,7 @@ class Admin:
         parts = [None if s is None else _arrow_schema(s) for s in (add_columns, widen_columns, schema)]
         stored = [None if s is None else canonical_schema(s).serialize().to_pybytes() for s in parts]
         request = AlterSchemaRequest(name, *stored)
-        self._cluster.invalidate(name)
-        response = self._cluster.request(Api.ALTER_SCHEMA, request, AlterSchemaResponse, timeout_ms=self._timeout_ms)
-        info = topic_info(response.topic)
-        self._cluster.remember(info)
-        return _description(info)
+        return _description(topic_admin.alter_schema(self._cluster, request, self._timeout_ms))
 
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> TopicDescription:
         """Sets settings of a topic, or with None takes them back to the default; the others stay. They are in effect
@@ -360,11 +346,7 @@ class Admin:
         check_names(Scope.TOPIC, configs)
         checked = check(Scope.TOPIC, {k: v for k, v in configs.items() if v is not None})
         request = AlterTopicRequest(name, {k: checked.get(k) for k in configs})
-        self._cluster.invalidate(name)
-        response = self._cluster.request(Api.ALTER_TOPIC, request, AlterTopicResponse, timeout_ms=self._timeout_ms)
-        info = topic_info(response.topic)
-        self._cluster.remember(info)
-        return _description(info)
+        return _description(topic_admin.alter_topic(self._cluster, request, self._timeout_ms))
 
     def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Deletes the records below an offset in each partition (-1: all there are) for good; returns where each
@@ -377,7 +359,7 @@ class Admin:
 
     def add_partitions(self, name: str, total: int) -> TopicDescription:
         """Gives a topic more partitions, empty ones, so that it has `total`; they can be written and read when this
-        returns.
+        returns. (If its broker stops meanwhile, and the topic has so many then, whoever has added them, that is done.)
 
         What is stored stays where it is, and a key's next records may go to another partition than those before.
         Running producers use the new partitions when they next look at the topic (5 minutes at most), streaming
@@ -386,23 +368,11 @@ class Admin:
         topic that the broker keeps for itself).
         """
         _check_count("total", total)
-        request = CreatePartitionsRequest(name, total)
-        self._cluster.invalidate(name)
-        response = self._cluster.request(
-            Api.CREATE_PARTITIONS, request, CreatePartitionsResponse, timeout_ms=self._timeout_ms
-        )
-        info = topic_info(response.topic)
-        self._cluster.remember(info)
-        return _description(info)
+        return _description(topic_admin.add_partitions(self._cluster, name, total, self._timeout_ms))
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic with all its data. Raises UnknownTopicOrPartitionError."""
-        try:
-            self._cluster.request(
-                Api.DELETE_TOPIC, DeleteTopicRequest(name), DeleteTopicResponse, timeout_ms=self._timeout_ms
-            )
-        finally:
-            self._cluster.invalidate(name)
+        """Deletes a topic with all its data: the one that has the name now. Raises UnknownTopicOrPartitionError."""
+        topic_admin.delete_topic(self._cluster, name, self._timeout_ms)
 
     def list_offsets(
         self, partitions: Mapping[TopicPartition, str | int], *, isolation_level: str = "read_uncommitted"
@@ -469,7 +439,8 @@ class Admin:
 
     def abort_transaction(self, transactional_id: str) -> int:
         """Aborts the open transaction of an id; in how many partitions. Raises InvalidTxnStateError if none is open,
-        InvalidProducerIdMappingError."""
+        InvalidProducerIdMappingError; RequestTimedOutError or BrokerNotAvailableError if its broker stops meanwhile:
+        then it may be aborted."""
         return transaction_admin.abort_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
 
     def abort_hanging_transaction(self, partition: TopicPartition, producer_id: int) -> None:
@@ -510,7 +481,8 @@ class Admin:
         """Sets a user's password for SCRAM (and PLAIN); makes the user if there is none. The password stays here.
 
         Raises InvalidConfigError (also, with `only_new`, for a user who is there), ResourceNotFoundError (with
-        `only_existing`).
+        `only_existing`). If the broker stops meanwhile, and there is a user with these mechanisms then, `only_new`
+        takes it for the one that it has made: that somebody else has made another one in that moment is not seen.
         """
         user_admin.set_password(
             self._cluster,

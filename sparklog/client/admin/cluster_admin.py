@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sparklog.client.admin.changes import change
 from sparklog.client.admin.leader_states import BROKER_MS, states_at
+from sparklog.client.admin.repeating import Repeating
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
@@ -13,6 +15,7 @@ from sparklog.errors import (
     BrokerNotAvailableError,
     ClusterAuthorizationFailedError,
     InvalidRequestError,
+    NoReassignmentInProgressError,
     RequestTimedOutError,
     UnsupportedApiError,
     error_from_code,
@@ -157,10 +160,25 @@ def alter_reassignments(
         ],
         -1 if throttle_bytes is None else throttle_bytes,
     )
-    answer = cluster.request(
-        Api.ALTER_PARTITION_REASSIGNMENTS, request, AlterPartitionReassignmentsResponse, timeout_ms=timeout_ms
+    repeating = Repeating()
+    answer = change(
+        cluster,
+        Api.ALTER_PARTITION_REASSIGNMENTS,
+        request,
+        AlterPartitionReassignmentsResponse,
+        timeout_ms,
+        repeating=repeating,
     )
-    _raise_first(answer.outcomes)
+    assert answer is not None
+    cancelled = {tp for tp, replicas in targets.items() if replicas is None and repeating.is_unclear}
+    _raise_first(
+        [
+            o
+            for o in answer.outcomes
+            if TopicPartition(o.topic, o.partition) not in cancelled
+            or o.error_code != NoReassignmentInProgressError.code  # an earlier attempt has cancelled it
+        ]
+    )
 
 
 def list_reassignments(
@@ -206,9 +224,10 @@ def elect_leaders(cluster: Cluster, kind: str, partitions: Iterable[TopicPartiti
     if kind not in ELECTIONS:
         raise InvalidRequestError(f"an election {kind!r}: use one of {', '.join(ELECTIONS)}")
     named = None if partitions is None else [PartitionName(tp.topic, tp.partition) for tp in partitions]
-    answer = cluster.request(
-        Api.ELECT_LEADERS, ElectLeadersRequest(ELECTIONS[kind], named), ElectLeadersResponse, timeout_ms=timeout_ms
+    answer = change(
+        cluster, Api.ELECT_LEADERS, ElectLeadersRequest(ELECTIONS[kind], named), ElectLeadersResponse, timeout_ms
     )
+    assert answer is not None
     for outcome in answer.outcomes:
         cluster.expire(outcome.topic)
     _raise_first(answer.outcomes)
@@ -218,7 +237,8 @@ def elect_leaders(cluster: Cluster, kind: str, partitions: Iterable[TopicPartiti
 def cordon(cluster: Cluster, broker_id: int, *, cordoned: bool, timeout_ms: int) -> tuple[int, ...]:
     """See Admin."""
     request = CordonBrokerRequest(broker_id, cordoned)
-    answer = cluster.request(Api.CORDON_BROKER, request, CordonBrokerResponse, timeout_ms=timeout_ms)
+    answer = change(cluster, Api.CORDON_BROKER, request, CordonBrokerResponse, timeout_ms)
+    assert answer is not None
     return tuple(answer.cordoned)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from sparklog.client.admin.repeating import Next, Repeating
 from sparklog.client.group.group_offsets import Offsets, commit_offsets, fetch_offsets
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import the_only
@@ -17,7 +18,13 @@ from sparklog.client.net.retry import Retries, RetryPolicy, of_all_brokers, requ
 from sparklog.client.reading.isolation import Aborted
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.client.reading.single_fetch import fetch_once
-from sparklog.errors import InvalidRequestError, SparklogError, UnknownTopicOrPartitionError, error_from_code
+from sparklog.errors import (
+    GroupIdNotFoundError,
+    InvalidRequestError,
+    SparklogError,
+    UnknownTopicOrPartitionError,
+    error_from_code,
+)
 from sparklog.format.batch import ATTRIBUTE_CONTROL, iterate_batches
 from sparklog.protocol.group_messages import (
     DeleteGroupRequest,
@@ -168,10 +175,18 @@ class GroupAdmin:
         commit_offsets(self._cluster, GroupMetadata(group_id), offsets, policy=self._policy)
 
     def delete(self, group_id: str) -> int:
-        request = DeleteGroupRequest(group_id)
-        return request_until(
-            self._cluster, Api.DELETE_GROUP, request, DeleteGroupResponse, self._policy, coordinator=group_key(group_id)
-        ).offsets
+        """0 if an attempt that was not answered has deleted it."""
+        attempts, repeating = Retries(self._policy), Repeating((GroupIdNotFoundError,))
+        request, key = DeleteGroupRequest(group_id), group_key(group_id)
+        while True:
+            try:
+                return self._cluster.coordinator_request(
+                    key, Api.DELETE_GROUP, request, DeleteGroupResponse, timeout_ms=attempts.attempt_ms
+                ).offsets
+            except SparklogError as e:
+                if repeating.after(e, sent=True) is Next.LOOK:
+                    return 0
+                attempts.pause(e)
 
     def _lags(
         self,

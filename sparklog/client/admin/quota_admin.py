@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from sparklog.client.admin.changes import change
 from sparklog.client.net.paging import pages
 from sparklog.client.net.retry import RetryPolicy, request_until
 from sparklog.protocol.messages import Api
@@ -56,8 +57,9 @@ def alter_quotas(
 ) -> dict[str, float]:
     """See `Admin.alter_client_quotas`."""
     request = AlterClientQuotasRequest([QuotaAlteration(entity.user, entity.client_id, dict(changes), entity.ip)])
-    policy = RetryPolicy(timeout_ms)
-    return request_until(cluster, Api.ALTER_CLIENT_QUOTAS, request, AlterClientQuotasResponse, policy).entries[0].quotas
+    answer = change(cluster, Api.ALTER_CLIENT_QUOTAS, request, AlterClientQuotasResponse, timeout_ms)
+    assert answer is not None
+    return answer.entries[0].quotas
 
 
 def _entity(entry: QuotaEntry) -> Entity:

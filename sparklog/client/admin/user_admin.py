@@ -5,13 +5,15 @@ A password never leaves this process: what is sent, and stored, is made of it he
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from sparklog.client.admin.changes import change
+from sparklog.client.admin.repeating import Repeating
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
-from sparklog.errors import ResourceNotFoundError
+from sparklog.errors import InvalidConfigError, ResourceNotFoundError
 from sparklog.protocol.messages import Api
 from sparklog.protocol.security_messages import (
     AlterUserScramCredentialsRequest,
@@ -57,7 +59,15 @@ def set_password(
             ScramCredentialUpsertion(stored, mechanism, made.iterations, made.salt, made.stored_key, made.server_key)
         )
     request = AlterUserScramCredentialsRequest([], upsertions, only_new, only_existing)
-    _alter(cluster, request, timeout_ms)
+    deadline = Deadline(timeout_ms)
+    wanted = dict.fromkeys(mechanisms, iterations)
+
+    def is_there() -> bool:
+        """A user like this: whose password it is cannot be seen."""
+        found = describe_users(cluster, [stored], timeout_ms=deadline.left_ms())
+        return only_new and [user.mechanisms for user in found] == [wanted]
+
+    _alter(cluster, request, timeout_ms, Repeating((InvalidConfigError,)), is_there)
 
 
 def remove_user(cluster: Cluster, name: str, *, timeout_ms: int = 30_000) -> None:
@@ -68,7 +78,8 @@ def remove_user(cluster: Cluster, name: str, *, timeout_ms: int = 30_000) -> Non
     if not found:
         raise ResourceNotFoundError(f"there is no user {stored!r}")
     deletions = [ScramCredentialDeletion(stored, mechanism) for mechanism in found[0].mechanisms]
-    _alter(cluster, AlterUserScramCredentialsRequest(deletions, []), deadline.left_ms())
+    request = AlterUserScramCredentialsRequest(deletions, [])
+    _alter(cluster, request, deadline.left_ms(), Repeating((ResourceNotFoundError,)))
 
 
 def describe_users(
@@ -99,5 +110,19 @@ def describe_users(
     ]
 
 
-def _alter(cluster: Cluster, request: AlterUserScramCredentialsRequest, timeout_ms: int) -> None:
-    cluster.request(Api.ALTER_USER_SCRAM_CREDENTIALS, request, AlterUserScramCredentialsResponse, timeout_ms=timeout_ms)
+def _alter(
+    cluster: Cluster,
+    request: AlterUserScramCredentialsRequest,
+    timeout_ms: int,
+    repeating: Repeating,
+    is_made: Callable[[], bool] = lambda: True,
+) -> None:
+    change(
+        cluster,
+        Api.ALTER_USER_SCRAM_CREDENTIALS,
+        request,
+        AlterUserScramCredentialsResponse,
+        timeout_ms,
+        repeating=repeating,
+        is_made=is_made,
+    )

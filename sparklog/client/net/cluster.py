@@ -25,6 +25,7 @@ from sparklog.client.net.coordinators import Coordinators
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.known_leaders import KnownLeaders, Leader
 from sparklog.client.net.metadata_pages import whole_metadata
+from sparklog.client.net.own_changes import OwnChanges
 from sparklog.client.net.patience import Membership
 from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
 from sparklog.errors import (
@@ -49,7 +50,15 @@ DOUBT_S = 30.0
 """A broker that has not answered is asked after the others for so long."""
 HUNG_MS = 3_000
 """Another broker is asked for what any of them knows when one does not answer for so long."""
-ANY_BROKER_KNOWS = (Api.METADATA, Api.FIND_COORDINATOR)
+ANY_BROKER_KNOWS = (
+    Api.METADATA,
+    Api.FIND_COORDINATOR,
+    Api.DESCRIBE_CLUSTER,
+    Api.LIST_PARTITION_REASSIGNMENTS,
+    Api.DESCRIBE_ACLS,
+    Api.DESCRIBE_CLIENT_QUOTAS,
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
+)
 
 M = TypeVar("M", bound=Message)
 
@@ -70,6 +79,7 @@ class Cluster:
         self._coordinators = Coordinators()
         self._membership = Membership(self)
         self._failed_at: dict[Endpoint, float] = {}
+        self.own_changes = OwnChanges()
         self._no_local_until: dict[Endpoint, float] = {}
         self._no_remote_until: dict[Endpoint, float] = {}
 
@@ -396,6 +406,8 @@ class Cluster:
         """One request on a pooled connection. An idle connection that turns out to be dead is replaced once, except for
         requests that must not take effect twice. What any broker knows is asked of others when one does not answer. All
         of it takes `timeout_ms` at most."""
+        if endpoint is None:
+            self.own_changes.name(message)
         if endpoint is None and api in ANY_BROKER_KNOWS and len(candidates := self.candidates()) > 1:
             return self.ask_any(candidates, api, message, response, timeout_ms=timeout_ms)[0]
         repeatable = api not in (Api.PRODUCE, Api.CREATE_TOPIC, Api.DELETE_TOPIC)
@@ -506,6 +518,7 @@ def _drop_after_fork() -> None:
         c._leaders = KnownLeaders()
         c._coordinators = Coordinators()
         c._membership = Membership(c)
+        c.own_changes = OwnChanges()
     _clusters.clear()
 
 

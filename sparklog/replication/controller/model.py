@@ -86,8 +86,11 @@ class AddPartitions(Struct, frozen=True):
 
 
 class DeleteTopic(Struct, frozen=True):
+    """`topic_id`: only the one that has this id; "": whichever has the name."""
+
     token: Hashable
     topic: str
+    topic_id: str = ""
 
 
 class AlterConfig(Struct, frozen=True):

@@ -13,6 +13,7 @@ from sparklog.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
 )
 from sparklog.replication.cluster_image import (
     CORDONED_SETTING,
@@ -45,6 +46,17 @@ def create_topic(draft: Draft, request: CreateTopic) -> TopicImage:
     draft.set_topic(topic)
     guard_internal_topics(draft)
     return draft.topic(name)
+
+
+def delete_topic(draft: Draft, name: str, topic_id: str) -> TopicImage:
+    """Raises UnknownTopicOrPartitionError, also if the topic of this name has another id."""
+    topic = draft.topic(name)
+    if topic_id not in ("", topic.topic_id):
+        raise UnknownTopicOrPartitionError(
+            f"there is no topic {name!r} with the id {topic_id}: another one has the name"
+        )
+    draft.delete_topic(name)
+    return topic
 
 
 def guard_internal_topics(draft: Draft) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from sparklog_broker.cluster.membership import ImageNews
 
-from sparklog.errors import NotControllerError, SparklogError
+from sparklog.errors import BrokerNotAvailableError, NotControllerError, SparklogError
 from sparklog.format.batch import assign_producer
 from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE
 from sparklog.metadata import cluster_znodes as znodes
@@ -19,7 +19,7 @@ from sparklog.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
+from sparklog.protocol.topic_messages import DeleteTopicRequest, DeleteTopicResponse, MetadataRequest, MetadataResponse
 from sparklog.replication.controller.model import AlterConfig, Elect, ElectionKind, Reassign
 from sparklog.testing.sim_loop import Simulation
 from tests.simulation.cluster.play import PATIENCE_S, PLAN, SESSION_S, STARTED_MS, TP, Play
@@ -266,18 +266,29 @@ def test_a_proposal_that_an_election_has_overtaken_does_not_stand_in_the_way_of_
     play.come_to_rest()
 
 
-def test_who_asks_a_broker_that_has_not_joined_yet_is_told_what_it_knows(play: Play) -> None:
-    """It listens before it is registered. Found in lives: it knew of no image then, and failed."""
+def test_a_broker_that_has_not_joined_yet_tells_nothing_and_changes_nothing(play: Play) -> None:
+    """It listens before it is registered, and what it knows of the cluster is old: clients ask others. Found in lives:
+    it knew of no image then, and failed."""
     play[3].kill()
     play[3].start()
     play.until_turn(lambda: play[3].broker is not None)
     assert not play[3].has_joined
     loop = play.simulation.loop("early")
-    asked = SimClient(loop, play.world.net, "early", play[3].host).ask(
-        Api.METADATA, MetadataRequest(None), MetadataResponse
-    )
-    answer, _ = play.simulation.complete(loop, asked, limit_s=PATIENCE_S)
-    assert INPUT in {topic.name for topic in answer.topics}
+    client = SimClient(loop, play.world.net, "early", play[3].host)
+
+    async def metadata() -> None:
+        answer, _ = await client.ask(Api.METADATA, MetadataRequest(None), MetadataResponse)
+        assert INPUT in {topic.name for topic in answer.topics}
+
+    async def early() -> None:
+        with pytest.raises(BrokerNotAvailableError, match="has just started"):
+            await metadata()
+        with pytest.raises(BrokerNotAvailableError, match="has just started"):
+            await client.ask(Api.DELETE_TOPIC, DeleteTopicRequest(INPUT), DeleteTopicResponse)
+
+    play.simulation.complete(loop, early(), limit_s=PATIENCE_S)
+    play.until(lambda: play[3].has_joined)
+    play.simulation.complete(loop, metadata(), limit_s=PATIENCE_S)
     play.come_to_rest()
 
 

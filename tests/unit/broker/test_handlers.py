@@ -298,8 +298,8 @@ def test_of_two_that_create_the_same_topic_one_wins(tmp_path: Path) -> None:
         assert sum(not isinstance(d, Exception) for d in done) == 1
         gone = await asyncio.gather(*(broker.topics.delete("u") for _ in range(3)), return_exceptions=True)
         assert sum(not isinstance(d, Exception) for d in gone) == 1
-        await broker.topics.create(TopicSpec("u", 1))
-        assert (await broker.topics.delete("u")).partitions == 1
+        made = await broker.topics.create(TopicSpec("u", 1))
+        assert await broker.topics.delete("u") == made.topic_id
 
     run(tmp_path, scenario)
 

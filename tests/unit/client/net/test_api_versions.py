@@ -53,7 +53,7 @@ def test_an_api_whose_versions_the_client_has_outgrown() -> None:
     spoken = SpokenVersions([m.ApiRange(Api.CREATE_PARTITIONS, 0, 0), m.ApiRange(Api.METADATA, 0, 9)], "the broker")
     with pytest.raises(
         UnsupportedVersionError,
-        match="has version 0 of CREATE_PARTITIONS, this client has versions 1 to 3: upgrade the broker",
+        match="has version 0 of CREATE_PARTITIONS, this client has versions 1 to 4: upgrade the broker",
     ):
         spoken.version_of(Api.CREATE_PARTITIONS)
     newest = m.APIS[Api.METADATA].version_max

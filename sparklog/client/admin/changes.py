@@ -1,0 +1,91 @@
+"""Changes that are asked of whichever broker can be reached, again if one stops meanwhile (`repeating`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TypeVar
+
+from sparklog.client.admin.repeating import UNCLEAR, Next, Repeating
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.retry import Retries, RetryPolicy
+from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError, SparklogError
+from sparklog.protocol.base import Message
+from sparklog.protocol.messages import Api
+
+M = TypeVar("M", bound=Message)
+
+
+class _UnreachedError(Exception):
+    """No broker could be asked."""
+
+    def __init__(self, error: SparklogError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def change(
+    cluster: Cluster,
+    api: Api,
+    message: Message,
+    response: type[M],
+    timeout_ms: int,
+    *,
+    repeating: Repeating | None = None,
+    is_made: Callable[[], bool] = lambda: True,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> M | None:
+    """The answer to a request, which is sent again as `repeating` says (default: until it is answered). None: it is
+    made, and was not answered when it was. `is_made`: whether things are as they were to be.
+
+    Raises BrokerNotAvailableError at once if no broker can be reached, else the last error when the time is over.
+    """
+    attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
+    repeating = Repeating() if repeating is None else repeating
+    cluster.own_changes.name(message)
+    while True:
+        sent = True
+        try:
+            answer = _ask_one(cluster, api, message, response, attempts.attempt_ms)
+        except _UnreachedError as e:
+            error, sent = e.error, False
+        except SparklogError as e:
+            error = e
+        else:
+            cluster.own_changes.note(answer)
+            return answer
+        following = repeating.after(error, sent=sent)
+        if following is Next.LOOK and is_made():
+            return None
+        if following is not Next.AGAIN:
+            raise error
+        attempts.pause(error)
+
+
+def _ask_one(cluster: Cluster, api: Api, message: Message, response: type[M], timeout_ms: int) -> M:
+    """What the first broker says that can be reached; one that fails is asked after the others for a while. Raises
+    _UnreachedError."""
+    deadline = Deadline(timeout_ms)
+    failures: list[SparklogError] = []
+    candidates = cluster.candidates()
+    for number, candidate in enumerate(candidates):
+        share_ms = max(1, deadline.left_ms() // (len(candidates) - number))
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(cluster.connection(candidate, timeout_ms=share_ms))
+            except (BrokerNotAvailableError, RequestTimedOutError) as e:
+                cluster.doubt(candidate)
+                failures.append(e)
+                continue
+            try:
+                return connection.request(api, message, response, timeout_ms=deadline.left_ms())[0]
+            except UNCLEAR:
+                cluster.doubt(candidate)
+                raise
+    is_late = all(isinstance(f, RequestTimedOutError) for f in failures)
+    text = "; ".join(map(str, failures))
+    error = failures[0] if len(failures) == 1 else (RequestTimedOutError if is_late else BrokerNotAvailableError)(text)
+    raise _UnreachedError(error)

@@ -1,0 +1,130 @@
+"""Changes of topics. Each is made once, also if the broker that is asked stops before it has answered."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+
+from msgspec.structs import replace
+
+from sparklog.client.admin.changes import change
+from sparklog.client.admin.repeating import Repeating
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.retry import Retries, RetryPolicy
+from sparklog.client.net.topic_info import TopicInfo, topic_info
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    InvalidPartitionsError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import (
+    AlterSchemaRequest,
+    AlterSchemaResponse,
+    AlterTopicRequest,
+    AlterTopicResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicRequest,
+    CreateTopicResponse,
+    DeleteTopicRequest,
+    DeleteTopicResponse,
+    TopicState,
+)
+
+
+def create_topic(cluster: Cluster, request: CreateTopicRequest, timeout_ms: int) -> TopicInfo:
+    """See Admin. The topic keeps the request's id: the request that is sent again is answered with the topic that it
+    has made, and with TopicAlreadyExistsError if somebody else has made one of the name."""
+    request = replace(request, request_id=uuid.uuid4().hex)
+    cluster.invalidate(request.name)
+    answer = change(cluster, Api.CREATE_TOPIC, request, CreateTopicResponse, timeout_ms)
+    assert answer is not None
+    return _kept(cluster, answer.topic)
+
+
+def alter_schema(cluster: Cluster, request: AlterSchemaRequest, timeout_ms: int) -> TopicInfo:
+    """See Admin. What is there already changes nothing."""
+    cluster.invalidate(request.name)
+    answer = change(cluster, Api.ALTER_SCHEMA, request, AlterSchemaResponse, timeout_ms)
+    assert answer is not None
+    return _kept(cluster, answer.topic)
+
+
+def alter_topic(cluster: Cluster, request: AlterTopicRequest, timeout_ms: int) -> TopicInfo:
+    """See Admin."""
+    cluster.invalidate(request.name)
+    answer = change(cluster, Api.ALTER_TOPIC, request, AlterTopicResponse, timeout_ms)
+    assert answer is not None
+    return _kept(cluster, answer.topic)
+
+
+def add_partitions(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInfo:
+    """See Admin."""
+    deadline = Deadline(timeout_ms)
+
+    def has_grown() -> bool:
+        return _grown(cluster, name, total, deadline.left_ms()).partitions == total
+
+    cluster.invalidate(name)
+    answer = change(
+        cluster,
+        Api.CREATE_PARTITIONS,
+        CreatePartitionsRequest(name, total),
+        CreatePartitionsResponse,
+        timeout_ms,
+        repeating=Repeating((InvalidPartitionsError,)),
+        is_made=has_grown,
+    )
+    if answer is None:
+        return cluster.topic(name, timeout_ms=deadline.left_ms())
+    return _kept(cluster, answer.topic)
+
+
+def _grown(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInfo:
+    """The topic, which the controller says has so many partitions or more; who is asked may hear of it later."""
+    attempts = Retries(RetryPolicy.within(timeout_ms))
+    while True:
+        found = cluster.topic(name, refresh=True, timeout_ms=attempts.attempt_ms)
+        if found.partitions >= total:
+            return found
+        attempts.pause(BrokerNotAvailableError(f"topic {name!r}: the broker has not heard of its new partitions yet"))
+
+
+def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:
+    """See Admin. The topic is named by its id, too: the request that is sent again does not delete another topic that
+    has got the name meanwhile."""
+    deadline = Deadline(timeout_ms)
+    topic_id = ""
+    with contextlib.suppress(
+        UnknownTopicOrPartitionError, TopicAuthorizationFailedError
+    ):  # the controller knows better
+        topic_id = cluster.topic(name, refresh=True, timeout_ms=deadline.left_ms()).topic_id
+
+    def delete(topic_id: str) -> None:
+        change(
+            cluster,
+            Api.DELETE_TOPIC,
+            DeleteTopicRequest(name, topic_id),
+            DeleteTopicResponse,
+            deadline.left_ms(),
+            repeating=Repeating((UnknownTopicOrPartitionError,), once=not topic_id),
+        )
+
+    try:
+        try:
+            delete(topic_id)
+        except UnknownTopicOrPartitionError:
+            if not topic_id:
+                raise
+            delete("")  # it was made anew, and who told of it had not heard of that
+    finally:
+        cluster.invalidate(name)
+
+
+def _kept(cluster: Cluster, state: TopicState) -> TopicInfo:
+    info = topic_info(state)
+    cluster.remember(info)
+    return info

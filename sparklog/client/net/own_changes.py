@@ -1,0 +1,37 @@
+"""What this process has changed in a cluster lately: brokers that have not heard of it yet are told to wait for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from sparklog.protocol.base import NO_VERSION, Message, MetadataVersion
+
+NAMED_S = 10.0
+"""So long the newest change is named: a broker that is further behind has other troubles."""
+
+
+class OwnChanges:
+    """Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._newest, self._until = NO_VERSION, 0.0
+
+    def note(self, answer: Message) -> None:
+        """A change is made: brokers know of it from the version on that its answer names."""
+        version: MetadataVersion = getattr(answer, "metadata_version", NO_VERSION)
+        if version == NO_VERSION:
+            return
+        with self._lock:
+            now = self._clock()
+            if version >= self._newest or now >= self._until:
+                self._newest, self._until = version, now + NAMED_S
+
+    def name(self, request: Message) -> None:
+        """The request says which change its answer has to know of, if it can."""
+        if hasattr(request, "at_least"):
+            with self._lock:
+                request.at_least = self._newest if self._clock() < self._until else NO_VERSION

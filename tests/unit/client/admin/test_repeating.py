@@ -1,0 +1,55 @@
+"""When a change is asked for again, and when an error says that it is made: the rule."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparklog.client.admin.repeating import UNCLEAR, Next, Repeating
+from sparklog.errors import (
+    ERRORS,
+    BrokerNotAvailableError,
+    InvalidPartitionsError,
+    SparklogError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+
+GONE = UnknownTopicOrPartitionError
+errors = st.sampled_from(sorted(ERRORS.values(), key=lambda c: c.code)).map(lambda c: c("as drawn"))
+attempts = st.lists(st.tuples(errors, st.booleans()), max_size=8)
+
+
+def test_a_refusal_is_one_and_after_an_unclear_attempt_says_that_the_change_is_made() -> None:
+    assert Repeating((GONE,)).after(GONE("no"), sent=True) is Next.RAISE
+    deletion = Repeating((GONE,))
+    assert deletion.after(BrokerNotAvailableError("cut"), sent=True) is Next.AGAIN
+    assert deletion.after(GONE("no"), sent=True) is Next.LOOK
+    assert deletion.after(InvalidPartitionsError("no"), sent=True) is Next.RAISE
+
+
+def test_nobody_to_ask_is_told_at_once_unless_somebody_was_asked_before() -> None:
+    creation = Repeating()
+    assert creation.after(BrokerNotAvailableError("refused"), sent=False) is Next.RAISE
+    assert creation.after(BrokerNotAvailableError("cut"), sent=True) is Next.AGAIN
+    assert creation.after(BrokerNotAvailableError("refused"), sent=False) is Next.AGAIN
+    assert creation.after(TopicAlreadyExistsError("another one"), sent=True) is Next.RAISE
+
+
+@given(attempts, st.sampled_from([(), (GONE,), (GONE, InvalidPartitionsError)]), st.booleans())
+def test_what_follows_from_any_attempts(
+    failed: list[tuple[SparklogError, bool]], made_if: tuple[type[SparklogError], ...], once: bool
+) -> None:
+    repeating, was_unclear = Repeating(made_if, once=once), False
+    for error, sent in failed:
+        following = repeating.after(error, sent=sent)
+        if following is Next.LOOK:
+            assert was_unclear and isinstance(error, made_if)
+        if following is Next.AGAIN:
+            assert isinstance(error, UNCLEAR) and error.retriable and not once and (sent or was_unclear)
+        if isinstance(error, UNCLEAR) and sent and not once:
+            assert following is Next.AGAIN
+        was_unclear |= following is Next.AGAIN
+        assert repeating.is_unclear == was_unclear
+        if following is Next.RAISE:
+            return
