@@ -137,12 +137,15 @@ class Simulation:
                 continue
             at = now_s
             if not loop._ready:  # type: ignore[attr-defined]
-                due_s = loop.due_s()
+                timers = loop._scheduled  # type: ignore[attr-defined]
+                due_s = timers[0]._when if timers and not timers[0]._cancelled else loop.due_s()
                 if due_s > now_s:
                     at = due_s
+            if at > earliest:
+                continue
             if at < earliest:
                 best, earliest = [loop], at
-            elif at == earliest < math.inf:
+            elif at < math.inf:
                 best.append(loop)
         if not best:
             return None, math.inf
