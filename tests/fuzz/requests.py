@@ -57,6 +57,9 @@ class Values:
             return [self.of(f.type, f.encode_name) for f in shape.fields]
         if isinstance(shape, shapes.ListType):
             return self._list(shape, field)
+        if isinstance(shape, shapes.TupleType):
+            items = [self.of(item, field) for item in shape.item_types]
+            return items if self._rng.random() < 0.98 else items[1:]
         if isinstance(shape, shapes.DictType):
             size = self._rng.choice([0, 1, 3, 250])
             return {f"{self._text(None)[:50]}{i}": self.of(shape.value_type) for i in range(size)}
