@@ -115,7 +115,7 @@ def test_the_new_client_uses_the_previous_broker(previous: Path, previous_broker
     assert found["topics"] == EXPECTED["topics"]
     assert found["told"] == (
         f"UNSUPPORTED_API: the broker at {previous_broker.address} (sparklog 0.1.0) has no CREATE_PARTITIONS, this client has "
-        "versions 1 to 3 of it: upgrade the broker"
+        "versions 1 to 4 of it: upgrade the broker"
     )
     assert "Traceback" not in previous_broker.stderr
 
@@ -187,7 +187,7 @@ NEEDS_MORE = {
     *(m.Api.CREATE_ACLS, m.Api.DELETE_ACLS, m.Api.DESCRIBE_ACLS),  # an authorizer
     *(m.Api.ALTER_USER_SCRAM_CREDENTIALS, m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS),  # a listener with SASL
     *(m.Api.ALTER_PARTITION_REASSIGNMENTS, m.Api.LIST_PARTITION_REASSIGNMENTS),  # a cluster
-    *(m.Api.ELECT_LEADERS, m.Api.CORDON_BROKER),
+    *(m.Api.ELECT_LEADERS, m.Api.CORDON_BROKER, m.Api.REPLICA_FETCH),
 }
 
 
@@ -195,7 +195,7 @@ def test_an_answer_has_the_fields_of_the_requests_version(broker: BrokerProcess)
     changed = {api for api, spec in m.APIS.items() if spec.version_min < spec.version_max}
     assert set(questions(0, 0)) == changed - {m.Api.CREATE_TOPIC} - NEEDS_MORE
     with broker.connect() as raw:
-        for version in (0, 1, 2, 3):
+        for version in range(5):
             for name, schema in ((f"plain-{version}", None), (f"typed-{version}", SCHEMA)):
                 header = answer(raw, m.Api.CREATE_TOPIC, version, CreateTopicRequest(name, 1, schema))
                 assert len(header[0]) == len(field_names(TopicState, version))
@@ -234,12 +234,12 @@ def test_a_handshake_in_a_newer_version_is_told_what_there_is(broker: BrokerProc
 
 def test_another_request_in_a_version_that_there_is_not(broker: BrokerProcess) -> None:
     with broker.connect() as raw:
-        raw.sock.sendall(encode_request(m.Api.METADATA, 4, 1, b"\x90"))
+        raw.sock.sendall(encode_request(m.Api.METADATA, 5, 1, b"\x90"))
         prefix = decode_response_prefix(raw._read(PREFIX_BYTES), 1 << 20)
         body = m.decode_error_body(bytes(raw._read(prefix.body_bytes)))
         assert prefix.error_code == UnsupportedVersionError.code
         assert (body.message, body.version_min, body.version_max) == (
-            "METADATA version 4: this broker speaks 0 to 3", 0, 3,
+            "METADATA version 5: this broker speaks 0 to 4", 0, 4,
         )  # fmt: skip
         with pytest.raises(EOFError):
             raw._read(1)
