@@ -9,7 +9,9 @@ life that the controller knows of is named. A life may be missing there: the con
 there was one.
 
 `registers` is true from before a registration until the life is noted: in lives after the newest one that is named
-nothing was written. An old copy of a directory does not say so, so nobody takes it for a life that wrote nothing.
+nothing was written. An old copy of a directory does not say so, so nobody takes it for a life that wrote nothing. It
+stays true in a directory whose disk fails while the life is noted: the broker gives up then, in that life too nothing
+was written anywhere.
 
 A directory without the file has lost everything, and with it the broker: it copies what it lacks and joins again.
 No checksum: what cannot be read counts as lost.
@@ -58,16 +60,24 @@ class _Content(Struct, frozen=True):
 def noted_lives(directories: Iterable[LogDirectory]) -> Lives:
     """What all directories agree on; nothing if one has failed. Raises StorageError."""
     noted = [_noted(directory) for directory in directories]
-    last_written = {lives.last_written for lives in noted}
+    last = [lives.last_written for lives in noted]
     return Lives(
-        _common([lives.clean for lives in noted]),
-        _common([lives.flushed for lives in noted]),
-        last_written.pop() if len(last_written) == 1 else NO_EPOCH,
+        _common([lives.clean for lives in noted], last),
+        _common([lives.flushed for lives in noted], last),
+        max(last) if last and min(last) != NO_EPOCH else NO_EPOCH,
     )
 
 
-def _common(lists: list[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(epoch for epoch in lists[0] if all(epoch in other for other in lists)) if lists else ()
+def _common(lists: list[tuple[int, ...]], last_written: list[int]) -> tuple[int, ...]:
+    """The epochs of which each directory has everything: they are named there, or nothing was written to it since one
+    that is."""
+    return tuple(
+        epoch
+        for epoch in sorted({epoch for named in lists for epoch in named}, reverse=True)
+        if all(
+            epoch in named or (last in named and epoch > last) for named, last in zip(lists, last_written, strict=True)
+        )
+    )[:EPOCHS_KEPT]
 
 
 def _noted(directory: LogDirectory) -> Lives:

@@ -113,6 +113,21 @@ def test_that_nothing_was_written_counts_if_all_directories_say_so(machine: Mach
     assert lives_at_start(machine) == Lives((17,), (17,))
 
 
+def test_in_a_life_that_a_failing_disk_could_not_note_nothing_was_written(machine: Machine) -> None:
+    """Found in lives: the broker gave up, and its disks counted as emptied."""
+    started_and_killed(machine, Lives().then(17))
+    manager = machine.start()
+    note_registration(manager.directories.live)
+    note_lives(manager.directories.live[:1], Lives((17,), (17,)).then(23))
+    kill(manager)
+    assert lives_at_start(machine) == Lives((23, 17), (23, 17))
+    registered_and_killed(machine)
+    assert lives_at_start(machine) == Lives((23, 17), (23, 17), 23)
+    machine.boot_id = "second"
+    registered_and_killed(machine)
+    assert lives_at_start(machine) == Lives((), (23, 17), 23)
+
+
 def test_a_machine_that_does_not_know_its_boot_vouches_for_what_was_flushed(machine: Machine) -> None:
     machine.boot_id = ""
     started_and_killed(machine, Lives().then(17))
