@@ -43,6 +43,8 @@ def strategy_of(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.text(max_size=20) | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.floats(allow_nan=False)
         case inspect.ListType(item_type=item, min_length=least):
             return st.lists(strategy_of(item), min_size=least or 0, max_size=ITEMS_MAX)
+        case inspect.TupleType(item_types=items):
+            return st.tuples(*map(strategy_of, items))
         case inspect.VarTupleType(item_type=item):
             return st.lists(strategy_of(item), max_size=ITEMS_MAX).map(tuple)
         case inspect.DictType(key_type=key, value_type=value, min_length=least):
