@@ -81,6 +81,8 @@ def _spelt(shape: inspect.Type, found: list[type[Message]]) -> str:
         inner = [_spelt(shape.item_type, found)]
     elif isinstance(shape, inspect.DictType):
         inner = [_spelt(shape.key_type, found), _spelt(shape.value_type, found)]
+    elif isinstance(shape, inspect.TupleType):
+        inner = [_spelt(item, found) for item in shape.item_types]
     return name + (f"[{', '.join(inner)}]" if inner else "") + (f"({', '.join(bounds)})" if bounds else "")
 
 
