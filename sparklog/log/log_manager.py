@@ -163,6 +163,11 @@ class LogManager:
         """Whether every log directory that there has been is here and can be used. Known after `load`."""
         return not self.directories.failed and not self._known.has_absent
 
+    @property
+    def directories_away(self) -> frozenset[str]:
+        """Ids of log directories that cannot be used now, and may come back. Known after `load`."""
+        return self._known.ids - {d.data_dir_id for d in self.directories.live}
+
     def _load_partition(self, spec: PartitionSpec, candidates: list[LogDirectory]) -> None:
         tp = spec.owner.topic_partition
         try:

@@ -66,7 +66,7 @@ class ClusterProcesses:
         """`settings`: lines for one broker's configuration; `env`: what brokers are started with from now on (None:
         this process's)."""
         self._directory = directory
-        self._settings = settings or {}
+        self._settings = dict(settings or {})
         self.env = env
         self.zookeeper = ZooKeeperProcess(directory / "zookeeper")
         self.zookeeper.start()
@@ -91,6 +91,10 @@ class ClusterProcesses:
 
     def start(self, broker: int) -> None:
         self.processes[broker] = self.launch(broker, self.ports[broker], f"broker-{broker}")
+
+    def configure(self, broker: int, settings: str) -> None:
+        """Lines in the place of those of the constructor's, from its next start on."""
+        self._settings[broker] = settings
 
     def kill(self, broker: int) -> None:
         process = self.processes[broker].process

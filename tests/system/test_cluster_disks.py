@@ -1,5 +1,5 @@
 """Disks and deletions in a cluster of real brokers: one whose disk fails hands over what it led there, and goes on with
-its other disk; records are deleted when all live replicas have deleted them."""
+its other disk, also after a restart; records are deleted when all live replicas have deleted them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from sparklog.client.local_zookeeper import has_java
 from sparklog.errors import RequestTimedOutError
+from sparklog.protocol import topic_messages as t
 from sparklog.protocol.messages import (
     Api,
     DeleteRecordsPartition,
@@ -77,3 +78,39 @@ def test_a_failed_disk_hands_over_what_is_led_there_and_records_are_deleted_ever
     cluster.kill(3 if leader != 3 else 1)  # a replica is alive for the cluster and does not follow
     result = deleted(cluster, leader, 2, 100)
     assert result.error_code in (0, RequestTimedOutError.code)
+
+
+def test_disks_that_are_left_go_on_until_the_one_that_is_away_comes_back(
+    cluster: ClusterProcesses, tmp_path: Path
+) -> None:
+    """Partitions with no other replica: those of the disk that is left are led, those of the other one wait for it."""
+    request = t.CreateTopicRequest("alone", assignment=[[1]] * PARTITIONS)
+    with closing(cluster.connect(1)) as connection:
+        connection.request(Api.CREATE_TOPIC, request, t.CreateTopicResponse)
+    until(lambda: led_by_broker_1(cluster) == {*range(PARTITIONS)}, "its partitions")
+    for partition in range(PARTITIONS):
+        assert cluster.produce(1, "alone", partition, [b"1"]) == 0
+    on_disk = {int(p.name.rpartition("-")[2]) for p in (tmp_path / DISK).glob("alone-*")}
+    assert 0 < len(on_disk) < PARTITIONS
+
+    cluster.kill(1)
+    disk, aside = tmp_path / DISK, tmp_path / "not-mounted"
+    disk.rename(aside)
+    disk.write_bytes(b"")
+    for _ in range(2):
+        cluster.start(1)
+        until(lambda: led_by_broker_1(cluster) == {*range(PARTITIONS)} - on_disk, "what is on the disk that is left")
+        cluster.kill(1)
+    disk.unlink()
+    aside.rename(disk)
+    cluster.configure(1, f'log.dirs = "{tmp_path / "first-disk"},{disk},{tmp_path / "third-disk"}"')
+    cluster.start(1)
+    until(lambda: led_by_broker_1(cluster) == {*range(PARTITIONS)}, "all of them")
+    for partition in range(PARTITIONS):
+        assert cluster.read(1, "alone", partition) == [b"1"]
+        assert cluster.produce(1, "alone", partition, [b"2"]) == 1
+
+
+def led_by_broker_1(cluster: ClusterProcesses) -> set[int]:
+    """Which partitions of "alone", as the others know."""
+    return {state.partition for state in cluster.partitions(2, "alone") if state.leader == 1}

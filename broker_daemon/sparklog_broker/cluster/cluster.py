@@ -190,7 +190,7 @@ class Cluster:
         Raises InvalidConfigError if another process has its id. `on_lost` is told why when it cannot go on later.
         """
         logs = self._storage.logs
-        lives = await self._storage.run(lambda: noted_lives(logs.directories.all))
+        lives = await self._storage.run(lambda: noted_lives(logs.directories.all, is_whole=logs.has_all_directories))
         try:
             await self._storage.run(lambda: note_registration(logs.directories.live))
         except SparklogError as e:
@@ -253,7 +253,7 @@ class Cluster:
         log.info("broker %d is registered with epoch %d", self._config.broker_id, epoch)
         logs = self._storage.logs
         lives = self.membership.registration.lives.then(epoch)
-        noting = self._storage.run(lambda: note_lives(logs.directories.live, lives))
+        noting = self._storage.run(lambda: note_lives(logs.directories.live, lives, logs.directories_away))
         noting.add_done_callback(partial(self._on_noted, epoch, on_lost))
 
     def _on_noted(self, epoch: int, on_lost: Callable[[str], None], noting: asyncio.Future[None]) -> None:

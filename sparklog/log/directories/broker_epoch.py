@@ -1,17 +1,22 @@
 """broker-epoch.json, in each log directory of a broker of a cluster: in which lives its logs were written to.
 
-``{"clean": [n, …], "flushed": [n, …], "boot_id": s, "registers": false}``, broker epochs, the newest first, and the
-machine's boot, is written, atomically and durably, after each registration and before anything is led or copied in
-that life. Of a life in `flushed` everything is there that was fsynced; of one in `clean` everything: since then the
-broker has always been stopped cleanly, or killed on a machine that ran on
-(docs/internals/decisions/0018-killed-is-not-crashed.md). The broker keeps its place in ISR and ELR (KIP-966) if the
-life that the controller knows of is named. A life may be missing there: the controller knows of none that ended before
-there was one.
+``{"clean": [n, …], "flushed": [n, …], "boot_id": s, "registers": false, "newest": {s: n, …}}``, broker epochs, the
+newest first, the machine's boot, and the newest life of each log directory, by `data_dir_id`, is written, atomically
+and durably, after each registration and before anything is led or copied in that life. Of a life in `flushed`
+everything is there that was fsynced; of one in `clean` everything: since then the broker has always been stopped
+cleanly, or killed on a machine that ran on (docs/internals/decisions/0018-killed-is-not-crashed.md). The broker keeps
+its place in ISR and ELR (KIP-966) if the life that the controller knows of is named. A life may be missing there: the
+controller knows of none that ended before there was one.
 
 `registers` is true from before a registration until the life is noted: in lives after the newest one that is named
 nothing was written. An old copy of a directory does not say so, so nobody takes it for a life that wrote nothing. It
 stays true in a directory whose disk fails while the life is noted: the broker gives up then, in that life too nothing
 was written anywhere.
+
+A directory that cannot be used takes no part in a life: the others vouch without it, its partitions are told to the
+controller as offline. They say in `newest` since when it has been away. If it comes back and that is its own newest
+life, nothing was written to it since. If it never does and is missed no more (`known.py`), its partitions begin anew,
+and the broker has lost everything. A directory that is new in `newest` was added, and had nothing to lose.
 
 A directory without the file has lost everything, and with it the broker: it copies what it lacks and joins again.
 No checksum: what cannot be read counts as lost.
@@ -19,11 +24,12 @@ No checksum: what cannot be read counts as lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sparklog.environment.files import FileSystem, read_whole
 from sparklog.format.checkpoint import META_FILE, DataDirMeta, decode, encode
@@ -51,15 +57,33 @@ class Lives(NamedTuple):
 
 
 class _Content(Struct, frozen=True):
-    clean: tuple[int, ...]
-    flushed: tuple[int, ...]
+    clean: tuple[int, ...] = ()
+    flushed: tuple[int, ...] = ()
     boot_id: str = ""
     registers: bool = False
+    newest: dict[str, int] = {}
+
+    @property
+    def life(self) -> int:
+        """The newest one that is named."""
+        return self.flushed[0] if self.flushed else NO_EPOCH
+
+    def was_without(self, data_dir_id: str, content: _Content) -> bool:
+        """Whether a directory has taken no part in any life after its own newest one up to this one's."""
+        return content.life < self.life and self.newest.get(data_dir_id) == content.life
 
 
-def noted_lives(directories: Iterable[LogDirectory]) -> Lives:
-    """What all directories agree on; nothing if one has failed. Raises StorageError."""
-    noted = [_noted(directory) for directory in directories]
+def noted_lives(directories: Iterable[LogDirectory], *, is_whole: bool = True) -> Lives:
+    """What all directories that can be used agree on. `is_whole`: none is known to be away, so that partitions that are
+    in none begin anew. Raises StorageError."""
+    contents = {d.data_dir_id: _read(d) for d in directories if d.failure is None}
+    latest = max(contents.values(), key=lambda content: content.life, default=_Content())
+    lost = [i for i in latest.newest if i not in contents or not contents[i].flushed]
+    if is_whole and any(i not in contents for i in lost):
+        return Lives()
+    if latest.newest and not lost:
+        contents = {i: content for i, content in contents.items() if content.flushed}  # the others were added
+    noted = [_lives(content, was_away=latest.was_without(i, content)) for i, content in contents.items()]
     last = [lives.last_written for lives in noted]
     return Lives(
         _common([lives.clean for lives in noted], last),
@@ -80,16 +104,16 @@ def _common(lists: list[tuple[int, ...]], last_written: list[int]) -> tuple[int,
     )[:EPOCHS_KEPT]
 
 
-def _noted(directory: LogDirectory) -> Lives:
-    if directory.failure is not None:
-        return Lives()
+def _lives(content: _Content, *, was_away: bool) -> Lives:
+    return Lives(content.clean, content.flushed, content.life if content.registers or was_away else NO_EPOCH)
+
+
+def _read(directory: LogDirectory) -> _Content:
+    """What a directory that can be used says now; nothing if it cannot be read. Raises StorageError."""
     data = read_whole(directory.files, directory.path / BROKER_EPOCH_FILE)
-    content = None if data is None else decode(data, _Content)
-    if content is None:
-        return Lives()
+    content = (None if data is None else decode(data, _Content)) or _Content()
     same_boot = directory.same_boot and content.boot_id == directory.files.boot_id()
-    last_written = content.flushed[0] if content.registers and content.flushed else NO_EPOCH
-    return Lives(content.clean if directory.started_clean or same_boot else (), content.flushed, last_written)
+    return content if directory.started_clean or same_boot else replace(content, clean=())
 
 
 def member_of_cluster(files: FileSystem, directory: Path) -> DataDirMeta | None:
@@ -104,17 +128,24 @@ def note_registration(directories: Iterable[LogDirectory]) -> None:
     """A life is about to begin, in which nothing is written before it is noted. Raises StorageFullError,
     StorageError."""
     for directory in directories:
-        lives = _noted(directory)
-        if lives.flushed:
-            _write(directory, lives, registers=True)
+        content = _read(directory)
+        if content.flushed:
+            _write(directory, replace(content, boot_id=directory.files.boot_id(), registers=True))
 
 
-def note_lives(directories: Iterable[LogDirectory], lives: Lives) -> None:
-    """Raises StorageFullError, StorageError."""
-    for directory in directories:
-        _write(directory, lives, registers=False)
+def note_lives(directories: Iterable[LogDirectory], lives: Lives, away: Collection[str] = ()) -> None:
+    """`directories` take part in the newest of `lives`, those `away` (data_dir_id) do not. Raises StorageFullError,
+    StorageError."""
+    taking_part = list(directories)
+    newest: dict[str, int] = {}
+    for directory in taking_part:
+        for data_dir_id, life in _read(directory).newest.items():
+            if data_dir_id in away:
+                newest[data_dir_id] = max(life, newest.get(data_dir_id, NO_EPOCH))
+    newest |= {directory.data_dir_id: lives.flushed[0] for directory in taking_part}
+    for directory in taking_part:
+        _write(directory, _Content(lives.clean, lives.flushed, directory.files.boot_id(), newest=newest))
 
 
-def _write(directory: LogDirectory, lives: Lives, *, registers: bool) -> None:
-    content = _Content(lives.clean, lives.flushed, directory.files.boot_id(), registers)
+def _write(directory: LogDirectory, content: _Content) -> None:
     directory.files.write_atomic(directory.path / BROKER_EPOCH_FILE, encode(content))

@@ -47,6 +47,11 @@ class KnownDirectories:
         """Whether a log directory that has been used is not there."""
         return bool(self._absent)
 
+    @property
+    def ids(self) -> frozenset[str]:
+        """Of those that are there, and of those that are away and missed."""
+        return frozenset(self._written)
+
     def check_none_absent(self, name: str) -> None:
         """Raises StorageError if the partition directory `name`, which is nowhere, may be where a directory is away."""
         if not self._absent:

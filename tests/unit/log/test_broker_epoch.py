@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from sparklog.environment.files import RealFiles
+from sparklog.format.checkpoint import LOG_DIRS_FILE
 from sparklog.log.directories.broker_epoch import (
     BROKER_EPOCH_FILE,
     EPOCHS_KEPT,
@@ -15,7 +20,11 @@ from sparklog.log.directories.broker_epoch import (
     note_registration,
     noted_lives,
 )
-from sparklog.log.log_manager import LogManager
+from sparklog.log.log_manager import LogManager, PartitionSpec
+from sparklog.log.model import LogConfig, LogOwner
+from tests.unit.log.support import SCHEMAS
+
+SPEC = PartitionSpec(LogOwner("in", "1" * 32, 0), LogConfig.from_settings({}), SCHEMAS.__getitem__)
 
 
 class Machine:
@@ -25,11 +34,12 @@ class Machine:
         self.path = path
         self.boot_id = "first"
 
-    def start(self) -> LogManager:
+    def start(self, *names: str, specs: Sequence[PartitionSpec] = (SPEC,)) -> LogManager:
+        """With the log directories `names`, else "a" and "b"."""
         files = RealFiles()
         files.boot_id = lambda: self.boot_id  # type: ignore[method-assign]
-        manager = LogManager(self.path / "data", log_dirs=[self.path / "a", self.path / "b"], files=files)
-        manager.load("0" * 32, [])
+        manager = LogManager(self.path / "data", log_dirs=[self.path / n for n in names or ("a", "b")], files=files)
+        manager.load("0" * 32, specs)
         return manager
 
 
@@ -42,11 +52,28 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def lives_at_start(machine: Machine) -> Lives:
-    manager = machine.start()
-    lives = noted_lives(manager.directories.all)
+def noted(manager: LogManager) -> Lives:
+    return noted_lives(manager.directories.all, is_whole=manager.has_all_directories)
+
+
+def note(manager: LogManager, lives: Lives) -> None:
+    note_lives(manager.directories.live, lives, manager.directories_away)
+
+
+def lives_at_start(machine: Machine, *names: str) -> Lives:
+    manager = machine.start(*names)
+    lives = noted(manager)
     kill(manager)
     return lives
+
+
+def lived(machine: Machine, epoch: int, *names: str, specs: Sequence[PartitionSpec] = (SPEC,)) -> None:
+    """One life, as a broker has it, until it is killed."""
+    manager = machine.start(*names, specs=specs)
+    lives = noted(manager)
+    note_registration(manager.directories.live)
+    note(manager, lives.then(epoch))
+    kill(manager)
 
 
 def started_and_killed(machine: Machine, lives: Lives) -> None:
@@ -166,6 +193,107 @@ def test_what_only_some_directories_know_does_not_count(machine: Machine) -> Non
     """The power has gone while a registration was noted."""
     manager = machine.start()
     note_lives(manager.directories.live, Lives((17,), (17, 5)))
-    note_lives(manager.directories.live[:1], Lives((23, 17), (23, 17, 5)))
+    before = (machine.path / "b" / BROKER_EPOCH_FILE).read_bytes()
+    note_lives(manager.directories.live, Lives((23, 17), (23, 17, 5)))
+    (machine.path / "b" / BROKER_EPOCH_FILE).write_bytes(before)
     kill(manager)
     assert lives_at_start(machine) == Lives((17,), (17, 5))
+
+
+# --- disks that come and go
+
+
+def place_of_the_other(machine: Machine) -> str:
+    """Of the directory that the partition is not in."""
+    found = next(machine.path.glob("[ab]/in-0")).parent
+    return "b" if found.name == "a" else "a"
+
+
+def test_disks_that_are_left_vouch_without_one_that_is_away(machine: Machine) -> None:
+    """Found in lives: partitions all of whose brokers had started with a disk that failed, and came back whole, had no
+    leader for good."""
+    lived(machine, 17)
+    other = place_of_the_other(machine)
+    assert lives_at_start(machine, other) == Lives((17,), (17,))
+    lived(machine, 23, other)
+    lived(machine, 29, other)
+    assert lives_at_start(machine, other) == Lives((29, 23, 17), (29, 23, 17))
+    assert lives_at_start(machine) == Lives((29, 23, 17), (29, 23, 17))
+    lived(machine, 31)
+    assert lives_at_start(machine) == Lives((31, 29, 23, 17), (31, 29, 23, 17))
+
+
+def test_a_disk_that_was_away_has_nothing_of_a_life_that_it_took_part_in_alone(machine: Machine) -> None:
+    lived(machine, 17)
+    lived(machine, 23, "a")
+    lived(machine, 29, "b")
+    assert lives_at_start(machine) == Lives((17,), (17,))
+
+
+def test_disks_are_away_in_turn(machine: Machine) -> None:
+    names = "a", "b", "c"
+    lived(machine, 17, *names)
+    specs = [replace(SPEC, owner=replace(SPEC.owner, topic=topic)) for topic in ("one", "two", "three")]
+    lived(machine, 19, *names, specs=specs)
+    lived(machine, 23, "a", "b", specs=specs)
+    lived(machine, 29, "a", "c", specs=specs)
+    assert lives_at_start(machine, "b", "c") == Lives((29, 23, 19, 17), (29, 23, 19, 17))
+    assert lives_at_start(machine, *names) == Lives((29, 23, 19, 17), (29, 23, 19, 17))
+
+
+def test_a_disk_that_fails_in_a_life_may_come_back_after_others(machine: Machine) -> None:
+    manager = machine.start()
+    note(manager, Lives().then(17))
+    manager.directories.all[1].health.fail("the disk does not take writes")
+    manager.settle_failures()
+    note(manager, Lives((17,), (17,)).then(19))  # its session had ended
+    kill(manager)
+    assert lives_at_start(machine) == Lives((), (19, 17))
+
+
+def test_an_older_copy_of_a_disk_that_was_away_vouches_for_nothing_new(machine: Machine) -> None:
+    lived(machine, 13)
+    copy = (machine.path / "b" / BROKER_EPOCH_FILE).read_bytes()
+    lived(machine, 17)
+    lived(machine, 23, "a")
+    (machine.path / "b" / BROKER_EPOCH_FILE).write_bytes(copy)
+    assert lives_at_start(machine) == Lives((13,), (13,))
+
+
+def test_a_disk_in_the_place_of_one_that_was_lost_has_lost_everything(machine: Machine) -> None:
+    lived(machine, 17)
+    shutil.rmtree(machine.path / "b")
+    assert lives_at_start(machine) == Lives()
+
+
+def test_a_disk_that_is_missed_no_more_is_lost(machine: Machine) -> None:
+    """Its partitions begin anew on the others."""
+    lived(machine, 17)
+    other = place_of_the_other(machine)
+    lived(machine, 23, other)
+    (machine.path / "data" / LOG_DIRS_FILE).unlink()
+    assert lives_at_start(machine, other) == Lives()
+
+
+def test_a_disk_that_was_emptied_before_it_was_taken_away_is_not_missed(machine: Machine) -> None:
+    lived(machine, 17)
+    left = place_of_the_other(machine)
+    next(machine.path.glob("[ab]/in-0")).rename(machine.path / left / "in-0")
+    lived(machine, 23, left)
+    assert lives_at_start(machine, left) == Lives((23, 17), (23, 17))
+
+
+def test_a_disk_that_is_added_had_nothing_to_lose(machine: Machine) -> None:
+    lived(machine, 17)
+    lived(machine, 23, "a", "b", "c")
+    assert lives_at_start(machine, "a", "b", "c") == Lives((23, 17), (23, 17))
+
+
+def test_lives_of_a_release_that_did_not_know_of_disks_that_are_away(machine: Machine) -> None:
+    lived(machine, 17)
+    for name in ("a", "b"):
+        content = {"clean": [17], "flushed": [17], "boot_id": "first", "registers": False}
+        (machine.path / name / BROKER_EPOCH_FILE).write_text(json.dumps(content))
+    assert lives_at_start(machine) == Lives((17,), (17,))
+    lived(machine, 23)
+    assert lives_at_start(machine) == Lives((23, 17), (23, 17))
