@@ -2,7 +2,8 @@
 
 The client's queues, sequences and outcomes are the real ones, the broker's rule is `sparklog.log.producers.states`;
 only the connections and the clock are made up. Requests of a connection that the client has given up may still be
-carried out, at any time, in any order. After everything has calmed down:
+carried out, at any time, in any order. When another broker leads, the one that did may answer late what it was sent.
+After everything has calmed down:
 
 * every batch has an outcome;
 * what was acknowledged is in the log once, where the answer says;
@@ -31,6 +32,7 @@ from sparklog.client.producer.sequences import PartitionSequences, Safeguards, W
 from sparklog.errors import (
     BrokerNotAvailableError,
     MessageTooLargeError,
+    NotEnoughReplicasAfterAppendError,
     NotLeaderError,
     OutOfOrderSequenceError,
     RequestTimedOutError,
@@ -96,6 +98,8 @@ class World:
         self.poisoned: set[int] = set()
         self.wire = Wire()
         self.lost: list[Wire] = []
+        self.former: list[Wire] = []
+        """To brokers that led before."""
         self.log: list[tuple[int, int]] = []
         self.log_end = 0
         self.states = ProducerStates()
@@ -131,9 +135,11 @@ class World:
         self.wire.under_way.append(entry)
 
     def hear(self) -> None:
-        if self.wire.answers:
-            entry, result = self.wire.answers.popleft()
-            assert self.wire.under_way.popleft() is entry
+        answered = [wire for wire in (self.wire, *self.former) if wire.answers]
+        if answered:
+            wire = answered[0] if self.rng.random() < 0.8 else answered[-1]
+            entry, result = wire.answers.popleft()
+            assert wire.under_way.popleft() is entry
             self.outcomes.answered(entry, result)
 
     def cut(self) -> None:
@@ -142,6 +148,16 @@ class World:
             self.lost.append(old)
         for entry in old.under_way:
             self.outcomes.failed(entry, BrokerNotAvailableError("cut"))
+
+    def move(self) -> None:
+        """Another broker leads, and has what this one has stored."""
+        old, self.wire = self.wire, Wire()
+        while old.requests:
+            self.serve(old)
+        for i, (entry, result) in enumerate(old.answers):
+            if not result.error_code and self.rng.random() < 0.5:
+                old.answers[i] = entry, refusal(NotEnoughReplicasAfterAppendError)
+        self.former.append(old)
 
     def expire(self) -> None:
         if self.queue.batches:
@@ -195,7 +211,7 @@ class World:
 
     def run(self, steps: int) -> None:
         actions = [self.send, self.transmit, lambda: self.serve(self.wire), self.hear]
-        rare = [self.cut, self.expire, self.crash, self.late, self.late, self.wait]
+        rare = [self.cut, self.move, self.expire, self.crash, self.late, self.late, self.wait]
         trouble = self.rng.choice([0.05, 0.2, 0.4])
         for _ in range(steps):
             self.rng.choice(rare if self.rng.random() < trouble else actions)()
@@ -289,6 +305,27 @@ def test_without_a_safeguard_a_promise_is_broken(name: str) -> None:
         except ViolationError:
             return
     raise AssertionError(f"nothing depends on {name}")
+
+
+def test_nothing_is_drained_that_is_the_sixth_behind_a_batch_without_an_outcome() -> None:
+    """Found in lives: the leader changed, and the former one answered when the next one had stored all that came
+    behind."""
+    sequences = PartitionSequences(ProducerIdAndEpoch(1, 0))
+    first, *others = [s.SequencedBatch(1) for _ in range(7)]
+    sequences.take([others.pop()])
+    sequences.stored(sequences.in_flight[:], 0.0)
+    assert sequences.room(first, 0.0) == 5
+    sequences.take([first])
+    for room, batch in zip((4, 3, 2, 1, 0), others, strict=True):
+        assert sequences.room(batch, 0.0) == room
+        if room:
+            sequences.take([batch])
+            sequences.stored([batch], 0.0)
+    sequences.refused([first], s.Refusal.RETRIABLE, definite=False)
+    assert sequences.room(first, 0.0) == 1
+    sequences.take([first])
+    sequences.stored([first], 0.0)
+    assert sequences.room(others[-1], 0.0) == 5
 
 
 def test_sequences_wrap_around() -> None:

@@ -1,8 +1,9 @@
 """Sequence numbers of one producer in one partition: what makes a retry recognisable (KIP-98, KIP-360). Pure.
 
 A batch gets its sequence when it is drained for its first request and keeps it, and its content, however often it is
-sent. At most five batches are in flight, because the broker remembers five. A batch that has to be sent again goes out
-when nothing else of the partition is under way, and nothing new goes out before it.
+sent. The broker remembers five batches, so nothing is drained that is the sixth, counted from the oldest whose outcome
+is open: the old leader may answer later than the new one has stored what came behind. A batch that has to be sent again
+goes out when nothing else of the partition is under way, and nothing new goes out before it.
 
 A batch that fails for good leaves a gap in the sequences: the batches behind it would be refused for ever. Then nothing
 new is drained until the outcome of every batch in flight is known (those that the broker refuses because of the gap are
@@ -30,6 +31,7 @@ SEQUENCES = 2**31
 EPOCH_MAX = 1_000
 """Then a new producer id is asked for: a broker takes no epoch that is much further than what it knows."""
 BATCHES_IN_FLIGHT_MAX = 5
+"""With those behind the oldest one that are answered already."""
 REMEMBERED_S = 60.0
 """How long after the last answer the broker is trusted to remember the producer (`producer.id.expiration.ms`)."""
 
@@ -120,7 +122,7 @@ class PartitionSequences:
         if self._safeguards.first_alone and self.in_flight and self._unknown_to_broker(now):
             return 0
         limit = BATCHES_IN_FLIGHT_MAX if self._safeguards.five_batches else 1000
-        return limit - len(self.in_flight)
+        return limit - (self._order - self.in_flight[0].order if self.in_flight else 0)
 
     def _unknown_to_broker(self, now: float) -> bool:
         return self._known_at is None or now - self._known_at > REMEMBERED_S
