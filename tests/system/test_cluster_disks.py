@@ -89,6 +89,7 @@ def test_disks_that_are_left_go_on_until_the_one_that_is_away_comes_back(
         connection.request(Api.CREATE_TOPIC, request, t.CreateTopicResponse)
     until(lambda: led_by_broker_1(cluster) == {*range(PARTITIONS)}, "its partitions")
     for partition in range(PARTITIONS):
+        until(lambda p=partition: cluster.read(1, "alone", p) == [], "broker 1 hears that it leads")  # type: ignore[misc]
         assert cluster.produce(1, "alone", partition, [b"1"]) == 0
     on_disk = {int(p.name.rpartition("-")[2]) for p in (tmp_path / DISK).glob("alone-*")}
     assert 0 < len(on_disk) < PARTITIONS
@@ -107,7 +108,7 @@ def test_disks_that_are_left_go_on_until_the_one_that_is_away_comes_back(
     cluster.start(1)
     until(lambda: led_by_broker_1(cluster) == {*range(PARTITIONS)}, "all of them")
     for partition in range(PARTITIONS):
-        assert cluster.read(1, "alone", partition) == [b"1"]
+        until(lambda p=partition: cluster.read(1, "alone", p) == [b"1"], "broker 1 hears that it leads")  # type: ignore[misc]
         assert cluster.produce(1, "alone", partition, [b"2"]) == 1
 
 
