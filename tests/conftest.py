@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import re
 import sys
@@ -45,6 +46,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+
+
+@pytest.fixture(autouse=True)
+def logging_stays() -> Iterator[None]:
+    """A test that leaves the log switched off lets others, which wait for a line of it, fail."""
+    before = logging.root.manager.disable
+    yield
+    assert logging.root.manager.disable == before, "the test has left logging switched off, or on"
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ for. A violation is one line that says how to live it again. Ctrl-C stops; the e
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import logging
 import os
@@ -55,11 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kinds", default="", help="only these kinds of life; several with commas")
     given = parser.parse_args(arguments)
     first = given.first or int(time.time()) % 1_000_000 * 1_000
-    logging.disable(logging.CRITICAL)
     kinds = tuple(filter(None, given.kinds.split(",")))
     campaign = Campaign(_lives(first, tuple(given.worlds.split(",")), kinds), sys.stdout.write)
-    with contextlib.suppress(KeyboardInterrupt):
+    logging.disable(logging.CRITICAL)
+    try:
         campaign.run(seconds=given.seconds, count=given.count)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        logging.disable(logging.NOTSET)
     campaign.tell("end")
     return 1 if campaign.violations else 0
 
