@@ -1,8 +1,8 @@
 """One life of a simulated world: a real broker, clients at work, what goes wrong, healing, a final reading, a verdict.
 
 A seed decides everything, the kind of life, too (`plans.py`). `live(seed)` gives the verdict of the campaigns' checker
-and the trace's hash; a violation names kind and seed, and `python -m tests.simulation.life SEED [KIND]` lives it
-again.
+and the trace's hash; a violation names kind and seed, and `python -m tests.simulation.life SEED [KIND] [LENGTH]` lives
+it again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import gc
 import random
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from unittest import mock
 
@@ -37,13 +37,14 @@ class Life(NamedTuple):
     """See `Scene.cleaned`."""
 
 
-def live(seed: int, kind: str | None = None) -> Life:
-    """One life. Raises AssertionError for a violation."""
+def live(seed: int, kind: str | None = None, length: float = 1.0) -> Life:
+    """One life. `length`: of the time in which things go wrong, compared with the plan's. Raises AssertionError for a
+    violation."""
     kind = plan_of(seed) if kind is None else kind
     was_enabled = gc.isenabled()
     gc.disable()  # a life leaves little behind, and collecting meanwhile takes a fifth of the time
     try:
-        return _lived(seed, PLANS[kind])
+        return _lived(seed, PLANS[kind].of_length(length))
     except (AssertionError, SimulationStuckError) as e:
         raise AssertionError(f"seed {seed} {kind}: {e}") from e
     finally:
@@ -59,6 +60,11 @@ class _CopyIds:
 
     def uuid4(self) -> uuid.UUID:
         return uuid.UUID(int=self._rng.getrandbits(128))
+
+
+def asked(words: Sequence[str]) -> tuple[int, str | None, float]:
+    """What `live` is given, from the words SEED [KIND] [LENGTH] of a command."""
+    return int(words[0]), words[1] if len(words) > 1 else None, float(words[2]) if len(words) > 2 else 1.0
 
 
 @contextlib.contextmanager
@@ -84,5 +90,4 @@ def _lived(seed: int, plan: Plan) -> Life:
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[2] if len(sys.argv) > 2 else None
-    print(sys.argv[1], live(int(sys.argv[1]), chosen))
+    print(sys.argv[1], live(*asked(sys.argv[1:])))

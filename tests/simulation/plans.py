@@ -45,6 +45,10 @@ class Plan(NamedTuple):
     delivery_s: tuple[float, ...] = (60.0,)
     """How long producers try, one of these each."""
 
+    def of_length(self, length: float) -> Plan:
+        """The same, with so much of its time."""
+        return self._replace(seconds=self.seconds * length)
+
 
 EVERYBODY = {"producer": 2, "transactional": 1, "shared": 1, "reader": 1, "uncommitted": 1, "member": 2, "pipeline": 1}
 SMALL_COMPACTED = {"segment.bytes": 4096, "min.cleanable.dirty.ratio": 0.01, "file.delete.delay.ms": 0}

@@ -21,18 +21,18 @@ from tests.simulation.life import live
 from tests.simulation.plans import PLANS, plan_of
 from tests.simulation.replication_world import World as RulesWorld
 
-Live = Callable[[int, str], object]
+Live = Callable[[int, str, float], object]
 PROGRESS_S = 30.0
 MESSAGE_CHARS = 300
 
 
-def _live_rules(seed: int, kind: str) -> None:
+def _live_rules(seed: int, kind: str, length: float) -> None:
     RulesWorld(seed).run()
 
 
 WORLDS: dict[str, tuple[Callable[[int], str], Live, str]] = {
-    "cluster": (kind_of, live_cluster, "python -m tests.simulation.cluster.life {seed} {kind}"),
-    "broker": (plan_of, live, "python -m tests.simulation.life {seed} {kind}"),
+    "cluster": (kind_of, live_cluster, "python -m tests.simulation.cluster.life {seed} {kind} {length}"),
+    "broker": (plan_of, live, "python -m tests.simulation.life {seed} {kind} {length}"),
     "rules": (
         lambda seed: "rules",
         _live_rules,
@@ -52,10 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: drawn from the time)")
     parser.add_argument("--worlds", default="cluster", help=f"of {', '.join(WORLDS)}; several with commas")
     parser.add_argument("--kinds", default="", help="only these kinds of life; several with commas")
+    parser.add_argument("--length", type=float, default=1.0, help="of each life; 0.2: a fifth as long (default: 1)")
     given = parser.parse_args(arguments)
     first = given.first or int(time.time()) % 1_000_000 * 1_000
     kinds = tuple(filter(None, given.kinds.split(",")))
-    campaign = Campaign(_lives(first, tuple(given.worlds.split(",")), kinds), sys.stdout.write)
+    campaign = Campaign(_lives(first, tuple(given.worlds.split(",")), kinds), sys.stdout.write, given.length)
     logging.disable(logging.CRITICAL)
     try:
         campaign.run(seconds=given.seconds, count=given.count)
@@ -81,9 +82,12 @@ def _lives(first: int, worlds: Sequence[str], kinds: Sequence[str]) -> Iterator[
 class Campaign:
     """Counts what is lived, and says so."""
 
-    def __init__(self, lives: Iterator[tuple[str, int, str]], write: Callable[[str], object]) -> None:
+    def __init__(
+        self, lives: Iterator[tuple[str, int, str]], write: Callable[[str], object], length: float = 1.0
+    ) -> None:
         self._lives = lives
         self._write = write
+        self._length = length
         self._began_s = time.monotonic()
         self._cpu_s = time.process_time()
         self._lived: Counter[str] = Counter()
@@ -106,11 +110,11 @@ class Campaign:
     def _live(self, world: str, seed: int, kind: str) -> None:
         _, live_one, again = WORLDS[world]
         try:
-            live_one(seed, kind)
+            live_one(seed, kind, self._length)
         except Exception as e:  # noqa: BLE001 - whatever it is, the search goes on
             self.violations += 1
             why = " ".join(str(e).split())[:MESSAGE_CHARS] if isinstance(e, AssertionError) else repr(e)
-            self._write(f"VIOLATION {again.format(seed=seed, kind=kind)} : {why}\n")
+            self._write(f"VIOLATION {again.format(seed=seed, kind=kind, length=self._length)} : {why}\n")
             sys.stdout.flush()
         self._lived[kind] += 1
 

@@ -1,5 +1,5 @@
 """One life of a simulated cluster; see `tests/simulation/life.py`. `python -m tests.simulation.cluster.life SEED
-[KIND]` lives one again."""
+[KIND] [LENGTH]` lives one again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.checker.analysis import Verdict, analyse
 from tests.checker.report import report
 from tests.simulation.cluster.plans import CLUSTER_PLANS
 from tests.simulation.cluster.world import ClusterWorld
-from tests.simulation.life import simulated
+from tests.simulation.life import asked, simulated
 from tests.simulation.plans import Plan
 
 
@@ -41,13 +41,13 @@ def kind_of(seed: int) -> str:
     return names[seed % len(names)]
 
 
-def live_cluster(seed: int, kind: str | None = None) -> ClusterLife:
-    """One life. Raises AssertionError for a violation."""
+def live_cluster(seed: int, kind: str | None = None, length: float = 1.0) -> ClusterLife:
+    """One life; `length` as in `tests.simulation.life.live`. Raises AssertionError for a violation."""
     kind = kind_of(seed) if kind is None else kind
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return _lived(seed, CLUSTER_PLANS[kind])
+        return _lived(seed, CLUSTER_PLANS[kind].of_length(length))
     except (AssertionError, SimulationStuckError) as e:
         raise AssertionError(f"seed {seed} {kind}: {e}") from e
     finally:
@@ -76,4 +76,4 @@ def _lived(seed: int, plan: Plan) -> ClusterLife:
 
 
 if __name__ == "__main__":
-    print(sys.argv[1], live_cluster(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None))
+    print(sys.argv[1], live_cluster(*asked(sys.argv[1:])))

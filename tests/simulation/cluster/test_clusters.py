@@ -98,8 +98,13 @@ def test_a_seed_gives_one_life() -> None:
 
 
 def test_a_campaign_counts_what_it_lives(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--count", "2", "--first", "3", "--worlds", "cluster"]) == 0
-    assert "end: 2 lives" in capsys.readouterr().out
+    assert main(["--count", "4", "--first", "3", "--worlds", "cluster,broker,rules", "--length", "0.2"]) == 0
+    assert "end: 4 lives" in capsys.readouterr().out
+
+
+def test_a_short_life_has_fewer_faults() -> None:
+    whole, short = live_cluster(3), live_cluster(3, length=0.2)
+    assert 0 < short.faults < whole.faults / 2
 
 
 def test_every_safeguard_is_accounted_for() -> None:
