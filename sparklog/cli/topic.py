@@ -300,7 +300,7 @@ def _moved_keys(topic: TopicDescription) -> str:
     """What more partitions do to the topic's keys; "": it has none."""
     if topic.kind != "envelope" and not topic.key_columns:
         return ""
-    keys = f"keys ({', '.join(topic.key_columns)})" if topic.key_columns else "records with keys"
+    keys = f"keys ({', '.join(topic.key_columns)})" if topic.key_columns else "keys"
     text = f"warning: the next records of most {keys} go to another partition than those before, and may be read before them"
     if "compact" in str(topic.setting("cleanup.policy")).split(","):
         text += (
