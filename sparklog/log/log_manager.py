@@ -147,6 +147,7 @@ class LogManager:
         self.directories.in_each(self._note_boot)
         self.settle_failures()
         self.directories.check_one_left()
+        self.save_expiry_clock()  # a machine may crash before the first flush, and start again with another time
 
     def _note_boot(self, directory: LogDirectory) -> None:
         if directory.same_boot:

@@ -6,8 +6,8 @@ really passes, until it has caught up. Time that passes is told by the machine's
 that is set back only makes things younger: that is followed at once.
 
 expiry-clock.json in the data directory, ``{"time_ms", "uptime_ms", "boot_id", "version"}``, keeps its state over
-restarts, written whole once a minute. After a restart of the machine nobody knows how long it was off: all of that
-time counts as a jump. If the file is lost the wall clock is believed once.
+restarts, written whole at each start and once a minute. After a restart of the machine nobody knows how long it was
+off: all of that time counts as a jump. If the file is lost the wall clock is believed once.
 """
 
 from __future__ import annotations

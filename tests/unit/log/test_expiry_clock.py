@@ -109,6 +109,14 @@ def test_a_restart_does_not_believe_the_jump_either(tmp_path: Path, boot_id: str
     assert again.clock().now_ms() == NOW_MS + elapsed_ms * RATE
 
 
+def test_a_machine_that_crashes_right_after_the_first_start_does_not_believe_the_jump_either(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    LogManager(tmp_path, files=machine.files, clock=machine.wall, expiry_rate=RATE).load("c1", [])
+    again = Machine(tmp_path, "b2")
+    again.wall.time_ms += 8 * DAY_MS
+    assert again.clock().now_ms() == NOW_MS
+
+
 def test_without_a_usable_file_the_clock_is_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert resumed(None, NOW_MS, 5, "b1", RATE) == NOW_MS
     (tmp_path / EXPIRY_CLOCK_FILE).write_bytes(b"{")
