@@ -1,7 +1,5 @@
 """`sparklog acl` against real brokers."""
 
-# ruff: noqa: F811
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,8 +13,8 @@ from sparklog.client.local_zookeeper import has_java
 from sparklog.errors import ClusterAuthorizationFailedError, SecurityDisabledError, TopicAuthorizationFailedError
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import ANONYMOUS, user
+from tests.system.cli_support import Run
 from tests.system.cluster_processes import until
-from tests.system.test_cli import Run, run  # noqa: F401
 
 OPEN = {"authorizer": "acl", "super.users": "User:ANONYMOUS"}
 

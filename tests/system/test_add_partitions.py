@@ -18,8 +18,8 @@ from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.errors import InvalidPartitionsError, InvalidTopicError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.testing.faults import VARIABLE
 from tests.system.broker_process import BrokerProcess, until
+from tests.torture.broker_steps import ADD_PARTITIONS_STEPS
 
-STEPS = ("partitions.made", "partitions.stored")
 ELSEWHERE = """
 import sys, sparklog
 with sparklog.Admin(sys.argv[1]) as admin:
@@ -131,7 +131,7 @@ def _collect(consumer: Consumer, found: set[bytes]) -> int:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", ADD_PARTITIONS_STEPS)
 def test_a_killed_broker_has_them_all_or_as_many_as_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_killed_broker_has_them_all_or_as_many_as_before(
     again = BrokerProcess(tmp_path / "data", work_dir=tmp_path, listen=dying.address)
     try:
         with Admin(again.address) as admin, Producer(again.address) as producer:
-            assert admin.describe_topic("t").partitions == (2 if step == STEPS[0] else 6)
+            assert admin.describe_topic("t").partitions == (2 if step == ADD_PARTITIONS_STEPS[0] else 6)
             admin.add_partitions("t", 8)
             for number in range(8):
                 assert producer.send("t", b"new", partition=number).result(30).offset == (number == 1)

@@ -9,31 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparklog.cli.app import run_app
 from tests.system.broker_process import readable
+from tests.system.cli_support import COMMAND, Run, rows
 
 if TYPE_CHECKING:
     from sparklog.client.local import LocalBroker
 
 TRIPS = "id BIGINT, zone STRING, at TIMESTAMP, fare DECIMAL(8,2)"
-COMMAND = [sys.executable, "-m", "sparklog.cli"]
-Run = Callable[..., "Result"]
-
-
-class Result(NamedTuple):
-    """What a run of the command gave."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 class Terminal(io.TextIOWrapper):
@@ -41,31 +30,6 @@ class Terminal(io.TextIOWrapper):
 
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture
-def run(
-    broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    """Runs the command in this process (starting one takes longer than most commands), in an empty directory; `code`
-    is the expected exit status."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SPARKLOG_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
-
-    def run(*arguments: object, code: int = 0, stdin: str = "") -> Result:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["sparklog", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        returned = run_app()
-        result = Result(returned, *capsys.readouterr())
-        assert returned == code, f"exit {returned}\n{result.stdout}\n{result.stderr}"
-        return result
-
-    return run
-
-
-def rows(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_topics(run: Run, topic: str) -> None:

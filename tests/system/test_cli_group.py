@@ -10,9 +10,7 @@ import pytest
 from sparklog import Admin, Consumer, Producer, TopicPartition
 from sparklog.client.local import LocalBroker
 from tests.system.broker_process import until
-from tests.system.test_cli import Run, run
-
-__all__ = ["run"]
+from tests.system.cli_support import Run, cells
 
 
 @pytest.fixture
@@ -29,10 +27,6 @@ def read(broker: LocalBroker, admin: Admin, topic: str) -> Iterator[str]:
 
 def committed(admin: Admin, group: str) -> dict[int, int]:
     return {tp.partition: o.offset for tp, o in admin.list_group_offsets(group).items()}
-
-
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.split("│")]
 
 
 def test_list_and_describe(run: Run, read: str) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,10 +17,8 @@ from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import InvalidConfigError, SchemaMismatchError
 from sparklog.types import TopicPartition
 from tests.system.broker_process import BrokerProcess, until
+from tests.system.compacted_topic import COMPACT, KEYS, ROUNDS, SETTINGS, address, compacted, write
 
-SETTINGS = "log.cleaner.backoff.ms = 20\nlog.cleaner.threads = 2\n"
-COMPACT: dict[str, Any] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.bytes": 16384}
-KEYS, ROUNDS = 50, 40
 TP = TopicPartition("state", 0)
 
 
@@ -30,32 +27,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     process = BrokerProcess(tmp_path / "data", settings=SETTINGS, work_dir=tmp_path)
     yield process
     process.stop()
-
-
-def address(broker: BrokerProcess) -> str:
-    return f"{broker.host}:{broker.port}"
-
-
-def write(broker: BrokerProcess, topic: str = "state") -> None:
-    """Every key in every round; in the last round the keys 0 to 9 are deleted."""
-    with Producer(address(broker)) as producer:
-        for i in range(ROUNDS):
-            dead = 10 if i == ROUNDS - 1 else 0
-            values = [None if k < dead else b"%d" % i for k in range(KEYS)]
-            keys = [b"key-%d" % k for k in range(KEYS)]
-            producer.send_batch(topic, {"key": keys, "value": values}, partition=0).result(60)
-
-
-def compacted(data_dir: Path, topic: str = "state") -> int:
-    """The number of segments with an offset column."""
-    found = 0
-    for path in (data_dir / f"{topic}-0").glob("*.arrow"):
-        try:
-            with path.open("rb") as file:
-                found += b"__offset" in file.read(4096)
-        except FileNotFoundError:  # it is being replaced
-            continue
-    return found
 
 
 def test_every_reader_sees_the_same_rows_with_the_same_offsets(broker: BrokerProcess, tmp_path: Path) -> None:

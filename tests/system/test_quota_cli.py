@@ -1,7 +1,5 @@
 """`sparklog quota` against a real broker, and what a throttled producer notices."""
 
-# ruff: noqa: F811
-
 from __future__ import annotations
 
 import random
@@ -21,7 +19,7 @@ from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import CreateTopicRequest, CreateTopicResponse, MetadataRequest, MetadataResponse
 from sparklog.security.quotas import Entity
 from sparklog.types import TopicPartition
-from tests.system.test_cli import Run, run  # noqa: F401
+from tests.system.cli_support import Run
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from sparklog.errors import (
 )
 from sparklog.types import TopicPartition
 from tests.system.broker_process import BrokerProcess, until
-from tests.system.test_compaction import COMPACT, KEYS, SETTINGS, address, compacted, write
+from tests.system.compacted_topic import COMPACT, KEYS, SETTINGS, address, compacted, write
 
 if TYPE_CHECKING:
     from sparklog.client.local import LocalBroker

@@ -22,12 +22,11 @@ from sparklog.cli.sql_format import OutputFormat
 from sparklog.cli.sql_run import cancellable
 from sparklog.cli.sql_shell import SqlShell, is_complete, run_shell
 from sparklog.errors import InvalidConfigError, QueryCancelledError
-from tests.system.test_cli import Run, rows, run
+from tests.system.cli_support import Run, rows
 
 if TYPE_CHECKING:
     from sparklog.client.local import LocalBroker
 
-__all__ = ["run"]
 SCHEMA = "zone STRING, minutes DOUBLE"
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
 

@@ -20,10 +20,7 @@ import pytest
 from sparklog import Admin, Producer, TopicPartition
 from sparklog.client.local import LocalBroker
 from tests.system.broker_process import PATIENCE_S, BrokerProcess, readable
-from tests.system.test_cli import COMMAND, Run, run
-from tests.system.test_cli_group import cells
-
-__all__ = ["run"]
+from tests.system.cli_support import COMMAND, Run, cells
 
 INTERVAL = ("--interval", "200ms")
 METRICS = 'metrics.listen = "127.0.0.1:0"\n'

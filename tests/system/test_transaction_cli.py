@@ -1,7 +1,5 @@
 """`sparklog transaction` and the same in Admin, against a real broker."""
 
-# ruff: noqa: F811
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from sparklog.client.admin.transaction_admin import HangingTransaction
 from sparklog.client.local import LocalBroker
 from sparklog.protocol.transaction_messages import ProducerState
 from sparklog.types import INTERNAL_TOPICS, TopicPartition
-from tests.system.test_cli import Run, run  # noqa: F401
+from tests.system.cli_support import Run
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The steps of a broker at which a campaign with transactions kills it: those where a crash would be worst."""
+"""The steps of a broker at which it is killed: those where a crash would be worst."""
 
 from __future__ import annotations
 
@@ -11,3 +11,5 @@ BROKER_STEPS = (
     "log.before-append",
     "log.after-append",
 )
+
+ADD_PARTITIONS_STEPS = ("partitions.made", "partitions.stored")

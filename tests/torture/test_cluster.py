@@ -16,13 +16,13 @@ from sparklog.client.local_zookeeper import has_java
 from tests.checker.report import report
 from tests.torture.broker_steps import BROKER_STEPS
 from tests.torture.campaign import Outcome
+from tests.torture.client_steps import CLIENT_STEPS, SINK_STEPS
 from tests.torture.cluster_campaign import ClusterCampaign, ClusterPlan
 from tests.torture.cluster_sink_campaign import ClusterSinkCampaign
 from tests.torture.machines import can_mount
 from tests.torture.processes import CampaignError
 from tests.torture.sink_campaign import SinkPlan
-from tests.torture.test_sink import SINK_STEPS
-from tests.torture.test_transactions import CLIENT_STEPS, SHORT, TRANSACTIONS
+from tests.torture.transactional_work import SHORT, TRANSACTIONS
 from tests.torture.workforce import Work
 
 pytestmark = [

@@ -9,6 +9,7 @@ import pytest
 from tests.checker.analysis import Anomaly
 from tests.checker.report import report
 from tests.torture.broker_steps import BROKER_STEPS
+from tests.torture.client_steps import SINK_STEPS
 from tests.torture.sink_campaign import Copied, SinkCampaign, SinkOutcome, SinkPlan
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
@@ -25,14 +26,6 @@ FAULTS = {
     "zombie worker": 1,
     "zombie driver": 1,
 }
-SINK_STEPS = (
-    "sink.before-join",
-    "sink.after-join",
-    "sink.after-write",
-    "sink.before-commit",
-    "sink.after-commit",
-    "sink.before-abort",
-)
 
 
 def judged(plan: SinkPlan, directory: Path) -> SinkOutcome:

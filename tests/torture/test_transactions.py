@@ -9,31 +9,11 @@ import pytest
 
 from tests.torture.broker_steps import BROKER_STEPS
 from tests.torture.campaign import Plan
+from tests.torture.client_steps import CLIENT_STEPS
 from tests.torture.judged import judged
+from tests.torture.transactional_work import SHORT, TRANSACTIONS
 
 pytestmark = pytest.mark.crash
-
-TRANSACTIONS = {
-    "producer": 1,
-    "shared": 1,
-    "transactional": 2,
-    "pipeline": 2,
-    "member": 2,
-    "assigned": 1,
-    "uncommitted": 1,
-}
-PRODUCER_STEPS = ("producer.before-send", "producer.after-send", "producer.before-end", "producer.after-end")
-CLIENT_STEPS = {
-    "producer": PRODUCER_STEPS[:2],
-    "transactional": PRODUCER_STEPS,
-    "pipeline": PRODUCER_STEPS,
-    "member": ("consumer.before-commit", "consumer.after-commit"),
-}
-SHORT = {
-    "group.consumer.session.timeout.ms": 4000,
-    "group.consumer.heartbeat.interval.ms": 300,
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
-}
 
 
 def with_transactions(seed: int, kills: int) -> Plan:

@@ -7,13 +7,10 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import READ_AHEAD_BYTES, Connection, ConnectionLimits, State
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.out_queue import OutQueue
@@ -25,116 +22,17 @@ from sparklog.errors import ERRORS, FrameTooLargeError, InvalidRequestError, Too
 from sparklog.protocol.frames import (
     PREFIX_BYTES,
     RequestPrefix,
-    decode_response_prefix,
     encode_request,
     encode_response,
 )
 from sparklog.protocol.messages import decode_error
-
-MIB = 1024 * 1024
-PATIENCE_S = 60.0
-
-
-class FileRange:
-    """A slice of a file that says whether it has been released."""
-
-    def __init__(self, path: Path, position: int, length_bytes: int) -> None:
-        self._file = path.open("rb")
-        self.position = position
-        self.length_bytes = length_bytes
-        self.released = 0
-
-    def fileno(self) -> int:
-        return self._file.fileno()
-
-    def release(self) -> None:
-        self.released += 1
-        self._file.close()
-
-
-class Peer:
-    """The client's end, and the connection under test."""
-
-    def __init__(
-        self, answer: Any, *, limits: ConnectionLimits | None = None, budget_bytes: int = 64 * MIB, **more: Any
-    ) -> None:
-        self.loop = asyncio.get_running_loop()
-        ours, self.sock = socket.socketpair()
-        self.sock.setblocking(False)
-        self.budget = more.pop("budget", MemoryBudget(budget_bytes))
-        self.unread = more.pop("unread", UnreadAnswers(self.budget, 100, self.loop.time))
-        self.closed: list[Connection] = []
-        self.connection = Connection(
-            ours,
-            loop=self.loop,
-            answer=answer,
-            limits=limits or ConnectionLimits(8 * MIB, 60.0, 60.0, 60.0),
-            budget=self.budget,
-            buffers=more.pop("buffers", ReceiveBuffers(16 * MIB)),
-            unread=self.unread,
-            requests=more.pop("requests", RequestCounters()),
-            on_close=self.closed.append,
-            **more,
-        )
-
-    async def send(self, data: bytes) -> None:
-        await self.loop.sock_sendall(self.sock, data)
-
-    async def receive(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = await self.loop.sock_recv(self.sock, count - len(data))
-            if not more:
-                raise EOFError(f"{len(data)} of {count} bytes")
-            data += more
-        return data
-
-    async def response(self) -> tuple[int, int, bytes, bytes]:
-        """Error code, correlation id, header, payload."""
-        prefix = decode_response_prefix(await self.receive(PREFIX_BYTES), 1 << 31)
-        body = await self.receive(prefix.body_bytes)
-        return prefix.error_code, prefix.correlation_id, body[: prefix.header_bytes], body[prefix.header_bytes :]
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        deadline = self.loop.time() + PATIENCE_S
-        while not condition():
-            assert self.loop.time() < deadline, "the condition did not come true"
-            await asyncio.sleep(0.001)
-
-    async def at_end(self) -> bool:
-        return await self.loop.sock_recv(self.sock, 1) == b""
-
-
-@asynccontextmanager
-async def peer(answer: Any, **options: Any) -> AsyncIterator[Peer]:
-    p = Peer(answer, **options)
-    try:
-        yield p
-    finally:
-        p.connection.close()
-        p.sock.close()
-        await asyncio.sleep(0)
-        assert "budget" in options or p.budget.used_bytes == 0, "every byte reserved is given back"
-        assert p.closed == [p.connection]
-
-
-def run(scenario: Callable[[], Any]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30))
-
-
-async def echo(prefix: RequestPrefix, body: memoryview, _: Connection) -> Reply:
-    head, payload = bytes(body[: prefix.header_bytes]), bytes(body[prefix.header_bytes :])
-    return Reply([encode_response(prefix.api, 0, prefix.correlation_id, head, len(payload)), payload])
+from tests.unit.broker.connection_support import MIB, PATIENCE_S, FileRange, echo, peer, request, run
 
 
 async def echo_later(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:
     await asyncio.sleep(0)
     await asyncio.sleep(0.001)
     return await echo(prefix, body, connection)
-
-
-def request(correlation_id: int, header: bytes = b"head", payload: bytes = b"payload") -> bytes:
-    return encode_request(3, 0, correlation_id, header, len(payload)) + payload
 
 
 @pytest.mark.parametrize("answer", [echo, echo_later])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sparklog_broker.broker import Broker
-from sparklog_broker.config import make_config
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.fetch import fetch
 from sparklog_broker.handlers.produce import produce
@@ -33,26 +31,9 @@ from sparklog.protocol.messages import (
 from sparklog.replication.partition import PartitionReplicas
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED
 from tests.benchmarks.broker_raw import envelope_batch
+from tests.unit.broker.broker_support import run
 
 BATCH = envelope_batch(10, 20)
-Scenario = Callable[[Broker, RequestContext], Coroutine[Any, Any, None]]
-
-
-def run(tmp_path: Path, scenario: Scenario) -> None:
-    """Runs `scenario` with a broker that has the topic `t` with two partitions."""
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        broker = Broker.open(make_config({"data.dir": str(tmp_path / "data")}), loop)
-        broker.start()
-        try:
-            await broker.topics.create(TopicSpec("t", 2))
-            await asyncio.wait_for(scenario(broker, RequestContext(broker, ("127.0.0.1", 1), "127.0.0.1")), 60)
-        finally:
-            broker.stop_waiting()
-            assert await broker.close()
-
-    asyncio.run(main())
 
 
 def with_a_follower(broker: Broker) -> Partition:

@@ -21,7 +21,7 @@ from sparklog.protocol.messages import APIS, Api, FetchPartition, FetchRequest, 
 from sparklog.protocol.transaction_messages import DescribeTransactionsRequest, EndSharedTxnRequest
 from sparklog.replication.transactions.model import TRANSACTIONAL_ID_CHARS_MAX, TransactionLimits
 from sparklog.types import SHARED_PREFIX
-from tests.unit.broker.test_registry import _Peer
+from tests.unit.broker.request_support import Asking
 
 LIMIT_BYTES = 100 * DECODED_BYTES_PER_BYTE
 
@@ -187,7 +187,7 @@ def test_long_requests_are_not_decoded_before_their_turn(api: Api, request_: Mes
         )
         dispatcher = Dispatcher(cast(Any, broker), {api: handler})
         prefix = RequestPrefix(api, APIS[api].version_max, 7, len(header), len(header))
-        await asyncio.gather(*(dispatcher.answer(prefix, memoryview(header), cast(Any, _Peer())) for _ in range(10)))
+        await asyncio.gather(*(dispatcher.answer(prefix, memoryview(header), cast(Any, Asking())) for _ in range(10)))
 
     asyncio.run(scenario())
     assert most == 2
@@ -229,7 +229,7 @@ def test_names_that_nothing_can_have_are_refused_as_they_are_read(api: Api, long
     header = encode(longer, version)
     dispatcher = Dispatcher(cast(Any, SimpleNamespace(cluster=None)), {api: handler})
     prefix = RequestPrefix(api, version, 7, len(header), len(header))
-    reply = asyncio.run(dispatcher.answer(prefix, memoryview(header), cast(Any, _Peer())))
+    reply = asyncio.run(dispatcher.answer(prefix, memoryview(header), cast(Any, Asking())))
     assert reply is not None
     assert reply.close
     assert "length" in decode_error(bytes(cast(bytes, reply.parts[0])[16:]))

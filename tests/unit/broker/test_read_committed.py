@@ -37,7 +37,7 @@ from sparklog.protocol.messages import (
 )
 from sparklog.replication.transactions import Marker
 from sparklog.types import LATEST_TIMESTAMP, MAX_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
-from tests.unit.broker.test_handlers import run
+from tests.unit.broker.broker_support import run
 from tests.unit.log.producer_support import produced
 
 NOTHING = memoryview(b"")

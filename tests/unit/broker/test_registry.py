@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.reply import Reply
@@ -17,27 +16,14 @@ from sparklog_broker.registry import HANDLERS
 from sparklog.errors import ERRORS, InvalidRequestError, StorageError, UnknownServerError
 from sparklog.protocol.frames import RequestPrefix, decode_response_prefix
 from sparklog.protocol.messages import APIS, Api, HandshakeRequest, decode_error, encode
-from sparklog.security.principals import ANONYMOUS
-
-
-class _Peer:
-    local_address = ("127.0.0.1", 1)
-    peer_host = "127.0.0.1"
-    peer_name = "127.0.0.1:2"
-    principal = ANONYMOUS
-    client_id = ""
-    authentication = None
-    is_known = True
-    mute_ms = 0
-    listener = local_socket = ""
-    times = RequestTimes()
+from tests.unit.broker.request_support import Asking
 
 
 def answer(handler: Any, header: bytes | None = None) -> Reply:
     body = bytearray(encode(HandshakeRequest()) if header is None else header)
     prefix = RequestPrefix(Api.HANDSHAKE, 0, 7, len(body), len(body))
     dispatcher = Dispatcher(cast(Any, SimpleNamespace(cluster=None)), {Api.HANDSHAKE: handler})
-    reply = asyncio.run(dispatcher.answer(prefix, memoryview(body), cast(Connection, _Peer())))
+    reply = asyncio.run(dispatcher.answer(prefix, memoryview(body), cast(Connection, Asking())))
     assert reply is not None
     return reply
 

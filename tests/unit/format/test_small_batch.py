@@ -25,17 +25,8 @@ from sparklog.format.batch import (
 )
 from sparklog.format.flat import root_table, table_field
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.format.small_batch import ROWS_MAX, SmallRows, decode_small_batch, encode_small_batch
-
-BYTES = st.binary(max_size=40)
-
-
-@st.composite
-def small_rows(draw: st.DrawFn) -> SmallRows:
-    n = draw(st.integers(1, ROWS_MAX))
-    column = st.lists(BYTES, min_size=n, max_size=n)
-    stamps = draw(st.lists(st.integers(-(2**60), 2**60), min_size=n, max_size=n))
-    return SmallRows(draw(column), draw(st.none() | column), stamps)
+from sparklog.format.small_batch import SmallRows, decode_small_batch, encode_small_batch
+from tests.unit.format.small_rows import small_rows
 
 
 def by_arrow(rows: SmallRows, *, compression: str = "none", headers: Any = None) -> memoryview:

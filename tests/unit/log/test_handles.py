@@ -15,8 +15,8 @@ from sparklog.log.log_manager import LogManager
 from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.slices import HandleCache, SharedFile
+from tests.unit.log.manager_support import E0, spec
 from tests.unit.log.support import OWNER, SCHEMAS, ManualClock, append, read_all, records, values
-from tests.unit.log.test_log_manager import E0, spec
 
 
 class CountedFiles(RealFiles):

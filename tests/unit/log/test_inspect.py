@@ -30,8 +30,8 @@ from tests.unit.log.inspect_support import (
     started,
     stopped_directory,
 )
+from tests.unit.log.manager_support import kill
 from tests.unit.log.support import SCHEMAS, append, records, values
-from tests.unit.log.test_log_manager import kill
 
 
 @pytest.fixture

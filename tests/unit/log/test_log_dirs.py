@@ -6,9 +6,7 @@ import errno
 import json
 import logging
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +15,9 @@ from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, S
 from sparklog.log.directories.watched_files import DISK_ERRNOS
 from sparklog.log.log_manager import LogManager
 from sparklog.types import TopicPartition
+from tests.unit.log.log_dirs_support import FOUR, TPS, FullFiles, places, started
+from tests.unit.log.manager_support import kill, spec
 from tests.unit.log.support import append, records, values
-from tests.unit.log.test_log_manager import kill, spec
-
-FOUR = [spec(partition=p) for p in range(4)]
-TPS = [s.owner.topic_partition for s in FOUR]
 
 
 class BreakableFiles(RealFiles):
@@ -72,23 +68,6 @@ class BreakableFile:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
-
-
-def started(root: Path, names: str = "ab", specs: list[object] | None = None, **more: Any) -> LogManager:
-    manager = LogManager(root / "data", log_dirs=[root / n for n in names], **more)
-    manager.load("c1", FOUR if specs is None else specs)  # type: ignore[arg-type]
-    for log in manager.logs.values():
-        log.raise_high_watermark(log.log_end_offset)
-    return manager
-
-
-def places(root: Path) -> dict[str, list[str]]:
-    """Partition directories by log directory."""
-    return {
-        d.name: sorted(p.name for p in d.iterdir() if p.is_dir())
-        for d in sorted(root.iterdir())
-        if d.is_dir() and d.name != "data"
-    }
 
 
 def test_partitions_go_where_the_fewest_are(tmp_path: Path) -> None:
@@ -423,24 +402,6 @@ def test_a_directory_that_is_emptied_first_may_go(tmp_path: Path) -> None:
         (tmp_path / "b" / name).rename(tmp_path / "a" / name)
     assert started(tmp_path, "a").close()
     assert str(tmp_path / "b") not in (tmp_path / "data" / "log-dirs.json").read_text()
-
-
-class FullFiles(RealFiles):
-    """A full disk below `full`."""
-
-    full: Path | None = None
-
-    def write_atomic(self, path: Path, data: bytes) -> None:
-        if self.full is not None and self.full in path.parents:
-            raise StorageFullError(f"the disk is full: cannot write {path}")
-        super().write_atomic(path, data)
-
-    def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
-        if self.full is not None and any(self.full in path.parents for path in directories):
-            first = next(iter(directories))
-            super().make_directories({first: directories[first]})
-            raise StorageFullError(f"the disk is full: cannot write {first}")
-        super().make_directories(directories)
 
 
 def test_a_full_disk_gets_no_new_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,34 +16,11 @@ from sparklog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.log_manager import LogManager
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from sparklog.types import TopicPartition
-from tests.unit.log.support import SCHEMAS, LimitedFiles, append, records, values
-
-IDS = {"events": "e" * 32, "other": "f" * 32}
-
-
-def spec(topic: str = "events", partition: int = 0, topic_id: str | None = None) -> PartitionSpec:
-    owner = LogOwner(topic, topic_id or IDS.get(topic, "a" * 32), partition, "timestamp")
-    return PartitionSpec(owner, LogConfig.from_settings({}), SCHEMAS.__getitem__)
-
-
-def started(data_dir: Path, *specs: PartitionSpec, files: LimitedFiles | None = None) -> LogManager:
-    manager = LogManager(data_dir, files=files)
-    manager.load("c1", specs or [spec(), spec(partition=1)])
-    for log in manager.logs.values():
-        log.raise_high_watermark(log.log_end_offset)
-    return manager
-
-
-def kill(manager: LogManager) -> None:
-    """Ends it as kill -9 does: nothing is written, the lock is gone."""
-    manager.directories.unlock()
-
-
-E0, E1 = TopicPartition("events", 0), TopicPartition("events", 1)
+from tests.unit.log.manager_support import E0, E1, IDS, kill, spec, started
+from tests.unit.log.support import LimitedFiles, append, records, values
 
 
 def test_clean_stop_and_start(tmp_path: Path) -> None:

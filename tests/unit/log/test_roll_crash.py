@@ -18,8 +18,8 @@ from sparklog.log.retention.run import run_retention
 from sparklog.testing.sim_files import SimFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.crash_points import CrashPoints
+from tests.unit.log.manager_support import kill
 from tests.unit.log.support import OWNER, SCHEMAS, ManualClock, open_log, records, segment_files, values
-from tests.unit.log.test_log_manager import kill
 
 TP = TopicPartition("events", 0)
 Step = Callable[[PartitionLog], None]

@@ -10,7 +10,7 @@ import pytest
 
 from sparklog.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from sparklog.metadata.store import MetadataStore, TopicSpec
-from tests.unit.metadata.test_stores import STORES
+from tests.unit.metadata.support import STORES
 
 
 @pytest.fixture(params=sorted(STORES))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.system import test_add_partitions
-from tests.torture import test_sink, test_transactions
+from tests.torture.broker_steps import ADD_PARTITIONS_STEPS, BROKER_STEPS
+from tests.torture.client_steps import CLIENT_STEPS, SINK_STEPS
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = (ROOT / "sparklog", ROOT / "broker_daemon", ROOT / "datasource")
@@ -24,5 +24,4 @@ def test_the_document_names_what_the_code_reaches() -> None:
 
 
 def test_every_step_is_tried() -> None:
-    used = {*test_sink.SINK_STEPS, *test_sink.BROKER_STEPS, *test_transactions.BROKER_STEPS, *test_add_partitions.STEPS}
-    assert in_the_code() == used.union(*test_transactions.CLIENT_STEPS.values())
+    assert in_the_code() == {*SINK_STEPS, *BROKER_STEPS, *ADD_PARTITIONS_STEPS}.union(*CLIENT_STEPS.values())

@@ -15,7 +15,7 @@ from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, encode_batch, itera
 from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.small_batch import SmallRows, encode_small_batch
 from tests.unit.client.support import TP0, info
-from tests.unit.format.test_small_batch import small_rows
+from tests.unit.format.small_rows import small_rows
 
 
 def consumed(data: memoryview, columns: list[str] | None = None, start: int = 0) -> ConsumedBatch:
