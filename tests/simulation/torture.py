@@ -52,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: drawn from the time)")
     parser.add_argument("--worlds", default="cluster", help=f"of {', '.join(WORLDS)}; several with commas")
     parser.add_argument("--kinds", default="", help="only these kinds of life; several with commas")
-    parser.add_argument("--length", type=float, default=1.0, help="of each life; 0.2: a fifth as long (default: 1)")
+    parser.add_argument(
+        "--length", type=float, default=1.0, help="of a cluster's or broker's life; 0.2: a fifth as long"
+    )
     given = parser.parse_args(arguments)
     first = given.first or int(time.time()) % 1_000_000 * 1_000
     kinds = tuple(filter(None, given.kinds.split(",")))
