@@ -470,7 +470,7 @@ class LogManager:
 
     def save_expiry_clock(self) -> None:
         """So that a restart does not believe a clock that has jumped."""
-        if isinstance(self.expiry_clock, ExpiryClock) and not self.directories.failed:
+        if isinstance(self.expiry_clock, ExpiryClock) and self.data_dir not in self.directories.failed:
             self.directories.look_at_data_dir()
             self.expiry_clock.save()
 

@@ -99,7 +99,7 @@ class LogState(Struct, eq=False):
         local = self.segments.local
         self.producers = self.producer_files.load(
             local,
-            LogBounds(self.offsets.log_start, self.local_log_start, self.offsets.written),
+            LogBounds(self.offsets.log_start, self.offsets.written),
             self.offsets.high_watermark,
             self.producers.safeguards,
             self.tier.before_local(local),

@@ -62,7 +62,17 @@ def change(
             return None
         if following is not Next.AGAIN:
             raise error
-        attempts.pause(error)
+        attempts.pause(_explained(error, cluster))
+
+
+def _explained(error: SparklogError, cluster: Cluster) -> SparklogError:
+    """A broker of a cluster waits for the controller, which waits for ZooKeeper."""
+    if not isinstance(error, RequestTimedOutError) or len(cluster.candidates()) == 1:
+        return error
+    return RequestTimedOutError(
+        f"{error}. In a cluster the controller makes changes, while it can reach ZooKeeper: `sparklog cluster describe` "
+        f"shows whether there is one. The change may still be made later"
+    )
 
 
 def _ask_one(cluster: Cluster, api: Api, message: Message, response: type[M], timeout_ms: int) -> M:

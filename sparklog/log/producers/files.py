@@ -3,7 +3,9 @@
 They are written at every roll, clean close, compaction and truncation. None is ever needed: what is missing is replayed
 from the headers of the batches; an empty one is as good as none. A snapshot names the files of aborted transactions it
 counts on, and how many entries of each, so that no file that is older or newer than it can be taken for its own; a
-snapshot beyond the end of the log is removed, for good, before anything is appended there.
+snapshot beyond the end of the log is removed, for good, before anything is appended there. One before the first batch
+whose file is here is not used either: what lies between cannot be replayed, so a transaction that has ended there would
+stay open for ever, and a batch that is stored there would be taken again.
 """
 
 from __future__ import annotations
@@ -36,10 +38,9 @@ SNAPSHOTS_KEPT = 2
 
 
 class LogBounds(NamedTuple):
-    """Where a log begins, where the part begins whose files are here, and where it ends."""
+    """Where a log begins and where it ends."""
 
     log_start: int
-    local_start: int
     log_end: int
 
 
@@ -87,8 +88,9 @@ class ProducerFiles:
         names = set(self._files.list_directory(self._directory))
         self._snapshots = sorted(_offsets_in(names, producer_snapshot.SUFFIX))
         self.cut(bounds.log_end)
+        replayable_from = segments[0].base_offset if segments else bounds.log_end
         for offset in reversed(self._snapshots):
-            found = self._resume(offset, bounds, safeguards, limit)
+            found = self._resume(offset, bounds, safeguards, limit) if offset >= replayable_from else None
             if found is not None:
                 found.replay(segments, offset, high_watermark)
                 break

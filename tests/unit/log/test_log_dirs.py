@@ -14,6 +14,7 @@ from sparklog.environment.files import SHORTAGE_ERRNOS, File, RealFiles, storage
 from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
 from sparklog.log.directories.watched_files import DISK_ERRNOS
 from sparklog.log.log_manager import LogManager
+from sparklog.log.retention.expiry_clock import EXPIRY_CLOCK_FILE
 from sparklog.types import TopicPartition
 from tests.unit.log.log_dirs_support import FOUR, TPS, FullFiles, places, started
 from tests.unit.log.manager_support import kill, spec
@@ -68,6 +69,20 @@ class BreakableFile:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("failed", ["b", "data"])
+def test_the_expiry_clock_is_written_unless_its_own_disk_has_failed(tmp_path: Path, failed: str) -> None:
+    names = ("data", "b")
+    files = BreakableFiles()
+    manager = started(tmp_path, names, [], files=files, expiry_rate=2)  # type: ignore[arg-type]
+    path = tmp_path / "data" / EXPIRY_CLOCK_FILE
+    assert path.exists()
+    path.unlink()
+    next(d for d in manager.directories.all if d.path.name == failed).health.fail(StorageError("made up"))
+    manager.save_expiry_clock()
+    assert path.exists() == (failed == "b")
+    manager.close()
 
 
 def test_partitions_go_where_the_fewest_are(tmp_path: Path) -> None:

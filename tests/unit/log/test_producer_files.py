@@ -176,6 +176,28 @@ def test_retention_of_everything_keeps_the_producers(tmp_path: Path) -> None:
     assert send(log, produced(1, 1)).base_offset == 1
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_snapshot_is_not_used_if_what_follows_it_has_been_deleted(tmp_path: Path, clean: bool) -> None:
+    """The newer one has gone with the end of the log."""
+    log = open_log(tmp_path, SMALL)
+    send_in_transaction(log, 7, 0)  # 0
+    log.appender.roll()
+    send(log, produced(5, 0))  # 1, a snapshot at 2
+    end(log, 7, 1, commit=True)  # 2
+    send(log, produced(5, 1))  # 3
+    log.appender.roll()
+    send(log, records(1), records(1))  # 4 and 5, a snapshot at 6
+    log.retention.delete_records(4)
+    assert log.retention.drop_below_log_start() == 2
+    log.retention.remove_dropped()
+    assert log.truncation.truncate_to(5) == 5
+    assert state(log) == ([], 5, [], [])
+    log.close(seal=clean)
+    log = open_log(tmp_path, SMALL, clean=clean, log_start_offset=4, high_watermark=5)
+    assert state(log) == ([], 5, [], [])
+    assert send(log, produced(5, 2)).base_offset == 5, "any sequence of a producer that is not known"
+
+
 def test_an_emptied_log_forgets_all(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.retention.delete_records(20)

@@ -161,3 +161,26 @@ def test_what_spans_the_store_and_the_local_part_is_known_without_snapshots(tmp_
     assert log.aborted_transactions(0, log.log_end_offset) == known
     assert log.aborted_transactions(0, 1) == [AbortedTransaction(7, 0, known[1].last_offset)]
     log.close()
+
+
+def test_a_snapshot_that_is_older_than_the_local_files_is_not_used(tmp_path: Path) -> None:
+    """The newer one goes with the end of the log. What lies between is not here to be replayed: the transaction that
+    has ended there would be open for ever."""
+    tiered = Tiered(tmp_path)
+    log = tiered.log
+    send_in_transaction(log, 7, 0)  # 0
+    roll(tiered)  # 1, a snapshot at 2
+    end(log, 7, 1, commit=False)  # 2
+    send(log, produced(5, 0))  # 3
+    log.appender.roll()
+    send(log, records(1), records(1))  # 4 and 5, a snapshot at 6
+    log.flusher.flush()
+    assert tiered.tier().released == 2
+    assert log.truncation.truncate_to(5) == 5
+    for _ in range(2):
+        assert [p.name for p in sorted(log.directory.glob("*.snapshot"))] == [f"{5:020d}.snapshot"]
+        assert log.last_stable_offset == 5
+        assert log.aborted_transactions(0, 5) == [AbortedTransaction(7, 0, 2)]
+        log = tiered.reopen()
+    assert send(log, produced(5, 0)).base_offset == 3, "recognised"
+    log.close()

@@ -14,6 +14,7 @@ from sparklog.errors import (
     BrokerShuttingDownError,
     InvalidPartitionsError,
     NotControllerError,
+    RequestTimedOutError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -178,3 +179,17 @@ def test_who_has_made_a_change_asks_for_metadata_that_have_it(broker: TopicBroke
     admin.create_topic("made", 1)
     admin.list_topics()
     assert broker.of(Api.METADATA)[-1].at_least == VERSION
+
+
+@pytest.mark.parametrize("is_cluster", [False, True])
+def test_a_change_that_nobody_makes_in_time_names_the_controller_where_there_is_one(
+    broker: TopicBroker, is_cluster: bool
+) -> None:
+    servers = f"{broker.address},127.0.0.1:1" if is_cluster else broker.address
+    broker.mishaps = [RequestTimedOutError.code] * 1000
+    with (
+        Admin(servers, request_timeout_ms=300) as admin,
+        pytest.raises(RequestTimedOutError, match="controller" if is_cluster else "^(?!.*controller)"),
+    ):
+        admin.create_topic("made", 2)
+    assert broker.made == []
