@@ -12,7 +12,6 @@ from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.model import LogOwner
 from sparklog.log.producers.files import BeforeLocal
 from sparklog.log.producers.partition_producers import PartitionProducers, decode_states
-from sparklog.log.producers.states import NONE
 from sparklog.log.segments.segment import LogSegment
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.remote_segment import RemoteAccess, RemoteLogSegment
@@ -100,9 +99,8 @@ class PartitionTier:
         again. Raises LogCorruptError."""
         start = self.state.local_start
         base = local[0].base_offset if local else start.offset
-        states = decode_states(start.producers)
-        if base > start.offset:  # deleted between: what was open there has ended, or holds nothing that can be read
-            states = [s._replace(transaction_first_offset=NONE) for s in states]
+        # What lay between has been deleted, and cannot be replayed: states without it would refuse what comes next.
+        states = decode_states(start.producers) if base <= start.offset else []
         aborted = [
             (s.base_offset, [AbortedEntry(*entry) for entry in s.aborted])
             for s in self.state.finished

@@ -112,6 +112,26 @@ def test_deleting_behind_a_released_part_leaves_no_transaction_open(tmp_path: Pa
     log.close()
 
 
+def test_deleting_behind_a_released_part_leaves_no_producer_with_an_old_sequence(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    log = tiered.log
+    send(log, produced(5, 0))  # 0
+    roll(tiered)  # 1
+    assert tiered.tier().released == 1, "the journal knows of sequence 0"
+    send(log, produced(5, 1))  # 2
+    roll(tiered)  # 3
+    log.retention.delete_records(3)
+    tiered.retain()
+    log.close()
+    tiered.checkpoint()
+    for path in log.directory.glob("*.snapshot"):
+        path.unlink()
+    log = tiered.open()
+    assert log.local_log_start_offset == 3
+    assert send(log, produced(5, 2)).base_offset == 4
+    log.close()
+
+
 def test_without_any_snapshot_the_journal_knows(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     log = tiered.log
