@@ -9,10 +9,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader
+from sparklog.format.batch import BatchHeader
 from sparklog.log.model import ProducerInfo
-from sparklog.log.producers.partition_producers import PartitionProducers
-from sparklog.log.producers.transactions import AbortedRanges, AbortedTransaction
+from tests.property.producer_truth import check_committed, check_known, info_of, new_headers
 from tests.property.tiering_machine import TieringModel
 from tests.unit.log.producer_support import produced
 
@@ -30,23 +29,13 @@ class TieredProducers(TieringModel):
 
     def enter(self) -> None:
         """What has been appended last."""
-        end = len(self.model)
-        active = self.log.local_segments[-1]
-        found = [h for _, h in active.headers_from(None) if h.base_offset >= end]
+        found = new_headers(self.log, len(self.model))
         self.headers += found
-        self.model += [b""] * (found[-1].next_offset - end)
+        self.model += [b""] * (found[-1].next_offset - len(self.model))
         self.log.raise_high_watermark(self.log.log_end_offset)
 
-    def truth(self, start_offset: int = 0) -> PartitionProducers:
-        """What the batches from `start_offset` on say."""
-        producers = PartitionProducers()
-        producers.apply((h for h in self.headers if h.base_offset >= start_offset), len(self.model))
-        producers.open.on_high_watermark(len(self.model))
-        return producers
-
     def info(self, producer_id: int) -> ProducerInfo:
-        known = {i.producer_id: i for i in self.truth().infos()}
-        return known.get(producer_id, ProducerInfo(producer_id, 0, -1, -1, -1, -1))
+        return info_of(self.headers, producer_id)
 
     @rule(producer_id=IDEMPOTENT, rows=st.integers(1, 3), size=SIZES)
     def produce(self, producer_id: int, rows: int, size: int) -> None:
@@ -111,34 +100,9 @@ class TieredProducers(TieringModel):
 
     @invariant()
     def what_is_known_of_producers_is_true(self) -> None:
-        if not self.is_open():
-            return
-        true = {i.producer_id: i for i in self.truth().infos()}
-        kept = {i.producer_id: i for i in self.truth(self.start).infos()}
-        known = {i.producer_id: i for i in self.log.producers()}
-        assert kept.keys() <= known.keys() <= true.keys(), (kept, known, true)
-        for producer_id, info in known.items():
-            sure = kept.get(producer_id)
-            assert info.producer_epoch == true[producer_id].producer_epoch
-            assert info.last_sequence in (true[producer_id].last_sequence, sure.last_sequence if sure else None)
-            first, least = info.transaction_first_offset, true[producer_id].transaction_first_offset
-            if first != least:  # what it began with had been deleted when this was read from the log
-                latest = sure.transaction_first_offset if sure else -1
-                mine = {h.base_offset for h in self.headers if h.producer_id == producer_id and h.base_offset > least}
-                assert least >= 0 and (first == latest or (first in mine and (latest < 0 or first < latest)))
-
-    @invariant()
-    def readers_of_committed_records_see_what_is_decided(self) -> None:
-        if not self.is_open():
-            return
-        ends = [t.open.first_unstable_offset for t in (self.truth(), self.truth(self.start))]
-        low, high = (len(self.model) if end is None else max(end, self.start) for end in ends)
-        assert low <= self.log.last_stable_offset <= high
-        told = AbortedRanges(self.log.aborted_transactions(self.start, len(self.model)))
-        true = AbortedRanges(AbortedTransaction(*entry[:3]) for entry in self.truth().aborted.entries())
-        for header in self.headers:
-            if header.base_offset >= self.start and not header.attributes & ATTRIBUTE_CONTROL:
-                assert told.covers(header) == true.covers(header), header
+        if self.is_open():
+            check_known(self.log, self.headers)
+            check_committed(self.log, self.headers)
 
 
 TieredProducers.TestCase.settings = settings(

@@ -66,7 +66,8 @@ class LogTruncation:
         is_emptied = whole or is_emptied or offset < self._state.offsets.log_start or not segments
         end = offset if is_emptied else end_of_cut(segments, offset)
         self._state.files.remove(self._state.directory / CLEANER_POINT_FILE)
-        self._state.truncation_mark.write(end)  # until the next checkpoint the one on the disk promises too much
+        # Until the next checkpoint the one on the disk promises too much, or lets the log begin too early.
+        self._state.truncation_mark.write(end, is_emptied=is_emptied)
         self._state.producer_files.cut(end)
         if is_emptied:
             self._state.writer.segments = SegmentList.of([])

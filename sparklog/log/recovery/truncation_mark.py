@@ -1,9 +1,10 @@
 """truncation.json: a log has been cut back, and the checkpoint on the disk may not know it yet.
 
-``{"offset": n}`` is written before anything is cut: until the next checkpoint, recovery-points.json may promise what is
-cut now. As long as it is there, a start takes no log start, high watermark or recovery point above n from the
-checkpoint. It goes, for good, before a checkpoint made after the cut counts as written. If it is lost, it was not
-needed yet or no more.
+``{"offset": n, "restarted_at": m}`` is written before anything is cut: until the next checkpoint, recovery-points.json
+may promise what is cut now. As long as it is there, a start takes no log start, high watermark or recovery point above
+n from the checkpoint. If the log has been emptied since, it begins at m (else null), also where that lies behind what
+the checkpoint says: nothing is missing before it. The file goes, for good, before a checkpoint made after the cut
+counts as written. If it is lost, it was not needed yet or no more.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ TRUNCATION_FILE = "truncation.json"
 
 class _Content(Struct, frozen=True):
     offset: int
+    restarted_at: int | None = None
 
 
 class TruncationMark:
@@ -29,23 +31,29 @@ class TruncationMark:
         self._files = files
         self._path = directory / TRUNCATION_FILE
         self._offset: int | None = None
+        self._restarted_at: int | None = None
         self.count = 0
 
     def clamp(self, points: tuple[int, int, int]) -> tuple[int, int, int]:
-        """The offsets of a checkpoint, none of them above what the log has been cut to since. Raises StorageError."""
+        """The log start, high watermark and recovery point of a checkpoint, none of them above what the log has been
+        cut to since, and the log start where it went on if it was emptied. Raises StorageError."""
         data = read_whole(self._files, self._path)
         if data is None:
             return points
         content = decode(data, _Content)
         self._offset = max(0, content.offset) if content is not None else 0
+        if content is not None and content.restarted_at is not None:
+            self._restarted_at = max(0, content.restarted_at)
         self.count = 1
-        a, b, c = (min(p, self._offset) for p in points)
-        return a, b, c
+        log_start, high_watermark, recovery_point = (min(p, self._offset) for p in points)
+        return log_start if self._restarted_at is None else self._restarted_at, high_watermark, recovery_point
 
-    def write(self, offset: int) -> None:
-        """Raises StorageFullError, StorageError."""
+    def write(self, offset: int, *, is_emptied: bool = False) -> None:
+        """The log ends at `offset` now; `is_emptied`: it begins there, too. Raises StorageFullError, StorageError."""
         self._offset = offset if self._offset is None else min(offset, self._offset)
-        self._files.write_atomic(self._path, encode(_Content(self._offset)))
+        if is_emptied:
+            self._restarted_at = offset
+        self._files.write_atomic(self._path, encode(_Content(self._offset, self._restarted_at)))
         self.count += 1
 
     def forget(self, count: int) -> None:
@@ -53,4 +61,4 @@ class TruncationMark:
         if self._offset is not None and count == self.count:
             self._files.remove(self._path)
             self._files.sync_directory(self._path.parent)  # come back later, it would lower a newer log start
-            self._offset = None
+            self._offset = self._restarted_at = None

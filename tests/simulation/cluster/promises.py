@@ -42,7 +42,7 @@ class Promises:
         self._looked: dict[tuple[int, int, TopicPartition], int] = {}
         """How far a life of a broker was looked at."""
         self._shown: dict[TopicPartition, tuple[int, int]] = {}
-        self.stored = StoredIsr(zookeeper, self._committed, batches_of)
+        self.stored = StoredIsr(zookeeper, self._committed, batches_of, is_compacted)
         self.epochs = 0
         """How many times somebody has begun to lead."""
 
@@ -82,7 +82,7 @@ class Promises:
             raise AssertionError(f"{tp}: the high watermark {mark} of {node.host} is beyond {log.log_end_offset}")
         key = (node.id, node.life, tp)
         first = max(self._looked.get(key, 0), log.local_log_start_offset)
-        if first >= mark or tp.topic in self._compacted:
+        if first >= mark or tp.topic in self._compacted or is_compacted(log):
             return
         try:
             found = batches_of(log, first, mark)
@@ -119,7 +119,7 @@ class Promises:
                     continue
                 if log is None:
                     raise AssertionError(f"{tp} is offline on {node.host}: {partition.error}")
-                if any(segment.compacted for segment in log.local_segments):
+                if is_compacted(log):
                     continue  # its cleaner was there, and comes to the others later
                 start = log.local_log_start_offset
                 mine = batches_of(log, start, log.log_end_offset)
@@ -131,6 +131,11 @@ class Promises:
                 for offset, batch in self._committed.get(tp, {}).items():
                     if start <= offset and batch not in set(mine):
                         raise AssertionError(f"{tp}: {batch} was shown, and is not in the log of {node.host}")
+
+
+def is_compacted(log: PartitionLog) -> bool:
+    """Whether batches of it are not those that were appended any more: a cleaner was at work, here or at a leader."""
+    return any(segment.compacted for segment in log.local_segments)
 
 
 def _look_at_image(image: ClusterImage) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.promises import Copied
 
 ReadBatches = Callable[["PartitionLog", int, int], "list[Copied]"]
+IsCompacted = Callable[["PartitionLog"], bool]
 
 
 class _Shown(NamedTuple):
@@ -45,6 +46,7 @@ class StoredIsr:
         zookeeper: SimZooKeeper,
         committed: Mapping[TopicPartition, Mapping[int, Copied]],
         read_batches: ReadBatches,
+        is_compacted: IsCompacted,
     ) -> None:
         self.nodes: Sequence[Node] = ()
         self.changes = 0
@@ -52,6 +54,7 @@ class StoredIsr:
         self._zookeeper = zookeeper
         self._committed = committed
         self._read_batches = read_batches
+        self._is_compacted = is_compacted
         self._shown: dict[TopicPartition, _Shown] = {}
         self.isrs: dict[TopicPartition, tuple[int, ...]] = {}
         """As they are stored."""
@@ -129,7 +132,7 @@ class StoredIsr:
             return f"the offsets {log.log_end_offset} to {shown}"
         committed = self._committed.get(tp, {})
         first = max(log.high_watermark, log.local_log_start_offset)
-        if first >= shown or not committed:
+        if first >= shown or not committed or self._is_compacted(log):
             return ""
         try:
             batches = self._read_batches(log, first, shown)

@@ -471,3 +471,29 @@ def test_an_upload_that_silently_lost_bytes_is_not_taken(tmp_path: Path, monkeyp
     assert tiered.tier().copied == 1
     assert values(tiered.log) == expected(6)
     tiered.log.close()
+
+
+@pytest.mark.parametrize("first_segment_is_lost", [False, True])
+def test_a_log_that_goes_on_elsewhere_begins_there_also_after_a_crash_before_the_checkpoint(
+    tmp_path: Path, first_segment_is_lost: bool
+) -> None:
+    """A new replica begins where its leader's log does. It has no journal yet, and misses none."""
+    tiered = Tiered(tmp_path)
+    tiered.log.truncation.restart_at(20)
+    append(tiered.log, records(2))
+    if first_segment_is_lost:
+        tiered.log.close(seal=False)
+        for path in tiered.log.directory.glob("*.arrow"):
+            path.unlink()
+        log = tiered.open(clean=False)
+    else:
+        log = tiered.crash()
+    end = 20 if first_segment_is_lost else 22
+    assert (log.log_start_offset, log.log_end_offset) == (20, end)
+    log.truncation.truncate_to(10)  # below its beginning
+    log = tiered.crash()
+    assert (log.log_start_offset, log.log_end_offset) == (10, 10)
+    tiered.checkpoint()
+    log.truncation.forget(log.truncation.count)
+    assert tiered.reopen().log_start_offset == 10
+    tiered.log.close()
