@@ -41,6 +41,7 @@ class SimBroker:
         self.broker: Broker | None = None
         self.failed = ""
         """Why it cannot go on; what its main module would end for."""
+        self._sound_since_boot = ""
 
     @property
     def is_running(self) -> bool:
@@ -67,7 +68,8 @@ class SimBroker:
 
     def repair(self) -> list[TopicPartition]:
         """What an operator does about partitions that are offline because of what a power cut has left: a broker that
-        is stopped, `sparklog log repair`, a start. The partitions."""
+        is stopped, `sparklog log repair`, a start. The partitions. Raises AssertionError if the power was never gone
+        since all of them were sound."""
         broker = self.broker
         assert broker is not None
         damaged = [
@@ -76,7 +78,12 @@ class SimBroker:
             for number in range(topic.partitions)
             if isinstance(broker.partitions.get(topic.name, number).error, LogCorruptError)
         ]
-        if damaged:
+        boot_id = self.machine.files.boot_id()
+        if not damaged:
+            self._sound_since_boot = boot_id
+        else:
+            if boot_id == self._sound_since_boot:
+                raise AssertionError(f"{damaged[0][0]} is damaged without a power cut")
             places = [broker.storage.logs.location_of(tp)[0] / str(tp) for tp, _ in damaged]
             self.stop()
             for (_, topic), directory in zip(damaged, places, strict=True):

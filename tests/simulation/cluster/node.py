@@ -59,6 +59,7 @@ class Node:
         self.broker: Broker | None = None
         self.zk: SimClient | None = None
         self.life = 0
+        self._sound_since_boot = ""
         self.has_joined = False
         self.failed = ""
         """Why it cannot go on; what its main module would end for."""
@@ -198,12 +199,17 @@ class Node:
 
     def repair(self) -> list[TopicPartition]:
         """What an operator does about partitions that are offline because of what a power cut has left: the broker is
-        ended, `sparklog log repair`, a start. The partitions."""
+        ended, `sparklog log repair`, a start. The partitions. Raises AssertionError if the power was never gone since
+        all of them were sound."""
         broker = self.broker
         assert broker is not None
         damaged = [p for p in broker.partitions.all() if isinstance(p.error, LogCorruptError)]
+        boot_id = self.machine.files.boot_id()
         if not damaged:
+            self._sound_since_boot = boot_id
             return []
+        if boot_id == self._sound_since_boot:
+            raise AssertionError(f"{self.host}: {damaged[0].key} is damaged without a power cut: {damaged[0].error}")
         work = [
             (broker.storage.logs.location_of(p.key)[0] / str(p.key), broker.partitions.topics[p.key.topic].schemas)
             for p in damaged
