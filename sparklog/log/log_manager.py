@@ -265,6 +265,7 @@ class LogManager:
         """As `create_partition` of each. Their directories are made together, which takes far fewer fsyncs; where that
         does not work one is made after the other."""
         specs = [spec for spec in specs if spec.owner.topic_partition not in self._logs]
+        self.directories.in_each(self._forget_stale_points)
         made = make_new_partitions(self.directories.live, self._partition_counts(), [spec.owner for spec in specs])
         for spec in specs:
             directory = made.get(spec.owner.directory_name)
@@ -303,6 +304,7 @@ class LogManager:
     def _create_in(self, directory: LogDirectory, spec: PartitionSpec) -> PartitionLog:
         """Leaves nothing behind if it fails, as far as the disk lets it."""
         path = directory.path / spec.owner.directory_name
+        self._forget_stale_points(directory)
         try:
             log = PartitionLog.open(
                 path,
@@ -377,8 +379,15 @@ class LogManager:
         return count
 
     def purge_deleted(self) -> int:
-        """Unlinks the files of deleted partitions; returns how many there were. Raises StorageError."""
+        """Unlinks the files of deleted partitions; returns how many there were. Raises StorageFullError,
+        StorageError."""
+        self.directories.in_each(self._forget_stale_points)
         return sum(self.directories.in_each(LogDirectory.purge_deleted))
+
+    def _forget_stale_points(self, directory: LogDirectory) -> None:
+        if directory.has_stale_points:
+            with self._checkpoint_lock:
+                self._checkpoint(directory)
 
     def deleted_in_tier(self) -> list[tuple[FileSystem, Path]]:
         """Directories of deleted partitions that still have something in the object store. Raises StorageError."""

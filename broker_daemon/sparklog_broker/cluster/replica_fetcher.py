@@ -309,10 +309,15 @@ class ReplicaFetcher:
 
 
 def gaps_below(log: PartitionLog, offset: int) -> list[MissingOffsets]:
-    """What the log lacks below `offset`; everything if that is more than a fetch can name."""
-    gaps = gaps_within(log.gaps, log.log_start_offset, offset) if log.gaps else []
+    """What the log lacks below `offset`, also if a repair has lost its beginning; everything if that is more than a
+    fetch can name."""
+    start = log.log_start_offset
+    for first, behind in reversed(log.gaps):
+        if behind == start:
+            start = first
+    gaps = gaps_within(log.gaps, start, offset) if log.gaps else []
     if len(gaps) > GAPS_MAX:
-        gaps = [(log.log_start_offset, offset)]
+        gaps = [(start, offset)]
     return [MissingOffsets(*gap) for gap in gaps]
 
 

@@ -94,6 +94,10 @@ class LogDirectory:
         """For everything in the directory."""
         self.points: dict[str, PartitionPoints] = {}
         """The last checkpoint, by the partition directories' names."""
+        self.has_stale_points = False
+        """Whether the checkpoint on the disk may tell of replicas that were taken away. Of one that is made in the
+        place of such a replica it would say what was never there: a new checkpoint comes before that, and before the
+        moved directories are unlinked, which say it until then."""
         self._clean: CleanShutdown | None = None
         self._meta: DataDirMeta | None = None
         self._lock: File | None = None
@@ -175,6 +179,23 @@ class LogDirectory:
             self.points = dict(points.partitions)
         elif data is not None:
             logger.warning("%s cannot be read; offsets are taken from the logs", path)
+        self._forget_removed()
+
+    def _forget_removed(self) -> None:
+        """A crash came between the removal of a replica and the next checkpoint."""
+        for moved in filter(REMOVED.fullmatch, self.files.list_directory(self.path)):
+            owner = self.owner_of(moved)
+            name = "" if owner is None else f"{owner.topic}-{owner.partition}"
+            points = self.points.get(name)
+            is_of_it = owner is not None and points is not None and points.topic_id == owner.topic_id
+            if is_of_it and not self.files.exists(self.path / name):
+                del self.points[name]
+                self.has_stale_points = True
+        if self.has_stale_points:
+            try:
+                self.write_points(self.points)
+            except StorageFullError as e:
+                logger.warning("%s: that replicas are gone is not written down yet: %s", self.path, e)
 
     # --- partition directories ---
 
@@ -222,6 +243,7 @@ class LogDirectory:
         self.files.rename(self.path / name, target)
         self.files.sync_directory(self.path)
         self.points.pop(name, None)
+        self.has_stale_points |= ending != "delete"  # another topic of that name has another id
         return target
 
     def purge_deleted(self) -> int:
@@ -250,6 +272,7 @@ class LogDirectory:
     def write_points(self, points: dict[str, PartitionPoints]) -> None:
         """Raises StorageFullError, StorageError."""
         self.files.write_atomic(self.path / RECOVERY_POINTS_FILE, encode(RecoveryPoints(points)))
+        self.has_stale_points = False
 
     def note_boot(self) -> None:
         """Writes into the lock file since when the machine has been running. Only behind a checkpoint of what was

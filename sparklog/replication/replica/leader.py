@@ -268,7 +268,8 @@ class Leader:
         """Where the follower's log ends as far as both have the same gaps; None: they have."""
         if not fetch.gaps and not self._log.gaps:
             return None
-        both = max(fetch.log_start_offset, self._log.log_start_offset), fetch.fetch_offset
+        theirs = min([fetch.log_start_offset, *(first for first, _ in fetch.gaps)])  # lost is not deleted
+        both = max(theirs, self._log.log_start_offset), fetch.fetch_offset
         differing = {*gaps_within(fetch.gaps, *both)} ^ {*gaps_within(self._log.gaps, *both)}
         return EpochEnd(max(fetch.last_epoch, 0), min(differing)[0]) if differing else None
 

@@ -13,6 +13,7 @@ import pytest
 from sparklog.errors import (
     DataDirLockedError,
     LogCorruptError,
+    NotLeaderError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
@@ -253,3 +254,30 @@ def test_a_power_cut_while_partitions_are_made_leaves_what_can_be_loaded() -> No
     files.power_cut(random.Random(cut_at))
     made = [f"{s.owner.directory_name}/partition.json" for s in specs]
     assert all(files.exists(data_dir / path) for path in made), "durable on return"
+
+
+@pytest.mark.parametrize("then", ["nothing", "purged", "made again", "purged and made again", "made again in a start"])
+def test_a_replica_that_was_taken_away_and_comes_back_is_empty_not_damaged(tmp_path: Path, then: str) -> None:
+    """The checkpoint that tells of the one before is not believed."""
+    manager = started(tmp_path)
+    append(manager.get(E0), records(5))
+    append(manager.get(E1), records(5))
+    manager.get(E0).flusher.flush()
+    manager.get(E1).flusher.flush()
+    manager.checkpoint()
+    manager.remove_replica(spec().owner, NotLeaderError("it is elsewhere"))
+    if "purged" in then:
+        assert manager.purge_deleted() == 1
+    if then == "made again in a start":
+        kill(manager)
+        manager = started(tmp_path)
+        assert values(manager.get(E0)) == []
+    elif "made again" in then:
+        manager.create_partitions([spec()])
+    for _ in range(2):
+        kill(manager)
+        manager = started(tmp_path)
+        assert manager.offline == {}
+        assert values(manager.get(E0)) == []
+        assert len(values(manager.get(E1))) == 5
+    manager.close()

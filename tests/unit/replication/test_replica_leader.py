@@ -174,6 +174,9 @@ def test_a_divergence_is_answered_and_changes_nothing() -> None:
         (((1, 4), (5, 6)), ((3, 4), (5, 6)), None),  # in both from its log start on
         (((8, 9),), (), None),  # the follower is not there yet
         (((6, 9),), ((6, 8),), None),
+        ((), ((0, 6),), 3),  # it has lost its beginning, and begins behind that
+        (((0, 6),), ((0, 6),), None),
+        ((), ((0, 3),), None),
     ],
 )
 def test_a_follower_cuts_its_log_where_one_of_both_lacks_offsets_that_the_other_has(
@@ -181,7 +184,8 @@ def test_a_follower_cuts_its_log_where_one_of_both_lacks_offsets_that_the_other_
 ) -> None:
     log = Log(log_end_offset=10, log_start_offset=3, gaps=mine, epochs=LeaderEpochs([(0, 0)]))  # type: ignore[list-item]
     leader = lead(log)
-    effects = leader.handle(FollowerFetch("f", 2, 12, 5, 8, 0, 0, theirs), 0)
+    start = theirs[0][1] if theirs and theirs[0][0] == 0 and len(theirs) == 1 else 0
+    effects = leader.handle(FollowerFetch("f", 2, 12, 5, 8, 0, start, theirs), 0)
     if end is None:
         assert isinstance(effects[-1], FetchAccepted)
     else:

@@ -207,20 +207,26 @@ def offsets_of(log: PartitionLog) -> list[int]:
     return [header.base_offset for header, _ in batches(log)]
 
 
-def test_a_repaired_replica_copies_what_was_lost_and_is_not_in_sync_until_then(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [(4,), (9,), (0,), (0, 1, 2), tuple(range(10))], ids=str)
+def test_a_repaired_replica_copies_what_was_lost_and_is_not_in_sync_until_then(
+    tmp_path: Path, lost: tuple[int, ...]
+) -> None:
+    """Also if that is the beginning: it has not been deleted."""
     group = Group(tmp_path, DELETE)
     filled(group)
     group.sync()
     group.leave(3)
-    path, note = damaged(group[3], 4), tmp_path / "3" / BROKER_EPOCH_FILE
+    path, note = damaged(group[3], *lost), tmp_path / "3" / BROKER_EPOCH_FILE
     note.write_bytes(b"{}")
-    assert repair(path.parent, RealFiles(), dry_run=True).gaps == [(4, 5)]
+    gaps = repair(path.parent, RealFiles(), dry_run=True).gaps
+    assert (gaps[0][0], gaps[-1][1]) == (lost[0], lost[-1] + 1)
     assert note.exists()
     repair(path.parent, RealFiles(), dry_run=False)
     assert not note.exists()  # its broker has lost something, which the controller must know
     group.come_back(3, group.open(3))
     group.sync()
     assert group[3].gaps == ()  # it has been cut
+    assert group[3].log_start_offset == 0
     assert batches(group[3]) == batches(group[1])
     assert group.image.isr == (1, 2, 3)
     group[3].close()
