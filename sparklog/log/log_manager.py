@@ -190,7 +190,8 @@ class LogManager:
         return Counter(d.path for d in self._place.values())
 
     def _open(self, spec: PartitionSpec, directory: LogDirectory) -> PartitionLog:
-        points = directory.points_of(spec.owner) or PartitionPoints(spec.owner.topic_id, 0, 0, 0)
+        known = directory.points_of(spec.owner)
+        points = known or PartitionPoints(spec.owner.topic_id, 0, 0, 0)
         return PartitionLog.open(
             directory.path / spec.owner.directory_name,
             spec.owner,
@@ -208,6 +209,7 @@ class LogManager:
             remote=self._remote,
             made=spec.made,
             same_boot=directory.same_boot,
+            checkpointed=known is not None,
         )
 
     # --- what there is ---
@@ -490,6 +492,14 @@ class LogManager:
             self.directories.in_each(self._checkpoint)
 
     def _checkpoint(self, directory: LogDirectory) -> None:
+        is_stale, directory.has_stale_points = directory.has_stale_points, False  # what goes from here on says so again
+        try:
+            self._write_points(directory)
+        except SparklogError:
+            directory.has_stale_points |= is_stale
+            raise
+
+    def _write_points(self, directory: LogDirectory) -> None:
         logs = [(tp, log) for tp, log in self._logs.copy().items() if self._place.get(tp) is directory]
         counts = [log.truncation.count for _, log in logs]
         points = self._points(directory)

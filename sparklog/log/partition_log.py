@@ -70,6 +70,7 @@ class PartitionLog:
         newest_schema_id: int = 1,
         made: bool = False,
         same_boot: bool = False,
+        checkpointed: bool = False,
         safeguards: Safeguards = ALL_SAFEGUARDS,
     ) -> PartitionLog:
         """Opens the log in `directory`, which is made if it does not exist.
@@ -79,8 +80,8 @@ class PartitionLog:
         those of the last checkpoint (0 when there is none). `expiry_clock`: by which records grow old. `remote`: how
         to get at what is in the object store. `newest_schema_id`: of a marker in a log that has no segment. `made`:
         the directory was there before, as a partition's. `same_boot`: the machine has not stopped since the log was
-        last written to, so that nothing of it can be lost but by somebody's hand. `safeguards`: for tests. Raises
-        LogCorruptError, StorageError.
+        last written to, so that nothing of it can be lost but by somebody's hand. `checkpointed`: there is a
+        checkpoint that knows the log. `safeguards`: for tests. Raises LogCorruptError, StorageError.
         """
         state = open_state(
             directory,
@@ -97,6 +98,7 @@ class PartitionLog:
             newest_schema_id=newest_schema_id,
             made=made,
             same_boot=same_boot,
+            checkpointed=checkpointed,
             safeguards=safeguards,
         )
         return cls(state)

@@ -194,6 +194,7 @@ class LogDirectory:
         if self.has_stale_points:
             try:
                 self.write_points(self.points)
+                self.has_stale_points = False
             except StorageFullError as e:
                 logger.warning("%s: that replicas are gone is not written down yet: %s", self.path, e)
 
@@ -272,7 +273,6 @@ class LogDirectory:
     def write_points(self, points: dict[str, PartitionPoints]) -> None:
         """Raises StorageFullError, StorageError."""
         self.files.write_atomic(self.path / RECOVERY_POINTS_FILE, encode(RecoveryPoints(points)))
-        self.has_stale_points = False
 
     def note_boot(self) -> None:
         """Writes into the lock file since when the machine has been running. Only behind a checkpoint of what was

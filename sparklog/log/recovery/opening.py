@@ -47,6 +47,7 @@ def open_state(
     newest_schema_id: int,
     made: bool,
     same_boot: bool,
+    checkpointed: bool,
     safeguards: Safeguards,
 ) -> LogState:
     """As for `PartitionLog.open`; `points`: log start, high watermark and recovery point of the last checkpoint.
@@ -80,6 +81,7 @@ def open_state(
     writer.segments = SegmentList.of(segments)
     for segment in loaded.dirty:
         writer.dirty.add(segment, made=True)
+    _check_beginning(directory, segments, log_start_offset, gaps.all, is_known=clean and checkpointed)
     offsets = _offsets(directory, segments, points, gaps.all, clean=clean, written_to=written_to)
     gaps.cut(offsets.written)
     epochs = load_epochs(files, directory, loaded.segments, (offsets.log_start, offsets.written))
@@ -90,6 +92,27 @@ def open_state(
     )  # fmt: skip
     state.load_producers()
     return state
+
+
+def _check_beginning(
+    directory: Path,
+    segments: Sequence[SegmentView],
+    log_start_offset: int,
+    gaps: Sequence[tuple[int, int]],
+    *,
+    is_known: bool,
+) -> None:
+    """Where the log began `is_known` from a clean stop: what is missing there has not been deleted. After a crash it
+    may have been, on a disk too full to write that down. Raises LogCorruptError."""
+    start = log_start_offset
+    for first, behind in gaps:  # what a repair has agreed to
+        if first <= start < behind:
+            start = behind
+    if is_known and segments and segments[0].base_offset > start:
+        raise LogCorruptError(
+            f"{directory} begins at offset {segments[0].base_offset}, when it was closed it began at {start}: the segment "
+            f"files before are missing; restore them from a copy, or go on without them: sparklog log repair {directory}"
+        )
 
 
 def _offsets(

@@ -49,6 +49,7 @@ from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE
 from sparklog.log.producers.files import empty_snapshots_above, newest_snapshot_offset
 from sparklog.log.recovery.truncation_mark import TruncationMark
 from sparklog.log.segments.indexes import remove_indexes
+from sparklog.log.tiering.journal import JOURNAL_FILE
 from sparklog.log.tools.repair_scan import DirectoryScan, KeptBatch, ScannedSegment
 
 QUARANTINE_SUFFIX = ".corrupt"
@@ -148,6 +149,7 @@ class _Plan:
         self._known_gaps = set(decode_gaps(read_whole(files, directory / GAPS_FILE)))
         self._end = 0
         self._points = self._read_points(scan.meta)
+        self._has_remote = files.exists(directory / JOURNAL_FILE)
 
     def make(self, *, dry_run: bool) -> RepairReport:
         report = RepairReport(self._directory, dry_run)
@@ -177,23 +179,23 @@ class _Plan:
 
     def _place(self) -> None:
         """Finds out where each batch belongs, and which offsets are missing."""
+        mark = TruncationMark(self._files, self._directory)
+        points = self._points
+        known = mark.clamp((points.log_start_offset, points.high_watermark, points.recovery_point))
         due: int | None = None
         for n, segment in enumerate(self._segments):
             behind = next((s.base for s in self._segments[n + 1 :]), None)
             if due is None:
                 due = segment.base
+                if points.topic_id and known[0] < due and not self._has_remote:
+                    self._gaps.add((known[0], due))
             elif segment.base > due:
                 self._gaps.add((due, segment.base))
             elif segment.base < due and segment.kept:
                 raise LogCorruptError(f"{segment.path} overlaps with the segment before it; move one of them away")
             due = self._place_batches(segment, max(segment.base, due), behind)
         self._end = due or 0
-        mark = TruncationMark(self._files, self._directory)
-        points = self._points
-        promised = max(
-            *mark.clamp((points.log_start_offset, points.high_watermark, points.recovery_point)),
-            newest_snapshot_offset(self._files, self._directory),
-        )
+        promised = max(*known, newest_snapshot_offset(self._files, self._directory))
         if self._end < promised:
             self._gaps.add((self._end, promised))
             self._end = promised

@@ -122,6 +122,50 @@ def test_after_a_clean_stop_the_last_file_is_missed_without_a_checkpoint(tmp_pat
     assert started_offline(tmp_path)
 
 
+def test_after_a_clean_stop_the_first_files_are_missed(tmp_path: Path) -> None:
+    manager = filled(tmp_path, segments=3)
+    manager.get(E0).retention.delete_records(1)
+    assert manager.close()
+    directory = tmp_path / "events-0"
+    content = (directory / segment_name(0)).read_bytes()
+    (directory / segment_name(0)).unlink()
+    manager = started(tmp_path)
+    assert "begins at offset 3, when it was closed it began at 1" in str(manager.offline[E0])
+    kill(manager)
+    (directory / segment_name(0)).write_bytes(content)
+    manager = started(tmp_path)
+    assert not manager.offline, "and nothing has changed"
+    assert manager.close()
+
+    (directory / segment_name(0)).unlink()
+    assert repair(directory, RealFiles(), dry_run=True).gaps == [(1, 3)]
+    repair(directory, RealFiles(), dry_run=False)
+    for _ in range(3):
+        manager = started(tmp_path)
+        log = manager.get(E0)
+        assert (log.log_start_offset, log.log_end_offset, log.gaps) == (3, 9, ((1, 3),))
+        assert manager.close()
+    assert not repair(directory, RealFiles(), dry_run=True).changed
+
+
+def test_what_retention_has_deleted_is_not_missed(tmp_path: Path) -> None:
+    manager = filled(tmp_path, segments=3)
+    log = manager.get(E0)
+    log.retention.delete_records(7)
+    assert log.retention.drop_below_log_start() == 2
+    for segment in (0, 3):
+        (tmp_path / "events-0" / segment_name(segment)).unlink(missing_ok=True)
+    assert manager.close()
+    for _ in range(2):
+        manager = started(tmp_path)
+        assert manager.get(E0).log_start_offset == 7
+        assert manager.close()
+    (tmp_path / RECOVERY_POINTS_FILE).unlink()  # where it begins is not known then
+    manager = started(tmp_path)
+    assert manager.get(E0).log_start_offset == 6
+    assert manager.close()
+
+
 def test_what_a_power_cut_takes_is_no_damage() -> None:
     for seed in range(30):
         files = SimFiles()
