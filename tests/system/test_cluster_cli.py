@@ -118,7 +118,7 @@ def test_a_second_start_beside_the_first_is_refused(started: Started, directory:
 
 
 def test_a_dead_broker_is_a_problem_and_a_second_start_goes_on(started: Started, directory: Path) -> None:
-    started.run("topic", "create", "kept", "--replication-factor", "2")
+    started.run("topic", "create", "kept", "--replication-factor", "3")
     assert started.run("cluster", "describe", "--check")
     pids = {int(i): int(pid) for i, pid in re.findall(r"broker (\d+) .*pid (\d+)", started.said)}
     cluster_id = started.describe()["cluster_id"]
