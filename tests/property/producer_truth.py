@@ -5,11 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hypothesis import strategies as st
+
 from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader
 from sparklog.log.model import ProducerInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.partition_producers import PartitionProducers
 from sparklog.log.producers.transactions import AbortedRanges, AbortedTransaction
+
+IDEMPOTENT = st.integers(1, 3)
+"""Producer ids."""
+TRANSACTIONAL = st.integers(11, 13)
+SIZES = st.sampled_from([1, 1, 600, 1_800])
 
 
 def replayed(headers: Iterable[BatchHeader], high_watermark: int) -> PartitionProducers:

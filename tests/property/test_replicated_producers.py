@@ -22,16 +22,21 @@ from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.log.tiering.tier_run import Role, tier_log
 from sparklog.testing.sim_files import SimFiles
-from tests.property.producer_truth import check_committed, check_known, info_of, new_headers
+from tests.property.producer_truth import (
+    IDEMPOTENT,
+    SIZES,
+    TRANSACTIONAL,
+    check_committed,
+    check_known,
+    info_of,
+    new_headers,
+)
 from tests.property.tiering_machine import POLICY
 from tests.unit.log.producer_support import produced
 from tests.unit.log.support import OWNER, SCHEMAS, ManualClock
 from tests.unit.log.tiering_support import FailingStore, memory_store, stored_names
 
 DIRECTORY = Path("/sim") / OWNER.directory_name
-IDEMPOTENT = st.integers(1, 3)
-TRANSACTIONAL = st.integers(11, 13)
-SIZES = st.sampled_from([1, 1, 600, 1_800])
 WHICH = st.booleans()
 
 
@@ -242,20 +247,8 @@ class ReplicatedProducers(RuleBasedStateMachine):
 
     @rule(leads=WHICH, fails_at=st.integers(0, 12))
     def tier_with_a_failing_store(self, leads: bool, fails_at: int) -> None:
-        left = fails_at
-
-        def fails(what: str, key: str) -> bool:
-            nonlocal left
-            left -= 1
-            return left < 0
-
-        self.store.fails = fails
-        try:
+        with self.store.failing_after(fails_at):
             self.replica(leads).tier()
-        except RemoteStorageError:
-            pass
-        finally:
-            self.store.fails = lambda what, key: False
 
     @rule(leads=WHICH)
     def retain(self, leads: bool) -> None:

@@ -11,13 +11,17 @@ from hypothesis.stateful import invariant, rule
 
 from sparklog.format.batch import BatchHeader
 from sparklog.log.model import ProducerInfo
-from tests.property.producer_truth import check_committed, check_known, info_of, new_headers
+from tests.property.producer_truth import (
+    IDEMPOTENT,
+    SIZES,
+    TRANSACTIONAL,
+    check_committed,
+    check_known,
+    info_of,
+    new_headers,
+)
 from tests.property.tiering_machine import TieringModel
 from tests.unit.log.producer_support import produced
-
-IDEMPOTENT = st.integers(1, 3)
-TRANSACTIONAL = st.integers(11, 13)
-SIZES = st.sampled_from([1, 1, 600, 1_800])
 
 
 class TieredProducers(TieringModel):

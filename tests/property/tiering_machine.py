@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sparklog.errors import LogCorruptError, RemoteStorageError
+from sparklog.errors import LogCorruptError
 from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.retention.run import run_retention
@@ -147,20 +147,8 @@ class TieringModel(RuleBasedStateMachine):
 
     @rule(fails_at=st.integers(0, 12))
     def tier_with_a_failing_store(self, fails_at: int) -> None:
-        left = fails_at
-
-        def fails(what: str, key: str) -> bool:
-            nonlocal left
-            left -= 1
-            return left < 0
-
-        self.store.fails = fails
-        try:
+        with self.store.failing_after(fails_at):
             self.round()
-        except RemoteStorageError:
-            pass
-        finally:
-            self.store.fails = lambda what, key: False
 
     @rule(cut_in=st.none() | st.integers(1, 20))
     def retain(self, cut_in: int | None) -> None:

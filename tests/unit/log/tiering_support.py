@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,24 @@ class FailingStore(ObjectStore):
         self.flips: Callable[[str], bool] = lambda key: False
         self.calls: list[tuple[str, str]] = []
         self.read_bytes = 0
+
+    @contextmanager
+    def failing_after(self, calls: int) -> Iterator[None]:
+        """So many calls work, then none; what that raises is caught."""
+        left, before = calls, self.fails
+
+        def fails(what: str, key: str) -> bool:
+            nonlocal left
+            left -= 1
+            return left < 0
+
+        self.fails = fails
+        try:
+            yield
+        except RemoteStorageError:
+            pass
+        finally:
+            self.fails = before
 
     def _check(self, what: str, key: str) -> None:
         self.calls.append((what, key))
