@@ -34,7 +34,8 @@ class Background:
         """Fsyncs the logs; retention runs on it, too, so that no segment goes while that happens."""
         self.flushing = Flushing(config, loop, self._thread, storage, partitions)
         self.retention = Retention(config, loop, self._thread, storage.logs, partitions)
-        self.cleaner = Cleaner(config, loop, environment, storage.logs)
+        in_sync = partitions.all_in_sync if shared else None
+        self.cleaner = Cleaner(config, loop, environment, storage.logs, in_sync)
         leading = partitions.leading_epoch if shared else None
         self.tierer = Tierer(config, loop, environment, storage.logs, storage.remote.store, leading)
         self._watch = DirectoryWatch(loop, environment, storage, partitions)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 
@@ -52,8 +54,11 @@ class Cleaner:
         loop: asyncio.AbstractEventLoop,
         environment: Environment,
         logs: LogManager,
+        is_in_sync: Callable[[TopicPartition], bool] | None = None,
     ) -> None:
+        """`is_in_sync`: whether all replicas of a partition are, asked by the threads; None: there is but one."""
         self._logs = logs
+        self._is_in_sync = is_in_sync if is_in_sync is not None else lambda tp: True
         self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads
         self._backoff_ms = backoff_ms = config.log_cleaner_backoff_ms
         self._now_s = environment.clock.monotonic_s
@@ -139,7 +144,7 @@ class Cleaner:
                 if key in self._busy or not self._may_try(key):
                     continue
                 try:
-                    due = due_for_compaction(partition_log)
+                    due = due_for_compaction(partition_log, partial(self._is_in_sync, key))
                 except SparklogError as e:
                     if not partition_log.is_closed:
                         failed.append((key, partition_log, e))

@@ -60,10 +60,11 @@ def _append(log: PartitionLog, batches: Batches) -> None:
         log.replica.skip(batches.gaps)
         return
     first = log.replica.first_header(batches.data)
-    if log.replica.may_lack_deletions(first):
+    if log.replica.may_lack_deletions(batches.data):
         logger.warning(
-            "partition %s has not been copied for longer than delete.retention.ms: what was deleted meanwhile may be gone "
-            "from its leader, it is copied anew from offset %d", log.owner.topic_partition, batches.log_start_offset,
+            "partition %s was not copied for longer than delete.retention.ms before this start: what was deleted "
+            "meanwhile may be gone from its leader, it is copied anew from offset %d",
+            log.owner.topic_partition, batches.log_start_offset,
         )  # fmt: skip
         log.truncation.restart_at(batches.log_start_offset)
         raise OffsetOutOfRangeError(f"{log.owner.topic_partition} begins anew at {batches.log_start_offset}")

@@ -74,6 +74,11 @@ class Partitions:
         epoch = partition.replicas.leader_epoch
         return epoch if partition.replicas.leads_in(epoch) else -1
 
+    def all_in_sync(self, tp: TopicPartition) -> bool:
+        """Whether all replicas of the partition are in sync, as far as this broker knows. Any thread."""
+        partition = self._partitions.get(tp)
+        return partition is not None and set(partition.replicas.replicas) <= set(partition.replicas.isr)
+
     def all(self) -> list[Partition]:
         """At this moment, in no order. Any thread."""
         return list(self._partitions.values())

@@ -32,8 +32,13 @@ class ReplicaAppender:
 
     def __init__(self, state: LogState) -> None:
         self._state = state
-        self._copied_ms: int | None = None
-        """When something was appended last, by the wall clock; None: not since the log was opened."""
+        self._followed: tuple[int, int] | None = None
+        """How often the log had been cut, and the wall clock, when the first batches since then came, in
+        milliseconds."""
+        self._last_ms = 0
+        """When the last batch of the log was appended at its leader."""
+        self._has_deletions = False
+        """Nothing that this log does not have can have been removed at its leader."""
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """This broker leads in `leader_epoch`, which begins at the log end, with or without records. It is on the disk
@@ -49,15 +54,33 @@ class ReplicaAppender:
             return header
         raise CorruptBatchError("the leader has sent no batch")
 
-    def may_lack_deletions(self, first: BatchHeader) -> bool:
-        """Whether what is about to be appended, `first` before all else, may follow on tombstones, or markers of
-        aborted transactions, that the leader has removed already: this log would keep for ever what they delete. They
-        stay at least `delete.retention.ms`, so a log that was copied to not longer ago than that has seen them."""
-        offsets = self._state.offsets
-        if not _is_compacted(first) or offsets.written == offsets.log_start:
+    def may_lack_deletions(self, payload: bytes | bytearray | memoryview) -> bool:
+        """Whether tombstones, or markers of aborted transactions, that the leader has removed already may have been
+        before the batches of `payload`, or between them: this log would keep for ever what they delete. Asked before
+        each `append`. Raises CorruptBatchError.
+
+        While a replica is not in sync, none are removed. But a power cut, or a repair, may take from one what it had,
+        while it still counts as in sync. What a log lacks then was appended behind its last batch, and removed not
+        before `delete.retention.ms` later: so it is there if the log was followed again by then. A log that begins
+        empty has nothing that could have been deleted.
+        """
+        state = self._state
+        cuts = state.truncation_mark.count
+        if self._followed is None or self._followed[0] != cuts:
+            self._followed = cuts, state.clock.now_ms()
+            filled = (s.append_time_ms for s in reversed(state.segments.all) if s.data_bytes)
+            self._last_ms, self._has_deletions = next(filled, 0), False
+        in_time_ms = self._followed[1] - state.config.compaction.delete_retention_ms
+        if state.offsets.written == state.offsets.log_start or self._last_ms >= in_time_ms:
+            self._has_deletions = True
+        if self._has_deletions:
             return False
-        last_ms = self._state.append_time_ms if self._copied_ms is None else self._copied_ms
-        return self._state.clock.now_ms() - last_ms > self._state.config.compaction.delete_retention_ms
+        before_ms = self._last_ms
+        for _, header in iterate_batches(memoryview(payload).cast("B"), verify=False):
+            if _is_compacted(header):
+                return before_ms < in_time_ms
+            before_ms = header.append_time_ms
+        return False
 
     def append(
         self,
@@ -178,7 +201,7 @@ class ReplicaAppender:
                 state.writer.roll_next = True
             state.offsets.reserve(run[-1].header.next_offset)
             state.enter(view, run, run[-1].header.append_time_ms)
-        self._copied_ms = state.clock.now_ms()
+        self._last_ms = last.append_time_ms
         records = sum(b.header.record_count for b in batches)
         return AppendInfo(
             first.base_offset, last.last_offset, last.append_time_ms, len(batches), records, size_bytes=len(view)

@@ -27,7 +27,15 @@ from sparklog.log.compaction.policy import (
     is_due,
     is_overdue,
 )
-from sparklog.log.compaction.rewrite import RunContext, keyed_rows, pass_freely, plan_group, source_batches, write_group
+from sparklog.log.compaction.rewrite import (
+    RunContext,
+    always,
+    keyed_rows,
+    pass_freely,
+    plan_group,
+    source_batches,
+    write_group,
+)
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.transactions import AbortedRanges
 from sparklog.log.segments.batch_times import roll_time_ms
@@ -45,11 +53,12 @@ class CleanerPoint(Struct, frozen=True):
 
 
 class Due(NamedTuple):
-    """A log that is due, and where its parts are."""
+    """A log that is due, and where its parts are. `deletions_may_go`: as with `due_for_compaction`."""
 
     log: PartitionLog
     section: DirtySection
     point: CleanerPoint
+    deletions_may_go: Callable[[], bool]
 
 
 class CompactionResult(Struct):
@@ -77,9 +86,11 @@ def load_point(context: RunContext) -> CleanerPoint:
     )
 
 
-def due_for_compaction(log: PartitionLog) -> Due | None:
+def due_for_compaction(log: PartitionLog, deletions_may_go: Callable[[], bool] = always) -> Due | None:
     """The log if it is to be compacted now, else None. Rolls the last segment when it holds what is overdue.
 
+    `deletions_may_go`: whether tombstones and markers are removed at this moment, once their time is over. A replica
+    that lacks one, and has what it deletes, would keep that for ever. Asked again during the run.
     Raises LogCorruptError, StorageError.
     """
     policy = log.config.compaction
@@ -104,10 +115,10 @@ def due_for_compaction(log: PartitionLog) -> Due | None:
         section,
         policy,
         first_dirty_timestamp_ms=None if first_dirty is None else _first_timestamp_ms(first_dirty),
-        next_horizon_ms=point.next_horizon_ms,
+        next_horizon_ms=point.next_horizon_ms if deletions_may_go() else NO_HORIZON,
         now_ms=context.now_ms,
     )
-    return Due(log, section, point) if due else None
+    return Due(log, section, point, deletions_may_go) if due else None
 
 
 def _largest_timestamp_ms(segment: LogSegment) -> int | None:
@@ -135,6 +146,7 @@ def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pas
     )  # what replaces a record must not be lost in a power cut that would have spared the record
     context = replace(
         log.replacement.context(throttle),
+        deletions_may_go=due.deletions_may_go,
         aborted=AbortedRanges(log.aborted_transactions(0, section.first_uncleanable_offset)),
         last_of_producers=log.last_offsets_of_producers(),
     )

@@ -58,12 +58,20 @@ logger = logging.getLogger(__name__)
 WRITE_BYTES = 1 << 20
 """Batches are gathered up to this size for one write."""
 
+NEVER_MS = -2
+"""Before any delete horizon."""
+
 NO_TIMESTAMP_MS = -1
 """The largest timestamp of a batch without rows."""
 
 
 def pass_freely(size_bytes: int) -> None:
     """The throttle that lets everything pass."""
+
+
+def always() -> bool:
+    """Deletions may go: there is no replica that has yet to copy them."""
+    return True
 
 
 class RunContext(Struct, frozen=True):
@@ -82,6 +90,8 @@ class RunContext(Struct, frozen=True):
     index_interval_bytes: int
     inflated_bytes_max: int
     throttle: Callable[[int], None] = pass_freely
+    deletions_may_go: Callable[[], bool] = always
+    """Whether tombstones and markers go now, once their time is over."""
     aborted: AbortedRanges = field(default_factory=AbortedRanges)
     last_of_producers: frozenset[int] = frozenset()
     """Base offsets of the last batch, or marker, of every producer that the log still knows."""
@@ -250,15 +260,16 @@ def plan_group(
     the same set for all groups of a run. Raises LogCorruptError, StorageError."""
     plan = GroupPlan(segments)
     with_data = set() if with_data is None else with_data
+    over_ms = context.now_ms if context.deletions_may_go() else NEVER_MS
     for number, segment in enumerate(segments):
         for batch in source_batches(segment, context):
             header = batch.header
             if header.attributes & ATTRIBUTE_CONTROL:
-                planned = _plan_marker(number, batch, context, plan, with_data)
+                planned = _plan_marker(number, batch, context, plan, with_data, over_ms)
             else:
                 if header.record_count and header.attributes & ATTRIBUTE_TRANSACTIONAL:
                     with_data.add(header.producer_id)
-                planned = _plan_batch(number, batch, keys, context, plan)
+                planned = _plan_batch(number, batch, keys, context, plan, over_ms)
             if header.base_offset in context.last_of_producers:
                 planned = planned._replace(stays=True, may_go=False)
             plan.batches.append(planned)
@@ -269,10 +280,10 @@ def plan_group(
 
 
 def _plan_marker(
-    number: int, batch: SourceBatch, context: RunContext, plan: GroupPlan, with_data: set[int]
+    number: int, batch: SourceBatch, context: RunContext, plan: GroupPlan, with_data: set[int], over_ms: int
 ) -> BatchPlan:
     """A marker stays as long as there are data of its transaction; from then on readers get their time, as with a
-    tombstone."""
+    tombstone. `over_ms`: horizons up to then have passed."""
     header, horizon_ms = batch.header, horizon_of(batch.header)
     if header.producer_id in with_data:
         with_data.discard(header.producer_id)
@@ -280,10 +291,13 @@ def _plan_marker(
     if horizon_ms == NO_HORIZON:
         horizon_ms = context.now_ms + context.delete_retention_ms
         plan.horizons_set += 1
-    return BatchPlan(number, batch.position, header, None, horizon_ms, context.now_ms < horizon_ms, may_go=True)
+    return BatchPlan(number, batch.position, header, None, horizon_ms, over_ms < horizon_ms, may_go=True)
 
 
-def _plan_batch(number: int, batch: SourceBatch, keys: OffsetMap, context: RunContext, plan: GroupPlan) -> BatchPlan:
+def _plan_batch(
+    number: int, batch: SourceBatch, keys: OffsetMap, context: RunContext, plan: GroupPlan, over_ms: int
+) -> BatchPlan:
+    """`over_ms`: horizons up to then have passed."""
     header = batch.header
     horizon_ms = horizon_of(header)
     if not header.record_count:
@@ -300,7 +314,7 @@ def _plan_batch(number: int, batch: SourceBatch, keys: OffsetMap, context: RunCo
         keep |= rows.hashes.null
         plan.null_keys += int(np.count_nonzero(rows.hashes.null))
     if rows.tombstones is not None:
-        if horizon_ms != NO_HORIZON and context.now_ms >= horizon_ms:
+        if horizon_ms != NO_HORIZON and over_ms >= horizon_ms:
             keep &= ~(rows.tombstones & in_map)
         elif horizon_ms == NO_HORIZON and in_map[-1] and (rows.tombstones & keep).any():
             # only now has everything been removed that these tombstones delete: from now on readers get their time

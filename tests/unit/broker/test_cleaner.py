@@ -17,6 +17,7 @@ from sparklog.environment import real_environment
 from sparklog.environment.clock import SystemClock
 from sparklog.log.compaction.policy import CLEANER_POINT_FILE, FAILURES_MAX
 from sparklog.log.log_manager import LogManager
+from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
 from tests.system.broker_process import until
@@ -48,13 +49,20 @@ class Clock(SystemClock):
         return self.now_s
 
 
-def cleaner(logs: Logs, clock: Clock, loop: asyncio.AbstractEventLoop | None = None, **given: int) -> Cleaner:
+def cleaner(
+    logs: Logs,
+    clock: Clock,
+    loop: asyncio.AbstractEventLoop | None = None,
+    *,
+    is_in_sync: Callable[[TopicPartition], bool] | None = None,
+    **given: int,
+) -> Cleaner:
     """Without `loop` nothing runs in the background; `given`: settings of the cleaner."""
     facts = {"threads": 1, "dedupe.buffer.bytes": 1 << 20, "backoff.ms": 1000}
     facts |= {name.replace("_", "."): value for name, value in given.items()}
     config = make_config({f"log.cleaner.{name}": value for name, value in facts.items()})
     environment = real_environment()._replace(clock=clock)
-    return Cleaner(config, cast(asyncio.AbstractEventLoop, loop), environment, cast(LogManager, logs))
+    return Cleaner(config, cast(asyncio.AbstractEventLoop, loop), environment, cast(LogManager, logs), is_in_sync)
 
 
 def fill(log: PartitionLog, rows: int = 2) -> None:
@@ -144,7 +152,30 @@ def test_a_full_disk_is_tried_again_for_ever(tmp_path: Path) -> None:
     logs.close()
 
 
-async def in_the_background(logs: Logs, done: Callable[[], bool], **given: int) -> None:
+def test_deletions_wait_for_the_replicas_that_are_not_in_sync(tmp_path: Path) -> None:
+    logs, in_sync = Logs(tmp_path, "t", "other"), set[str]()
+    for log in logs.logs.values():
+        log.reconfigure(LogConfig.from_settings(SETTINGS | {"delete.retention.ms": 0}))
+        append_rows(log, [(b"k", b"v")])
+        append_rows(log, [(b"k", None)])
+        append_rows(log, [(b"later", b"v")])
+    worker = cleaner(logs, Clock(), is_in_sync=lambda tp: tp.topic in in_sync)
+
+    def keys(topic: str) -> set[bytes | None]:
+        logs[topic].appender.begin_segment()
+        while worker.run_once() is not None:
+            pass
+        return {row.key for row in stored(logs[topic])}
+
+    assert keys("t") == keys("other") == {b"k", b"later"}
+    in_sync.add("other")
+    assert (keys("t"), keys("other")) == ({b"k", b"later"}, {b"later"})
+    in_sync.add("t")
+    assert keys("t") == {b"later"}
+    logs.close()
+
+
+async def in_the_background(logs: Logs, done: Callable[[], bool], **given: Any) -> None:
     """Runs a cleaner until `done`."""
     worker = cleaner(logs, Clock(), asyncio.get_running_loop(), **given)
     worker.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE
 from sparklog.log.compaction.cleaner import CompactionResult, compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
+from sparklog.log.compaction.rewrite import always
 from sparklog.log.model import LogOwner
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.support import SCHEMAS, ManualClock, open_log, read_all
@@ -73,11 +74,17 @@ def append_rows(log: PartitionLog, rows: Sequence[Row], first_ms: int = 0, compr
     return info.base_offset
 
 
-def compact(log: PartitionLog, buffer_bytes: int = BUFFER_BYTES, *, roll: bool = True) -> CompactionResult | None:
+def compact(
+    log: PartitionLog,
+    buffer_bytes: int = BUFFER_BYTES,
+    *,
+    roll: bool = True,
+    deletions_may_go: Callable[[], bool] = always,
+) -> CompactionResult | None:
     """One run over all that was written; None if nothing is due."""
     if roll:
         log.appender.begin_segment()
-    due = due_for_compaction(log)
+    due = due_for_compaction(log, deletions_may_go)
     return None if due is None else compact_log(due, OffsetMap(buffer_bytes))
 
 

@@ -18,6 +18,7 @@ from sparklog_broker.partitions.purgatory import Purgatory
 
 from sparklog.errors import NotLeaderError, SparklogError, StorageError
 from sparklog.format.batch import BatchHeader
+from sparklog.log.compaction.cleaner import CompactionResult
 from sparklog.log.partition_log import PartitionLog
 from sparklog.protocol.cluster_messages import ReplicaFetchPartition, ReplicaFetchRequest, ReplicaFetchResponse
 from sparklog.replication.cluster_image import PartitionImage
@@ -34,7 +35,7 @@ from sparklog.replication.replica.model import (
     Tick,
 )
 from sparklog.types import TopicPartition
-from tests.unit.log.compaction_support import open_keyed
+from tests.unit.log.compaction_support import compact, open_keyed
 from tests.unit.log.support import LimitedFiles
 
 KEY = TopicPartition("events", 0)
@@ -217,6 +218,13 @@ class Group:
         self.out.discard(broker_id)
         self.nodes[broker_id] = Node(self, broker_id, log if log is not None else self.nodes[broker_id].log)
         self.follow_image()
+
+    def compact(self, broker_id: int, *, roll: bool = True) -> CompactionResult | None:
+        """As the broker's cleaner does it."""
+        node = self.nodes[broker_id]
+        return compact(
+            node.log, roll=roll, deletions_may_go=lambda: set(node.replica.replicas) <= set(node.replica.isr)
+        )
 
     def tick(self) -> None:
         self.leader.replica.handle(Tick())

@@ -144,29 +144,103 @@ def test_a_log_is_cut_right_where_compaction_has_taken_the_beginning_of_an_epoch
     assert batches(group[1])[-1] == batches(group[3])[-1]
 
 
-@pytest.mark.parametrize("away_ms", [DAY_MS // 2, 3 * DAY_MS])
-def test_a_key_that_was_deleted_while_a_replica_was_away_does_not_come_back(tmp_path: Path, away_ms: int) -> None:
+def clocked(directory: Path, clock: ManualClock, settings: dict[str, object] | None = None) -> Group:
+    def open_log(where: Path, given: dict[str, object], **more: object) -> PartitionLog:
+        return open_keyed(where, given, clock=clock, **more)  # type: ignore[arg-type]
+
+    return Group(directory, settings, open_log=open_log)
+
+
+def keys_of(log: PartitionLog) -> set[bytes | None]:
+    return {row.key for row in stored(log)}
+
+
+def test_a_deletion_stays_until_all_replicas_have_copied_it(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000)
-
-    def open_log(directory: Path, settings: dict[str, object], **more: object) -> PartitionLog:
-        return open_keyed(directory, settings, clock=clock, **more)  # type: ignore[arg-type]
-
-    group = Group(tmp_path, open_log=open_log)
+    group = clocked(tmp_path, clock)
     group.append(keyed_batch([(b"deleted", b"1"), (b"kept", b"1")]))
     group.sync()
     group.leave(3)
     group.append(keyed_batch([(b"deleted", None)]))
     want = rewrite_keys(group, 4) | {b"kept": b"1"}
     group.sync()
+    group.compact(1)  # the delete horizon begins
+    for _ in range(3):
+        clock.time_ms += 3 * DAY_MS
+        want |= rewrite_keys(group, 1)
+        group.sync()
+        assert group.compact(1) is not None
+        assert b"deleted" in keys_of(group[1])
+    clock.time_ms += 3 * DAY_MS
+    group[1].appender.begin_segment()
+    group.compact(1)
+    assert group.compact(1, roll=False) is None, "what may not go makes no log due"
+    group.come_back(3)
+    group.sync(1)
+    assert group.image.isr == (1, 2, 3)
+    assert group.nodes[3].failures == []
+    assert state(group[3]) == state(group[1]) == want
+    group.compact(1)
+    assert b"deleted" not in keys_of(group[1])
+
+
+def test_a_replica_that_takes_longer_to_copy_than_deletions_stay_is_copied_once(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000)
+    group = clocked(tmp_path, clock, {"delete.retention.ms": 0})
+    group.leave(3)
+    for i in range(8):
+        group.append(keyed_batch([(b"%d" % i, b"once")]))
+        rewrite_keys(group, 4)
+    group.sync()
+    group.compact(1)
+    group.come_back(3)
+    end = -1
+    while group[3].log_end_offset > end:
+        end = group[3].log_end_offset
+        group.nodes[3].ask(group.leader, 1)
+        clock.time_ms += 1_000
+    group.sync()
+    assert group.image.isr == (1, 2, 3)
+    assert group.nodes[3].failures == []
+    assert state(group[3]) == state(group[1])
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("is_behind_others", [False, True])
+@pytest.mark.parametrize("away_ms", [DAY_MS // 2, 3 * DAY_MS])
+def test_a_key_does_not_come_back_if_a_replica_has_lost_the_deletion(
+    tmp_path: Path, away_ms: int, is_behind_others: bool, is_cut: bool
+) -> None:
+    """A power cut has taken what lay behind the first batch, while the replica counted as in sync, or it is cut there
+    because a repair could not save all. Before what was deleted there may be batches that nothing was removed from."""
+    clock = ManualClock(1_000_000)
+    group = clocked(tmp_path, clock, {"segment.bytes": 4096})
+    group.append(keyed_batch([(b"deleted", b"1"), (b"kept", b"1")]))
+    group.sync()
+    group.leave(3)
+    if not is_cut:
+        group[3].close()
+    want = {b"kept": b"1"}
+    if is_behind_others:
+        want[b"large"] = b"x" * 3_000
+        group.append(keyed_batch([(b"large", want[b"large"])]))
+        group[1].appender.begin_segment()
+    group.append(keyed_batch([(b"deleted", None)]))
+    want |= rewrite_keys(group, 4)
+    group.sync()
     compact_leader(group)  # the delete horizon begins
     clock.time_ms += away_ms
     group.append(keyed_batch([(b"0", b"later"), (b"1", b"later"), (b"2", b"later")]))
     group.sync()
     compact(group[1])
-    is_gone = b"deleted" not in {row.key for row in stored(group[1])}
+    is_gone = b"deleted" not in keys_of(group[1])
     assert is_gone is (away_ms > DAY_MS)
-    group.come_back(3)
-    group.sync()
+    if is_cut:
+        for _, payload in batches(group[2])[1:]:
+            group[3].replica.append(payload)
+        group[3].truncation.truncate_to(2)
+    group.come_back(3, group[3] if is_cut else group.open(3, high_watermark=2, recovery_point=2))
+    group.sync(1)
     assert state(group[3]) == state(group[1]) == {**want, b"0": b"later", b"1": b"later", b"2": b"later"}
     assert group.image.isr == (1, 2, 3)
     assert len(group.nodes[3].failures) == (1 if is_gone else 0)
