@@ -234,6 +234,8 @@ class SegmentView:
         if tail is not None:
             i = bisect_right(tail.relative_offsets, relative) - 1
             if i >= 0:
+                if (self.compacted or self.has_gaps) and self._ends_below(tail.positions[tail.known_from + i], offset):
+                    i += 1
                 return BatchStart(self.base_offset + tail.relative_offsets[i], tail.positions[tail.known_from + i])
         start = self._find_by_index(offset)
         if start is None and self.drop_indexes():
@@ -244,6 +246,10 @@ class SegmentView:
                 f"restore the file from a copy or delete the topic"
             )
         return start
+
+    def _ends_below(self, position: int, offset: int) -> bool:
+        """Whether the batch at `position` ends before `offset`, which lies in a gap then."""
+        return next(self.headers_from(position))[1].next_offset <= offset
 
     def _find_by_index(self, offset: int) -> BatchStart | None:
         """What `find` finds by index and walk; None when the index lies."""

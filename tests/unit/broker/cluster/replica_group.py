@@ -194,15 +194,19 @@ class Group:
             came = [n.ask(self.leader, max_bytes) for b, n in self.nodes.items() if n.follower and b not in self.out]
             if not any(came) and not self.proposals:
                 return
-            for proposal in self.proposals:
-                if proposal.partition_epoch == self.image.partition_epoch:
-                    isr = tuple(sorted(broker for broker, _ in proposal.isr))
-                    self.image = PartitionImage(
-                        BROKERS, self.image.leader, self.image.leader_epoch, self.image.partition_epoch + 1, isr
-                    )
-            self.proposals.clear()
-            self.follow_image()
+            self.take_proposals()
         raise AssertionError("the replicas do not come to an end")
+
+    def take_proposals(self) -> None:
+        """The controller takes what fits its image."""
+        for proposal in self.proposals:
+            if proposal.partition_epoch == self.image.partition_epoch:
+                isr = tuple(sorted(broker for broker, _ in proposal.isr))
+                self.image = PartitionImage(
+                    BROKERS, self.image.leader, self.image.leader_epoch, self.image.partition_epoch + 1, isr
+                )
+        self.proposals.clear()
+        self.follow_image()
 
     def leave(self, broker_id: int) -> None:
         """The broker copies nothing any more, and leaves the ISR."""

@@ -289,6 +289,27 @@ def test_producers_are_known_by_whoever_has_copied_a_compacted_log(tmp_path: Pat
     assert group.append(produced(7, 6, key=b"k")) == 7
 
 
+def test_a_copy_that_is_cut_in_a_gap_keeps_all_that_lies_before(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.leave(3)
+    group.append(keyed_batch([(b"before", b"1")]))
+    rewrite_keys(group, 6)
+    group.sync()
+    compact_leader(group)
+    group.come_back(3)
+    group.sync()
+    before, behind = headers(group[3])[:2]
+    assert before.next_offset + 1 < behind.base_offset, "there is a gap"
+    want = stored(group[3])
+    for offset in range(behind.base_offset, before.next_offset - 1, -1):
+        assert group[3].truncation.truncate_to(offset) == before.next_offset
+        assert stored(group[3]) == want[: before.record_count]
+    group.leave(3)
+    group.come_back(3)
+    group.sync()
+    assert stored(group[3]) == want
+
+
 def test_compacted_segments_of_a_follower_hold_nothing_else(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.leave(3)
