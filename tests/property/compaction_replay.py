@@ -9,7 +9,7 @@ from sparklog.format.batch import ATTRIBUTE_CONTROL, iterate_batches
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.transactions import AbortedRanges
-from tests.unit.log.compaction_support import Stored, last_values
+from tests.unit.log.compaction_support import Stored
 from tests.unit.log.support import SCHEMAS
 
 
@@ -28,10 +28,6 @@ class Replay(NamedTuple):
     rows: list[Stored]
     stable_offset: int
     open_ids: set[int]
-
-    @property
-    def state(self) -> dict[bytes, bytes]:
-        return last_values(self.rows)
 
 
 def replay(entries: Mapping[int, Appended], end: int) -> Replay:

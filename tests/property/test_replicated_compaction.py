@@ -1,5 +1,6 @@
-"""A compacted topic with three replicas, each of which compacts its own log, over changing leaders, replicas that are
-away, kills, power cuts, damage and repairs: all end with the state that was written, and nothing deleted comes back."""
+"""A topic with three replicas, each of which compacts its own log and deletes what is old, over changing leaders,
+replicas that are away, kills, power cuts, damage and repairs: all end with what was written, and nothing deleted comes
+back."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL
 from sparklog.format.checkpoint import RECOVERY_POINTS_FILE, PartitionPoints, RecoveryPoints, encode
 from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
+from sparklog.log.retention.run import run_retention
 from sparklog.log.tools.repair import read_points, repair
 from sparklog.testing.sim_files import SimFiles
 from tests.property.compaction_replay import Appended, committed_rows, replay, without_key
 from tests.unit.broker.cluster.replica_group import BROKERS, Group
-from tests.unit.log.compaction_support import OWNER, SETTINGS, Row, keyed_batch
+from tests.unit.log.compaction_support import OWNER, SETTINGS, Row, keyed_batch, last_values
 from tests.unit.log.support import SCHEMAS, ManualClock
 
 RETENTION_MS = 1_000
@@ -32,6 +34,9 @@ GIVEN = st.fixed_dictionaries(
     {
         "segment.bytes": st.sampled_from([4096, 8000, 1 << 20]),
         "delete.retention.ms": st.sampled_from([0, RETENTION_MS, RETENTION_MS]),
+        "cleanup.policy": st.sampled_from(["compact", "compact", "compact,delete", "delete"]),
+        "retention.ms": st.just(-1),
+        "retention.bytes": st.sampled_from([-1, -1, 6_000]),
     }
 )
 
@@ -45,7 +50,7 @@ class ReplicatedCompaction(RuleBasedStateMachine):
 
     @initialize(given=GIVEN, seed=st.integers(0, 1 << 32))
     def start(self, given: dict[str, Any], seed: int) -> None:
-        self.rng, self.clock = random.Random(seed), ManualClock()
+        self.rng, self.clock, self.given = random.Random(seed), ManualClock(), given
         self.files = {b: SimFiles() for b in BROKERS}
         self.entries: dict[int, Appended] = {}
         self.written: dict[tuple[int, int], Appended] = {}
@@ -139,7 +144,8 @@ class ReplicatedCompaction(RuleBasedStateMachine):
         log = self.group[broker]
         epochs = list(log.epochs.entries)
         ends = [start for _, start in epochs[1:]] + [log.log_end_offset]
-        self.entries = {
+        deleted = {o: e for o, e in self.entries.items() if not epochs or o < epochs[0].start_offset}
+        self.entries = deleted | {
             offset: self.written[epoch, offset]
             for (epoch, start), end in zip(epochs, ends, strict=True)
             for offset in range(start, end)
@@ -173,6 +179,20 @@ class ReplicatedCompaction(RuleBasedStateMachine):
             checkpoint = encode(RecoveryPoints({OWNER.directory_name: points}))
             self.files[broker].write_atomic(log.directory.parent / RECOVERY_POINTS_FILE, checkpoint)
             log.truncation.forget(log.truncation.count)
+
+    @rule(broker=BROKER)
+    def retain(self, broker: int) -> None:
+        if broker not in self.dead:
+            run_retention({OWNER.topic_partition: self.group[broker]}, lambda: self.checkpoint(broker))
+
+    @rule(share=st.floats(0, 1))
+    def delete_records(self, share: float) -> None:
+        log = self.group.leader.log
+        if self.given["cleanup.policy"] != "compact":
+            start, end = log.log_start_offset, log.high_watermark
+            log.flusher.flush_to(end)
+            log.retention.delete_records(start + int(share * max(0, end - start)))
+            self.checkpoint(self.group.image.leader)
 
     @rule(step_ms=st.sampled_from([1, RETENTION_MS // 2, RETENTION_MS + 1]))
     def wait(self, step_ms: int) -> None:
@@ -285,18 +305,22 @@ class ReplicatedCompaction(RuleBasedStateMachine):
         for broker in BROKERS:
             log = self.group[broker]
             assert (log.high_watermark, log.log_end_offset) == (end, end)
-            assert log.last_stable_offset == expected.stable_offset
-            rows = committed_rows(log)
-            state = {row.key: row.value for row in rows if row.key is not None}
-            assert {k: v for k, v in state.items() if v is not None} == expected.state, broker
-            assert without_key(rows) == without_key(expected.rows), broker
+            start, stable = log.log_start_offset, log.last_stable_offset
+            kept = replay({o: e for o, e in self.entries.items() if o >= start}, end)
+            assert max(start, expected.stable_offset) <= stable <= kept.stable_offset
+            rows = [row for row in committed_rows(log) if start <= row.offset < expected.stable_offset]
+            wanted = [row for row in expected.rows if row.offset >= start]
+            assert last_values(rows) == last_values(wanted), broker
+            assert without_key(rows) == without_key(wanted), broker
+            assert rows == wanted or "compact" in self.given["cleanup.policy"], broker
 
     @invariant()
     def nothing_is_shown_that_was_not_written(self) -> None:
         if not hasattr(self, "group"):
             return
         for broker in self.alive_in_sync:
-            rows = committed_rows(self.group[broker])
+            log = self.group[broker]
+            rows = [row for row in committed_rows(log) if row.offset >= log.log_start_offset]
             written = {o: (e.key, e.value) for o, e in self.entries.items()}
             assert all(written[row.offset] == row[1:] for row in rows), broker
             assert [row.offset for row in rows] == sorted({row.offset for row in rows})
