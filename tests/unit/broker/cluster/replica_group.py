@@ -162,6 +162,10 @@ class Group:
         files = LimitedFiles()  # no fsync: these tests end no machine
         return self._open(self._directory / str(broker_id), self._settings, **{"files": files, **more})
 
+    def alter(self, settings: dict[str, Any]) -> None:
+        """What logs are opened with from now on."""
+        self._settings = settings
+
     def __getitem__(self, broker_id: int) -> PartitionLog:
         return self.nodes[broker_id].log
 

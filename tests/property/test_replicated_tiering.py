@@ -1,0 +1,90 @@
+"""A tiered topic with three replicas: what the leader has copied, and all have released, is there once."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from sparklog.log.model import LogConfig
+from sparklog.log.tiering.read_cache import ReadCache
+from sparklog.log.tiering.remote_segment import RemoteAccess
+from sparklog.log.tiering.tier_run import Role, tier_log
+from tests.property.replica_machine import BROKER, ReplicaMachine
+from tests.property.tiering_machine import POLICY
+from tests.unit.broker.cluster.replica_group import BROKERS
+from tests.unit.log.compaction_support import SETTINGS
+from tests.unit.log.tiering_support import FailingStore, memory_store, stored_names
+
+
+class ReplicatedTiering(ReplicaMachine):
+    """`looked`: in which leader epoch a broker has looked at what others have copied."""
+
+    @initialize(policy=POLICY, tiered=st.integers(0, 3), seed=st.integers(0, 1 << 32))
+    def start(self, policy: dict[str, Any], tiered: int, seed: int) -> None:
+        self.where = Path(tempfile.mkdtemp(prefix="replicated-tiering-"))
+        self.store, self.looked = FailingStore(memory_store().url), dict[int, int]()
+        self.begin({"cleanup.policy": "delete", **policy}, seed)
+        for _ in range(tiered):
+            self.a_calm_while()
+
+    def remote(self, broker: int) -> RemoteAccess:
+        return RemoteAccess(self.store, ReadCache(self.where / str(broker), 1 << 20))
+
+    @rule(broker=BROKER)
+    def tier(self, broker: int) -> None:
+        if broker in self.dead:
+            return
+        log, epoch = self.group[broker], self.group.image.leader_epoch
+        role = Role.FOLLOWER
+        if broker == self.group.image.leader:
+            role = Role.LEADER if self.looked.get(broker) == epoch else Role.NEW_LEADER
+            self.looked[broker] = epoch
+        tier_log(log, self.store, self.clock, role=role)
+        log.retention.remove_dropped()
+
+    def settle(self) -> None:
+        """The leader knows what others have deleted from the store, and its followers begin where it does."""
+        self.tier(self.group.image.leader)
+        self.retain(self.group.image.leader)
+        self.group.sync()
+
+    @rule(broker=BROKER, fails_at=st.integers(0, 12))
+    def tier_with_a_failing_store(self, broker: int, fails_at: int) -> None:
+        with self.store.failing_after(fails_at):
+            self.tier(broker)
+
+    @rule()
+    def a_calm_while(self) -> None:
+        """A segment more is in the store, and released where it is to be."""
+        for value in (b"1", b"2"):
+            self.append([(b"calm", value)])
+        self.sync()
+        self.group.leader.log.appender.begin_segment()
+        for broker in (self.group.image.leader, *BROKERS):
+            self.flush(broker)
+            self.tier(broker)
+
+    @rule(policy=POLICY)
+    def alter(self, policy: dict[str, Any]) -> None:
+        self.group.alter({"cleanup.policy": "delete", **policy})
+        for broker in set(BROKERS) - self.dead:
+            self.group[broker].reconfigure(LogConfig.from_settings(SETTINGS | policy | {"cleanup.policy": "delete"}))
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "group"):
+            for name in stored_names(self.store):
+                self.store.file_system.rm_file(self.store.path(name.strip("/")))
+            shutil.rmtree(self.where)
+
+
+ReplicatedTiering.TestCase.settings = settings(
+    settings(), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestReplicatedTiering = ReplicatedTiering.TestCase
