@@ -8,6 +8,7 @@ asked for: they are to be deleted, and who has made them may be gone.
 
 from __future__ import annotations
 
+from sparklog.log.leader_epochs import UNDEFINED
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tiering.layout import decode_manifest, partition_prefix
 from sparklog.log.tiering.object_store import ObjectStore
@@ -63,6 +64,14 @@ def is_wanted(log: PartitionLog, metadata: RemoteSegmentMetadata, *, with_delete
     ]
     if any(k.base_offset < metadata.next_offset and metadata.base_offset < k.next_offset for k in known):
         return False
+    return has_same_epochs(log, metadata)
+
+
+def has_same_epochs(log: PartitionLog, metadata: RemoteSegmentMetadata) -> bool:
+    """Whether the log, which has the copy's offsets, has them of the same leaders; after an unclean election it may
+    not. Either may not know the epoch of its first record."""
     start = max(metadata.base_offset, log.log_start_offset)
-    there = [epoch for epoch, first in metadata.leader_epochs if first > start]
-    return there == [epoch for epoch, _ in log.epochs_in(start, metadata.next_offset)[1:]]
+    before = [epoch for epoch, first in metadata.leader_epochs if first <= start]
+    there = [before[-1] if before else UNDEFINED, *(e for e, first in metadata.leader_epochs if first > start)]
+    here = [epoch for epoch, _ in log.epochs_in(start, metadata.next_offset)]
+    return there[1:] == here[1:] and (there[0] == here[0] or UNDEFINED in (there[0], here[0]))

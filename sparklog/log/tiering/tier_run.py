@@ -5,7 +5,8 @@ release local files for them, or when they begin to lead.
 
 1. What an earlier attempt left (started but not finished, or half deleted) is deleted. With several replicas a copy
    that has its manifest is none of these, even if its maker was told that the manifest could not be written, or died
-   then: others may have found it, and have given local files away for it. It counts as finished.
+   then: others may have found it, and have given local files away for it. It counts as finished. Nor is one that this
+   log was cut below, because it had lost records or began anew: it counts again when the log has its records again.
 2. Segments that are due are copied: started is on the disk before the first object is made, finished after the last.
 3. Local segments that need not stay give way to their copies; the files go after `file.delete.delay.ms`.
 4. Copies that the log does not have any more (retention and delete-records have raised the log start, and written that
@@ -30,7 +31,7 @@ from sparklog.format.checksum import crc32c
 from sparklog.format.segment import SealedBlocks, decode_seal
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.segment import LogSegment
-from sparklog.log.tiering.adopt import adopt_copies, find_copy, is_wanted
+from sparklog.log.tiering.adopt import adopt_copies, find_copy, has_same_epochs, is_wanted
 from sparklog.log.tiering.columns import encode_columns
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.layout import (
@@ -96,7 +97,7 @@ def tier_log(
     cleaned = 0
     for copy in log.tier.state.orphans:
         stop()
-        if role is not Role.ALONE and _keep_if_whole(log, store, copy):
+        if role is not Role.ALONE and (_keep_if_whole(log, store, copy) or _keep_if_cut(log, store, copy)):
             continue
         if copy.started.adopted and role is Role.FOLLOWER:
             _forget_copy(log, copy)
@@ -164,6 +165,24 @@ def _keep_if_whole(log: PartitionLog, store: ObjectStore, copy: RemoteCopy) -> b
     if found is not None and is_wanted(log, found, with_deleted=False):
         log.tier.record(CopyFinished(found))
     return found is not None  # one that is not wanted here may be elsewhere: it stays until the log start has passed it
+
+
+def _keep_if_cut(log: PartitionLog, store: ObjectStore, copy: RemoteCopy) -> bool:
+    """Whether the copy, whose offsets were cut from this log, is not to be deleted: other replicas may have given local
+    files away for it. It counts again when the log has its offsets again, unless other records are there then."""
+    was_cut = copy.phase is Phase.DELETING and copy.segment is not None
+    if not was_cut or copy.started.next_offset <= log.log_start_offset:
+        return False
+    if copy.started.next_offset > log.tierable_end:
+        return True
+    found = find_copy(store, copy.started)
+    if found is None or not has_same_epochs(log, found):
+        return False
+    _forget_copy(log, copy)
+    if is_wanted(log, found, with_deleted=False):
+        log.tier.record(copy.started)
+        log.tier.record(CopyFinished(found))
+    return True
 
 
 def _try_delete(log: PartitionLog, store: ObjectStore, copy_id: str, role: Role) -> None:

@@ -206,6 +206,66 @@ def test_a_copy_of_another_history_is_not_taken(tmp_path: Path) -> None:
     assert stored(group[1]) == stored(group[2])
 
 
+def test_a_copy_of_another_history_that_begins_where_they_part_is_not_taken(tmp_path: Path) -> None:
+    """As above, and no record of both is in the segment."""
+    group = filled(tmp_path, 1)
+    group[1].appender.begin_segment()
+    group.sync()
+    group.out = {2, 3}
+    for i in range(2):
+        group[1].appender.append(keyed_batch([(b"k", b"alone %d" % i)]), leader_epoch=4)
+    group[1].appender.begin_segment()
+    group[1].raise_high_watermark(group[1].log_end_offset)
+    group.tier(1)
+    assert [s.base_offset for s in group[1].tier.state.finished] == [0, 2, 3]
+    group.out = {1}
+    group.change(2, isr=(2, 3))
+    group[2].appender.begin_segment()
+    group.segment()
+    group.tier(2)
+    want = stored(group[2])
+    assert [row.offset for row in want] == list(range(5))
+    assert b"alone 0" not in {row.value for row in want}
+    group.come_back(1)
+    group.sync()
+    for broker in (2, 1, 3):
+        group.tier(broker)
+        assert stored(group[broker]) == want
+    lost = [n for n in stored_names(group.store) if "/00000000000000000003-" in n and n.endswith("manifest.json")]
+    assert len(lost) == 1, "who has made the other one deletes it"
+
+
+@pytest.mark.parametrize("how", ["cut", "emptied"])
+def test_a_copy_stays_when_its_maker_has_lost_the_records(tmp_path: Path, how: str) -> None:
+    """A repair could not save all, so it copies them again; others have given their local files away."""
+    group = filled(tmp_path)
+    group.tier(1)
+    want = stored(group[1])
+    group.change(2)
+    group.tier(2)
+    group.tier(3)
+    assert group[2].local_log_start_offset == group[3].local_log_start_offset == 6
+    group.leave(1)
+    if how == "cut":
+        group[1].truncation.truncate_to(5)
+    else:
+        group[1].truncation.restart_at(0)
+    group.tier(1)
+    group.come_back(1)
+    group.sync()
+    for _ in range(2):
+        for broker in (1, 2, 3):
+            group.tier(broker)
+            assert stored(group[broker]) == want
+    assert group.copies() == 3
+    assert not group[1].tier.state.orphans
+    group.change(1)
+    group[1].retention.delete_records(4)
+    run_retention({KEY: group[1]}, lambda: None)
+    group.tier(1)
+    assert group.copies() == 1
+
+
 def test_a_store_that_fails_stops_nothing_but_tiering(tmp_path: Path) -> None:
     store = FailingStore("memory://replica-tiering-fails")
     group = filled(tmp_path, store=store)
