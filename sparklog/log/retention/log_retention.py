@@ -15,6 +15,8 @@ class LogRetention:
 
     def __init__(self, state: LogState) -> None:
         self._state = state
+        self.leader_log_start = 0
+        """Where the leader's log begins, as far as it was ahead of this one since that was opened."""
 
     def delete_records(self, before_offset: int) -> int:
         """Raises the log start to `before_offset`, at most to the high watermark (-1: there); returns the log start.
@@ -40,6 +42,7 @@ class LogRetention:
         with self._state.write_lock:
             self._state.health.check()
             self._state.raise_log_start(min(offset, self._state.offsets.high_watermark))
+            self.leader_log_start = max(self.leader_log_start, self._state.offsets.log_start)
 
     def note_checkpoint(self, log_start_offset: int) -> None:
         """A checkpoint with this log start is on the disk."""

@@ -97,7 +97,7 @@ def tier_log(
     cleaned = 0
     for copy in log.tier.state.orphans:
         stop()
-        if role is not Role.ALONE and (_keep_if_whole(log, store, copy) or _keep_if_cut(log, store, copy)):
+        if role is not Role.ALONE and (_keep_if_whole(log, store, copy) or _keep_if_cut(log, store, copy, role)):
             continue
         if copy.started.adopted and role is Role.FOLLOWER:
             _forget_copy(log, copy)
@@ -167,13 +167,13 @@ def _keep_if_whole(log: PartitionLog, store: ObjectStore, copy: RemoteCopy) -> b
     return found is not None  # one that is not wanted here may be elsewhere: it stays until the log start has passed it
 
 
-def _keep_if_cut(log: PartitionLog, store: ObjectStore, copy: RemoteCopy) -> bool:
+def _keep_if_cut(log: PartitionLog, store: ObjectStore, copy: RemoteCopy, role: Role) -> bool:
     """Whether the copy, whose offsets were cut from this log, is not to be deleted: other replicas may have given local
     files away for it. It counts again when the log has its offsets again, unless other records are there then."""
     was_cut = copy.phase is Phase.DELETING and copy.segment is not None
-    if not was_cut or copy.started.next_offset <= log.log_start_offset:
+    if not was_cut or copy.started.next_offset <= _deleted_to(log, role):
         return False
-    if copy.started.next_offset > log.tierable_end:
+    if not log.log_start_offset < copy.started.next_offset <= log.tierable_end:
         return True
     found = find_copy(store, copy.started)
     if found is None or not has_same_epochs(log, found):
@@ -320,11 +320,12 @@ def _delete_gone(log: PartitionLog, store: ObjectStore, stop: Stop, role: Role) 
     """Copies wholly below the log start that the log does not hold any more. What a follower has adopted it only
     forgets: its leader deletes it."""
     held = {s.base_offset for s in log.segments}
+    below, deleted_to = log.log_start_offset, _deleted_to(log, role)
     gone = [
         copy
         for copy in log.tier.state.copies.values()
         if copy.segment is not None
-        and copy.segment.next_offset <= log.log_start_offset
+        and copy.segment.next_offset <= (below if copy.started.adopted else deleted_to)
         and copy.segment.base_offset not in held
     ]
     for copy in sorted(gone, key=lambda c: c.started.base_offset):
@@ -338,6 +339,11 @@ def _delete_gone(log: PartitionLog, store: ObjectStore, stop: Stop, role: Role) 
             log.owner.topic_partition, copy.started.base_offset, copy.started.next_offset - 1,
         )  # fmt: skip
     return len(gone)
+
+
+def _deleted_to(log: PartitionLog, role: Role) -> int:
+    """Copies wholly below may go. A follower whose own retention is ahead must not delete what its leader shows."""
+    return min(log.log_start_offset, log.retention.leader_log_start) if role is Role.FOLLOWER else log.log_start_offset
 
 
 def _forget_copy(log: PartitionLog, copy: RemoteCopy) -> None:

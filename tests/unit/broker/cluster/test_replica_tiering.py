@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sparklog.errors import RemoteStorageError
+from sparklog.log.model import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.retention.run import run_retention
 from sparklog.log.tiering import tier_run
@@ -311,3 +312,20 @@ def test_a_copy_that_others_may_have_found_is_not_deleted_when_its_maker_knows_o
     group.change(2)
     assert stored(group[2]) == want
     assert stored(group[3]) == want
+
+
+def test_a_follower_whose_retention_is_ahead_deletes_nothing_that_its_leader_shows(tmp_path: Path) -> None:
+    group = filled(tmp_path)
+    group.tier(1)
+    want = stored(group[1])
+    group.change(2)
+    group.tier(2)
+    group[1].reconfigure(LogConfig.from_settings({**SETTINGS, "retention.bytes": 0}))
+    run_retention({KEY: group[1]}, lambda: None)
+    assert group[1].log_start_offset > 6
+    group.tier(1)
+    assert stored(group[2]) == want
+    group[2].retention.delete_records(4)
+    run_retention({KEY: group[2]}, lambda: None)
+    group.tier(2)
+    assert group.copies() == 1
