@@ -44,8 +44,8 @@ class ReplicatedTiering(ReplicaMachine):
         role = Role.FOLLOWER
         if broker == self.group.image.leader:
             role = Role.LEADER if self.looked.get(broker) == epoch else Role.NEW_LEADER
-            self.looked[broker] = epoch
         tier_log(log, self.store, self.clock, role=role)
+        self.looked[broker] = epoch
         log.retention.remove_dropped()
 
     def settle(self) -> None:

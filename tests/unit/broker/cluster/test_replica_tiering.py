@@ -65,6 +65,15 @@ class TieredGroup(Group):
             self.looked[broker_id] = epoch
         return tier_log(log, self.store, self.clock, role=role)
 
+    def lead_alone(self) -> None:
+        """Broker 1 is isolated, leads on with records that nobody else has, and copies them before it knows."""
+        self.out = {2, 3}
+        for i in range(2):
+            self[1].appender.append(keyed_batch([(b"k", b"alone %d" % i)]), leader_epoch=4)
+        self[1].appender.begin_segment()
+        self[1].raise_high_watermark(self[1].log_end_offset)
+        self.tier(1)
+
     def copies(self) -> int:
         return sum(name.endswith("manifest.json") for name in stored_names(self.store))
 
@@ -188,12 +197,7 @@ def test_what_a_dead_leader_has_copied_is_deleted_by_the_next_one(tmp_path: Path
 def test_a_copy_of_another_history_is_not_taken(tmp_path: Path) -> None:
     """Broker 1 was isolated, led on with records that nobody else has, and copied them before it knew."""
     group = filled(tmp_path, 1)
-    group.out = {2, 3}
-    for i in range(2):
-        group[1].appender.append(keyed_batch([(b"k", b"alone %d" % i)]), leader_epoch=4)
-    group[1].appender.begin_segment()
-    group[1].raise_high_watermark(group[1].log_end_offset)
-    group.tier(1)
+    group.lead_alone()
     assert group.copies() == 2
     group.out = {1}
     group.change(2, isr=(2, 3))
@@ -212,12 +216,7 @@ def test_a_copy_of_another_history_that_begins_where_they_part_is_not_taken(tmp_
     group = filled(tmp_path, 1)
     group[1].appender.begin_segment()
     group.sync()
-    group.out = {2, 3}
-    for i in range(2):
-        group[1].appender.append(keyed_batch([(b"k", b"alone %d" % i)]), leader_epoch=4)
-    group[1].appender.begin_segment()
-    group[1].raise_high_watermark(group[1].log_end_offset)
-    group.tier(1)
+    group.lead_alone()
     assert [s.base_offset for s in group[1].tier.state.finished] == [0, 2, 3]
     group.out = {1}
     group.change(2, isr=(2, 3))
