@@ -120,6 +120,10 @@ class Play:
             base_sequence=self.sequence,
         )
         self.sequence += count
+        return self.stored(payload)
+
+    def stored(self, payload: bytearray) -> int:
+        """An encoded batch is; its base offset. One of no producer may be so more than once."""
         request = ProduceRequest(-1, 5_000, [ProducePartition(*TP, len(payload))])
         end = self.simulation.now_s + PATIENCE_S
         while True:

@@ -1,0 +1,64 @@
+"""A compacted topic with three real brokers on a quiet network: when what has been deleted may go without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sparklog.testing.sim_loop import Simulation
+from tests.simulation.cluster.plans import SAFE
+from tests.simulation.cluster.play import PLAN, STARTED_MS, TP, Play
+from tests.simulation.plans import COMPACTED, INPUT, OFTEN, OUTPUT
+from tests.unit.log.compaction_support import Row, keyed_batch, last_values, stored
+
+GONE = b"gone"
+COMPACTING = PLAN._replace(
+    topics={INPUT: {**SAFE, **COMPACTED, "delete.retention.ms": 0}, OUTPUT: SAFE},
+    settings=OFTEN,
+    replicas_differ=True,
+)
+LONG_S = 3.0
+"""Many rounds of the cleaner, and of retention."""
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    with Simulation(1) as simulation:
+        yield Play(simulation, COMPACTING)
+
+
+def write(play: Play, *rows: Row) -> None:
+    play.stored(keyed_batch(rows, STARTED_MS))
+
+
+def fill(play: Play) -> None:
+    """What was written before is in segments that may be compacted."""
+    for number in range(20):
+        write(play, (b"filler", b"%d" % number * 200))
+
+
+def values_of(play: Play, broker_id: int) -> list[bytes | None]:
+    """Of the key that is deleted, as a replica has them."""
+    return [row.value for row in stored(play.log(broker_id)) if row.key == GONE]
+
+
+def test_a_tombstone_stays_for_a_replica_that_is_away_and_goes_when_it_has_it(play: Play) -> None:
+    """Else the key is back when the replica leads."""
+    assert all(play[i].broker.partitions.all_in_sync(TP) for i in (1, 2, 3))  # type: ignore[union-attr]
+    write(play, (GONE, b"1"))
+    play.until(lambda: play.log(3).log_end_offset == 1)
+    play[3].kill()
+    play.until(lambda: 3 not in play.state.isr)
+    write(play, (GONE, None))
+    fill(play)
+    play.until(lambda: all(values_of(play, i) == [None] for i in (1, 2)))
+    play.pass_time(LONG_S)
+    assert [values_of(play, i) for i in (1, 2)] == [[None], [None]]
+    assert not any(play[i].broker.partitions.all_in_sync(TP) for i in (1, 2))  # type: ignore[union-attr]
+    play[3].start()
+    play.until(lambda: play[3].has_joined and 3 in play.state.isr)
+    play.until(lambda: not any(values_of(play, i) for i in (1, 2, 3)))
+    play.order(3, 1, 2)
+    assert last_values(stored(play.log(3))) == {b"filler": b"19" * 200}
+    play.come_to_rest()
