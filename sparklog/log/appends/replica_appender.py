@@ -194,8 +194,9 @@ class ReplicaAppender:
         behind_gaps = {behind for _, behind in gaps}
         for run in _split_at(batches, {*segments, *behind_gaps}):
             base = run[0].header.base_offset
-            if base in behind_gaps and base > state.offsets.written and not _is_compacted(run[0].header):
-                self._begin_behind(base, run[0].header.schema_id)
+            if not _is_compacted(run[0].header):
+                for behind in _led_over(gaps, state.offsets.written, base):
+                    self._begin_behind(behind, run[0].header.schema_id)
             active = state.segments.active
             if base in segments and active is not None and active.data_bytes:
                 state.writer.roll_next = True
@@ -220,9 +221,21 @@ def _split_at(batches: list[PlacedBatch], offsets: Collection[int]) -> Iterator[
 
 def _follows(header: BatchHeader, end: int, gaps: Collection[Gap]) -> bool:
     """Whether a batch can stand behind a log that ends at `end`, where the leader's log has `gaps`."""
-    if header.base_offset == end or (end, header.base_offset) in gaps:
-        return True
-    return header.base_offset > end and _is_compacted(header)
+    if header.base_offset <= end:
+        return header.base_offset == end
+    return _is_compacted(header) or bool(_led_over(gaps, end, header.base_offset))
+
+
+def _led_over(gaps: Collection[Gap], end: int, base_offset: int) -> list[int]:
+    """Where a log goes on behind each of the gaps that lead from its end to a batch, one meeting the next: two repairs
+    may leave them on both sides of where a segment begins. Empty if they do not lead there."""
+    found = [end]
+    behind_of = dict(gaps)
+    while (behind := behind_of.get(found[-1], -1)) > found[-1]:
+        found.append(behind)
+        if behind == base_offset:
+            return found[1:]
+    return []
 
 
 def _is_compacted(header: BatchHeader) -> bool:

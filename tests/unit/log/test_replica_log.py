@@ -14,6 +14,7 @@ from sparklog.errors import (
     UnknownSchemaError,
 )
 from sparklog.log.partition_log import PartitionLog
+from tests.unit.log.compaction_support import headers
 from tests.unit.log.producer_support import produced, send_in_transaction
 from tests.unit.log.support import SCHEMAS, LimitedFiles, ManualClock, open_log, read_all, records, values
 
@@ -177,3 +178,25 @@ def test_a_log_begins_anew_where_the_leader_does(tmp_path: Path, held: int, offs
     log.raise_high_watermark(offset + 2)
     assert [o for o, _ in values(log)] == [offset, offset + 1]
     assert log.epochs.entries == ((2, offset),)
+
+
+@pytest.mark.parametrize("restart", ["no", "clean", "crash"])
+def test_gaps_that_meet_where_a_segment_began_are_copied(tmp_path: Path, restart: str) -> None:
+    """Two repairs of the leader have lost the end of one segment, and the beginning of the next."""
+    leader, follower = pair(tmp_path)
+    for count in (3, 1, 2, 3):
+        leader.appender.append(records(count), leader_epoch=1)
+    batches = [leader.reader.read(at, 1, to_log_end=True) for at in (0, 6)]
+    payload = b"".join(piece.read() for piece in batches if piece is not None)
+    for gaps in ([(3, 4)], [(4, 6)], [(3, 5), (4, 6)]):
+        with pytest.raises(CorruptBatchError, match="does not follow"):
+            follower.replica.append(payload, gaps=gaps)
+    follower.replica.append(payload, gaps=[(3, 4), (4, 6)], segments=[0, 4])
+    assert follower.gaps == ((3, 4), (4, 6))
+    if restart != "no":
+        if restart == "clean":
+            follower.close()
+        follower = open_log(tmp_path / "follower", clean=restart == "clean")
+    follower.raise_high_watermark(9)
+    assert [header.base_offset for header in headers(follower)] == [0, 6]
+    assert follower.gaps == ((3, 4), (4, 6))
