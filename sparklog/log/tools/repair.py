@@ -49,7 +49,7 @@ from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE
 from sparklog.log.producers.files import empty_snapshots_above, newest_snapshot_offset
 from sparklog.log.recovery.truncation_mark import TruncationMark
 from sparklog.log.segments.indexes import remove_indexes
-from sparklog.log.tiering.journal import JOURNAL_FILE
+from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
 from sparklog.log.tools.repair_scan import DirectoryScan, KeptBatch, ScannedSegment
 
 QUARANTINE_SUFFIX = ".corrupt"
@@ -187,7 +187,9 @@ class _Plan:
             behind = next((s.base for s in self._segments[n + 1 :]), None)
             if due is None:
                 due = segment.base
-                if points.topic_id and known[0] < due and not self._has_remote:
+                if self._has_remote:
+                    self._gaps |= self._missing_behind_copies(known[0], due)
+                elif points.topic_id and known[0] < due:
                     self._gaps.add((known[0], due))
             elif segment.base > due:
                 self._gaps.add((due, segment.base))
@@ -199,6 +201,16 @@ class _Plan:
         if self._end < promised:
             self._gaps.add((self._end, promised))
             self._end = promised
+
+    def _missing_behind_copies(self, log_start_offset: int, local_start_offset: int) -> set[tuple[int, int]]:
+        """What is neither in the object store, by the journal, nor in local files behind it."""
+        try:
+            state, _ = decode_journal(read_whole(self._files, self._directory / JOURNAL_FILE) or b"")
+        except LogCorruptError:
+            return set()  # opening the log says how it is written again
+        copies = [s for s in state.finished if log_start_offset < s.next_offset <= local_start_offset]
+        following = [*(s.base_offset for s in copies[1:]), local_start_offset]
+        return {(s.next_offset, base) for s, base in zip(copies, following, strict=False) if s.next_offset < base}
 
     def _place_batches(self, segment: ScannedSegment, due: int, behind: int | None) -> int:
         """Decides about each batch of a segment whose first offset is `due`; returns where the segment ends."""
@@ -333,11 +345,12 @@ def _is_bad_between(segment: ScannedSegment, before: KeptBatch | None, batch: Ke
 
 
 def _joined(gaps: set[tuple[int, int]], bases: set[int]) -> set[tuple[int, int]]:
-    """Gaps that meet where no segment (of those with `bases`) is left between them are one."""
+    """Gaps that overlap, or meet where no segment (of those with `bases`) is left between them, are one."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(gaps):
-        if joined and joined[-1][1] == start and start not in bases:
-            joined[-1] = (joined[-1][0], end)
+        behind = joined[-1][1] if joined else -1
+        if start < behind or (start == behind and start not in bases):
+            joined[-1] = (joined[-1][0], max(behind, end))
         else:
             joined.append((start, end))
     return set(joined)

@@ -249,6 +249,28 @@ def test_segments_without_a_batch_in_a_row_are_one_gap(tmp_path: Path) -> None:
     assert all(path.read_bytes().endswith(b"ARROW1") for path in segment_files(tmp_path))
 
 
+def test_what_is_lost_behind_what_was_lost_before_is_one_gap_with_it(tmp_path: Path) -> None:
+    """The first batch of a segment, and then all of it: else the gaps overlap, and the log cannot be opened."""
+    log = open_log(tmp_path)
+    for size in (3, 1, 2, 3):
+        append(log, records(size))
+        if size != 1:
+            log.appender.roll()
+    log.close()
+    first, second, *_ = segment_files(tmp_path)
+    data = bytearray(second.read_bytes())
+    data[2 * len(data) // 5] ^= 0x55
+    second.write_bytes(data)
+    first.write_bytes(first.read_bytes()[: len(first.read_bytes()) // 3])
+    before = run(tmp_path).gaps
+    open_log(tmp_path, clean=False).close()
+    second.write_bytes(b"")
+    report = run(tmp_path)
+    assert (before, report.gaps) == ([(0, 3), (3, 4)], [(0, 6)])
+    log = open_log(tmp_path, clean=False)
+    assert offsets(log) == [6, 7, 8]
+
+
 def test_a_log_whose_first_segments_were_given_up_is_read_from_the_next_one_on(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for _ in range(4):

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sparklog.environment.files import RealFiles
 from sparklog.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -19,8 +20,9 @@ from sparklog.log.segments.slices import RemoteReadRequired
 from sparklog.log.tiering.journal import JOURNAL_FILE
 from sparklog.log.tiering.restore import restore_journal
 from sparklog.log.tiering.tier_run import TierResult, delete_all
+from sparklog.log.tools.repair import repair
 from sparklog.types import OffsetAndTimestamp
-from tests.unit.log.support import OWNER, append, open_log, records, values
+from tests.unit.log.support import OWNER, append, open_log, read_all, records, values
 from tests.unit.log.tiering_support import FailingStore, Tiered, memory_store, stored_names
 
 
@@ -321,6 +323,23 @@ def test_missing_local_files_behind_the_copied_part_are_noticed(tmp_path: Path) 
     (tiered.log.directory / "remote-log.journal").unlink()
     with pytest.raises(LogCorruptError, match="restore-remote"):
         tiered.open()
+
+
+def test_a_repair_gives_up_what_is_missing_behind_the_copied_part(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path)
+    tiered.fill(2)
+    tiered.tier()
+    tiered.fill(2)
+    there = values(tiered.log)
+    copied_to, behind = tiered.log.local_segments[0].base_offset, tiered.log.local_segments[1].base_offset
+    tiered.log.close()
+    (tiered.log.directory / f"{copied_to:020}.arrow").unlink()
+    report = repair(tiered.log.directory, RealFiles(), dry_run=False)
+    assert report.gaps == [(copied_to, behind)]
+    tiered.open(clean=False)
+    left = [header.base_offset for header, _ in read_all(tiered.log, offset=behind)]
+    assert left == [offset for offset, _ in there if offset >= behind]
+    assert tiered.log.gaps == ((copied_to, behind),)
 
 
 def test_no_append_goes_into_a_remote_segment(tmp_path: Path) -> None:
