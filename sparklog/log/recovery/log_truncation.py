@@ -86,6 +86,7 @@ class LogTruncation:
             )
             self._state.writer.segments = SegmentList.of(kept)
             self._state.offsets.truncate(end)
+        remove_segments(self._state.writer.dropped.take_from(-1 if is_emptied else end), self._state.files)
         self._state.tier.cut(0 if is_emptied else end)
         self._state.gaps.cut(0 if is_emptied else end)
         self._state.writer.dirty.discard([s for s in segments if s not in kept])

@@ -53,6 +53,13 @@ class DroppedSegments:
         except StorageError as e:
             logger.warning("files of deleted segments stay until the next start: %s", e)
 
+    def take_from(self, end_offset: int) -> list[SegmentView]:
+        """What goes on behind `end_offset`, ascending, is the caller's to unlink: the log has been cut there, and with
+        the next start it would overlap with what is appended then."""
+        taken = [due for due in self._due if due[1].next_offset > end_offset]
+        self._due = [due for due in self._due if due not in taken]
+        return sorted((segment for _, segment in taken), key=lambda segment: segment.base_offset)
+
     def remove_path(self, path: Path) -> None:
         """Unlinks a segment at once because a new one is about to get its name: what readers have open stays theirs."""
         for due in [d for d in self._due if d[1].path == path]:

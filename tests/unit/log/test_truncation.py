@@ -175,3 +175,22 @@ def test_what_is_appended_after_a_cut_is_compacted_though_lower_offsets_were_bef
     append_rows(log, [(b"d", b"2")])
     compact(log)
     assert [row.value for row in stored(log) if row.key == b"d"] == [b"2"]
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_files_that_were_to_be_deleted_later_do_not_stand_beside_what_comes_in_their_place(
+    tmp_path: Path, cut: bool
+) -> None:
+    """Of segments that the log no longer has, at offsets that it has again after a cut."""
+    log = filled(tmp_path)
+    log.retention.delete_records(log.segments[2].base_offset)
+    assert log.retention.drop_below_log_start() == 2
+    assert len(segment_files(tmp_path)) == len(log.segments) + 2, "they stay for file.delete.delay.ms"
+    if cut:
+        log.truncation.truncate_to(1)
+    else:
+        log.truncation.restart_at(1)
+    for _ in range(9):
+        append(log, 3, 9, size=300)
+    again = open_log(tmp_path, {"segment.bytes": 4096}, clean=False)
+    assert values(again) == values(log)
