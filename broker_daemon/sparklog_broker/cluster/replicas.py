@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from sparklog.environment.clock import MachineClock
 from sparklog.errors import SparklogError, StorageError
 from sparklog.log.partition_log import PartitionLog
@@ -307,9 +309,10 @@ class Replicas:
     def _submit(self, following: Following, fetch: Fetch | None, on_log: Sequence[FollowerEffect]) -> None:
         following.pending += 1
 
-        def deliver(_: None, error: Exception | None) -> None:
+        def deliver(cut_to: int | None, error: Exception | None) -> None:
             following.pending -= 1
-            self._done(following, fetch, error)
+            from_end = fetch if fetch is None or cut_to is None else replace(fetch, fetch_offset=cut_to)
+            self._done(following, from_end, error)
             if not following.pending and following.on_settled is not None:
                 following.on_settled()
 

@@ -86,6 +86,12 @@ def load_point(context: RunContext) -> CleanerPoint:
     )
 
 
+def cleaned_to(log: PartitionLog) -> int:
+    """Up to where runs have looked at the log: what lies below may have been removed for the sake of what lies above.
+    Raises StorageError."""
+    return load_point(log.replacement.context(pass_freely)).first_dirty_offset
+
+
 def due_for_compaction(log: PartitionLog, deletions_may_go: Callable[[], bool] = always) -> Due | None:
     """The log if it is to be compacted now, else None. Rolls the last segment when it holds what is overdue.
 

@@ -148,8 +148,8 @@ class Follower:
         return [*effects, self._fetch(now_ms + self._config.fetch_backoff_ms)]
 
     def _fetch(self, at_ms: int) -> Fetch:
-        """From where the log ends once the effects before are carried out; the last epoch is read then, too: it comes
-        with the batches."""
+        """From where the log ends once the effects before are carried out; a cut may end lower, which the shell sees.
+        The last epoch is read then, too: it comes with the batches."""
         self._number += 1
         self._under_way = self._number
         return Fetch(self._number, self._partition.leader, self._partition.leader_epoch, self._end, at_ms)

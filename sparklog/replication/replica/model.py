@@ -226,7 +226,8 @@ LeaderEffect = (
 
 class Fetch(Struct, frozen=True):
     """Asks the leader, not before `at_ms`. `number`: of the fetch, so that its answer is known. When it is sent, the
-    last epoch is `Follower.last_epoch()`, the log start the log's."""
+    last epoch is `Follower.last_epoch()`, the log start the log's. Behind a cut that ends below where it was to be,
+    `fetch_offset` is the log end."""
 
     number: int
     leader: int

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from sparklog_broker.cluster.follower_log import carry_out
 from sparklog_broker.cluster.replica import ClusterReplica
 from sparklog_broker.cluster.replica_fetcher import event_of, gaps_below
@@ -105,14 +106,14 @@ class Node:
         fetch = next(e for e in effects if isinstance(e, Fetch))
         self.group.fetches = max(self.group.fetches, fetch.number)
         try:
-            carry_out(self.log, [e for e in effects if not isinstance(e, Fetch | RefreshMetadata)])
+            cut_to = carry_out(self.log, [e for e in effects if not isinstance(e, Fetch | RefreshMetadata)])
         except SparklogError as e:
             self.failures.append(str(e))
             assert self.follower is not None
             self._next = None
             self._later = self.follower.handle(Failed(fetch.number, StorageError(str(e))), self.now_ms())
             return
-        self._next, self._later = fetch, []
+        self._next, self._later = fetch if cut_to is None else replace(fetch, fetch_offset=cut_to), []
 
     def ask(self, leader: Node, max_bytes: int) -> bool:
         """One fetch and what follows from it; whether anything came."""

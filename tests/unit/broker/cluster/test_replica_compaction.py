@@ -144,6 +144,69 @@ def test_a_log_is_cut_right_where_compaction_has_taken_the_beginning_of_an_epoch
     assert batches(group[1])[-1] == batches(group[3])[-1]
 
 
+def write_alone(group: Group, broker: int, *rows: Row) -> None:
+    """An unclean election after the other: the broker leads, and nobody copies."""
+    group.come_back(broker)
+    group.out.update({1, 2, 3} - {broker})
+    group.change(broker, (broker,))
+    group.append(keyed_batch(rows))
+
+
+def test_a_follower_that_is_cut_in_a_gap_of_compaction_copies_what_is_below_too(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    for number in range(3):
+        write_alone(group, 1, (b"once" if number == 0 else b"again", b"%d" % number))
+        write_alone(group, 2, (b"other", b"%d" % number))
+    compact(group[2])
+    assert [h.base_offset for h in headers(group[2])] == [2]
+    write_alone(group, 1, (b"last", b"3"))
+    compact(group[1])
+    assert [h.base_offset for h in headers(group[1])] == [0, 2, 3]
+    group.come_back(2)
+    group.sync()
+    assert batches(group[2]) == batches(group[1])
+    assert group[2].epochs.entries == group[1].epochs.entries
+    assert group.nodes[2].failures == []
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_an_undone_record_had_replaced_is_there_again(tmp_path: Path, restarts: bool) -> None:
+    """Compaction has removed it from the replicas that had both; the one that leads has only the older record."""
+    group = Group(tmp_path)
+    group.append(keyed_batch([(b"a", b"1"), (b"b", b"1")]))
+    group.sync()
+    group.leave(3)
+    group.append(keyed_batch([(b"a", b"undone")]))
+    group.sync()
+    for broker in (1, 2):
+        compact(group[broker])
+        assert len(headers(group[broker])) == 2
+    if restarts:  # and what it knows to be committed is not on the disk
+        group.come_back(2, group.open(2, clean=False, high_watermark=2))
+    group.come_back(3)
+    group.change(3, (3,))
+    group.append(keyed_batch([(b"c", b"1")]))
+    group.sync()
+    assert group.image.isr == (1, 2, 3)
+    assert [state(group[b]) for b in (1, 2, 3)] == [{b"a": b"1", b"b": b"1", b"c": b"1"}] * 3
+
+
+def test_a_leader_that_begins_in_a_batch_right_where_another_history_ends_is_copied(tmp_path: Path) -> None:
+    group = Group(tmp_path, {"cleanup.policy": "delete"})
+    write_alone(group, 1, *[(b"lost", b"%d" % i) for i in range(4)])
+    write_alone(group, 2, *[(b"kept", b"%d" % i) for i in range(5)])
+    group[2].retention.delete_records(4)
+    group.come_back(1)
+    group.come_back(3)
+    group.sync()
+    group.append(keyed_batch([(b"next", b"5")]))
+    group.sync()
+    assert group.image.isr == (1, 2, 3)
+    assert [stored(group[b]) for b in (1, 2, 3)] == [[Stored(4, b"kept", b"4"), Stored(5, b"next", b"5")]] * 3
+    assert [group[b].log_start_offset for b in (1, 2, 3)] == [4, 4, 4]
+    assert all(node.failures == [] for node in group.nodes.values())
+
+
 def clocked(directory: Path, clock: ManualClock, settings: dict[str, object] | None = None) -> Group:
     def open_log(where: Path, given: dict[str, object], **more: object) -> PartitionLog:
         return open_keyed(where, given, clock=clock, **more)  # type: ignore[arg-type]
