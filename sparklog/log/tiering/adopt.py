@@ -1,9 +1,9 @@
 """Copies that another replica has made: found by their manifests in the object store, and entered into the own journal.
 
 A manifest is the last object of a copy, so what has one is whole. A copy is taken if it is of this log: its offsets lie
-in it, with the same leader epochs (after an unclean election there may be others), and no copy that is known overlaps
-with it. Of two copies of the same offsets the later one counts. Copies wholly below the log start are taken, too, where
-asked for: they are to be deleted, and who has made them may be gone.
+in it, with the same leader epochs (after an unclean election there may be others) and no gap that the copy has not, and
+no copy that is known overlaps with it. Of two copies of the same offsets the later one counts. Copies wholly below the
+log start are taken, too, where asked for: they are to be deleted, and who has made them may be gone.
 """
 
 from __future__ import annotations
@@ -64,12 +64,16 @@ def is_wanted(log: PartitionLog, metadata: RemoteSegmentMetadata, *, with_delete
     ]
     if any(k.base_offset < metadata.next_offset and metadata.base_offset < k.next_offset for k in known):
         return False
-    return has_same_epochs(log, metadata)
+    return has_its_records(log, metadata)
 
 
-def has_same_epochs(log: PartitionLog, metadata: RemoteSegmentMetadata) -> bool:
-    """Whether the log, which has the copy's offsets, has them of the same leaders; after an unclean election it may
-    not. Either may not know the epoch of its first record."""
+def has_its_records(log: PartitionLog, metadata: RemoteSegmentMetadata) -> bool:
+    """Whether the log, which has the copy's offsets, has the same records there. After an unclean election it may not,
+    which the leader epochs tell (either may not know that of its first record), nor where a leader has lost some for
+    good."""
+    is_lost = any(first < metadata.next_offset and metadata.base_offset < behind for first, behind in log.gaps)
+    if is_lost and not metadata.has_gaps:
+        return False
     start = max(metadata.base_offset, log.log_start_offset)
     before = [epoch for epoch, first in metadata.leader_epochs if first <= start]
     there = [before[-1] if before else UNDEFINED, *(e for e, first in metadata.leader_epochs if first > start)]

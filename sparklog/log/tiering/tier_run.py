@@ -31,7 +31,7 @@ from sparklog.format.checksum import crc32c
 from sparklog.format.segment import SealedBlocks, decode_seal
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.segment import LogSegment
-from sparklog.log.tiering.adopt import adopt_copies, find_copy, has_same_epochs, is_wanted
+from sparklog.log.tiering.adopt import adopt_copies, find_copy, has_its_records, is_wanted
 from sparklog.log.tiering.columns import encode_columns
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.layout import (
@@ -169,14 +169,15 @@ def _keep_if_whole(log: PartitionLog, store: ObjectStore, copy: RemoteCopy) -> b
 
 def _keep_if_cut(log: PartitionLog, store: ObjectStore, copy: RemoteCopy, role: Role) -> bool:
     """Whether the copy, whose offsets were cut from this log, is not to be deleted: other replicas may have given local
-    files away for it. It counts again when the log has its offsets again, unless other records are there then."""
-    was_cut = copy.phase is Phase.DELETING and copy.segment is not None
-    if not was_cut or copy.started.next_offset <= _deleted_to(log, role):
+    files away for it. It counts again when the log has its records again. If it has others, after an unclean election,
+    one that has those may still lead after the next: the copy stays until the log start has passed it."""
+    if copy.phase is not Phase.DELETING or copy.segment is None or copy.started.next_offset <= _deleted_to(log, role):
         return False
-    if not log.log_start_offset < copy.started.next_offset <= log.tierable_end:
+    has_its_offsets = log.log_start_offset < copy.started.next_offset <= log.tierable_end
+    if not has_its_offsets or not has_its_records(log, copy.segment):
         return True
     found = find_copy(store, copy.started)
-    if found is None or not has_same_epochs(log, found):
+    if found is None:
         return False
     _forget_copy(log, copy)
     if is_wanted(log, found, with_deleted=False):
