@@ -74,7 +74,7 @@ def _append(log: PartitionLog, batches: Batches) -> None:
     if not set(batches.gaps) <= set(log.gaps):
         log.flusher.flush_to(log.log_end_offset)  # before a gap is written down that follows on it
     if not batches.data:
-        log.replica.skip(batches.gaps)
+        log.replica.skip(batches.gaps, batches.epochs)
         return
     first = log.replica.first_header(batches.data)
     if log.replica.may_lack_deletions(batches.data):

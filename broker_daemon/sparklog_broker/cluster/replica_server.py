@@ -321,6 +321,7 @@ def _read(
     if slices:
         result.length_bytes, result.next_offset = length, next_offset
         result.segments = log.bases_in(wanted.fetch_offset, next_offset)[:SEGMENTS_MAX]
+    if slices or gaps:
         begun = log.epochs_in(wanted.fetch_offset, next_offset)
         if len(begun) > 1 or begun[0][0] != wanted.last_epoch:
             result.epochs = [EpochBegin(*entry) for entry in begun[:EPOCHS_MAX] if entry[0] >= 0]

@@ -8,7 +8,7 @@ could not save there. A segment begins behind a gap.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from sparklog.errors import CorruptBatchError, FencedLeaderEpochError, OffsetOutOfRangeError, UnknownSchemaError
 from sparklog.format.batch import (
@@ -112,9 +112,10 @@ class ReplicaAppender:
                 self._note(gaps, found[0].header)
             return self._append(view, found, epochs, segments, gaps)
 
-    def skip(self, gaps: Sequence[Gap]) -> None:
+    def skip(self, gaps: Sequence[Gap], epochs: Sequence[EpochEntry] = ()) -> None:
         """The log goes on behind the first of `gaps`, which begins at its end: the leader's has nothing there, and
-        nothing behind it yet. Raises OffsetOutOfRangeError, StorageFullError, StorageError."""
+        nothing behind it yet. `epochs` may have begun in it. Raises OffsetOutOfRangeError, StorageFullError,
+        StorageError."""
         with self._state.write_lock:
             self._state.health.check()
             first, behind = gaps[0]
@@ -124,6 +125,7 @@ class ReplicaAppender:
                     f"{first}"
                 )
             self._state.gaps.add(gaps[:1], first)
+            self._begin_epochs(epochs, behind)
             last = self._state.segments.last
             self._begin_behind(behind, last.info.schema_id if last is not None else self._state.newest_schema_id)
 
@@ -185,9 +187,7 @@ class ReplicaAppender:
                 f"{state.owner.topic_partition}: the leader's batch at offset {first.base_offset} has epoch "
                 f"{first.leader_epoch}, this log has records of epoch {state.epochs.latest}"
             )
-        for epoch, start_offset in sorted(epochs):
-            if state.epochs.latest < epoch <= last.leader_epoch and start_offset < last.next_offset:
-                state.epochs.begin(epoch, max(start_offset, state.offsets.written))
+        self._begin_epochs((e for e in epochs if e.epoch <= last.leader_epoch), last.next_offset)
         for _, header in batches:
             if header.leader_epoch >= state.epochs.latest:  # else the leader has named the epochs behind it already
                 state.epochs.begin(header.leader_epoch, header.base_offset)
@@ -207,6 +207,13 @@ class ReplicaAppender:
         return AppendInfo(
             first.base_offset, last.last_offset, last.append_time_ms, len(batches), records, size_bytes=len(view)
         )
+
+    def _begin_epochs(self, epochs: Iterable[EpochEntry], end_offset: int) -> None:
+        """Those that are new here, and begin below `end_offset`."""
+        state = self._state
+        for epoch, start_offset in sorted(epochs):
+            if state.epochs.latest < epoch and start_offset < end_offset:
+                state.epochs.begin(epoch, max(start_offset, state.offsets.written))
 
 
 def _split_at(batches: list[PlacedBatch], offsets: Collection[int]) -> Iterator[list[PlacedBatch]]:

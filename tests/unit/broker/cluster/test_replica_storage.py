@@ -288,6 +288,29 @@ def test_all_have_what_a_repaired_leader_has_and_nothing_else(
         assert len({tuple(batches(group[broker])) for broker in BROKERS}) == 1
 
 
+def test_an_epoch_of_which_all_records_are_lost_is_copied(tmp_path: Path) -> None:
+    """Of a broker that was alone, and was repaired: else its followers take the gap for another history, for ever."""
+    group = Group(tmp_path, DELETE)
+    filled(group, 8)
+    group.out = {2, 3}
+    group.change(1, (1,))
+    filled(group, 2)
+    group[1].flusher.flush()
+    group.leave(1)
+    repair(damaged(group[1], 8, 9).parent, RealFiles(), dry_run=False)
+    group.image = PartitionImage(BROKERS, 1, 9, 20, (1,))
+    group.come_back(1, group.open(1, recovery_point=10, high_watermark=10))
+    assert (group[1].gaps, group[1].log_end_offset) == (((8, 10),), 10)
+    for broker in (2, 3):
+        group.come_back(broker)
+    group.sync()
+    assert group.image.isr == (1, 2, 3)
+    filled(group, 1)
+    group.sync()
+    assert len({group[broker].epochs.entries for broker in BROKERS}) == 1
+    assert [offsets_of(group[broker]) for broker in BROKERS] == [[*range(8), 10]] * 3
+
+
 def test_a_gap_of_another_leader_is_copied_when_somebody_leads_who_has_it(tmp_path: Path) -> None:
     """Two unclean elections: the second leader has what the first one lacked."""
     group = Group(tmp_path, DELETE)
