@@ -133,6 +133,38 @@ class ReplicaMachine(RuleBasedStateMachine):
         if broker in self.alive_in_sync and broker != self.group.image.leader:
             self.lead(broker)
 
+    @rule(broker=BROKER)
+    def elect_unclean(self, broker: int) -> None:
+        """One that is not in sync leads, and the others give up what it does not have."""
+        if broker not in self.dead and broker not in self.group.image.isr and self.has_all(broker):
+            self.group.out.discard(broker)
+            self.lead(broker, (broker,))
+
+    def has_all(self, broker: int) -> bool:
+        """Whether what its log counts on is there."""
+        return True
+
+    @rule(broker=BROKER, how=st.sampled_from(["leave", "kill", "power cut"]), rows=ROWS, cleans=st.booleans())
+    def fall_back_to(self, broker: int, how: str, rows: list[Row], cleans: bool) -> None:
+        """The others go on without a broker, which then leads."""
+        if broker == self.group.image.leader or broker in self.group.out:
+            return
+        if how == "leave":
+            self.leave(broker)
+        else:
+            self.crash(broker, how)
+            self.notice(broker)
+        for row in rows:
+            self.append([row])
+        self.sync()
+        for other in BROKERS if cleans else ():
+            self.clean(other)
+        self.come_back(broker)
+        self.elect_unclean(broker)
+
+    def clean(self, broker: int) -> None:
+        """What is old goes, in the way that is tried."""
+
     def lead(self, broker: int, isr: tuple[int, ...] | None = None) -> None:
         """What it has counts from now on, also what another leader has lost."""
         self.group.change(broker, isr)
@@ -144,6 +176,7 @@ class ReplicaMachine(RuleBasedStateMachine):
             offset: self.written[epoch, offset]
             for (epoch, start), end in zip(epochs, ends, strict=True)
             for offset in range(start, end)
+            if not any(first <= offset < behind for first, behind in log.gaps)  # lost, and repaired
         }
 
     # --- what brokers do by themselves
@@ -195,7 +228,7 @@ class ReplicaMachine(RuleBasedStateMachine):
             self.checkpoint(broker)
             self.group.come_back(broker, self.group.open(broker))
 
-    @rule(broker=BROKER, how=st.sampled_from(["kill", "power cut", "damage"]))
+    @rule(broker=BROKER, how=st.sampled_from(["kill", "power cut", "damage", "replaced"]))
     def crash(self, broker: int, how: str) -> None:
         """Never of the last one that has everything."""
         left = [b for b in self.alive_in_sync if b != broker]
@@ -205,6 +238,8 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.group.out.add(broker)
         if how == "power cut":
             self.files[broker].power_cut(self.rng)
+        elif how == "replaced":
+            self.files[broker] = SimFiles()
         else:
             self.files[broker].kill()
         if how != "kill":

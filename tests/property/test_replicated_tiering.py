@@ -48,6 +48,18 @@ class ReplicatedTiering(ReplicaMachine):
         self.looked[broker] = epoch
         log.retention.remove_dropped()
 
+    def has_all(self, broker: int) -> bool:
+        """A leader that has lost the beginning of its log has deleted its copies, too: another one has to delete these
+        records, before others can copy its log."""
+        there = stored_names(self.store)
+        return all(any(s.prefix in name for name in there) for s in self.group[broker].tier.state.finished)
+
+    def clean(self, broker: int) -> None:
+        if broker not in self.dead:
+            self.group[broker].appender.begin_segment()
+            self.flush(broker)
+            self.tier(broker)
+
     def settle(self) -> None:
         """The leader knows what others have deleted from the store, and its followers begin where it does."""
         self.tier(self.group.image.leader)
