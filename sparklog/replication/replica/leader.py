@@ -286,13 +286,13 @@ class Leader:
             return UnknownTopicOrPartitionError(
                 f"broker {fetch.replica_id} is no follower, the replicas are {self._committed.replicas}"
             )
-        registered = self._eligible.get(fetch.replica_id, NO_EPOCH)
-        if fetch.broker_epoch == registered:
-            return None  # what a larger epoch has said before is not confirmed: it may have been nobody's
-        known = max(registered, progress.broker_epoch)
-        if fetch.broker_epoch < known:
+        # Who stops is not eligible any more, and goes on. Anybody may say that he is a later life: if that is so, the
+        # image will say so, too, and until then nothing counts that he says.
+        known = self._eligible.get(fetch.replica_id, progress.broker_epoch)
+        if fetch.broker_epoch != known or known == NO_EPOCH:
             return StaleBrokerEpochError(
-                f"broker {fetch.replica_id} has registered with epoch {known}, the fetch has {fetch.broker_epoch}"
+                f"broker {fetch.replica_id} has registered with epoch {known} as far as is known here, the fetch has "
+                f"{fetch.broker_epoch}"
             )
         return None
 

@@ -254,9 +254,37 @@ def test_who_joins_has_deleted_what_was_deleted() -> None:
 
 def test_a_life_that_is_not_the_registered_one_does_not_join() -> None:
     leader = lead(Log(), image(replace(ALL_IN_SYNC, isr=(1, 2)), eligible={1: 11, 2: 12}))
-    assert only(fetch(leader, 3, 0), ProposeIsr) == []
+    assert refusal(fetch(leader, 3, 0)) is errors.StaleBrokerEpochError
     leader.handle(image(replace(ALL_IN_SYNC, isr=(1, 2), partition_epoch=8)), 0)
-    assert only(leader.handle(Tick(), 1), ProposeIsr) == [ProposeIsr(5, 8, ((1, 11), (2, -1), (3, 13)))]
+    assert only(leader.handle(Tick(), 1), ProposeIsr) == []
+    assert only(fetch(leader, 3, 0), ProposeIsr) == [ProposeIsr(5, 8, ((1, 11), (2, -1), (3, 13)))]
+
+
+@pytest.mark.parametrize("life", [-1, 0, 12, 14, 1 << 62])
+@pytest.mark.parametrize("registered", [True, False])
+def test_what_a_life_says_that_is_not_known_counts_for_nothing(life: int, registered: bool) -> None:
+    """It may be nobody's: what it says that it has would be committed, and is not there."""
+    log = Log()
+    leader = lead(log, image(eligible=ALIVE if registered else {1: 11, 2: 12}))
+    append(leader, log, 5)
+    fetch(leader, 2, 5)
+    event = FollowerFetch("f", 3, life, 5, 5, -1)
+    assert refusal(leader.handle(event, 0)) is errors.StaleBrokerEpochError
+    assert (leader.high_watermark, leader.followers[3].log_end_offset) == (0, -1)
+    leader.handle(image(replace(ALL_IN_SYNC, partition_epoch=8)), 0)
+    assert leader.high_watermark == 0
+    assert SetHighWatermark(5) in fetch(leader, 3, 5)
+
+
+def test_a_follower_that_stops_goes_on_until_it_has() -> None:
+    log = Log()
+    leader = lead(log)
+    append(leader, log)
+    fetch(leader, 2, 1)
+    fetch(leader, 3, 0)
+    leader.handle(image(replace(ALL_IN_SYNC, partition_epoch=8), eligible={1: 11, 2: 12}), 0)
+    assert SetHighWatermark(1) in fetch(leader, 3, 1)
+    assert refusal(fetch(leader, 3, 1, life=14)) is errors.StaleBrokerEpochError
 
 
 def test_below_min_insync_nothing_is_appended_and_the_high_watermark_stands_still() -> None:
