@@ -33,8 +33,7 @@ class ReplicatedCompaction(ReplicaMachine):
             self.group.compact(broker, roll=roll)
 
     def clean(self, broker: int) -> None:
-        if broker not in self.dead:
-            self.group.compact(broker)
+        self.compact(broker, roll=True)
 
     @rule(broker=BROKER, calm_ms=st.sampled_from([1, RETENTION_MS + 1]))
     def compact_twice(self, broker: int, calm_ms: int) -> None:

@@ -56,9 +56,9 @@ class DroppedSegments:
     def take_from(self, end_offset: int) -> list[SegmentView]:
         """What goes on behind `end_offset`, ascending, is the caller's to unlink: the log has been cut there, and with
         the next start it would overlap with what is appended then."""
-        taken = [due for due in self._due if due[1].next_offset > end_offset]
-        self._due = [due for due in self._due if due not in taken]
-        return sorted((segment for _, segment in taken), key=lambda segment: segment.base_offset)
+        taken = [segment for _, segment in self._due if segment.next_offset > end_offset]
+        self._due = [due for due in self._due if due[1].next_offset <= end_offset]
+        return sorted(taken, key=lambda segment: segment.base_offset)
 
     def remove_path(self, path: Path) -> None:
         """Unlinks a segment at once because a new one is about to get its name: what readers have open stays theirs."""

@@ -261,7 +261,8 @@ def test_what_is_lost_behind_what_was_lost_before_is_one_gap_with_it(tmp_path: P
     data = bytearray(second.read_bytes())
     data[2 * len(data) // 5] ^= 0x55
     second.write_bytes(data)
-    first.write_bytes(first.read_bytes()[: len(first.read_bytes()) // 3])
+    head = first.read_bytes()
+    first.write_bytes(head[: len(head) // 3])
     before = run(tmp_path).gaps
     open_log(tmp_path, clean=False).close()
     second.write_bytes(b"")
