@@ -381,6 +381,20 @@ def test_a_truncation_reaches_into_the_store(tmp_path: Path, offset: int) -> Non
     assert len({n.rsplit("/", 1)[0] for n in stored_names(tiered.store)}) == len(starts) == len(set(starts))
 
 
+def test_released_files_that_still_wait_go_with_a_cut_into_the_store(tmp_path: Path) -> None:
+    """Else they stand beside what comes in their place, after a crash within file.delete.delay.ms."""
+    tiered = Tiered(tmp_path, settings={"file.delete.delay.ms": 60_000})
+    tiered.fill(3)
+    assert tiered.tier().released == 3
+    waiting = tiered.local_files()
+    assert tiered.log.truncation.truncate_to(7) == 5
+    assert tiered.local_files() == waiting[:1], "what lies before the cut waits on"
+    for _ in range(2):
+        append(tiered.log, records(4, value=b"new"))
+    want = values(tiered.log)
+    assert values(tiered.crash()) == want
+
+
 def test_a_local_file_that_comes_back_after_a_power_cut_is_removed(tmp_path: Path) -> None:
     """Removals that were not synced may be undone, in any order: a gap between local files would look like damage."""
     tiered = Tiered(tmp_path)
