@@ -1,5 +1,5 @@
 """`sparklog.register(spark)`: for sessions where Spark's auto-discovery of `pyspark_*` packages cannot see the
-package."""
+package, and for threads that have no active session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the data source under the format name `sparklog` (again is fine)."""
+    """Registers the data source under the format name `sparklog` (again is fine), and makes the session the active one
+    of this thread.
+
+    `writeStream.start()` looks for a data source written in Python in the active session of its thread only. A thread
+    other than the one that made the session has none, and Spark says `DATA_SOURCE_NOT_FOUND`.
+    """
     from pyspark.errors import AnalysisException
     from pyspark_sparklog import DefaultSource
 
@@ -20,3 +25,8 @@ def register(spark: SparkSession) -> None:
         # Spark 4.0 refuses a name that it has found by itself
         if e.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    # a session of Spark Connect has no JVM here: its server sets the active session for every request
+    java_session = getattr(spark, "_jsparkSession", None)
+    if java_session is not None:
+        # what PySpark itself does in `createDataFrame`, the only public call that does it
+        java_session.setActiveSession(java_session)

@@ -128,8 +128,7 @@ class SparkJob:
 
     def start(self) -> None:
         """Starts the JVM and the session; without Delta where its jars cannot be had. Raises JvmStartError."""
-        # Py4J reports a broken connection before it raises: at a Ctrl-C that is all noise
-        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+        self._keep_py4j_quiet()
         # the demo brings its own Spark: another one's home and settings must not get into it
         for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS"):
             os.environ.pop(name, None)
@@ -148,6 +147,13 @@ class SparkJob:
             else:
                 return
         self._start_session(JVM_START_TIMEOUT_S)
+
+    def _keep_py4j_quiet(self) -> None:
+        """Py4J reports a broken connection before it raises: at a Ctrl-C that is all noise. A file has it."""
+        logger = logging.getLogger("py4j")
+        logger.propagate = False
+        logger.setLevel(logging.INFO)
+        logger.addHandler(logging.FileHandler(self._folder / "logs" / "py4j.log", delay=True))
 
     def _start_session(self, timeout_s: float) -> None:
         from pyspark import SparkContext
@@ -197,6 +203,9 @@ class SparkJob:
         """Query 1: departure delay per origin and hour, from the flights to the result topic."""
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own idiom
 
+        # Spark looks for a sink written in Python in its thread's active session. Where Py4J has made a new connection,
+        # that is a new thread; any data frame makes the session the active one again.
+        self.session.createDataFrame([], "nothing int")
         flights = (
             self.session.readStream.format("sparklog")
             .option("sparklog.bootstrap.servers", bootstrap_servers)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,27 @@ def test_the_source_is_found_without_registration_and_can_be_registered(spark: A
     sparklog.register(spark)
     sparklog.register(spark)
     assert reads.batch(name).count() == 0
+
+
+def test_a_thread_without_an_active_session_can_start_a_write_once_it_has_registered(
+    spark: Any, topic: Any, broker: sparklog.LocalBroker, tmp_path: Path
+) -> None:
+    name = topic()
+
+    def write() -> None:
+        numbers = spark.readStream.format("rate").load().selectExpr("cast(value as string) value")
+        to_topic = numbers.writeStream.format("sparklog").option("topic", name)
+        options = {"sparklog.bootstrap.servers": broker.bootstrap_servers, "checkpointLocation": str(tmp_path)}
+        to_topic.options(**options).start().stop()
+
+    def register_and_write() -> None:
+        sparklog.register(spark)
+        write()
+
+    with ThreadPoolExecutor(1) as other:
+        with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+            other.submit(write).result()
+        other.submit(register_and_write).result()
 
 
 def test_importing_the_source_imports_nothing_heavy() -> None:

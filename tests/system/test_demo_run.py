@@ -61,6 +61,12 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     return "".join(lines)
 
 
+def logs(output: Path) -> str:
+    """The end of each of a demo's logs, for whoever has to find out why it failed."""
+    ends = [(log.name, log.read_text(errors="replace")[-3000:]) for log in sorted((output / "logs").glob("*.log"))]
+    return "".join(f"\n--- {name}\n{end}" for name, end in ends)
+
+
 def test_a_short_run_verifies_every_row_leaves_its_results_and_keeps_the_broker_if_asked(
     tmp_path: Path, demos: list[subprocess.Popen[str]]
 ) -> None:
@@ -132,7 +138,7 @@ def test_every_row_is_there_though_brokers_and_zookeeper_die(
     process = start(tmp_path / "out", "--brokers", "3", "--rows", "5000", "--no-delta")
     demos.append(process)
     output, _ = process.communicate(timeout=2 * RUN_TIMEOUT_S)
-    assert process.returncode == 0, output
+    assert process.returncode == 0, output + logs(tmp_path / "out")
     assert re.search(r"all \d+ checks hold", output), output
     assert re.search(r"broker \d, which leads flights-\d.*, is killed", output), output
     for told in OUTAGES:
