@@ -13,8 +13,9 @@ from sparklog.errors import StorageError, StorageUnavailableError
 from sparklog.log.directories.broker_epoch import member_of_cluster
 from sparklog.log.log_manager import LogManager
 from sparklog.log.segments.slices import HandleCache
+from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.log.tiering.object_store import ObjectStore, parse_options
-from sparklog.log.tiering.read_cache import CACHE_DIRECTORY, ReadCache
+from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.metadata.producer_ids import BLOCK_IDS, ProducerIds
 from sparklog.metadata.sqlite_store import METADATA_FILE, SqliteStore

@@ -24,7 +24,7 @@ from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
 from sparklog.errors import CorruptBatchError, LocalReadUnavailableError
 from sparklog.format.batch import BatchHeader, decode_header
-from sparklog.log.tiering.read_cache import CACHE_DIRECTORY
+from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.protocol.messages import Api, LocateSegmentsRequest, LocateSegmentsResponse, SegmentRange
 from sparklog.types import TopicPartition
 

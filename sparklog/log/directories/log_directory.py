@@ -35,8 +35,8 @@ from sparklog.format.epoch_checkpoint import FIRST_ENTRIES, LEADER_EPOCHS_FILE, 
 from sparklog.format.segment import parse_segment_name
 from sparklog.log.directories.watched_files import LOCK_FILE, PROBE_FILE, DirectoryHealth, WatchedFiles
 from sparklog.log.model import LogOwner
+from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.log.tiering.journal import JOURNAL_FILE
-from sparklog.log.tiering.read_cache import CACHE_DIRECTORY
 
 logger = logging.getLogger(__name__)
 

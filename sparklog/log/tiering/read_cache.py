@@ -25,7 +25,6 @@ from sparklog.log.tiering.state import RemoteSegmentMetadata
 
 logger = logging.getLogger(__name__)
 
-CACHE_DIRECTORY = "remote-log-cache"
 FILES_MAX = 256
 """Each has a descriptor."""
 _RUN_BYTES_MAX = 16 * 1024 * 1024

@@ -34,8 +34,8 @@ from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.compaction.swap import SWAP_SUFFIX
 from sparklog.log.directories.log_directory import is_moved_aside
 from sparklog.log.recovery.truncation_mark import TRUNCATION_FILE
+from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
-from sparklog.log.tiering.read_cache import CACHE_DIRECTORY
 from sparklog.log.tools.repair import QUARANTINE_SUFFIX
 from sparklog.log.tools.verify_producers import check_producers, read_if_there
 from sparklog.log.tools.verify_segment import Finding, Findings, Progress, SegmentCheck, check_segment
