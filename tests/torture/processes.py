@@ -186,6 +186,7 @@ class Client:
         for process in [*self._zombies, *([] if self._sleeping is None else [self._sleeping])]:
             process.kill()
             _reap(process)
+        self._zombies, self._sleeping = [], None
 
     def check(self) -> None:
         """Starts another life when this one has ended as it may. Raises CampaignError when it ended otherwise."""

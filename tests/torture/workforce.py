@@ -101,6 +101,10 @@ class Workforce:
     def kill_one_at_step(self) -> None:
         client = self._rng.choice([c for c in self._clients if c.role in self._work.steps])
         step = self._rng.choice(self._work.steps[client.role])
+        # former lives that woke up again may have all partitions of the group: then it would never come to the step
+        for other in self._clients:
+            if other.role == client.role:
+                other.end_zombies()
         client.kill()
         client.start(arm(step, self._rng))
         wait_until(lambda: not client.running, f"the step {step} is never reached")
