@@ -199,10 +199,12 @@ def start_cluster(
     """See `start_local`. `brokers` None: as many as the directory has, or 3; `zookeeper`: HOST:PORT,…/PATH of one that
     runs already; `secure`: with TLS, SCRAM and ACLs (a directory that is secured stays so in any case).
 
-    Raises InvalidConfigError (too many brokers, no Java, no PySpark, a directory that is another cluster's, or that is
-    not secured and should be), BrokerNotAvailableError."""
-    if brokers is not None and not 1 <= brokers <= BROKERS_MAX:
-        raise InvalidConfigError(f"brokers = {brokers}: 1 to {BROKERS_MAX} can be started on one machine")
+    Raises InvalidConfigError (`brokers` is no number or too many, no Java, no PySpark, a directory that is another
+    cluster's, or that is not secured and should be), BrokerNotAvailableError."""
+    if brokers is not None and (
+        isinstance(brokers, bool) or not isinstance(brokers, int) or not 1 <= brokers <= BROKERS_MAX
+    ):
+        raise InvalidConfigError(f"brokers = {brokers!r}: 1 to {BROKERS_MAX} can be started on one machine")
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
     cluster = LocalCluster(

@@ -53,6 +53,6 @@ def start_local(
     `brokers` above 1: a cluster of so many with a ZooKeeper (a LocalCluster), for which Java, PySpark and
     `sparklog[cluster]` are needed; `listen` does not count then. Raises InvalidConfigError if something is missing.
     """
-    if brokers == 1:
+    if brokers == 1 and not isinstance(brokers, bool):
         return start_broker(data_dir, listen, settings=settings, timeout_s=timeout_s)
     return start_cluster(brokers, data_dir, settings=settings, timeout_s=timeout_s)

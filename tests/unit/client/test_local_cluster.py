@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sparklog.client.local_cluster import LocalCluster
+from sparklog.client.start_local import start_local
 from sparklog.errors import InvalidConfigError
 
 ELSEWHERE = "127.0.0.1:2181/somewhere"
@@ -36,3 +38,10 @@ def test_what_is_refused_leaves_the_directory_free(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match="has 3 brokers: start them all"):
         cluster(tmp_path, brokers=2)
     cluster(tmp_path).stop()
+
+
+@pytest.mark.parametrize("brokers", ["3", 2.0, True, 0, 1000, [1]])
+def test_what_is_no_number_of_brokers_is_refused(tmp_path: Path, brokers: Any) -> None:
+    with pytest.raises(InvalidConfigError, match=r"brokers = .*: 1 to"):
+        start_local(tmp_path / "data", brokers=brokers)
+    assert not (tmp_path / "data").exists()
