@@ -25,6 +25,7 @@ from sparklog.format.batch import (
     BatchHeader,
     encode_batch,
     iterate_batches,
+    verify_checksum,
 )
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
@@ -38,7 +39,9 @@ from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.topics import Topics
 
-SEGMENT_BYTES = 100 * 1024 * 1024
+SEGMENT_BYTES = 16 * 1024 * 1024
+"""Only whole segments are compacted: so much, of each partition, is replayed at a start or a change of leaders though
+nothing of it may count any more. At some 5,000 appends a second, and 900 bytes each, that takes seconds."""
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """A decision names all participants of a shared transaction that it commits: more than a topic's default allows."""
 INTERNAL_CONFIGS: Mapping[str, Mapping[str, int | float | str | bool]] = {
@@ -206,9 +209,10 @@ class _ReplayStep:
         finally:
             piece.release()
         found: list[Replayed] = []
-        for position, header in iterate_batches(data, verify=True):
+        for position, header in iterate_batches(data, verify=False):
             if header.base_offset >= self._end:
                 break
+            verify_checksum(data, position, header)  # `_decode` checks the rest
             message = memoryview(data)[position : position + header.size_bytes]
             found += _decode(message, header, self._log.config.inflated_bytes_max)
         return [r for r in found if r.offset >= self._offset], next_offset

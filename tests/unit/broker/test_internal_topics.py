@@ -15,7 +15,7 @@ from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.handlers.topics import alter_topic, create_partitions, create_topic, delete_topic
 
-from sparklog.errors import InvalidConfigError, InvalidTopicError
+from sparklog.errors import CorruptBatchError, InvalidConfigError, InvalidTopicError
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.topic_messages import (
     AlterTopicRequest,
@@ -86,6 +86,36 @@ def test_a_large_partition_is_replayed_in_pieces(tmp_path: Path) -> None:
         pieces = [len(piece) async for piece in topic.replay(0)]
         assert sum(pieces) == 30
         assert len(pieces) > 2
+
+    run(tmp_path, scenario)
+
+
+def test_what_the_disk_has_changed_is_not_replayed(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        topic = internal_topic(broker, TRANSACTION_STATE_TOPIC)
+        for i in range(5):
+            await topic.append(0, [(b"k", b"value %d" % i)])
+        (segment,) = (tmp_path / "data" / f"{topic.name}-0").glob("*.arrow")
+        with segment.open("r+b") as file:
+            file.seek(file.read().index(b"value 3"))
+            file.write(b"V")
+        with pytest.raises(CorruptBatchError, match="checksum"):
+            await replayed(topic, 0)
+
+    run(tmp_path, scenario)
+
+
+def test_what_no_longer_counts_is_compacted_before_it_takes_long_to_replay(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        topic = internal_topic(broker, TRANSACTION_STATE_TOPIC)
+        value = os.urandom(1_000_000)
+        for _ in range(40):
+            await topic.append(0, [(b"k", value)])
+        log = topic.partition_of(0).log
+        while await asyncio.to_thread(broker.background.cleaner.run_once):
+            pass
+        assert log.size_bytes < 20_000_000
+        assert [r.value for r in await replayed(topic, 0)][-1] == value
 
     run(tmp_path, scenario)
 
