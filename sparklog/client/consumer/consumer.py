@@ -361,7 +361,8 @@ class Consumer:
                 raise StopIteration
 
     def poll_batches(self, timeout_ms: int = 1000) -> list[ConsumedBatch]:
-        """All batches that are there, at least one unless none came within `timeout_ms`; without any copy."""
+        """All batches that are there, at least one unless none came within `timeout_ms`; without any copy. From
+        prefetch.bytes (or max.partition.fetch.bytes, if that is more) on the rest is left to the next call."""
         self._check_open()
         if self._group is not None:
             self._group.before_poll()
@@ -379,6 +380,8 @@ class Consumer:
 
     def _take_batches(self, timeout_ms: int, batches: list[ConsumedBatch], moved: dict[Position, int | None]) -> None:
         """Fills `batches`; tells of positions before it moves them."""
+        left_bytes = max(self.settings["prefetch.bytes"], self.settings["max.partition.fetch.bytes"])
+        # without a bound it might never end: what is taken makes room for more
         if self._hand:
             rest, position = self._hand.remainder(), self._hand.position
             assert position is not None
@@ -386,7 +389,10 @@ class Consumer:
             position.consumed = rest.next_offset
             batches.append(rest)
         self._hand.drop_records()
-        while (fetched := self._take(0 if batches else timeout_ms, only_ready=bool(batches))) is not None:
+        while not batches or left_bytes > 0:
+            fetched = self._take(0 if batches else timeout_ms, only_ready=bool(batches))
+            if fetched is None:
+                return
             try:
                 fetched.batch.decode()
             except SparklogError as e:
@@ -397,6 +403,7 @@ class Consumer:
             moved.setdefault(fetched.position, fetched.position.consumed)
             fetched.position.consumed = fetched.batch.next_offset
             batches.append(fetched.batch)
+            left_bytes -= max(fetched.size_bytes, fetched.batch.size_bytes)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Stops reading; of a group commits (enable.auto.commit) and leaves it, within `timeout_s` (default:

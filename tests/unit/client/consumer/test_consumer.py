@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sparklog.client.consumer.consumer import Consumer
+from sparklog.client.reading.consumed import ConsumedBatch
 from sparklog.errors import (
     ClosedError,
     CorruptBatchError,
@@ -246,6 +247,27 @@ def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(fake: FakeBro
         consumer.seek(TP0, 0)
         assert len(drain(consumer, 10)) == 10
     assert not codes
+
+
+def test_a_poll_of_batches_ends_though_more_come_as_fast_as_it_takes_them(fake: FakeBroker) -> None:
+    fill(fake, 60, rows=50)
+    size = len(fake.logs[("events", 0)][0])
+    with Consumer(fake.address, prefetch_bytes=3 * size, max_partition_fetch_bytes=size) as consumer:
+        consumer.assign([TP0])
+        fetcher = consumer._fetcher
+        polls: list[int] = []
+        with pytest.MonkeyPatch.context() as patched:
+
+            def decode_slowly(batch: ConsumedBatch) -> None:
+                """The fetcher is always ahead of who decodes."""
+                until(lambda: bool(fetcher.ready) or batch.next_offset == 3000)
+                decode(batch)
+
+            decode = ConsumedBatch.decode
+            patched.setattr(ConsumedBatch, "decode", decode_slowly)
+            while sum(polls) < 60:
+                polls.append(len(consumer.poll_batches(5000)))
+        assert max(polls) <= 4
 
 
 def test_prefetch_is_bounded(fake: FakeBroker) -> None:
