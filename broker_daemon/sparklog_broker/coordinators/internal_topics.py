@@ -29,6 +29,7 @@ from sparklog.format.batch import (
 )
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.format.small_batch import ROWS_MAX, SmallRows, decode_small_batch, encode_small_batch
 from sparklog.log.model import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec
@@ -41,7 +42,7 @@ from sparklog_broker.topics import Topics
 
 SEGMENT_BYTES = 16 * 1024 * 1024
 """Only whole segments are compacted: so much, of each partition, is replayed at a start or a change of leaders though
-nothing of it may count any more. At some 5,000 appends a second, and 900 bytes each, that takes seconds."""
+nothing of it may count any more. At some 15,000 appends a second, of 900 bytes each, that takes a second or two."""
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """A decision names all participants of a shared transaction that it commits: more than a topic's default allows."""
 INTERNAL_CONFIGS: Mapping[str, Mapping[str, int | float | str | bool]] = {
@@ -212,15 +213,20 @@ class _ReplayStep:
         for position, header in iterate_batches(data, verify=False):
             if header.base_offset >= self._end:
                 break
-            verify_checksum(data, position, header)  # `_decode` checks the rest
+            verify_checksum(data, position, header)  # `decode` checks the rest
             message = memoryview(data)[position : position + header.size_bytes]
-            found += _decode(message, header, self._log.config.inflated_bytes_max)
+            found += decode(message, header, self._log.config.inflated_bytes_max)
         return [r for r in found if r.offset >= self._offset], next_offset
 
 
-def _decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> list[Replayed]:
+def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> list[Replayed]:
+    """The records of one batch, whose checksum is right, or its marker. Raises CorruptBatchError."""
     if header.attributes & ATTRIBUTE_CONTROL:
         return [Replayed(header.base_offset, None, None, header)]
+    small = decode_small_batch(data, 0, header) if header.is_dense else None
+    if small is not None and small.keys is not None:
+        rows_of_small = zip(small.keys, small.values, strict=True)
+        return [Replayed(header.base_offset + i, k, v, header) for i, (k, v) in enumerate(rows_of_small)]
     rows, offsets = decode_rows(data, ENVELOPE_SCHEMA, header, [0, 1], inflated_bytes_max=inflated_bytes_max)
     keys, values = rows.column(0).to_pylist(), rows.column(1).to_pylist()
     numbers = row_offsets(header, offsets).tolist()
@@ -237,7 +243,13 @@ def _binary(values: Iterable[bytes | None]) -> pa.Array:
 
 def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | None = None) -> memoryview:
     """The records as one batch of an envelope topic."""
+    attributes = 0 if producer is None else ATTRIBUTE_TRANSACTIONAL
+    who = (-1, -1) if producer is None else producer
     rows = len(records)
+    values = [value for _, value in records if value is not None]
+    if len(values) == rows <= ROWS_MAX:  # three times as fast to replay
+        small = SmallRows(values, [key for key, _ in records], [now_ms * 1000] * rows)
+        return encode_small_batch(small, ENVELOPE_SCHEMA_ID, attributes, *who)
     stamps = pa.py_buffer(np.full(rows, now_ms * 1000, np.int64))
     columns = [
         _binary(key for key, _ in records),
@@ -250,9 +262,9 @@ def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | 
         schema_id=ENVELOPE_SCHEMA_ID,
         min_timestamp_ms=now_ms,
         max_timestamp_ms=now_ms,
-        attributes=0 if producer is None else ATTRIBUTE_TRANSACTIONAL,
-        producer_id=-1 if producer is None else producer.producer_id,
-        producer_epoch=-1 if producer is None else producer.producer_epoch,
+        attributes=attributes,
+        producer_id=who[0],
+        producer_epoch=who[1],
     )
 
 

@@ -9,13 +9,25 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from sparklog_broker.broker import Broker
-from sparklog_broker.coordinators.internal_topics import InternalTopic, Replayed
+from sparklog_broker.coordinators.internal_topics import (
+    InternalTopic,
+    Producer,
+    Record,
+    Replayed,
+    decode,
+    encode_records,
+)
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.handlers.topics import alter_topic, create_partitions, create_topic, delete_topic
 
 from sparklog.errors import CorruptBatchError, InvalidConfigError, InvalidTopicError
+from sparklog.format.batch import decode_batch, iterate_batches
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.format.small_batch import is_small_batch
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.topic_messages import (
     AlterTopicRequest,
@@ -154,6 +166,25 @@ def test_clients_cannot_touch_it(tmp_path: Path, name: str) -> None:
     run(tmp_path, scenario)
 
 
+@given(
+    st.lists(st.tuples(st.binary(max_size=20), st.none() | st.binary(max_size=20)), min_size=1, max_size=300),
+    st.none() | st.builds(Producer, st.integers(0, 2**62), st.integers(0, 2**15 - 1)),
+)
+@example([(b"k", b"v")] * 255, None)
+@example([(b"k", b"v")] * 256, Producer(7, 1))
+def test_what_is_written_is_read(records: list[Record], producer: Producer | None) -> None:
+    """Whether sparklog's own code or Arrow writes it, which is a matter of size and nulls; Arrow reads both."""
+    data = encode_records(records, 5000, producer)
+    ((_, header),) = iterate_batches(data)
+    assert (header.record_count, header.min_timestamp_ms, header.max_timestamp_ms) == (len(records), 5000, 5000)
+    assert [(r.key, r.value) for r in decode(data, header, 1 << 20)] == records
+    assert (header.producer_id, header.producer_epoch) == (producer or (-1, -1))
+    rows = decode_batch(data, ENVELOPE_SCHEMA)
+    assert list(zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True)) == records
+    assert set(rows.column("headers").to_pylist()) == {None}
+    assert is_small_batch(data, 0, header) == (len(records) <= 255 and all(value is not None for _, value in records))
+
+
 def test_what_the_broker_writes_is_made_without_pandas() -> None:
     """In a process of its own: pandas would cost an idle broker 0.3 s of its event loop, and 30 MB."""
     program = """
@@ -161,10 +192,11 @@ import sys
 from sparklog.format.batch import iterate_batches
 import pyarrow as pa
 from sparklog.format.schema import HEADER_TYPE, TIMESTAMP_TYPE, null_column, timestamp_bounds_ms
-from sparklog_broker.coordinators.internal_topics import _decode, encode_records
-data = encode_records([(b"k\\xff", b"v"), (b"", None)], 1000)
-((_, header),) = iterate_batches(data)
-assert [(r.key, r.value) for r in _decode(data, header, 1 << 20)] == [(b"k\\xff", b"v"), (b"", None)]
+from sparklog_broker.coordinators.internal_topics import decode, encode_records
+for records in ([(b"k\\xff", b"v"), (b"", None)], [(b"k\\xff", b"v")]):
+    data = encode_records(records, 1000)
+    ((_, header),) = iterate_batches(data)
+    assert [(r.key, r.value) for r in decode(data, header, 1 << 20)] == records
 null_column(3, HEADER_TYPE).validate(full=True)
 stamps = pa.Array.from_buffers(TIMESTAMP_TYPE, 1, [None, pa.py_buffer((5000).to_bytes(8, "little"))])
 assert timestamp_bounds_ms(stamps, 1) == (5, 5)
