@@ -187,6 +187,14 @@ class LocalCluster:
         return f"<LocalCluster {self.data_dir} {self.brokers}>"
 
 
+def check_count(brokers: object) -> None:
+    """Raises InvalidConfigError unless so many brokers can be started; None: see `start_cluster`."""
+    if brokers is None:
+        return
+    if isinstance(brokers, bool) or not isinstance(brokers, int) or not 1 <= brokers <= BROKERS_MAX:
+        raise InvalidConfigError(f"brokers = {brokers!r}: 1 to {BROKERS_MAX} can be started on one machine")
+
+
 def start_cluster(
     brokers: int | None,
     data_dir: str | os.PathLike[str] | None = None,
@@ -201,10 +209,7 @@ def start_cluster(
 
     Raises InvalidConfigError (`brokers` is no number or too many, no Java, no PySpark, a directory that is another
     cluster's, or that is not secured and should be), BrokerNotAvailableError."""
-    if brokers is not None and (
-        isinstance(brokers, bool) or not isinstance(brokers, int) or not 1 <= brokers <= BROKERS_MAX
-    ):
-        raise InvalidConfigError(f"brokers = {brokers!r}: 1 to {BROKERS_MAX} can be started on one machine")
+    check_count(brokers)
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
     cluster = LocalCluster(

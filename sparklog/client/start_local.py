@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal, overload
 
 from sparklog.client.local import START_TIMEOUT_S, LocalBroker, start_broker
-from sparklog.client.local_cluster import LocalCluster, start_cluster
+from sparklog.client.local_cluster import LocalCluster, check_count, start_cluster
 
 __all__ = ["LocalBroker", "LocalCluster", "start_local"]
 
@@ -53,6 +53,7 @@ def start_local(
     `brokers` above 1: a cluster of so many with a ZooKeeper (a LocalCluster), for which Java, PySpark and
     `sparklog[cluster]` are needed; `listen` does not count then. Raises InvalidConfigError if something is missing.
     """
-    if brokers == 1 and not isinstance(brokers, bool):
+    check_count(brokers)
+    if brokers == 1:
         return start_broker(data_dir, listen, settings=settings, timeout_s=timeout_s)
     return start_cluster(brokers, data_dir, settings=settings, timeout_s=timeout_s)

@@ -40,7 +40,7 @@ def test_what_is_refused_leaves_the_directory_free(tmp_path: Path) -> None:
     cluster(tmp_path).stop()
 
 
-@pytest.mark.parametrize("brokers", ["3", 2.0, True, 0, 1000, [1]])
+@pytest.mark.parametrize("brokers", ["3", 1.0, 2.0, True, 0, 1000, [1]])
 def test_what_is_no_number_of_brokers_is_refused(tmp_path: Path, brokers: Any) -> None:
     with pytest.raises(InvalidConfigError, match=r"brokers = .*: 1 to"):
         start_local(tmp_path / "data", brokers=brokers)
