@@ -1,8 +1,8 @@
-"""Decoders of typed MessagePack and JSON, each made once, one after the other.
+"""Decoders of typed MessagePack and JSON, each made once, one after the other; conversions to structs.
 
 msgspec learns a struct's fields when the first decoder that meets it is made, and notes the struct as known before it
 is done. A second thread that meets it meanwhile reads what is not there: the process dies (msgspec 0.22, SIGSEGV in
-mpack_decode). So every decoder of structs is made here, under one lock; decoding itself needs none.
+mpack_decode). So structs are met here only, under one lock; decoding and converting need none after that.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     """As `msgpack_decoder`."""
     return _json.get(kind) or _made(_json, kind, msgspec.json.Decoder)
+
+
+def convert(value: object, kind: type[T]) -> T:
+    """`msgspec.convert` to `kind`, as `msgpack_decoder`. Raises msgspec.ValidationError."""
+    msgpack_decoder(kind)
+    return msgspec.convert(value, kind)
 
 
 def _made(known: dict[Any, Any], kind: Any, make: Callable[[Any], Any]) -> Any:

@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from sparklog.format.decoders import json_decoder
+from sparklog.format.decoders import convert, json_decoder
 from sparklog.metadata.coordination import Create, Delete, Node, NodeExistsError, NoNodeError, Op, SetData, Steps
 from sparklog.replication.cluster_image import (
     NO_EPOCH,
@@ -294,7 +294,7 @@ def _topic(
     schemas: Mapping[int, bytes],
 ) -> TopicImage:
     rows = [row for chunk in chunks for row in msgspec.json.decode(chunk.data)]
-    partitions = tuple(msgspec.convert(dict(zip(_FIELDS, row, strict=True)), PartitionImage) for row in rows)
+    partitions = tuple(convert(dict(zip(_FIELDS, row, strict=True)), PartitionImage) for row in rows)
     return TopicImage(
         name,
         definition["topic_id"],

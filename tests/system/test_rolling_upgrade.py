@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Client:
         with errors.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, script, bootstrap, name, ",".join(TOPICS)],
-                env=environment_of(release),
+                env=environment_of(release) | {"PYTHONFAULTHANDLER": "1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -52,12 +52,13 @@ class Client:
     def ask(self, line: str) -> dict[str, Any]:
         """Raises AssertionError with the client's words when anything has failed there."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(f"{line}\n".encode())
+        with suppress(BrokenPipeError):  # it has died: what it said is read below
+            self.process.stdin.write(f"{line}\n".encode())
         said = b""
         while not said.endswith(b"\n"):
             assert readable(self.process.stdout.fileno(), ANSWER_S), f"{self._name} does not answer {line}"
             chunk = os.read(self.process.stdout.fileno(), 1 << 20)
-            assert chunk, self._errors.read_text()
+            assert chunk, f"{self._name} ended with {self.process.wait(ANSWER_S)}: {self._errors.read_text()}"
             said += chunk
         found: dict[str, Any] = json.loads(said)
         assert not found["failed"], f"{self._name}: {found['failed']}\n{self._errors.read_text()}"
