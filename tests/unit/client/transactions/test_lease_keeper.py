@@ -57,7 +57,7 @@ def test_both_ways_to_look_say_the_same(name: str, sleeper: subprocess.Popen[byt
     if name == "_stat_of_ps" and not os.path.exists("/bin/ps"):  # noqa: PTH110
         pytest.skip("no ps here")
     found = getattr(lease_keeper, name)(sleeper.pid)
-    assert (found.name, found.parent, found.state in "SR") == ("sleep", os.getpid(), True)
+    assert (found.name, found.parent, found.state in "RSD") == ("sleep", os.getpid(), True)
     assert getattr(lease_keeper, name)(2**22 + 5) is None
 
 
