@@ -160,7 +160,7 @@ def test_the_process_that_holds_the_lock(data_dir: Path) -> None:
         assert holder is not None
         assert holder.pid == process.pid
         assert "flock" in holder.command
-        assert holder.state in "SR"
+        assert holder.state in "SRD"
         assert 0 < holder.open_files < holder.open_files_max
         process.kill()
     assert data_dir_facts(data_dir).holder is None
