@@ -294,7 +294,7 @@ def _topic(
     schemas: Mapping[int, bytes],
 ) -> TopicImage:
     rows = [row for chunk in chunks for row in msgspec.json.decode(chunk.data)]
-    partitions = tuple(convert(dict(zip(_FIELDS, row, strict=True)), PartitionImage) for row in rows)
+    partitions = convert([dict(zip(_FIELDS, row, strict=True)) for row in rows], tuple[PartitionImage, ...])
     return TopicImage(
         name,
         definition["topic_id"],

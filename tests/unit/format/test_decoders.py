@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FIRST_USE = """
 import faulthandler, sys, threading
 import msgspec
-from sparklog.format.decoders import json_decoder, msgpack_decoder
+from sparklog.format.decoders import convert, json_decoder, msgpack_decoder
 
 faulthandler.enable()
 sys.setswitchinterval(1e-6)
@@ -24,7 +24,7 @@ for _ in range(250):
     inner = msgspec.defstruct("Inner", [(f"a{i}", int) for i in range(5)], array_like=True)
     outer = msgspec.defstruct("Outer", [(f"f{i}", list[inner]) for i in range(10)], array_like=True)
     value = outer(*[[inner(1, 2, 3, 4, 5)]] * 10)
-    begun = threading.Barrier(4)
+    begun = threading.Barrier(6)
     failed = []
 
     def first(made, encode):
@@ -33,8 +33,15 @@ for _ in range(250):
         if made(outer).decode(data) != value or made(list[inner]).decode(encode(value.f0)) != value.f0:
             failed.append(made)
 
+    def converted():
+        plain = msgspec.to_builtins(value)
+        begun.wait()
+        if convert(plain, outer) != value:
+            failed.append(convert)
+
     kinds = [(msgpack_decoder, msgspec.msgpack.encode), (json_decoder, msgspec.json.encode)] * 2
     threads = [threading.Thread(target=first, args=kind) for kind in kinds]
+    threads += [threading.Thread(target=converted) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
