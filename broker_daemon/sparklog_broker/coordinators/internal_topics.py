@@ -27,7 +27,7 @@ from sparklog.format.batch import (
     iterate_batches,
     verify_checksum,
 )
-from sparklog.format.offset_column import decode_rows
+from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.small_batch import ROWS_MAX, SmallRows, decode_small_batch, encode_small_batch
 from sparklog.log.model import AppendInfo
@@ -231,7 +231,7 @@ def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> li
     else:
         rows, offsets = decode_rows(data, ENVELOPE_SCHEMA, header, [0, 1], inflated_bytes_max=inflated_bytes_max)
         keys, values = rows.column(0).to_pylist(), rows.column(1).to_pylist()
-    numbers = range(header.base_offset, header.next_offset) if offsets is None else offsets.tolist()
+    numbers = row_offsets(header, offsets).tolist()
     return [Replayed(o, k, v, header) for o, k, v in zip(numbers, keys, values, strict=True)]
 
 
