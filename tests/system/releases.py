@@ -14,14 +14,12 @@ PREVIOUS = "ed6ad01"
 PREVIOUS_CLUSTER = "839f2bd"
 """The commit that clusters are upgraded from; the previous release had none."""
 ONE_STRUCT_AFTER_THE_OTHER = """
-import functools
 import threading
 import msgspec
 
 learning = threading.RLock()
 
 def in_turn(learns):
-    @functools.wraps(learns)
     def call(*arguments, **named):
         with learning:
             return learns(*arguments, **named)
