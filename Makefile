@@ -15,8 +15,10 @@ TESTS  ?= tests
 TORTURE ?=
 FUZZ_ARGS ?= run all --count 50
 PYTEST  = $(PY) -m pytest $(TESTS) $(PYTEST_ARGS)
-# All tests together have two workers (PYTEST_ARGS=-n0: one test after the other).
-WORKERS = $(if $(filter tests,$(TESTS)),-n 2)
+# All tests together have four workers, which wait half of the time (PYTEST_ARGS=-n0: one test after the other).
+# A worker gets whole modules, the long ones first.
+WORKERS = $(if $(filter tests,$(TESTS)),-n 4 --dist loadscope --no-loadscope-reorder)
+FAST    = $(if $(filter tests,$(TESTS)),tests/unit tests/golden tests/property,$(TESTS))
 
 # Spark runs Python in processes of its own: they must be this Python
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
@@ -39,8 +41,12 @@ demo-cluster: java $(VENV)/.installed-demo ## the same with three brokers: leade
 	@$(PY) notebooks/flights_demo --brokers 3 $(DEMO_ARGS)
 
 .PHONY: test
-test: java $(VENV)/.installed-dev ## all tests (TESTS=path and PYTEST_ARGS=… narrow it down)
+test: java $(VENV)/.installed-dev ## the gate: each behaviour once (TESTS=path and PYTEST_ARGS=… narrow it down)
 	$(PY) -m pytest $(TESTS) $(WORKERS) $(PYTEST_ARGS)
+
+.PHONY: test-all
+test-all: java $(VENV)/.installed-dev ## all tests, with simulated lives from a window of seeds that moves with the date
+	HYPOTHESIS_PROFILE=ci $(PY) -m pytest $(TESTS) $(WORKERS) --all $(PYTEST_ARGS)
 
 .PHONY: test-matrix
 test-matrix: java ## a share of the Spark tests with Spark 4.0 to 4.2 and Python 3.11 to 3.13 (MATRIX_ARGS="--spark 4.1" for some)
@@ -52,8 +58,8 @@ parity: java $(VENV)/.installed-dev ## sparklog beside Kafka and Spark's connect
 	@$(PY) -m tests.spark.kafka_parity $(PARITY_ARGS)
 
 .PHONY: test-fast
-test-fast: $(VENV)/.installed-dev ## tests that need neither Spark nor killed processes
-	$(PYTEST) -m "not spark and not crash and not torture"
+test-fast: $(VENV)/.installed-dev ## unit and property tests and golden files, without Spark (3 minutes at most)
+	$(PY) -m pytest $(FAST) -n 2 --dist loadscope -m "not spark and not crash" $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.installed-dev ## ruff, mypy, and the direction of imports

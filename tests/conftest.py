@@ -10,10 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.seeds import SEED_BASE, SEED_BASE_VARIABLE
 
 if TYPE_CHECKING:
     from sparklog.client.admin.admin import Admin
@@ -31,21 +33,56 @@ os.environ.pop("SPARK_HOME", None)
 # Short lives: a JVM that compiles for long ones takes half as much processor time again.
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# `ci` is the same on every run, so that a failure is the change's; `torture` searches.
+# `gate` and `ci` are the same on every run, so that a failure is the change's; `torture` searches.
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
-settings.register_profile("ci", derandomize=True, max_examples=100, deadline=None, suppress_health_check=_SLOW_IS_FINE)
+_SAME = settings(derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE)
+settings.register_profile("gate", _SAME, max_examples=40)
+settings.register_profile("ci", _SAME, max_examples=100)
 settings.register_profile("torture", max_examples=2000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
+
+
+FIRST = ("tests/spark/", "tests/system/test_demo_run.py", "tests/simulation/", "tests/torture/", "tests/system/")
+"""Folders whose modules take longest. They are started first, so that no worker is left alone with one at the end."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the tests marked `nightly`, too (make test-all)")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seeds from {SEED_BASE} on (repeat: {SEED_BASE_VARIABLE}={SEED_BASE})" if config.getoption("--all") else ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long campaigns run only when they are asked for by name (`-m torture`)."""
-    if "torture" in (config.getoption("-m") or ""):
-        return
-    long = [item for item in items if item.get_closest_marker("torture")]
+    """Leave out the items of longer runs, and put those of long modules first.
+
+    Campaigns (`torture`) run with `-m torture` only, tests marked `nightly` with `--all` or `-m nightly`.
+    """
+    wanted = config.getoption("-m") or ""
+    left_out = (
+        {"torture", "nightly"} - set(re.findall(r"\w+", wanted)) - ({"nightly"} if config.getoption("--all") else set())
+    )
+    long = [item for item in items if any(map(item.get_closest_marker, left_out))]
     if long:
         config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+        gone = set(long)
+        items[:] = [item for item in items if item not in gone]
+    items.sort(
+        key=lambda item: next((i for i, folder in enumerate(FIRST) if item.nodeid.startswith(folder)), len(FIRST))
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give whole modules to workers, and all of tests/spark to one: a JVM costs more than the tests gain."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ModuleScheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith("tests/spark/") else nodeid.split("::", 1)[0]
+
+    return ModuleScheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from tests.fuzz.message import Message, buffer_roles
 from tests.fuzz.planted import rows_of
 from tests.fuzz.reference import UnreadableError, read_batch
 from tests.fuzz.whole_batches import HOSTILE_OFFSET
+from tests.support.cases import for_each
 
 
 def behave(how: str) -> str:
@@ -86,7 +87,7 @@ def test_a_case_shrinks_to_the_lie_that_matters() -> None:
     assert smaller.mutations == case.mutations[1:]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda f: f"{f.how}-{f.schema_id}-{f.rows}-{f.compression}")
+@for_each("form", FORMS, ids=lambda f: f"{f.how}-{f.schema_id}-{f.rows}-{f.compression}")
 def test_the_reference_reads_what_is_honest(form: Form) -> None:
     data = bytearray(honest_batch(form))
     stamp_batch(data, 0, decode_header(data), base_offset=HOSTILE_OFFSET, leader_epoch=0, append_time_ms=0)

@@ -38,6 +38,7 @@ from sparklog.protocol.frames import PREFIX_BYTES, decode_request_prefix, decode
 from sparklog.protocol.versions import field_names, forget_newer, newest_field_version
 from tests.golden import api_fields
 from tests.golden import make_golden as golden
+from tests.support.cases import for_each
 
 NAMES = sorted(golden.golden_files())
 
@@ -46,7 +47,7 @@ def committed(name: str) -> bytes:
     return (golden.DATA / name).read_bytes()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_bytes_are_pinned(name: str) -> None:
     assert golden.golden_files()[name] == committed(name)
 
@@ -204,7 +205,7 @@ def test_a_changed_field_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert api_fields.differences() == ["delete-records-v4: not kept yet, run tests/golden/api_fields.py"]
 
 
-@pytest.mark.parametrize("api", m.Api)
+@for_each("api", m.Api)
 def test_versions_go_up_to_the_newest_field(api: m.Api) -> None:
     spec = m.APIS[api]
     newest = max(newest_field_version(spec.request), newest_field_version(spec.response))
@@ -271,7 +272,7 @@ def assert_says_at_least(raw: object, told: object) -> None:
         assert told == raw
 
 
-@pytest.mark.parametrize("path", earlier_frames("request"), ids=lambda p: f"{p.parent.name}/{p.stem}")
+@for_each("path", earlier_frames("request"), ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_requests_of_earlier_releases_are_understood(path: Path) -> None:
     data = path.read_bytes()
     prefix = decode_request_prefix(data, 1 << 20)
@@ -281,7 +282,7 @@ def test_requests_of_earlier_releases_are_understood(path: Path) -> None:
     assert m.encode(message, prefix.version) == header, "an older broker gets what an older client sends"
 
 
-@pytest.mark.parametrize("path", earlier_frames("response"), ids=lambda p: f"{p.parent.name}/{p.stem}")
+@for_each("path", earlier_frames("response"), ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_responses_of_earlier_releases_are_understood(path: Path) -> None:
     data = path.read_bytes()
     prefix = decode_response_prefix(data, 1 << 20)

@@ -100,6 +100,7 @@ def run(generator: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Call
     return start
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_quickstart(run: Callable[[str], str]) -> None:
     out = run("quickstart")
@@ -112,6 +113,7 @@ def test_quickstart(run: Callable[[str], str]) -> None:
     assert out.count("█") > 100
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_moving_from_kafka(run: Callable[[str], str]) -> None:
     out = run("moving_from_kafka")
@@ -120,6 +122,7 @@ def test_moving_from_kafka(run: Callable[[str], str]) -> None:
     assert "same cups in both topics: True" in out
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.crash
 def test_exactly_once(run: Callable[[str], str]) -> None:
@@ -132,12 +135,14 @@ def test_exactly_once(run: Callable[[str], str]) -> None:
     assert rows[0][1:3] == ("0", "0")
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_windows_joins_state(run: Callable[[str], str]) -> None:
     out = run("windows_joins_state")
     assert re.findall(r"(?m)^(\w+): +(True|False)", out) == [("windows", "True"), ("join", "True"), ("state", "True")]
 
 
+@pytest.mark.nightly
 def test_pandas_polars_duckdb(run: Callable[[str], str]) -> None:
     pytest.importorskip("polars", reason="the notebook needs sparklog[notebooks]")
     pytest.importorskip("duckdb", reason="the notebook needs sparklog[notebooks]")

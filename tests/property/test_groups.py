@@ -16,6 +16,7 @@ from sparklog.replication.assignors import Subscriber, assign_range, assign_unif
 from sparklog.replication.group_membership import Safeguards
 from sparklog.types import TopicPartition
 from tests.property.groups_model import PARTITIONS, TOPICS, Client, World
+from tests.support.cases import for_each
 
 some_topics = st.lists(st.sampled_from([*TOPICS, "missing"]), min_size=0, max_size=3, unique=True)
 index = st.integers(0, 1000)
@@ -284,7 +285,7 @@ def test_very_many_random_walks() -> None:
         walk(seed, Safeguards(), steps=150)
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Safeguards)])
+@for_each("name", [f.name for f in fields(Safeguards)])
 def test_without_one_safeguard_a_walk_fails(name: str) -> None:
     without = replace(Safeguards(), **{name: False})
     with pytest.raises(AssertionError, match=r"is read by|which .* reads|goes back|the log says|there are"):

@@ -44,6 +44,7 @@ from sparklog.format.batch import BatchHeader
 from sparklog.log.producers.states import ProducerStates
 from sparklog.protocol.messages import ProduceResult
 from sparklog.types import ProducerIdAndEpoch, TopicPartition
+from tests.support.cases import for_each
 
 TP = TopicPartition("t", 0)
 REQUESTS_MAX = 5
@@ -295,7 +296,7 @@ def test_the_simulation_reaches_what_it_is_for() -> None:
     assert any(state.epoch > 1 for w in worlds for state in w.states)
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Safeguards)])
+@for_each("name", [f.name for f in fields(Safeguards)])
 def test_without_a_safeguard_a_promise_is_broken(name: str) -> None:
     weakened = replace(Safeguards(), **{name: False})
     rare = 2_850 if name == "unknown_outcomes" else 0  # counting from 0 finds it, too, in some seconds

@@ -10,6 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from sparklog.log.producers.states import Safeguards
 from tests.property.producer_machine import ProducerMachine
+from tests.support.cases import for_each
 
 QUIET = settings(
     stateful_step_count=40,
@@ -31,7 +32,7 @@ def test_nothing_breaks_for_long() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Safeguards)])
+@for_each("name", [f.name for f in fields(Safeguards)])
 def test_without_a_safeguard_something_breaks(name: str) -> None:
     class Weakened(ProducerMachine):
         safeguards = Safeguards(**{name: False})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
@@ -19,6 +18,7 @@ from sparklog.protocol import frames as f
 from sparklog.protocol import messages as m
 from sparklog.protocol.base import Message
 from tests.golden.make_golden import REQUESTS, RESPONSES
+from tests.support.cases import for_each
 
 I16 = st.integers(-(2**15), 2**15 - 1)
 ITEMS_MAX = 4
@@ -60,7 +60,7 @@ REQUEST = {api: strategy_of(inspect.type_info(spec.request)) for api, spec in m.
 RESPONSE = {api: strategy_of(inspect.type_info(spec.response)) for api, spec in m.APIS.items()}
 
 
-@pytest.mark.parametrize("api", m.Api)
+@for_each("api", m.Api)
 def test_request_round_trip(api: m.Api) -> None:
     @given(REQUEST[api], st.integers(0, 2**32 - 1), st.integers(0, 2**20))
     def check(message: Message, correlation_id: int, payload_bytes: int) -> None:
@@ -74,7 +74,7 @@ def test_request_round_trip(api: m.Api) -> None:
     check()
 
 
-@pytest.mark.parametrize("api", m.Api)
+@for_each("api", m.Api)
 def test_response_round_trip(api: m.Api) -> None:
     @given(RESPONSE[api], I16, st.integers(0, 2**32 - 1))
     def check(message: Message, code: int, correlation_id: int) -> None:

@@ -177,6 +177,7 @@ def repair_and_check(made: Made, root: Path, position: int) -> None:
     assert len(found) >= len(made.values) - RECORDS_PER_BATCH, position
 
 
+@pytest.mark.nightly
 def test_a_repair_saves_all_but_one_batch_for_a_sample_of_bytes(made: Made, tmp_path: Path) -> None:
     name = next(n for n in made.files if n.endswith(".arrow"))
     for position in positions_of(made, name, 499):

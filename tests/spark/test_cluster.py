@@ -11,7 +11,10 @@ import sparklog
 from sparklog.client.local_cluster import LocalCluster
 from sparklog.client.local_zookeeper import has_java
 
-pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper"),
+]
 
 FAST = {"zookeeper.session.timeout.ms": 2_000, "replica.lag.time.max.ms": 3_000}
 ROWS = 20_000

@@ -28,6 +28,7 @@ JOB_TIMEOUT_S = 280.0
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="needs pip install 'sparklog[connect]'"),
     pytest.mark.skipif(not STREAMS_CAN_BE_WRITTEN, reason="this Spark lets no Python sink write streams in Arrow"),
 ]

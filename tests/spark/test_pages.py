@@ -42,6 +42,7 @@ def test_every_command_has_an_output_or_a_reason() -> None:
             assert block.output or block.kind in silent or block.kind.startswith("file "), (page, block.text)
 
 
+@pytest.mark.nightly
 def test_scala(own_broker: sparklog.LocalBroker, tmp_path: Path) -> None:
     shell(blocks("scala-and-sql", "sh")[0].text, tmp_path, own_broker)
     commands = blocks("scala-and-sql", "scala")
@@ -50,6 +51,7 @@ def test_scala(own_broker: sparklog.LocalBroker, tmp_path: Path) -> None:
     assert printed(out, lines(commands)) == [line.strip() for line in lines(commands)]
 
 
+@pytest.mark.nightly
 def test_sql(own_broker: sparklog.LocalBroker, tmp_path: Path) -> None:
     shell(blocks("scala-and-sql", "sh")[0].text, tmp_path, own_broker)
     with sparklog.Producer(own_broker.bootstrap_servers) as producer:  # what the Scala before it has written
@@ -60,6 +62,7 @@ def test_sql(own_broker: sparklog.LocalBroker, tmp_path: Path) -> None:
     assert printed(out, lines(commands)) == lines(commands)
 
 
+@pytest.mark.nightly
 def test_spark_connect(own_broker: sparklog.LocalBroker, tmp_path: Path) -> None:
     for package in ("grpc", "grpc_status", "zstandard"):
         pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
@@ -78,6 +81,7 @@ def test_spark_connect(own_broker: sparklog.LocalBroker, tmp_path: Path) -> None
     assert [line for line in done.stdout.splitlines() if line] == lines(commands)
 
 
+@pytest.mark.nightly
 def test_declarative_pipelines(own_broker: sparklog.LocalBroker, tmp_path: Path) -> None:
     for package in ("grpc", "yaml", "pyspark.pipelines"):
         pytest.importorskip(package, reason="Declarative Pipelines need pyspark[pipelines]")

@@ -92,6 +92,7 @@ def test_new_input_under_the_last_number_fails(query: Any, send: Any, location: 
     assert copying.visible() == ["a", "b", "c", "c", "d"]
 
 
+@pytest.mark.nightly
 def test_an_older_number_fails(query: Any, send: Any) -> None:
     copying = query("option")
     send(copying.source, "a")
@@ -108,6 +109,7 @@ def test_an_older_number_fails(query: Any, send: Any) -> None:
     assert copying.visible() == ["a", "b", "c"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("location", ["setting", "elsewhere"])
 def test_what_spark_runs_again_is_skipped(query: Any, send: Any, location: str) -> None:
     copying = query(location)
@@ -119,6 +121,7 @@ def test_what_spark_runs_again_is_skipped(query: Any, send: Any, location: str) 
     assert copying.visible() == [*"abcdefghi"]
 
 
+@pytest.mark.nightly
 def test_rows_may_differ_where_the_checkpoint_can_be_read(query: Any, send: Any) -> None:
     for location, differs in {"option": False, "elsewhere": True}.items():
         copying = query(location)
@@ -132,6 +135,7 @@ def test_rows_may_differ_where_the_checkpoint_can_be_read(query: Any, send: Any)
         shutil.rmtree(copying.checkpoint)
 
 
+@pytest.mark.nightly
 def test_a_name_is_not_used_again_with_a_new_checkpoint(query: Any, send: Any) -> None:
     copying = query("option")
     send(copying.source, "a")

@@ -122,6 +122,7 @@ def test_who_is_not_allowed_is_told_so(spark: Any, secured: SecureBroker) -> Non
         spark.read.format("sparklog").options(**plain).load().count()
 
 
+@pytest.mark.nightly
 def test_nothing_that_a_run_leaves_behind_has_the_password(secured: SecureBroker, tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "tmp").mkdir(parents=True)
@@ -166,6 +167,7 @@ def test_the_search_finds_what_it_looks_for() -> None:
     assert not shows(b"nothing of the kind")
 
 
+@pytest.mark.nightly
 def test_the_chapter(tmp_path: Path) -> None:
     """docs/security.md from zero to a job: what stands there is run as it stands, but for the port."""
     port = str(free_port())

@@ -13,9 +13,12 @@ import pytest
 STORE = "spark.sql.streaming.stateStore.providerClass"
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("google") is None, reason="needs protobuf: pip install 'sparklog[spark]'"
-)
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(
+        importlib.util.find_spec("google") is None, reason="needs protobuf: pip install 'sparklog[spark]'"
+    ),
+]
 
 
 def processor() -> Any:

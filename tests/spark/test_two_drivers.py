@@ -19,6 +19,8 @@ import pytest
 
 import sparklog
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 90.0
 REASONS = (

@@ -135,6 +135,7 @@ def test_nothing_is_lost(tmp_path: Path, zookeeper: ZooKeeperProcess, monkeypatc
             assert admin.describe_topic("new").schema_id > admin.describe_topic("trips").schema_id
 
 
+@pytest.mark.nightly
 def test_what_collides_is_refused_and_nothing_changes(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
     connect = f"{zookeeper.hosts}/collisions"
     for name in ("one", "two", "three"):

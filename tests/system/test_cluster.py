@@ -69,6 +69,7 @@ def check(values: list[bytes], acknowledged: dict[int, bytes]) -> None:
     assert {offset: values[offset] for offset in acknowledged} == acknowledged
 
 
+@pytest.mark.nightly
 def test_brokers_that_are_killed_together_lead_again_by_themselves(cluster: ClusterProcesses) -> None:
     """Nobody allows an unclean election, and nothing was flushed: the machine has run on."""
     cluster.create(2, "events", 3, min_insync_replicas=2)
@@ -110,6 +111,7 @@ def test_what_is_acknowledged_survives_each_broker_in_turn(cluster: ClusterProce
         assert "Traceback" not in cluster.processes[broker].stderr
 
 
+@pytest.mark.nightly
 def test_a_broker_that_is_stopped_hands_over_and_comes_back_in_sync(cluster: ClusterProcesses) -> None:
     cluster.create(1, "events", 3)
     served_by_all(cluster, "events")
@@ -189,6 +191,7 @@ def test_while_zookeeper_is_away_records_are_acknowledged(cluster: ClusterProces
     check(all_values(cluster, "events", 0, asked=leader), {**sent, after: b"after"})
 
 
+@pytest.mark.nightly
 def test_what_waits_when_a_topic_is_told_to_flush_is_flushed(cluster: ClusterProcesses) -> None:
     bootstrap = f"127.0.0.1:{cluster.ports[1]}"
     with sparklog.Admin(bootstrap) as admin:  # broker 1 was the first, so it is the controller, too
@@ -233,6 +236,7 @@ def test_producer_and_consumer_notice_nothing_when_the_controller_dies(tmp_path:
         assert sorted(found) == sorted(values)  # each once: retries over the change of leaders double nothing
 
 
+@pytest.mark.nightly
 def test_a_group_goes_on_when_its_coordinator_dies(cluster: ClusterProcesses) -> None:
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
     cluster.create(1, "events", 3, min_insync_replicas=2)

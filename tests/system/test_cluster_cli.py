@@ -117,6 +117,7 @@ def test_a_second_start_beside_the_first_is_refused(started: Started, directory:
     assert not started.describe()["problems"]
 
 
+@pytest.mark.nightly
 def test_a_dead_broker_is_a_problem_and_a_second_start_goes_on(started: Started, directory: Path) -> None:
     started.run("topic", "create", "kept", "--replication-factor", "3")
     assert started.run("cluster", "describe", "--check")

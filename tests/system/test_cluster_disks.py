@@ -80,6 +80,7 @@ def test_a_failed_disk_hands_over_what_is_led_there_and_records_are_deleted_ever
     assert result.error_code in (0, RequestTimedOutError.code)
 
 
+@pytest.mark.nightly
 def test_disks_that_are_left_go_on_until_the_one_that_is_away_comes_back(
     cluster: ClusterProcesses, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def test_transactions_span_brokers_and_survive_the_coordinator_and_leaders(local
     assert read_all(local, 5 * PARTITIONS) == {p: [f"{n}-{p}".encode() for n in range(5)] for p in range(PARTITIONS)}
 
 
+@pytest.mark.nightly
 def test_a_decided_transaction_gets_its_markers_from_the_next_coordinator(local: LocalCluster) -> None:
     """The producer never hears of its commit; a new one with its id finds the decision carried out, or none."""
     producer = sparklog.Producer(bootstrap_servers=local.bootstrap_servers, transactional_id="a")
@@ -111,6 +112,7 @@ def test_a_decided_transaction_gets_its_markers_from_the_next_coordinator(local:
     assert read_all(local, PARTITIONS) == {p: [f"9-{p}".encode()] for p in range(PARTITIONS)}
 
 
+@pytest.mark.nightly
 def test_operators_see_transactions_of_all_brokers(local: LocalCluster) -> None:
     ids = [f"id-{n}" for n in range(6)]
     producers = [sparklog.Producer(bootstrap_servers=local.bootstrap_servers, transactional_id=i) for i in ids]
@@ -135,6 +137,7 @@ def test_operators_see_transactions_of_all_brokers(local: LocalCluster) -> None:
     assert len(read_all(local, 5)[0]) == 5
 
 
+@pytest.mark.nightly
 def test_a_later_fencing_token_is_larger_whichever_broker_gives_it(local: LocalCluster) -> None:
     """Brokers take producer ids in blocks of their own. A run that is started again draws a larger number all the
     same, else its application's earlier run fences it out."""

@@ -156,6 +156,7 @@ def shows(browser: Chrome, url: str, *expected: str) -> None:
     WebDriverWait(browser, 2 * PAGE_S, 0.2).until(there, f"{url}: {expected}")
 
 
+@pytest.mark.nightly
 def test_the_console_while_the_controller_dies(cluster: ClusterProcesses, browser: Chrome) -> None:
     fill(cluster)
     killed = controller(cluster, asked=1)

@@ -102,6 +102,7 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_ctrl_c_stops_everything_at_any_moment(moment: str, tmp_path: Path, demos: list[subprocess.Popen[str]]) -> None:
     process = start(tmp_path / "out", "--no-delta", "--seconds", "120")
@@ -131,6 +132,7 @@ OUTAGES = (
 )
 
 
+@pytest.mark.nightly
 @needs_cluster
 def test_every_row_is_there_though_brokers_and_zookeeper_die(
     tmp_path: Path, demos: list[subprocess.Popen[str]]
@@ -172,6 +174,7 @@ def processes_that_mention(path: Path) -> list[list[str]]:
     return found
 
 
+@pytest.mark.nightly
 def test_two_demos_do_not_share_a_folder(tmp_path: Path, demos: list[subprocess.Popen[str]]) -> None:
     output = tmp_path / "out"
     first = start(output, "--no-delta", "--seconds", "120")
@@ -206,6 +209,7 @@ def test_without_java_the_next_step_is_told(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.nightly
 def test_where_delta_cannot_be_resolved_spark_starts_without_it(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     script = tmp_path / "no_delta_here.py"

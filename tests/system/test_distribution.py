@@ -64,6 +64,7 @@ def test_the_sdist_holds_what_a_contributor_needs(dist: Path) -> None:
     assert not [name for name in names if name.startswith((".venv", ".git/"))]
 
 
+@pytest.mark.nightly
 def test_what_is_installed_from_the_wheel_works(dist: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env" / "bin" / "python"

@@ -117,6 +117,7 @@ def test_partitions_move_to_other_brokers_and_leave_nothing_behind(
     assert values(cluster) == list(range(3_300))
 
 
+@pytest.mark.nightly
 def test_brokers_that_restart_in_the_middle_go_on(cluster: sparklog.LocalCluster, admin: sparklog.Admin) -> None:
     """The throttle keeps the copies under way; the broker that is to get the partitions is killed, then one of those
     that have them is stopped, and what it is to lose is taken away while it is down."""
@@ -210,6 +211,7 @@ def test_a_directory_is_one_brokers_of_one_cluster(cluster: sparklog.LocalCluste
         sparklog.start_local(tmp_path / "nine", settings=late)
 
 
+@pytest.mark.nightly
 def test_the_same_id_on_an_empty_machine_inherits_the_partitions(
     cluster: sparklog.LocalCluster, admin: sparklog.Admin
 ) -> None:
@@ -227,6 +229,7 @@ def test_the_same_id_on_an_empty_machine_inherits_the_partitions(
     assert values(cluster) == list(range(3_300))
 
 
+@pytest.mark.nightly
 def test_an_unclean_election_is_asked_for_and_loses_what_only_the_dead_had(
     cluster: sparklog.LocalCluster, admin: sparklog.Admin
 ) -> None:

@@ -78,6 +78,7 @@ def read_on(consumer: sparklog.Consumer, read: list[Record]) -> int:
     return len(read)
 
 
+@pytest.mark.nightly
 def test_a_rolling_restart_is_noticed_by_nobody(tmp_path: Path) -> None:
     """Idempotent and transactional producers and a group: no call raises, nothing is lost, nothing comes twice."""
     with sparklog.start_local(tmp_path, brokers=3) as cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
@@ -137,6 +138,7 @@ def test_a_rolling_restart_is_noticed_by_nobody(tmp_path: Path) -> None:
             assert sorted(r.value or b"" for r in read[name]) == sorted(values)
 
 
+@pytest.mark.nightly
 def test_administration_goes_on_while_controllers_are_replaced(tmp_path: Path) -> None:
     """Brokers that are stopped, and a controller that is killed: each change is made once, and no call raises."""
     with sparklog.start_local(tmp_path, brokers=3) as cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
@@ -217,6 +219,7 @@ def test_a_follower_in_the_readers_rack_serves_it(tmp_path: Path) -> None:
         assert [r.value for r in found] == [b"%d" % i for i in range(200)]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_records_that_an_unclean_election_has_lost_are_told_of(tmp_path: Path) -> None:
     with sparklog.start_local(tmp_path, brokers=3) as cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
@@ -277,6 +280,7 @@ def scraped(cluster: sparklog.LocalCluster, name: str) -> list[float]:
     return found
 
 
+@pytest.mark.nightly
 def test_the_brokers_numbers_add_up_to_the_clusters(tmp_path: Path) -> None:
     cluster = sparklog.LocalCluster(tmp_path, temporary=False, brokers=3, settings={})
     for broker, port in zip(cluster.brokers, _free_ports(3), strict=True):

@@ -19,7 +19,10 @@ from tests.system.broker_process import readable
 from tests.system.cluster_processes import ClusterProcesses, until
 from tests.system.releases import PREVIOUS_CLUSTER, ROOT, environment_of, files_of
 
-pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper"),
+]
 
 KINDS = ("plain", "transactions")
 NAMES = ("previous", "current")

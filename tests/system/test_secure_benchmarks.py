@@ -17,6 +17,8 @@ from tests.benchmarks.processes import MeasurementError
 from tests.benchmarks.rows import security
 from tests.benchmarks.secure_servers import PLAIN, SCRAM_ACL, TLS, certificates, secure_sparklog
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:

@@ -151,6 +151,7 @@ def test_what_is_written_is_copied_and_read(cluster: SecureCluster) -> None:
     assert sorted(found) == sorted(values)
 
 
+@pytest.mark.nightly
 def test_sessions_between_brokers_are_renewed_and_nobody_notices(cluster: SecureCluster) -> None:
     """While it is written all the time, longer than two of their lifetimes: no fetch of a follower is interrupted."""
     security = cluster.security("admin", PASSWORDS["admin"])
@@ -288,6 +289,7 @@ def until_done(act: Callable[[], object]) -> None:
     until(is_done, "the users and ACLs are known")
 
 
+@pytest.mark.nightly
 def test_producer_ids_and_transactions_are_their_owners_after_a_failover(cluster: SecureCluster) -> None:
     wrong_mapping, no_right = InvalidProducerIdMappingError.code, TransactionalIdAuthorizationFailedError.code
     admin_security = cluster.security("admin", PASSWORDS["admin"])

@@ -146,6 +146,7 @@ def test_what_is_in_zookeeper_is_the_brokers_alone(cluster: LocalCluster) -> Non
             one.close()
 
 
+@pytest.mark.nightly
 def test_another_broker_leads_when_one_is_gone(cluster: LocalCluster) -> None:
     create(cluster, "failover")
     with Producer(cluster.bootstrap_servers, security=cluster.security) as producer:
@@ -173,6 +174,7 @@ def read(cluster: LocalCluster, topic: str, count: int) -> set[bytes]:
     return found
 
 
+@pytest.mark.nightly
 def test_one_more_broker(cluster: LocalCluster, tmp_path: Path) -> None:
     secure = cluster.data_dir / SECURE
     made = cluster_setup.add_broker(secure, 4, cluster_setup.BrokerPlace("127.0.0.1", 0, tmp_path / "data"), now())
@@ -249,6 +251,7 @@ def between_brokers(cluster: LocalCluster) -> set[tuple[str, str]]:
     return {(row[1], row[2]) for row in rows if row[3] == "01" and row[2].rsplit(":", 1)[1] in ports}
 
 
+@pytest.mark.nightly
 def test_the_authority_is_replaced_under_load(cluster: LocalCluster, tmp_path: Path) -> None:
     """As an operator does it: trust both, new certificates one by one, trust the new one alone. Nobody sees an error,
     and at the end nothing that the old authority has signed is in use."""

@@ -25,6 +25,8 @@ from tests.spark import pages
 from tests.system.broker_process import readable
 from tests.system.cluster_processes import PATIENCE_S, until
 
+pytestmark = pytest.mark.nightly
+
 PAGE = "security"
 NETWORK = f"127.{os.getpid() >> 8 & 127 | 128}.{os.getpid() & 255}"
 """Of the hosts: no other test has it at the same time."""

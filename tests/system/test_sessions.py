@@ -125,6 +125,7 @@ def test_tokens(secure: SecureBroker, key: Any, tmp_path: Path) -> None:
         assert wrong not in secure.process.stderr
 
 
+@pytest.mark.nightly
 def test_certificates_are_renewed_under_load(secure: SecureBroker) -> None:
     """Connections that are open go on, new ones get the new certificate, and half-copied files harm nobody."""
     host, port = parse_bootstrap(secure.addresses["TLS"])[0]

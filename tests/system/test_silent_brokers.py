@@ -12,7 +12,10 @@ from sparklog import Admin, Consumer, Producer, TopicPartition
 from sparklog.client.local_zookeeper import has_java
 from tests.system.cluster_processes import ClusterProcesses, until
 
-pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper"),
+]
 
 LONG_MS = 900_000
 """Longer than the test may take: nobody can have waited for it."""

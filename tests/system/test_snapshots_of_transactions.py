@@ -17,7 +17,10 @@ from sparklog.client.net.retry import RetryPolicy
 from sparklog.types import READ_COMMITTED, TopicPartition
 from tests.system.cluster_processes import until
 
-pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper"),
+]
 
 PARTITIONS = 6
 

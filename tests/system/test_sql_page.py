@@ -16,6 +16,8 @@ import pytest
 
 import sparklog
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "sql.md"
 SHELL = re.compile(r"<!-- test: sh -->\n```sh\n(.*?)```", re.DOTALL)

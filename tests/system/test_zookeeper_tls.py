@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sparklog import Admin
 from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.metadata.coordination import ZooKeeperTls
@@ -15,6 +17,8 @@ from sparklog.metadata.zookeeper import ZooKeeper
 from sparklog.security.authority import Authority
 from tests.system.broker_process import BrokerProcess
 from tests.system.secure_broker import now
+
+pytestmark = pytest.mark.nightly
 
 STRANGERS = """
 import json, sys

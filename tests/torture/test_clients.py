@@ -37,6 +37,7 @@ def plain(seed: int, kills: int) -> Plan:
     )
 
 
+@pytest.mark.nightly
 def test_a_few_kills(tmp_path: Path) -> None:
     judged(plain(1, 6), tmp_path)
 
@@ -47,6 +48,7 @@ def test_many_kills(tmp_path: Path, seed: int) -> None:
     judged(plain(seed, 100), tmp_path)
 
 
+@pytest.mark.nightly
 def test_producers_that_are_not_idempotent_are_found_out(tmp_path: Path) -> None:
     """The broker dies between appends and their acknowledgements: without idempotence they are made again."""
     plan = Plan(

@@ -99,6 +99,7 @@ def judged(told: ClusterPlan, directory: Path) -> Outcome:
     return outcome
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_few_faults(tmp_path: Path) -> None:
     """The share of every test run: half of the clients, and faults that need no strace."""

@@ -42,6 +42,7 @@ def plan(seed: int, kills: int) -> SinkPlan:
     return SinkPlan(seed=seed, kills=kills, faults=FAULTS, sink_steps=SINK_STEPS, broker_steps=BROKER_STEPS)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_few_kills(tmp_path: Path) -> None:
     judged(plan(1, 3), tmp_path)

@@ -38,6 +38,7 @@ def with_transactions(seed: int, kills: int) -> Plan:
     )
 
 
+@pytest.mark.nightly
 def test_a_few_kills_with_transactions_and_groups(tmp_path: Path) -> None:
     judged(with_transactions(1, 6), tmp_path)
 

@@ -6,10 +6,9 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from sparklog.cli.conf import broker_toml, facts, settings_toml, toml_value
 from sparklog.settings import Scope, check, flatten, settings_of
+from tests.support.cases import for_each
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -34,7 +33,7 @@ def test_every_setting_is_there_with_its_default() -> None:
     assert check(Scope.BROKER, flatten(table)) == {n: s.default for n, s in settings_of(Scope.BROKER).items()}
 
 
-@pytest.mark.parametrize("scope", list(Scope))
+@for_each("scope", list(Scope))
 def test_every_scope_can_be_printed(scope: Scope) -> None:
     given = flatten(tomllib.loads(uncommented(settings_toml(scope))))
     assert set(given) == set(settings_of(scope))

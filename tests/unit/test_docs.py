@@ -17,6 +17,8 @@ from types import ModuleType
 import pytest
 from markdown_it import MarkdownIt
 
+from tests.support.cases import for_each
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
@@ -109,6 +111,7 @@ def test_the_command_line_examples(story: tuple[Path, str]) -> None:
     assert sorted(out.splitlines()) == ['{"zone":"Airport","minutes":41.0}', '{"zone":"Harbour","minutes":12.5}']
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_the_spark_submit_example(story: tuple[Path, str]) -> None:
     directory, address = story
@@ -164,7 +167,7 @@ def long_lines(text: str) -> list[int]:
     return [n + 1 for n, line in shown.items() if len(line) > LINE_CHARS_MAX]
 
 
-@pytest.mark.parametrize("document", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+@for_each("document", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_lines_of_prose_are_short(document: Path) -> None:
     assert long_lines(document.read_text(encoding="utf-8")) == []
 
@@ -176,7 +179,7 @@ def test_what_counts_as_a_long_line() -> None:
     assert long_lines(text) == [1, 4]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+@for_each("document", DOCUMENTS, ids=lambda p: p.name)
 def test_links_lead_somewhere(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     headings = {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"(?m)^#+ (.*)$", text)}
@@ -187,7 +190,7 @@ def test_links_lead_somewhere(document: Path) -> None:
             assert (document.parent / target.split("#")[0]).exists(), target
 
 
-@pytest.mark.parametrize("document", [*sorted((ROOT / "docs" / "internals").rglob("*.md")), ROOT / "CONTRIBUTING.md"])
+@for_each("document", [*sorted((ROOT / "docs" / "internals").rglob("*.md")), ROOT / "CONTRIBUTING.md"])
 def test_the_modules_that_are_named_exist(document: Path) -> None:
     """A module with a folder is named from the repository's top, from its package, or from the folder of the client or
     the log."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 HELD = (
@@ -70,7 +70,7 @@ def uses(path: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+@for_each("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_machine_is_reached_through_the_environment(path: Path) -> None:
     if str(path.relative_to(ROOT)) in EXCEPTIONS:
         return

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import pickle
 
-import pytest
-
 from sparklog import errors as e
 from sparklog.format.batch import TruncatedBatchError
+from tests.support.cases import for_each
 
 TABLE = {
     -1: ("UnknownServerError", "UNKNOWN_SERVER_ERROR", False),
@@ -120,7 +119,7 @@ def test_no_code_is_used_twice() -> None:
     assert all(-(2**15) <= code < 2**15 for code in e.ERRORS)  # an i16 on the wire
 
 
-@pytest.mark.parametrize("code", sorted(e.ERRORS))
+@for_each("code", sorted(e.ERRORS))
 def test_every_code_gives_its_class_name_and_text(code: int) -> None:
     error = e.error_from_code(code, "why")
     assert type(error) is e.ERRORS[code]
@@ -129,7 +128,7 @@ def test_every_code_gives_its_class_name_and_text(code: int) -> None:
     assert str(e.error_from_code(code, "")).endswith(".")
 
 
-@pytest.mark.parametrize("code", [0, -2, max(TABLE) + 1, 999, 32_767, -32_768])
+@for_each("code", [0, -2, max(TABLE) + 1, 999, 32_767, -32_768])
 def test_unknown_codes_degrade(code: int) -> None:
     error = e.error_from_code(code, "from the future")
     assert type(error) is e.UnknownServerError
@@ -142,7 +141,7 @@ def test_a_subclass_keeps_the_code_of_its_parent() -> None:
     assert e.ERRORS[2] is e.CorruptBatchError
 
 
-@pytest.mark.parametrize("cls", e.ERRORS.values())
+@for_each("cls", e.ERRORS.values())
 def test_errors_survive_pickling(cls: type[e.SparklogError]) -> None:
     error = cls("why")
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
@@ -156,7 +155,7 @@ def test_what_a_peer_says_is_one_line() -> None:
     assert str(e.error_from_code(999, "a\rb")) == r"a\rb"
 
 
-@pytest.mark.parametrize("text", ["", "plain", "Grüße, 東京 😀", "C:\\n"])
+@for_each("text", ["", "plain", "Grüße, 東京 😀", "C:\\n"])
 def test_what_is_one_line_stays_as_it_is(text: str) -> None:
     assert e.one_line(text) == text
 

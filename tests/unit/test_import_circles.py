@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (ROOT / "sparklog", ROOT / "datasource" / "pyspark_sparklog", ROOT / "broker_daemon" / "sparklog_broker")
@@ -56,7 +56,7 @@ def test_there_is_no_circle() -> None:
     assert circle(found) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "back",
     [
         "import a.b",

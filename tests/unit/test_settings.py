@@ -12,12 +12,13 @@ import pytest
 from sparklog import settings as s
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope
+from tests.support.cases import for_each
 
 IDS = [f"{x.scope.value}:{x.name}" for x in s.SETTINGS]
 NUMBERS = [x for x in s.SETTINGS if isinstance(x.default, int) and not isinstance(x.default, bool)]
 
 
-@pytest.mark.parametrize("setting", s.SETTINGS, ids=IDS)
+@for_each("setting", s.SETTINGS, ids=IDS)
 def test_every_setting_is_documented_and_its_default_is_valid(setting: s.Setting) -> None:
     assert re.fullmatch(r"[a-z]+(\.[a-z]+)*", setting.name)
     assert re.fullmatch(r"[A-Z0-9].+\.", setting.doc)
@@ -37,7 +38,7 @@ def test_names_are_unique_within_a_scope() -> None:
         assert len({x.parameter for x in s.settings_of(scope).values()}) == len(s.settings_of(scope))
 
 
-@pytest.mark.parametrize("setting", NUMBERS, ids=lambda x: f"{x.scope.value}:{x.name}")
+@for_each("setting", NUMBERS, ids=lambda x: f"{x.scope.value}:{x.name}")
 def test_bounds(setting: s.Setting) -> None:
     assert setting.minimum is not None
     assert setting.maximum is not None
@@ -51,7 +52,7 @@ def test_bounds(setting: s.Setting) -> None:
         setting.parse(str(setting.maximum + 1))
 
 
-@pytest.mark.parametrize("setting", NUMBERS, ids=lambda x: f"{x.scope.value}:{x.name}")
+@for_each("setting", NUMBERS, ids=lambda x: f"{x.scope.value}:{x.name}")
 def test_units_are_in_the_name(setting: s.Setting) -> None:
     if setting.name.endswith(".ms"):
         assert setting.unit == "ms"

@@ -14,9 +14,8 @@ from tests.simulation.ablation import CLUSTER_MODULES, safeguards, without
 from tests.simulation.cluster.life import live_cluster
 from tests.simulation.cluster.plans import CLUSTER_PLANS
 from tests.simulation.torture import main
+from tests.support.seeds import GATE_SEEDS, SEED_BASE, WINDOW_SEEDS
 
-SEEDS = 7
-"""Of each kind of life; together more than 100."""
 TORTURE_SEEDS = 400
 SEARCHED, SEARCHED_LONG = 25, 500
 """Seeds in which the loss of a safeguard has to show."""
@@ -47,17 +46,27 @@ keep an order that its network does not."""
 
 @pytest.mark.parametrize("kind", CLUSTER_PLANS)
 def test_no_promise_is_broken(kind: str) -> None:
-    lives = [live_cluster(seed, kind) for seed in range(SEEDS)]
-    assert sum(life.verdict.acknowledged for life in lives) > 10 * SEEDS
-    assert sum(life.faults for life in lives) > 5 * SEEDS
-    assert sum(life.elections for life in lives) > 9 * SEEDS  # six when the topics are made
-    assert sum(life.isr_changes for life in lives) > 4 * SEEDS
+    lives = [live_cluster(seed, kind) for seed in range(GATE_SEEDS)]
+    assert all(life.verdict.acknowledged for life in lives)
+    assert all(life.elections > 6 for life in lives)  # six when the topics are made
+    assert sum(life.faults for life in lives)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", CLUSTER_PLANS)
+def test_no_promise_is_broken_in_a_window_of_seeds(kind: str) -> None:
+    lives = [live_cluster(seed, kind) for seed in range(SEED_BASE, SEED_BASE + WINDOW_SEEDS)]
+    assert sum(life.verdict.acknowledged for life in lives) > 10 * WINDOW_SEEDS
+    assert sum(life.faults for life in lives) > 5 * WINDOW_SEEDS
+    assert sum(life.elections for life in lives) > 9 * WINDOW_SEEDS
+    assert sum(life.isr_changes for life in lives) > 4 * WINDOW_SEEDS
     if CLUSTER_PLANS[kind].replicas_differ:
-        assert sum(life.cleaned for life in lives) > SEEDS
+        assert sum(life.cleaned for life in lives) > WINDOW_SEEDS
     if CLUSTER_PLANS[kind].disks:
-        assert sum(life.disk_faults for life in lives) > SEEDS // 2
+        assert sum(life.disk_faults for life in lives) > WINDOW_SEEDS // 2
     if {"late join", "unheard answer"} & {*CLUSTER_PLANS[kind].faults}:
-        assert sum(life.courses for life in lives) > SEEDS // 2
+        assert sum(life.courses for life in lives) > WINDOW_SEEDS // 2
     if {"outage", "blackout"} & {*CLUSTER_PLANS[kind].faults}:
         assert all(life.outages > 1 for life in lives)
 
@@ -92,9 +101,15 @@ def test_a_replica_that_is_removed_and_added_again_at_once_joins(seed: int) -> N
 
 
 def test_a_seed_gives_one_life() -> None:
-    for seed, kind in enumerate(CLUSTER_PLANS):
+    assert live_cluster(0, "cluster-kills") == live_cluster(0, "cluster-kills") != live_cluster(1, "cluster-kills")
+
+
+@pytest.mark.nightly
+def test_a_seed_of_every_kind_gives_one_life() -> None:
+    for seed, kind in enumerate(CLUSTER_PLANS, SEED_BASE):
         assert live_cluster(seed, kind) == live_cluster(seed, kind)
-    assert len({live_cluster(seed, "cluster-kills").trace_hash for seed in range(4)}) == 4
+    hashes = {live_cluster(seed, "cluster-kills").trace_hash for seed in range(SEED_BASE, SEED_BASE + 4)}
+    assert len(hashes) == 4
 
 
 def test_a_campaign_counts_what_it_lives(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,8 @@ from tests.spark.kafka_parity.checks import Checks, Differs
 from tests.spark.kafka_parity.jobs import NO_ERROR, Jobs, texts, values
 from tests.spark.kafka_parity.systems import System, unused_name
 
+pytestmark = pytest.mark.nightly
+
 streams = pytest.mark.skipif(not STREAMS_CAN_BE_WRITTEN, reason="this Spark lets no Python sink write streams in Arrow")
 
 NO_TOPIC = "topic option required when no 'topic' attribute is present"

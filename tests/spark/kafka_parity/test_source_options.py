@@ -12,6 +12,8 @@ from tests.spark.kafka_parity.checks import Checks, Differs
 from tests.spark.kafka_parity.jobs import NO_ERROR, Jobs, texts, values
 from tests.spark.kafka_parity.systems import System, unused_name
 
+pytestmark = pytest.mark.nightly
+
 with_limits = pytest.mark.skipif(not READERS_ARE_TOLD_THEIR_START, reason="this Spark refuses read limits")
 
 UNKNOWN_TILL_IT_RUNS = (

@@ -11,6 +11,8 @@ from tests.spark.kafka_parity.checks import Checks, Differs
 from tests.spark.kafka_parity.jobs import Jobs, said, texts, values_of
 from tests.spark.kafka_parity.systems import System, unused_name
 
+pytestmark = pytest.mark.nightly
+
 with_limits = pytest.mark.skipif(not READERS_ARE_TOLD_THEIR_START, reason="this Spark refuses read limits")
 QUICK = {
     "kafka.metadata.max.age.ms": "1",

@@ -13,6 +13,8 @@ from tests.spark.kafka_parity.checks import Checks, Differs
 from tests.spark.kafka_parity.jobs import Jobs, texts
 from tests.spark.kafka_parity.systems import System, unused_name
 
+pytestmark = pytest.mark.nightly
+
 WAYS = ("assign", "subscribe", "subscribePattern")
 
 

@@ -10,6 +10,7 @@ from sparklog_broker.security_config import is_security_setting
 
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, settings_of
+from tests.support.cases import for_each
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -104,7 +105,7 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
     assert format_address(*address) == text
 
 
-@pytest.mark.parametrize("text", ["", "h", ":1", "h:", "h:x", "h:65536", "h:-1", "::1:9292", "h:²"])
+@for_each("text", ["", "h", ":1", "h:", "h:x", "h:65536", "h:-1", "::1:9292", "h:²"])
 def test_wrong_addresses(text: str) -> None:
     with pytest.raises(InvalidConfigError):
         parse_address(text)

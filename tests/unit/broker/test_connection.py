@@ -26,6 +26,7 @@ from sparklog.protocol.frames import (
     encode_response,
 )
 from sparklog.protocol.messages import decode_error
+from tests.support.cases import for_each
 from tests.unit.broker.connection_support import MIB, PATIENCE_S, FileRange, echo, peer, request, run
 
 
@@ -60,7 +61,7 @@ def test_many_frames_in_one_piece_are_answered_in_order(answer: Any) -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("size", [1, READ_AHEAD_BYTES - 5, READ_AHEAD_BYTES, READ_AHEAD_BYTES + 1, 5 * MIB])
+@for_each("size", [1, READ_AHEAD_BYTES - 5, READ_AHEAD_BYTES, READ_AHEAD_BYTES + 1, 5 * MIB])
 def test_large_frames_arrive_whole(size: int) -> None:
     async def scenario() -> None:
         async with peer(echo) as p:
@@ -230,7 +231,7 @@ def test_complete_requests_of_a_peer_that_has_closed_are_processed() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("sent", [1, 15, 16, 18])
+@for_each("sent", [1, 15, 16, 18])
 def test_a_stall_in_the_middle_of_a_frame_ends_it(sent: int) -> None:
     async def scenario() -> None:
         async with peer(

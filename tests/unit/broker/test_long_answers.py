@@ -28,6 +28,7 @@ from sparklog_broker.network.reply import Response
 from sparklog.errors import ResponseTooLargeError
 from sparklog.protocol import group_messages as m
 from sparklog.protocol.messages import Api, encode
+from tests.support.cases import for_each
 from tests.unit.broker.answers import sent
 
 LIMIT = 256 * 1024
@@ -56,7 +57,7 @@ async def build(answers: LongAnswers, found: list[m.GroupSummary], *, paged: boo
     return await answers.build(m.ListGroupsResponse([]), "groups", items, paged=paged, remedy="ask for less")
 
 
-@pytest.mark.parametrize("count", [0, 1, 15, 16, 1_000, 5_000])
+@for_each("count", [0, 1, 15, 16, 1_000, 5_000])
 def test_it_is_what_would_have_been_encoded_at_once(count: int) -> None:
     async def scenario(answers: LongAnswers, _: MemoryBudget) -> None:
         answer = sent(Api.LIST_GROUPS, await build(answers, groups(count)), m.ListGroupsResponse)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.checker.analysis import Anomaly, analyse
 from tests.checker.history import NEVER_NS, Kind, Operation, Outcome, Polled, Sent
+from tests.support.cases import for_each
 
 A = Anomaly
 Step = tuple[str, list[int], list[int]]
@@ -216,7 +215,7 @@ CASES: dict[str, tuple[list[Operation], set[Anomaly]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@for_each("name", CASES)
 def test_exactly_this_is_found(name: str) -> None:
     operations, expected = CASES[name]
     assert analyse(operations).anomalies == expected

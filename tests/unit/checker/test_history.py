@@ -23,6 +23,7 @@ from tests.checker.history import (
     read_history,
 )
 from tests.checker.report import report
+from tests.support.cases import for_each
 
 
 def written(file: io.BytesIO) -> None:
@@ -68,7 +69,7 @@ def test_every_beginning_of_a_file_can_be_read() -> None:
             assert operation == at_last or operation.outcome is not Outcome.OK
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content",
     [
         b"x\n",

@@ -12,6 +12,7 @@ from sparklog.cli.cluster_summary import summarize
 from sparklog.cli.sizes import parse_size_bytes
 from sparklog.client.admin.admin import PartitionDescription, TopicDescription
 from sparklog.client.admin.cluster_admin import BrokerDescription, ClusterDescription
+from tests.support.cases import for_each
 
 BROKERS = (BrokerDescription(1, "a", 1, "r1"), BrokerDescription(2, "b", 2, "r2", is_cordoned=True))
 
@@ -69,7 +70,7 @@ def test_sizes(text: str, size_bytes: int) -> None:
     assert parse_size_bytes(text, "--throttle") == size_bytes
 
 
-@pytest.mark.parametrize("text", ["", "MB", "-1", "1.5MB", "5 pounds"])
+@for_each("text", ["", "MB", "-1", "1.5MB", "5 pounds"])
 def test_no_sizes(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="--throttle"):
         parse_size_bytes(text, "--throttle")

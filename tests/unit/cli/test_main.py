@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 
-import pytest
-
 from sparklog.cli.broker import broker
 from sparklog.cli.main import BROKER_OPTIONS, is_plain_broker
+from tests.support.cases import for_each
 
 
 def test_the_options_are_the_commands() -> None:
@@ -17,7 +16,7 @@ def test_the_options_are_the_commands() -> None:
     assert sorted(BROKER_OPTIONS) == sorted("--" + name.replace("_", "-") for name in parameters)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "broker",
@@ -29,7 +28,7 @@ def test_the_short_way(text: str) -> None:
     assert is_plain_broker(text.split())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "",

@@ -16,6 +16,7 @@ from sparklog.console.guard import (
 )
 from sparklog.console.server import parse_listen
 from sparklog.errors import InvalidConfigError
+from tests.support.cases import for_each
 
 HOSTS = allowed_hosts("127.0.0.1", ["console.example"])
 SESSION = "0123456789abcdef" * 2
@@ -41,12 +42,12 @@ def test_a_wildcard_is_no_name() -> None:
     assert "10.1.2.3" in allowed_hosts("10.1.2.3")
 
 
-@pytest.mark.parametrize("listen", ["127.0.0.1:8080", "localhost:0", "[::1]:8080", "127.0.0.2:1"])
+@for_each("listen", ["127.0.0.1:8080", "localhost:0", "[::1]:8080", "127.0.0.2:1"])
 def test_where_only_this_machine_gets_to_there_is_nothing_to_say(listen: str) -> None:
     assert check_exposure(listen, parse_listen(listen)[0], allow_insecure=False) == ""
 
 
-@pytest.mark.parametrize("listen", ["0.0.0.0:8080", ":8080", "[::]:8080", "10.1.2.3:0", "host.example:8080"])
+@for_each("listen", ["0.0.0.0:8080", ":8080", "[::]:8080", "10.1.2.3:0", "host.example:8080"])
 def test_where_others_get_to_has_to_be_wanted_and_is_warned_of(listen: str) -> None:
     host = parse_listen(listen)[0]
     with pytest.raises(InvalidConfigError, match=r"without a password.*--allow-insecure"):
@@ -54,12 +55,12 @@ def test_where_others_get_to_has_to_be_wanted_and_is_warned_of(listen: str) -> N
     assert listen in check_exposure(listen, host, allow_insecure=True)
 
 
-@pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "console.example"])
+@for_each("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "console.example"])
 def test_who_asks_under_our_names_is_answered(host: str) -> None:
     assert refusal("GET", Headers({"host": host}), HOSTS) is None
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "console.example.evil"])
+@for_each("host", ["evil.example", "127.0.0.1.evil.example", "", "console.example.evil"])
 def test_other_names_are_refused(host: str) -> None:
     found = refusal("GET", Headers({"host": host}), HOSTS)
     assert found

@@ -33,6 +33,7 @@ from sparklog.console.views.transactions import transaction_rows
 from sparklog.console.views.watched import GrowthSample, LagSample, Rate, WatchedGroup, growth, measured
 from sparklog.protocol.transaction_messages import TransactionSummary
 from sparklog.types import OffsetAndMetadata, TopicPartition
+from tests.support.cases import for_each
 
 ONE = pa.schema([("zone", pa.string()), ("n", pa.int32())])
 TWO = pa.schema([("zone", pa.string()), ("n", pa.int64()), ("tip", pa.float64())])
@@ -228,7 +229,7 @@ def test_transactions_that_are_open_longest_come_first() -> None:
     assert [r.name for r in open_long(found, 100_000)] == ["etl"]
 
 
-@pytest.mark.parametrize("text", ["t:0", "t:x:1", "t:0:1:2"])
+@for_each("text", ["t:0", "t:x:1", "t:0:1:2"])
 def test_moves_that_cannot_be_read(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         moves_from_text(text)

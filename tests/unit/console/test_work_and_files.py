@@ -18,6 +18,7 @@ from sparklog.console.files import FORMATS, file_pieces
 from sparklog.console.web import make_templates
 from sparklog.console.work import BusyError, Work
 from sparklog.environment.executors import ThreadExecutors
+from tests.support.cases import for_each
 
 PACKAGE = Path(sparklog.console.__file__).parent
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -65,7 +66,7 @@ def batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"n": pa.array([n, n]), "s": pa.array(['a"b', None])}, SCHEMA)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@for_each("format", FORMATS)
 def test_every_format_can_be_read_again(format: str) -> None:
     data = b"".join(file_pieces(batches(), SCHEMA, format))
     if format == "parquet":
@@ -78,7 +79,7 @@ def test_every_format_can_be_read_again(format: str) -> None:
         assert data.decode().splitlines()[0] == '{"n":0,"s":"a\\"b"}'
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@for_each("format", FORMATS)
 def test_an_empty_file_has_its_columns(format: str) -> None:
     data = b"".join(file_pieces([], SCHEMA, format))
     if format == "parquet":
@@ -87,7 +88,7 @@ def test_an_empty_file_has_its_columns(format: str) -> None:
         assert pa.ipc.open_file(data).schema.names == SCHEMA.names
 
 
-@pytest.mark.parametrize("template", sorted((PACKAGE / "templates").glob("*.html")), ids=lambda p: p.name)
+@for_each("template", sorted((PACKAGE / "templates").glob("*.html")), ids=lambda p: p.name)
 def test_templates_keep_to_the_policy(template: Path) -> None:
     """No value is let through unescaped, no script or style is inside a page, no other site is named."""
     text = template.read_text(encoding="utf-8")

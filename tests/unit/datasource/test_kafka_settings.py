@@ -20,6 +20,7 @@ from sparklog.client.net.cluster import forget
 from sparklog.errors import InvalidConfigError
 from sparklog.security.client_security import PLAINTEXT
 from sparklog.settings import Scope, settings_of
+from tests.support.cases import for_each
 
 READ = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 WRITE = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
@@ -52,7 +53,7 @@ SETTINGS_OF_TYPICAL_JOBS = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS_OF_TYPICAL_JOBS)
+@for_each("name", SETTINGS_OF_TYPICAL_JOBS)
 def test_what_typical_jobs_set_is_accepted_in_both_directions(name: str) -> None:
     given = {f"kafka.{name}": SETTINGS_OF_TYPICAL_JOBS[name]}
     for streaming in (True, False, None):

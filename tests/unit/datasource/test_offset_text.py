@@ -17,6 +17,7 @@ from pyspark_sparklog.offset_text import RUNNER, OffsetDict, OffsetJson
 from pyspark_sparklog.offsets import SourceOffset
 
 from sparklog.types import TopicPartition
+from tests.support.cases import for_each
 
 TP = TopicPartition
 OFFSET = SourceOffset({TP("a", 10): 2, TP("a", 9): 3, TP("b", 0): 1}, {"a": "1f" * 16, "b": "00" * 16}, {TP("a", 9): 1})
@@ -64,9 +65,7 @@ def test_nothing_else_changes_for_the_runner(installed: Any) -> None:
     assert installed.JSONDecodeError is json.JSONDecodeError
 
 
-@pytest.mark.parametrize(
-    "text", ['{"t": {"0": 1} }', '{"t": {"0": 1}        }', '{"t": {"0": 1}' + "\t " * 40 + "}", "{ }"]
-)
+@for_each("text", ['{"t": {"0": 1} }', '{"t": {"0": 1}        }', '{"t": {"0": 1}' + "\t " * 40 + "}", "{ }"])
 def test_white_space_of_others_says_nothing(text: str) -> None:
     read = OffsetJson().loads(text)
     assert type(read) is dict

@@ -10,6 +10,7 @@ from pyspark_sparklog.offsets import SourceOffset
 
 from sparklog.errors import InvalidConfigError
 from sparklog.types import TopicPartition
+from tests.support.cases import for_each
 
 TP = TopicPartition
 
@@ -31,7 +32,7 @@ def test_kafkas_own_offsets_can_be_read() -> None:
     assert SourceOffset.from_dict({"t": {"0": 4}}) == SourceOffset({TP("t", 0): 4}, {})
 
 
-@pytest.mark.parametrize("data", [{"t": 3}, {"t": {"x": 1}}, {"t": {"0": None}}, {"$ids": 3}, {"$initial": {"t": 1}}])
+@for_each("data", [{"t": 3}, {"t": {"x": 1}}, {"t": {"0": None}}, {"$ids": 3}, {"$initial": {"t": 1}}])
 def test_foreign_offsets_are_refused(data: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfigError, match="another query"):
         SourceOffset.from_dict(data)

@@ -13,6 +13,7 @@ from pyspark_sparklog.options import Subscription, parse_offsets, parse_sink_opt
 
 from sparklog.errors import InvalidConfigError, InvalidTopicError
 from sparklog.types import TopicPartition
+from tests.support.cases import for_each
 
 READ = {"sparklog.bootstrap.servers": "h:1", "subscribe": "t"}
 WRITE = {"sparklog.bootstrap.servers": "h:1"}
@@ -104,7 +105,7 @@ def test_options_of_a_kafka_job_without_a_meaning_here_are_accepted_and_named() 
     assert "consumer group" in parsed.remarks[0]
 
 
-@pytest.mark.parametrize("name", ["group.id", "kafka.group.id", "sparklog.group.id"])
+@for_each("name", ["group.id", "kafka.group.id", "sparklog.group.id"])
 def test_a_stream_may_publish_its_progress_to_a_group(name: str) -> None:
     assert parse_source_options(READ | {name: "g"}, streaming=True).group_id == "g"
     assert parse_source_options(READ | {name: "g"}, streaming=None).group_id is None

@@ -9,6 +9,7 @@ from pyspark_sparklog.sink_input import fit_input, in_log_columns, split_by_topi
 
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from tests.support.cases import for_each
 
 ENVELOPE = TopicShape("envelope", ENVELOPE_SCHEMA)
 TYPED = TopicShape("typed", pa.schema([("carrier", pa.string()), ("delay", pa.int32()), ("topic", pa.string())]))
@@ -19,7 +20,7 @@ def schema(**columns: pa.DataType) -> pa.Schema:
     return pa.schema(list(columns.items()))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "columns",
     [
         {"value": pa.string()},

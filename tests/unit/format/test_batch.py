@@ -12,12 +12,13 @@ from sparklog.errors import CorruptBatchError, InvalidRequestError
 from sparklog.format import batch as b
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from tests.golden.make_golden import TYPED_SCHEMA, envelope_rows, stamped, typed_rows
+from tests.support.cases import for_each
 
 FACTS: dict[str, Any] = {"schema_id": 1, "min_timestamp_ms": 10, "max_timestamp_ms": 20}
 
 
-@pytest.mark.parametrize("compression", b.COMPRESSIONS)
-@pytest.mark.parametrize("rows", [envelope_rows(0, 1), envelope_rows(7, 300), typed_rows(0, 1), typed_rows(3, 300)])
+@for_each("compression", b.COMPRESSIONS)
+@for_each("rows", [envelope_rows(0, 1), envelope_rows(7, 300), typed_rows(0, 1), typed_rows(3, 300)])
 def test_round_trip(rows: pa.RecordBatch, compression: str) -> None:
     data = b.encode_batch(rows, compression=compression, **FACTS)
     header = b.decode_header(data)
@@ -33,8 +34,8 @@ def test_round_trip(rows: pa.RecordBatch, compression: str) -> None:
     assert decoded.schema.equals(rows.schema)
 
 
-@pytest.mark.parametrize("compression", b.COMPRESSIONS)
-@pytest.mark.parametrize("columns", [[0], [3], [0, 2], [1, 2, 3], [0, 1, 2, 3], []])
+@for_each("compression", b.COMPRESSIONS)
+@for_each("columns", [[0], [3], [0, 2], [1, 2, 3], [0, 1, 2, 3], []])
 def test_columns_decode_alone(columns: list[int], compression: str) -> None:
     rows = envelope_rows(0, 50)
     data = b.encode_batch(rows, compression=compression, **FACTS)
@@ -178,7 +179,7 @@ def test_padding_in_the_header_is_no_base64() -> None:
             b.decode_header(data)
 
 
-@pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1])
+@for_each("offset", [-1, -(2**63), 2**63 - 1])
 def test_offsets_that_cannot_be(offset: int) -> None:
     data = bytearray(stamped(envelope_rows(0, 3), 0))
     header = b.decode_header(data)
@@ -226,7 +227,7 @@ def test_an_arrow_message_of_somebody_else() -> None:
         b.decode_header(ENVELOPE_SCHEMA.serialize().to_pybytes())
 
 
-@pytest.mark.parametrize("columns", [None, [0], [1, 3]])
+@for_each("columns", [None, [0], [1, 3]])
 def test_decoding_damaged_bytes_raises_nothing_else(columns: list[int] | None) -> None:
     """Without the checksum (check.crcs=false) damage may go unnoticed, but never ends in another exception."""
     for compression in b.COMPRESSIONS:
@@ -259,7 +260,7 @@ def test_a_producer_put_in_afterwards_makes_the_same_bytes() -> None:
     assert bytes(late) == bytes(b.encode_batch(rows, **FACTS, **identity | {"producer_epoch": 8}, attributes=1))
 
 
-@pytest.mark.parametrize("rows", [1, b.SIZED_ROWS_MIN - 1, b.SIZED_ROWS_MIN, 3 * b.SIZED_ROWS_MIN])
+@for_each("rows", [1, b.SIZED_ROWS_MIN - 1, b.SIZED_ROWS_MIN, 3 * b.SIZED_ROWS_MIN])
 def test_batches_of_any_number_of_rows_and_columns(rows: int) -> None:
     for columns in (1, 300):  # the schema message of the latter is longer than expected
         batch = pa.record_batch({f"a column with a long name {i}": list(range(rows)) for i in range(columns)})

@@ -19,6 +19,7 @@ from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA, canonical_schema
 from sparklog.format.small_batch import SmallRows, decode_small_batch, encode_small_batch, is_small_batch
 from tests.golden.make_golden import typed_rows
+from tests.support.cases import for_each
 from tests.unit.format.lies import (
     all_lies,
     bomb,
@@ -61,8 +62,8 @@ def typed(n: int = 40) -> pa.RecordBatch:
     return table.cast(schema).combine_chunks().to_batches()[0]
 
 
-@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-@pytest.mark.parametrize("rows", [typed(), typed(1), typed(600), typed().slice(7, 9), typed_rows(0, 50)])
+@for_each("compression", ["none", "lz4", "zstd"])
+@for_each("rows", [typed(), typed(1), typed(600), typed().slice(7, 9), typed_rows(0, 50)])
 def test_honest_batches_of_every_type_are_read(rows: pa.RecordBatch, compression: str) -> None:
     data = encoded(rows, compression)
     assert decode_batch(data, rows.schema).equals(rows)
@@ -80,7 +81,7 @@ def test_slices_of_larger_columns_are_honest() -> None:
                 assert decode_batch(encoded(piece), rows.schema).equals(piece)
 
 
-@pytest.mark.parametrize("name", LIES)
+@for_each("name", LIES)
 def test_a_lie_is_told(name: str) -> None:
     data = LIES[name]
     header = decode_header(data)
@@ -94,15 +95,15 @@ FRAMES_OF_VALUES = [
 """What the broker does not decompress; a reader does."""
 
 
-@pytest.mark.parametrize("name", [name for name in LIES if name not in FRAMES_OF_VALUES])
+@for_each("name", [name for name in LIES if name not in FRAMES_OF_VALUES])
 def test_a_lie_is_not_appended(name: str) -> None:
     data = LIES[name]
     with pytest.raises(CorruptBatchError):
         check_new_rows(memoryview(data), 0, decode_header(data), ENVELOPE_SCHEMA, LIMIT)
 
 
-@pytest.mark.parametrize("name", LIES)
-@pytest.mark.parametrize("columns", [[0], [1], [2, 3], []])
+@for_each("name", LIES)
+@for_each("columns", [[0], [1], [2, 3], []])
 def test_some_columns_of_a_lie_are_sound_or_not_read(name: str, columns: list[int]) -> None:
     data = LIES[name]
     try:

@@ -12,6 +12,7 @@ from sparklog.format.batch import encode_batch
 from sparklog.format.flat import RecordBatchMessage, record_batch_message
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from tests.golden.make_golden import envelope_rows, typed_rows
+from tests.support.cases import for_each
 
 
 def metadata_of(data: object) -> bytes:
@@ -19,8 +20,8 @@ def metadata_of(data: object) -> bytes:
     return bytes(data)[8 : 8 + length]  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-@pytest.mark.parametrize("rows", [envelope_rows(0, 1), envelope_rows(0, 999), typed_rows(0, 17)])
+@for_each("compression", ["none", "lz4", "zstd"])
+@for_each("rows", [envelope_rows(0, 1), envelope_rows(0, 999), typed_rows(0, 17)])
 def test_facts_of_real_messages(rows: object, compression: str) -> None:
     data = encode_batch(rows, schema_id=1, min_timestamp_ms=0, max_timestamp_ms=0, compression=compression)
     found = record_batch_message(metadata_of(data))
@@ -53,7 +54,7 @@ def test_another_metadata_version_is_refused() -> None:
     assert refused
 
 
-@pytest.mark.parametrize("data", [b"", b"\0", bytes(4), bytes(64), b"\xff" * 64, b"\x04\0\0\0" + b"\xff" * 4])
+@for_each("data", [b"", b"\0", bytes(4), bytes(64), b"\xff" * 64, b"\x04\0\0\0" + b"\xff" * 4])
 def test_garbage(data: bytes) -> None:
     with pytest.raises(CorruptBatchError):
         record_batch_message(data)

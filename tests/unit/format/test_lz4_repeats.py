@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.format.lz4_repeats import pattern_of, repeated
+from tests.support.cases import for_each
 
 BLOCK = 64 * 1024
 PATTERN = b"\x01\x23\x45\x67\x89\xab\xcd\xef"
@@ -19,7 +19,7 @@ def read(frame: bytes) -> bytes:
         return bytes(stream.read())
 
 
-@pytest.mark.parametrize("size", [*SIZES, 2 * BLOCK, 5 * BLOCK + 8])
+@for_each("size", [*SIZES, 2 * BLOCK, 5 * BLOCK + 8])
 def test_the_library_reads_them(size: int) -> None:
     expected = (PATTERN * (size // 8 + 1))[:size]
     frame = repeated(PATTERN, size)
@@ -38,7 +38,7 @@ def test_patterns_are_found_again(pattern: bytes, size: int) -> None:
         assert pattern_of(frame[:-1], size) is None
 
 
-@pytest.mark.parametrize("frame", [b"", b"\0" * 40, repeated(PATTERN, 800)[:19]])
+@for_each("frame", [b"", b"\0" * 40, repeated(PATTERN, 800)[:19]])
 def test_other_frames_are_not_known(frame: bytes) -> None:
     assert pattern_of(frame, 800) is None
     assert pattern_of(pa.Codec("lz4").compress(bytes(range(200)) * 4, asbytes=True), 800) is None

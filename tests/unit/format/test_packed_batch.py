@@ -41,6 +41,7 @@ from sparklog.format.packed_batch import (
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE
 from tests.golden.make_golden import segment, typed_rows
+from tests.support.cases import for_each
 
 NOW_US = 1_700_000_000_123_456
 HEADERS = [[("h", b"1")]]
@@ -180,7 +181,7 @@ def test_memory_used_before_is_filled_completely() -> None:
     assert bytes(packed(rows, allocate=used)) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "rows",
     [
         rows_of(PACKED_ROWS_MIN - 1),
@@ -223,7 +224,7 @@ def test_their_producer_is_assigned_and_their_offset_stamped() -> None:
     assert found is not None and found.equals(rows)
 
 
-@pytest.mark.parametrize("rows", [rows_of(300), rows_of(300, key=b"k", run=1), rows_of(300, value_size=0)])
+@for_each("rows", [rows_of(300), rows_of(300, key=b"k", run=1), rows_of(300, value_size=0)])
 def test_they_are_not_compressed_for_who_asks(rows: pa.RecordBatch) -> None:
     assert compression_of_batch(packed(rows)) == "none"
     for compression in COMPRESSIONS:
@@ -242,7 +243,7 @@ def test_what_does_not_shrink_is_still_compressed_for_who_asks() -> None:
     assert compression_of_batch(typed) == "lz4"
 
 
-@pytest.mark.parametrize("position", [2**63 - 8, 2**40, -8])
+@for_each("position", [2**63 - 8, 2**40, -8])
 def test_a_position_behind_everything_is_damage(position: int) -> None:
     data = bytearray(packed(rows_of(300)))
     layout = layout_of(data, 0)
@@ -295,8 +296,8 @@ def buffers_position(data: Any) -> int:
     return bytes(data).index(first.tobytes())
 
 
-@pytest.mark.parametrize("by", [-(2**62), -8, -1, 1, 8, 2**20, 2**62])
-@pytest.mark.parametrize("key", [None, b"k"])
+@for_each("by", [-(2**62), -8, -1, 1, 8, 2**20, 2**62])
+@for_each("key", [None, b"k"])
 def test_buffers_that_are_elsewhere(key: bytes | None, by: int) -> None:
     good = bytes(packed(rows_of(300, key=key, run=20)))
     at = buffers_position(good)
@@ -311,8 +312,8 @@ def test_buffers_that_are_elsewhere(key: bytes | None, by: int) -> None:
                 assert found.num_rows == 300
 
 
-@pytest.mark.parametrize("by", [-8, 8, 2**32])
-@pytest.mark.parametrize("key", [None, b"k"])
+@for_each("by", [-8, 8, 2**32])
+@for_each("key", [None, b"k"])
 def test_entries_that_nobody_decodes_are_in_place_too(key: bytes | None, by: int) -> None:
     """Other Arrow readers look at all of them."""
     good = bytes(packed(rows_of(300, key=key, run=20)))
@@ -333,7 +334,7 @@ def test_what_stands_in_the_headers_children_is_looked_at() -> None:
     assert decoded(data) is None and decoded(data, [2]) is None
 
 
-@pytest.mark.parametrize("length", [-(2**63), -2, -1, 0, 2399, 2401, 2408, 2**40, 2**63 - 1])
+@for_each("length", [-(2**63), -2, -1, 0, 2399, 2401, 2408, 2**40, 2**63 - 1])
 def test_a_length_that_is_wrong_is_not_allocated(length: int) -> None:
     rows = rows_of(300, run=20)
     data = bytearray(packed(rows))
@@ -345,7 +346,7 @@ def test_a_length_that_is_wrong_is_not_allocated(length: int) -> None:
     assert pa.total_allocated_bytes() - before < 4096
 
 
-@pytest.mark.parametrize("held", [2392, 2408, 24_000_000])
+@for_each("held", [2392, 2408, 24_000_000])
 def test_frames_that_hold_more_or_less_than_they_say(held: int) -> None:
     """The library's own frames, and those that are written here."""
     for content in (bytes(held), (np.arange(held // 8) // 30).tobytes()):

@@ -13,6 +13,7 @@ from sparklog.errors import InvalidTopicError, SchemaMismatchError
 from sparklog.format import schema as s
 from sparklog.format.batch import METADATA_BYTES_MAX, decode_batch, decode_header, encode_batch
 from tests.golden.make_golden import TYPED_SCHEMA
+from tests.support.cases import for_each
 
 US, UTC = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 
@@ -57,7 +58,7 @@ def test_canonical_type(given: Any, stored: Any) -> None:
     assert s.canonical_type(found, "c") == found
 
 
-@pytest.mark.parametrize(
+@for_each(
     "given",
     [
         pa.uint64(),

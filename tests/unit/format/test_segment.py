@@ -25,6 +25,7 @@ from sparklog.format.batch import (
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from tests.golden.make_golden import TYPED_SCHEMA, envelope_rows, segment, stamped, typed_rows
+from tests.support.cases import for_each
 
 INFO = s.SegmentInfo("events", "ab" * 16, 0, 0, 1)
 
@@ -147,7 +148,7 @@ def head_with(text: str) -> bytes:
 GOOD = {**INFO._asdict(), "format": 1}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "",
@@ -179,7 +180,7 @@ def test_head_of_another_format() -> None:
         s.decode_head(reader(head_with(json.dumps(GOOD | {"format": 2}))))
 
 
-@pytest.mark.parametrize("data", [b"PAR1" + bytes(100), b"ARROW1\0\0" + bytes(100), b"ARROW1\0\0" + b"\xff" * 100])
+@for_each("data", [b"PAR1" + bytes(100), b"ARROW1\0\0" + bytes(100), b"ARROW1\0\0" + b"\xff" * 100])
 def test_no_segment_at_all(data: bytes) -> None:
     with pytest.raises(LogCorruptError):
         s.decode_head(reader(data))
@@ -192,7 +193,7 @@ def test_head_whose_column_name_is_not_text() -> None:
         s.decode_head(reader(head.replace(b"columnname", b"column\xff\xfe\xfd\xfc")))
 
 
-@pytest.mark.parametrize("batches", [0, 1, 2, 100])
+@for_each("batches", [0, 1, 2, 100])
 def test_seal_lists_the_batches(batches: int) -> None:
     data = build(envelope_rows, batches, 3, "none")
     seal = s.decode_seal(reader(data), len(data))
@@ -217,7 +218,7 @@ def test_seal_is_none_while_a_segment_is_active_or_its_footer_torn() -> None:
     assert s.decode_seal(reader(data), len(data) + 1) is None  # the file is shorter than its size was
 
 
-@pytest.mark.parametrize("batches", [0, 1, 3])
+@for_each("batches", [0, 1, 3])
 def test_flipped_seal_gives_the_same_blocks_or_none(batches: int) -> None:
     good = build(envelope_rows, batches, 3, "none")
     right = s.decode_seal(reader(good), len(good))
@@ -336,9 +337,7 @@ def test_scan_of_a_length_that_reaches_beyond_the_file_in_the_middle() -> None:
     assert (result.end, result.position, visited) == (s.ScanEnd.CORRUPT, start, [])
 
 
-@pytest.mark.parametrize(
-    "tail", [bytes(4096), b"\xff" * 4096, bytes(range(256)) * 16, b"\xff\xff\xff\xff\x08\0\0\0" * 999]
-)
+@for_each("tail", [bytes(4096), b"\xff" * 4096, bytes(range(256)) * 16, b"\xff\xff\xff\xff\x08\0\0\0" * 999])
 def test_scan_of_a_tail_of_garbage_is_torn(tail: bytes) -> None:
     data = unsealed(build(envelope_rows, 2, 2, "none"))
     result, visited = scanned(data + tail)
@@ -392,7 +391,7 @@ def test_segment_names() -> None:
         assert s.parse_segment_name(s.segment_name(offset)) == offset
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name", ["", "12.arrow", "0" * 20, "0" * 20 + ".index", "²" * 20 + ".arrow", "٣" * 20 + ".arrow", "9" * 20 + ".arrow",
              "-" + "0" * 19 + ".arrow", "0" * 21 + ".arrow", " " + "0" * 19 + ".arrow"],
 )  # fmt: skip

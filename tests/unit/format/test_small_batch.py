@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from sparklog.format.batch import (
 from sparklog.format.flat import root_table, table_field
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.small_batch import SmallRows, decode_small_batch, encode_small_batch
+from tests.support.cases import for_each
 from tests.unit.format.small_rows import small_rows
 
 
@@ -57,7 +57,7 @@ def test_what_was_written_is_read(rows: SmallRows) -> None:
     assert decode_batch(data, ENVELOPE_SCHEMA).column("value").to_pylist() == rows.values
 
 
-@pytest.mark.parametrize(
+@for_each(
     "given_rows",
     [
         {"compression": "lz4"},
@@ -79,8 +79,8 @@ def test_batches_of_other_columns_are_left_to_arrow() -> None:
     assert decode_small_batch(data, 0, decode_header(data)) is None
 
 
-@pytest.mark.parametrize("number", range(34))
-@pytest.mark.parametrize("by", [-8, -1, 1, 7, 1 << 20])
+@for_each("number", range(34))
+@for_each("by", [-8, -1, 1, 7, 1 << 20])
 def test_buffers_that_are_elsewhere_are_left_to_arrow(number: int, by: int) -> None:
     """A buffer that does not begin at a multiple of 8, is too short for the rows, or not within the body; else what is
     read is what Arrow reads."""
@@ -125,7 +125,7 @@ def test_damage_is_corruption_and_nothing_else(rows: SmallRows, draw: st.DataObj
 GOOD = bytes(encode_small_batch(SmallRows([b"abc", b"defg"], [b"k", b"l"], [1, 2]), 7))
 
 
-@pytest.mark.parametrize("position", range(0, len(GOOD), 4))
+@for_each("position", range(0, len(GOOD), 4))
 def test_any_number_that_is_wrong(position: int) -> None:
     """Every 4 bytes of a message become the largest and the smallest numbers there are."""
     header = decode_header(GOOD)

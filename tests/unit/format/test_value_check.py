@@ -16,6 +16,7 @@ from sparklog.format.offset_column import check_new_rows, decode_rows
 from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import canonical_schema
 from sparklog.format.value_check import check_values, type_as_bytes
+from tests.support.cases import for_each
 from tests.unit.format.lies import buffer_place, encoded, envelope, resealed, with_number
 
 LIMIT = 1 << 24
@@ -62,8 +63,8 @@ def nested(text: str) -> pa.RecordBatch:
     return table.cast(canonical_schema(table.schema)).combine_chunks().to_batches()[0]
 
 
-@pytest.mark.parametrize("column", [0, 1, 2, 3])
-@pytest.mark.parametrize("text", ["ascii", "größe"])
+@for_each("column", [0, 1, 2, 3])
+@for_each("text", ["ascii", "größe"])
 def test_nested_text(column: int, text: str) -> None:
     rows = nested(text)
     check_values(rows, rows.schema)
@@ -126,7 +127,7 @@ def numbers_of(rows: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(range(rows), pa.int64())], names=["number"])
 
 
-@pytest.mark.parametrize("form", ["packed", "envelope", "numbers"])
+@for_each("form", ["packed", "envelope", "numbers"])
 def test_metadata_that_arrow_cannot_read_are_not_taken(form: str) -> None:
     """Also where nothing of the batch has to be decompressed."""
     if form == "numbers":

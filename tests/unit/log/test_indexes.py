@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from sparklog.format import offset_index as offset_format
 from sparklog.format import time_index as time_format
 from sparklog.format.offset_index import OffsetIndex, decode_offset_index
 from sparklog.format.time_index import LAST_ENTRY_BYTES, TimeEntry, TimeIndex, decode_last_entry, decode_time_index
+from tests.support.cases import for_each
 
 BASE = 1000
 POSITIONS = np.array([600, 5000, 9000, 14000], np.int64)
@@ -121,7 +121,7 @@ def test_files_from_before_the_checksums_count_as_missing() -> None:
 OFFSET_ENTRIES, TIME_ENTRIES = offset_index().encode(BASE)[:-4], time_index().encode(BASE)[:-8]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "entries",
     [
         OFFSET_ENTRIES[:-1],
@@ -137,7 +137,7 @@ def test_insane_offset_indexes(entries: bytes) -> None:
     assert offsets_in(entries + offset_format.trailer(BASE, entries)) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "entries",
     [
         b"",

@@ -18,6 +18,7 @@ from sparklog.format.flat import record_batch_message
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.tiering.columns import ColumnReader, coalesce
 from sparklog.log.tiering.layout import COLUMNS_SUFFIX
+from tests.support.cases import for_each
 from tests.unit.log.support import SCHEMAS, append, batch
 from tests.unit.log.tiering_support import FailingStore, Tiered, memory_store
 
@@ -29,7 +30,7 @@ KINDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@for_each("kind", KINDS, ids=str)
 def test_buffer_counts_are_arrows(kind: pa.DataType) -> None:
     rows = pa.record_batch([pa.nulls(3, kind)], names=["c"])
     message = memoryview(rows.serialize())

@@ -25,6 +25,7 @@ from sparklog.log.tiering.state import (
     RemoteSegmentMetadata,
 )
 from sparklog.testing.sim_files import PowerCut, SimFiles
+from tests.support.cases import for_each
 from tests.unit.log.support import LimitedFiles
 
 
@@ -122,7 +123,7 @@ def test_history_is_dropped_at_a_start(tmp_path: Path) -> None:
     assert journal.path.stat().st_size < 200
 
 
-@pytest.mark.parametrize("event", [finished(0), DeleteFinished(f"{0:032x}"), DeleteStarted("f" * 32)])
+@for_each("event", [finished(0), DeleteFinished(f"{0:032x}"), DeleteStarted("f" * 32)])
 def test_events_out_of_order_are_refused(event: Event) -> None:
     with pytest.raises(LogCorruptError):
         RemoteLogState([event])
@@ -141,13 +142,13 @@ def test_options_are_json_or_a_file_and_never_repeated(tmp_path: Path) -> None:
         assert "hush" not in str(raised.value)
 
 
-@pytest.mark.parametrize("url", ["nosuch://bucket", "/a/path", "relative"])
+@for_each("url", ["nosuch://bucket", "/a/path", "relative"])
 def test_urls_that_cannot_be_used(url: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"remote\.log\.storage\.url"):
         ObjectStore(url)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_no_power_cut_leaves_half_a_beginning(seed: int) -> None:
     """A file whose first record is not on the disk yet may come back longer than what was kept of it."""
     directory = Path("/data/t-0")

@@ -8,6 +8,7 @@ import pytest
 
 from sparklog.metadata.cluster_znodes import READS_MAX, TOPICS, encode, load_image
 from sparklog.metadata.coordination import Node, NoNodeError
+from tests.support.cases import for_each
 
 DEFINITION: dict[str, Any] = {
     "topic_id": "id",
@@ -65,7 +66,7 @@ def load(nodes: Nodes) -> Any:
         return e.value
 
 
-@pytest.mark.parametrize("going", range(4))
+@for_each("going", range(4))
 def test_a_topic_that_is_deleted_meanwhile_is_not_there(going: int) -> None:
     nodes = Nodes(going)
     image = load(nodes)

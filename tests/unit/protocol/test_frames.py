@@ -8,6 +8,7 @@ import pytest
 
 from sparklog.errors import FrameTooLargeError, InvalidRequestError
 from sparklog.protocol import frames as f
+from tests.support.cases import for_each
 
 LIMIT = 1 << 20
 DECODERS = [f.decode_request_prefix, f.decode_response_prefix]
@@ -27,8 +28,8 @@ def test_response_round_trip() -> None:
     assert f.decode_response_prefix(memoryview(data), LIMIT) == f.ResponsePrefix(5, 29, 7, 4, 7)
 
 
-@pytest.mark.parametrize("decode", DECODERS)
-@pytest.mark.parametrize("size", range(f.PREFIX_BYTES))
+@for_each("decode", DECODERS)
+@for_each("size", range(f.PREFIX_BYTES))
 def test_too_few_bytes(decode: object, size: int) -> None:
     with pytest.raises(InvalidRequestError, match="begins with 16 bytes"):
         decode(f.encode_request(1, 0, 0, b"")[:size], LIMIT)  # type: ignore[operator]
@@ -63,7 +64,7 @@ def test_largest_lengths(decode: object) -> None:
         decode(f.PREFIX.pack(huge + 13, 1, 0, 0, huge + 1), 2**32)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("line", [b"GET / HTTP/1.1\r\nHost: x\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b"\0\0\0\x2a" * 4])
+@for_each("line", [b"GET / HTTP/1.1\r\nHost: x\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", b"\0\0\0\x2a" * 4])
 def test_bytes_of_another_protocol_are_no_frame(line: bytes) -> None:
     with pytest.raises((FrameTooLargeError, InvalidRequestError)):
         f.decode_request_prefix(line, 100 << 20)

@@ -12,6 +12,7 @@ from sparklog.errors import UnsupportedVersionError
 from sparklog.protocol import messages as m
 from sparklog.protocol.base import Message, Since
 from sparklog.protocol.versions import field_names, forget_newer, newest_field_version
+from tests.support.cases import for_each
 
 
 class Inner(Message):
@@ -59,7 +60,7 @@ def test_what_came_in_place_of_newer_fields_is_forgotten() -> None:
     assert found == Outer(Inner("a"), [Inner("b")], {"c": Inner("c")}, 7)
 
 
-@pytest.mark.parametrize("api", m.Api)
+@for_each("api", m.Api)
 def test_newer_fields_stand_last_and_have_defaults(api: m.Api) -> None:
     """So that each version begins with the fields of the one before."""
     for version in range(m.APIS[api].version_max + 1):

@@ -15,6 +15,7 @@ from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, Message
 from sparklog.protocol.permissions import PERMISSIONS
 from sparklog.security.acls import Operation
 from tests.golden.make_golden import REQUESTS, RESPONSES
+from tests.support.cases import for_each
 
 pack = msgspec.msgpack.encode
 
@@ -93,7 +94,7 @@ def test_every_api_has_messages_and_versions() -> None:
 FIRST_ON_A_CONNECTION = {m.Api.HANDSHAKE, m.Api.SASL_HANDSHAKE, m.Api.SASL_AUTHENTICATE}
 
 
-@pytest.mark.parametrize("api", m.Api)
+@for_each("api", m.Api)
 def test_every_answer_that_clients_get_can_say_that_its_connection_is_muted(api: m.Api) -> None:
     """Those that only brokers get have no quota."""
     rules = PERMISSIONS[api]
@@ -102,7 +103,7 @@ def test_every_answer_that_clients_get_can_say_that_its_connection_is_muted(api:
     assert says_it == (not among_brokers and api not in FIRST_ON_A_CONNECTION)
 
 
-@pytest.mark.parametrize("api", m.Api)
+@for_each("api", m.Api)
 def test_trailing_unknown_fields_are_ignored(api: m.Api) -> None:
     for more in ([1], ["x", [2, {"a": None}]], [{}] * 50):  # type: ignore[var-annotated]
         assert m.decode_request(api, m.APIS[api].version_max, pack(fields(REQUESTS[api]) + more)) == REQUESTS[api]
@@ -110,7 +111,7 @@ def test_trailing_unknown_fields_are_ignored(api: m.Api) -> None:
         assert m.decode_response(api, pack(fields(response) + more), type(response)) == response
 
 
-@pytest.mark.parametrize("api", m.Api)
+@for_each("api", m.Api)
 def test_missing_fields_are_defaulted_or_refused(api: m.Api) -> None:
     for message in (REQUESTS[api], RESPONSES[api]):
         names = message.__struct_fields__
@@ -142,13 +143,13 @@ def test_defaults_are_not_shared() -> None:
     assert (two.partitions, two.configs) == ([], {})
 
 
-@pytest.mark.parametrize("api", [-1, max(m.Api) + 1, 99, 65_535])
+@for_each("api", [-1, max(m.Api) + 1, 99, 65_535])
 def test_unknown_api(api: int) -> None:
     with pytest.raises(UnsupportedApiError, match=str(api)):
         m.decode_request(api, 0, b"")
 
 
-@pytest.mark.parametrize("version", [-1, 3, 65_535])
+@for_each("version", [-1, 3, 65_535])
 def test_unknown_version(version: int) -> None:
     with pytest.raises(UnsupportedVersionError, match=f"FETCH version {version}: this broker speaks 0 to 2"):
         m.decode_request(m.Api.FETCH, version, m.encode(REQUESTS[m.Api.FETCH]))
@@ -238,8 +239,8 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize("api", m.Api)
-@pytest.mark.parametrize("garbage", GARBAGE, ids=lambda g: g[:12].hex())
+@for_each("api", m.Api)
+@for_each("garbage", GARBAGE, ids=lambda g: g[:12].hex())
 def test_garbage(api: m.Api, garbage: bytes) -> None:
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         m.decode_request(api, m.APIS[api].version_max, garbage)
@@ -248,7 +249,7 @@ def test_garbage(api: m.Api, garbage: bytes) -> None:
     assert m.decode_error(garbage) == "the error's text cannot be read"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "configs",
     [
         b"\x81\xa1k" + b"\x91" * 200_000,

@@ -34,6 +34,7 @@ from sparklog.security.authorizer import Peer
 from sparklog.security.principals import user
 from sparklog.types import INTERNAL_TOPICS
 from tests.golden.make_golden import REQUESTS, RESPONSES
+from tests.support.cases import for_each
 
 PEER = Peer(user("alice"), "10.0.0.1")
 MORE_REQUESTS: list[tuple[Api, Message]] = [
@@ -80,7 +81,7 @@ def test_whatever_creates_deletes_or_alters_is_in_the_audit_log() -> None:
     assert {api for api, rules in PERMISSIONS.items() if any(r.operation in changes for r in rules)} == ADMINISTRATIVE
 
 
-@pytest.mark.parametrize("api", Api)
+@for_each("api", Api)
 def test_rules_are_possible_and_those_for_items_come_last(api: Api) -> None:
     rules = PERMISSIONS[api]
     for rule in rules:
@@ -245,7 +246,7 @@ def pieces_of(api: Api) -> list[Any]:
     return lists[api]()
 
 
-@pytest.mark.parametrize("api", FILTERS)
+@for_each("api", FILTERS)
 def test_answers_show_nothing_that_cannot_be_described(api: Api) -> None:
     """With no rights, no name of a resource is left in a piece; with all, it is as it was."""
     pieces = pieces_of(api)

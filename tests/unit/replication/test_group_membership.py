@@ -27,6 +27,7 @@ from sparklog.replication import group_records as records
 from sparklog.replication.group_membership import GroupConfig
 from sparklog.replication.groups import GroupCoordinator, topic_partitions
 from sparklog.types import TopicPartition
+from tests.support.cases import for_each
 
 TOPICS = {"t": ("id-t", 4), "u": ("id-u", 2)}
 SESSION_MS = 900
@@ -276,13 +277,13 @@ def test_an_offset_that_a_transaction_is_about_to_replace_does_not_expire() -> N
     assert c.coordinator.offsets.get("g", TopicPartition("t", 0)) is not None
 
 
-@pytest.mark.parametrize("key", [b"", b"\xc1", records.group_key("g")[:-1], b"\x93\x01\x01\xa1g", b"\x92\x00\x00"])
+@for_each("key", [b"", b"\xc1", records.group_key("g")[:-1], b"\x93\x01\x01\xa1g", b"\x92\x00\x00"])
 def test_a_key_that_is_none(key: bytes) -> None:
     with pytest.raises(LogCorruptError):
         records.decode_key(key)
 
 
-@pytest.mark.parametrize("kind", range(5))
+@for_each("kind", range(5))
 def test_a_value_that_is_none(kind: int) -> None:
     for value in (b"", b"\x91\x07", b"\x92\x00\x01", b"\xc0"):
         with pytest.raises(LogCorruptError):

@@ -17,6 +17,7 @@ from sparklog.replication.cluster_image import (
 )
 from sparklog.replication.image_codec import decode_delta, decode_image, decode_partition, encode
 from sparklog.types import TopicPartition
+from tests.support.cases import for_each
 
 PARTITION = PartitionImage((1, 2, 3), 1, 4, 5, (1, 2), elr=(3,), adding=(3,))
 TOPIC = TopicImage(
@@ -38,7 +39,7 @@ def test_what_is_sent_arrives() -> None:
     assert decode_partition(encode(PARTITION)) == PARTITION
 
 
-@pytest.mark.parametrize("decode", [decode_image, decode_delta, decode_partition])
+@for_each("decode", [decode_image, decode_delta, decode_partition])
 def test_what_is_no_image_is_refused(decode: object) -> None:
     data = encode(ClusterImage().apply(DELTA, Version(3, 170)))
     for spoiled in (b"", b"\xc1", data[:-1], data + b"x", encode(PARTITION)[:5]):

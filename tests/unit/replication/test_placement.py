@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sparklog.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 from sparklog.replication.controller.placement import check_assignment, place
+from tests.support.cases import for_each
 
 
 def test_round_robin_with_growing_distance() -> None:
@@ -64,7 +65,7 @@ def test_more_replicas_than_brokers_are_refused(factor: int) -> None:
         place(dict.fromkeys(range(3)), 1, factor, start=0, shift=0)
 
 
-@pytest.mark.parametrize("assignment", [[[1, 1]], [[]], [[1, 9]], [[1, 2], [1]]])
+@for_each("assignment", [[[1, 1]], [[]], [[1, 9]], [[1, 2], [1]]])
 def test_assignments_that_cannot_be_had(assignment: list[list[int]]) -> None:
     with pytest.raises(InvalidReplicaAssignmentError):
         check_assignment(assignment, {1, 2, 3})

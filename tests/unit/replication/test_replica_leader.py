@@ -32,6 +32,7 @@ from sparklog.replication.replica.model import (
     Tick,
     WaitForReplicas,
 )
+from tests.support.cases import for_each
 
 
 @dataclass
@@ -260,8 +261,8 @@ def test_a_life_that_is_not_the_registered_one_does_not_join() -> None:
     assert only(fetch(leader, 3, 0), ProposeIsr) == [ProposeIsr(5, 8, ((1, 11), (2, -1), (3, 13)))]
 
 
-@pytest.mark.parametrize("life", [-1, 0, 12, 14, 1 << 62])
-@pytest.mark.parametrize("registered", [True, False])
+@for_each("life", [-1, 0, 12, 14, 1 << 62])
+@for_each("registered", [True, False])
 def test_what_a_life_says_that_is_not_known_counts_for_nothing(life: int, registered: bool) -> None:
     """It may be nobody's: what it says that it has would be committed, and is not there."""
     log = Log()

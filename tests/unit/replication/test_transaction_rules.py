@@ -38,6 +38,7 @@ from sparklog.replication.transactions import (
     records,
 )
 from sparklog.types import ProducerIdAndEpoch, TopicPartition, shared_transactional_id
+from tests.support.cases import for_each
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 APP = shared_transactional_id("app")
@@ -348,7 +349,7 @@ def test_a_lease_begins_anew_with_the_broker_and_does_not_prolong_the_timeout() 
     assert again.ask(Renew(APP, 0, "run"), 60_000) == Renewed(known=True, is_open=False)
 
 
-@pytest.mark.parametrize("key", [b"", b"\x93\x01\xa5plain\xa2id", b"\x93\x00\xa5other\xa2id", b"\x90"])
+@for_each("key", [b"", b"\x93\x01\xa5plain\xa2id", b"\x93\x00\xa5other\xa2id", b"\x90"])
 def test_a_record_of_a_newer_broker_is_told(key: bytes) -> None:
     with pytest.raises(LogCorruptError):
         Desk().coordinator.replay(key, b"\x90")

@@ -27,6 +27,7 @@ from sparklog.security.acls import (
 )
 from sparklog.security.authorizer import AclAuthorizer, Peer
 from sparklog.security.principals import ANY_USER, Principal, user
+from tests.support.cases import for_each
 
 ALICE, BOB = user("alice"), user("bob")
 HOST = "10.0.0.1"
@@ -110,7 +111,7 @@ def test_everyone_if_no_acl_is_found() -> None:
     assert not authorizer.allowed(peer, O.READ, Resource(TOPIC, "t"))  # somebody has an ACL on it: it is protected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     [
         acl(""),

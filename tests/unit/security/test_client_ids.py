@@ -10,17 +10,18 @@ from sparklog import Admin, Consumer, Producer
 from sparklog.errors import InvalidConfigError, InvalidRequestError
 from sparklog.protocol.messages import HandshakeRequest, encode
 from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, check_client_id
+from tests.support.cases import for_each
 
 HOSTILE = ["a\nb", "a\r", "\x1b[2J", "\u202eabc", "\u2028", "a\x00", "\x85", "x" * (CLIENT_ID_CHARS_MAX + 1)]
 
 
-@pytest.mark.parametrize("text", ["", "etl-1", "Lagerbestände 7", "x" * CLIENT_ID_CHARS_MAX])
+@for_each("text", ["", "etl-1", "Lagerbestände 7", "x" * CLIENT_ID_CHARS_MAX])
 def test_what_may_be_one(text: str) -> None:
     assert check_client_id(text) == text
     assert client_id_of(HandshakeRequest("sparklog-python", client_id=text)) == (text or "sparklog-python")
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=lambda t: ascii(t)[:12])
+@for_each("text", HOSTILE, ids=lambda t: ascii(t)[:12])
 def test_what_may_be_none(text: str) -> None:
     for make in (Producer, Consumer, Admin):
         with pytest.raises(InvalidConfigError, match=r"client\.id"):

@@ -41,6 +41,7 @@ from sparklog.security.principals import ANONYMOUS, Principal, user
 from sparklog.security.sasl import MECHANISMS, SaslStep
 from sparklog.security.scram import ScramClient, ScramServer, make_credential
 from sparklog.security.secrets import Secret
+from tests.support.cases import for_each
 
 ALICE, BOB = user("alice"), user("bob")
 SCRAM = "SCRAM-SHA-256"
@@ -98,9 +99,7 @@ def test_a_peer_that_authenticates_is_let_through() -> None:
     assert auth.deadline_ms is None
 
 
-@pytest.mark.parametrize(
-    "before", [[], [HandshakeRequest()], [ChooseMechanism(SCRAM)], [ChooseMechanism(SCRAM), SaslToken(b"hello")]]
-)
+@for_each("before", [[], [HandshakeRequest()], [ChooseMechanism(SCRAM)], [ChooseMechanism(SCRAM), SaslToken(b"hello")]])
 def test_nothing_is_answered_before_the_peer_is_known(before: list[Event]) -> None:
     auth = connection()
     for event in before:
@@ -277,7 +276,7 @@ def test_in_every_order_only_who_has_proved_it_is_let_through(events: list[tuple
             assert effects == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "message",
     [
         SaslHandshakeRequest(SCRAM),

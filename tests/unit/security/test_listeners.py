@@ -15,6 +15,7 @@ from sparklog.security.listeners import (
     listener_settings,
     parse_listeners,
 )
+from tests.support.cases import for_each
 
 MAP = "INTERNAL:SSL,CLIENTS:SASL_SSL"
 
@@ -87,12 +88,12 @@ def exposure(listeners: str, client_auth: str = "none", allow: bool = False) -> 
     return check_exposure(parse_listeners(listeners), lambda listener: client_auth, allow)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "[::1]", "localhost"])
+@for_each("host", ["127.0.0.1", "127.8.0.1", "[::1]", "localhost"])
 def test_this_host_alone_may_be_without_authentication(host: str) -> None:
     assert exposure(f"PLAINTEXT://{host}:1,SSL://{host}:2") == ()
 
 
-@pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]", "[::0]", "10.0.0.1", "localhost.example.com", "broker", "0"])
+@for_each("host", ["", "0.0.0.0", "[::]", "[::0]", "10.0.0.1", "localhost.example.com", "broker", "0"])
 def test_other_hosts_need_authentication_or_a_decision(host: str) -> None:
     for listener in (f"PLAINTEXT://{host}:1", f"SSL://{host}:1"):
         with pytest.raises(InvalidConfigError, match=r"allow\.insecure"):

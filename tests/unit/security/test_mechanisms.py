@@ -27,6 +27,7 @@ from sparklog.security.principals import user
 from sparklog.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_MECHANISMS, SCRAM_SHA_256, SaslServer
 from sparklog.security.scram import ScramClient, ScramServer, make_credential
 from sparklog.security.secrets import Secret
+from tests.support.cases import for_each
 
 PASSWORD = Secret("pencil")
 SERVER_SECRET = bytes(range(32))
@@ -124,8 +125,8 @@ def test_a_broker_that_proves_itself_is_believed(mechanism: str) -> None:
     assert not any(PASSWORD.reveal().encode() in message for message in broker.seen)
 
 
-@pytest.mark.parametrize("lie", LIES)
-@pytest.mark.parametrize("mechanism", SCRAM_MECHANISMS)
+@for_each("lie", LIES)
+@for_each("mechanism", SCRAM_MECHANISMS)
 def test_a_broker_with_a_wrong_signature_is_refused(mechanism: str, lie: str) -> None:
     broker = Broker(mechanism, lambda step, message: LIES[lie](message, mechanism) if step == 2 else message)
     its_session = session(mechanism)
@@ -135,8 +136,8 @@ def test_a_broker_with_a_wrong_signature_is_refused(mechanism: str, lie: str) ->
     assert len(broker.seen) == 2, "nothing more is sent"
 
 
-@pytest.mark.parametrize("mechanism", SCRAM_MECHANISMS)
-@pytest.mark.parametrize("early", [b"", b"v=AAAA", b"e=", b"r=x,s=eA==,i=4096"])
+@for_each("mechanism", SCRAM_MECHANISMS)
+@for_each("early", [b"", b"v=AAAA", b"e=", b"r=x,s=eA==,i=4096"])
 def test_a_broker_that_says_done_before_it_has_proved_itself_is_refused(mechanism: str, early: bytes) -> None:
     broker, its_session = Broker(mechanism, lambda step, message: early), session(mechanism)
     with pytest.raises(SaslAuthenticationFailedError):
@@ -165,7 +166,7 @@ def test_a_broker_that_asks_for_less_work_gets_no_proof(mechanism: str) -> None:
     assert len(broker.seen) == 1
 
 
-@pytest.mark.parametrize("mechanism", [*SCRAM_MECHANISMS, PLAIN])
+@for_each("mechanism", [*SCRAM_MECHANISMS, PLAIN])
 def test_a_client_never_falls_back_to_a_mechanism_that_the_broker_offers(mechanism: str) -> None:
     class Downgrading:
         def __init__(self) -> None:
@@ -197,7 +198,7 @@ def test_messages_of_another_mechanism_than_the_chosen_one_fail(chosen: str, spo
     assert auth.principal is None
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@for_each("mechanism", MECHANISMS)
 def test_a_mechanism_that_the_listener_does_not_have_is_refused_whatever_is_sent(mechanism: str) -> None:
     rest = tuple(m for m in MECHANISMS if m != mechanism)
     auth = Authentication(ListenerRules("CLIENTS", rest, tls=True), server, 0)
@@ -208,7 +209,7 @@ def test_a_mechanism_that_the_listener_does_not_have_is_refused_whatever_is_sent
     assert auth.principal is None
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@for_each("mechanism", MECHANISMS)
 def test_an_exchange_that_has_ended_takes_no_message_again(mechanism: str) -> None:
     exchange = server(mechanism)
     messages = [first_message(mechanism)]

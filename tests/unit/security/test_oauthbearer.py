@@ -18,6 +18,7 @@ from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
 from sparklog.security.oauthbearer import OAuthBearerServer, TokenRules, TokenVerifier, bearer_message
 from sparklog.security.principals import user
 from sparklog.security.secrets import Secret
+from tests.support.cases import for_each
 
 RSA_KEY, OTHER_KEY = (rsa.generate_private_key(65537, 2048) for _ in range(2))
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
@@ -95,7 +96,7 @@ def forged() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("what", sorted(forged()))
+@for_each("what", sorted(forged()))
 def test_tokens_that_are_refused(what: str) -> None:
     bad = forged()[what]
     with pytest.raises(SaslAuthenticationFailedError) as e:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.security.owned_ids import SECRET_BYTES, belongs_to, is_owned, number_of, owned_id
 from sparklog.security.principals import ANONYMOUS, Principal, user
 from sparklog.types import PRODUCER_ID_END
+from tests.support.cases import for_each
 
 SECRET = bytes(range(SECRET_BYTES))
 ALICE, MALLORY = user("alice"), user("mallory")
@@ -25,7 +25,7 @@ def test_an_id_is_its_principals(number: int, principal: Principal) -> None:
     assert not belongs_to(SECRET, made ^ 1, principal)
 
 
-@pytest.mark.parametrize("number", [0, 1, 999, 2**38 - 1])
+@for_each("number", [0, 1, 999, 2**38 - 1])
 def test_an_id_is_nobody_elses(number: int) -> None:
     made = owned_id(SECRET, number, ALICE)
     assert not belongs_to(SECRET, made, MALLORY)

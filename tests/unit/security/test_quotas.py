@@ -24,6 +24,7 @@ from sparklog.security.quotas import (
     Window,
 )
 from sparklog.security.token_bucket import Bucket, Rate, charge, full
+from tests.support.cases import for_each
 
 PRODUCE, FETCH, REQUEST = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE
 ORDER = [
@@ -39,7 +40,7 @@ ORDER = [
 GROUPS = [("u", "c"), ("u", "c"), ("u", None), ("u", "c"), ("u", "c"), ("u", None), (None, "c"), (None, "c")]
 
 
-@pytest.mark.parametrize("first", range(8))
+@for_each("first", range(8))
 def test_the_most_specific_entity_counts(first: int) -> None:
     table = QuotaTable({entity: {PRODUCE: float(i + 1)} for i, entity in enumerate(ORDER) if i >= first})
     found = table.find(PRODUCE, "u", "c")
@@ -291,7 +292,7 @@ def test_quotas_of_addresses_that_are_refused(entity: Entity, key: QuotaKey) -> 
         QuotaTable({entity: {key: 1}})
 
 
-@pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:x", "host:1", "10.0.0.1:-1", ":1"])
+@for_each("text", ["10.0.0.1", "10.0.0.1:x", "host:1", "10.0.0.1:-1", ":1"])
 def test_overrides_that_are_refused(text: str) -> None:
     with pytest.raises(InvalidConfigError):
         parse_overrides(text)
@@ -310,8 +311,8 @@ def test_topics_and_partitions_of_a_user() -> None:
 TINY_AND_HUGE = [5e-324, 1e-300, 1e-9, 1e300, 1.7e308]
 
 
-@pytest.mark.parametrize("limit", TINY_AND_HUGE)
-@pytest.mark.parametrize("key", sorted(RATES_MIN))
+@for_each("limit", TINY_AND_HUGE)
+@for_each("key", sorted(RATES_MIN))
 def test_no_rate_overflows_or_mutes_for_ever(key: QuotaKey, limit: float) -> None:
     found = Throttles(QuotaTable({Entity("u"): {key: limit}}))
     now_ms = 0
@@ -330,7 +331,7 @@ def test_a_debt_that_is_not_paid_after_the_longest_wait_counts_on() -> None:
     assert found.debt_ms(QuotaKey.PRODUCER_BYTE_RATE, "u", "", 20_000_000_000) == 0
 
 
-@pytest.mark.parametrize("limit", [5e-324, 1e-300, 1e-7])
+@for_each("limit", [5e-324, 1e-300, 1e-7])
 def test_a_rate_that_is_none_is_refused_with_what_to_do(limit: float) -> None:
     for key, least in RATES_MIN.items():
         with pytest.raises(InvalidConfigError, match="use an ACL"):
@@ -338,7 +339,7 @@ def test_a_rate_that_is_none_is_refused_with_what_to_do(limit: float) -> None:
         assert quota_record(Entity("u"), {key: least})[1] is not None
 
 
-@pytest.mark.parametrize("rate", [5e-324, 1e-300, 0.001, 0.1])
+@for_each("rate", [5e-324, 1e-300, 0.001, 0.1])
 def test_a_connection_is_never_left_alone_for_longer_than_its_client_waits(rate: float) -> None:
     connections = Connections(
         ConnectionLimits(), QuotaTable({Entity(ip="10.0.0.1"): {QuotaKey.CONNECTION_CREATION_RATE: rate}})

@@ -26,6 +26,7 @@ from sparklog.security.scram import (
     unknown_user_credential,
 )
 from sparklog.security.secrets import Secret
+from tests.support.cases import for_each
 
 SERVER_SECRET = bytes(range(32))
 PASSWORD = Secret("pencil")
@@ -101,7 +102,7 @@ def test_a_recorded_exchange_proves_nothing() -> None:
         again.respond(proof, 0)  # on another
 
 
-@pytest.mark.parametrize(
+@for_each(
     "first",
     [
         b"",
@@ -175,9 +176,7 @@ def test_credentials_are_salted_and_written_as_kafka_writes_them() -> None:
     assert not credential_matches(SCRAM_SHA_256, Secret("Pencil"), one)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "salt=eA==", "x", "salt=a,stored_key=b,server_key=c,iterations=4096", "iterations=4096"]
-)
+@for_each("text", ["", "salt=eA==", "x", "salt=a,stored_key=b,server_key=c,iterations=4096", "iterations=4096"])
 def test_credentials_that_cannot_be_read(text: str) -> None:
     with pytest.raises(InvalidConfigError) as e:
         parse_credential(SCRAM_SHA_256, text)
@@ -213,7 +212,7 @@ def test_plain() -> None:
         used.respond(plain_message("user", PASSWORD), 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "message",
     [
         b"",

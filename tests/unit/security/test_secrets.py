@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sparklog.errors import InvalidConfigError
 from sparklog.security.jaas import parse_jaas
 from sparklog.security.secrets import HIDDEN, Secret, is_sensitive, parse_properties, redact, resolve_secrets
+from tests.support.cases import for_each
 
 PASSWORD = "s3cr€t \"pass\" 'word'"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -174,7 +175,7 @@ def test_escapes_in_jaas_are_those_of_javas_tokenizer(written: str, read: str) -
     assert settings["sasl.password"].reveal() == read
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "",

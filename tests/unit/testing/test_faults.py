@@ -13,6 +13,7 @@ import pytest
 
 from sparklog.testing import faults
 from sparklog.testing.faults import InjectedFault, parse_fault, reach
+from tests.support.cases import for_each
 
 LOOP = "import sys\nfrom sparklog.testing.faults import reach\nfor i in range(5):\n    print(i, flush=True)\n    reach('other')\n    reach('here')\n"
 
@@ -66,9 +67,7 @@ def test_a_mark_makes_it_happen_once_among_processes(tmp_path: Path) -> None:
     assert second.returncode == 0
 
 
-@pytest.mark.parametrize(
-    "text", ["", "here", "here:", ":kill", "here:0:kill", "here:x:kill", "here:1:2:kill", "here:die"]
-)
+@for_each("text", ["", "here", "here:", ":kill", "here:0:kill", "here:x:kill", "here:1:2:kill", "here:die"])
 def test_a_wrong_fault_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="SPARKLOG_FAULT"):
         parse_fault(text)

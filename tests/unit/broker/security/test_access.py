@@ -21,6 +21,7 @@ from sparklog.protocol.messages import Api
 from sparklog.security.acls import Operation, PatternType, Resource, ResourceType
 from sparklog.security.principals import ANONYMOUS
 from sparklog.security.records import RecordKind
+from tests.support.cases import for_each
 from tests.unit.broker.security.access_world import (
     ADMIN,
     ALICE,
@@ -292,7 +293,7 @@ def test_the_local_socket_is_for_peers_on_the_same_host_that_are_known(tmp_path:
     run(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("wrong", ["admin", "User:", "Group:a", "User:*"])
+@for_each("wrong", ["admin", "User:", "Group:a", "User:*"])
 def test_super_users_are_principals(wrong: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"super\.users"):
         make_config({"super.users": wrong})

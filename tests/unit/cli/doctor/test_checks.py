@@ -29,6 +29,7 @@ from sparklog.cli.doctor.facts import (
 )
 from sparklog.cli.doctor.findings import FINDINGS_MAX, Check, Finding, Severity, examine, exit_status, is_loopback
 from sparklog.types import TopicPartition
+from tests.support.cases import for_each
 
 GIB = 1 << 30
 T0 = TopicPartition("t", 0)
@@ -261,7 +262,7 @@ def look(name: str, facts: Facts) -> list[Finding]:
     return list(check.look(facts))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.check}-{case.words or 'quiet'}")
+@for_each("case", CASES, ids=lambda case: f"{case.check}-{case.words or 'quiet'}")
 def test_check(case: Case) -> None:
     found = look(case.check, case.facts)
     if case.severity is None:

@@ -10,6 +10,7 @@ import pytest
 
 from sparklog.cli.top import page
 from sparklog.errors import InvalidConfigError, InvalidRequestError
+from tests.support.cases import for_each
 
 TEXT = r"""
 # TYPE sparklog_build_info gauge
@@ -53,7 +54,7 @@ def test_what_is_no_page_of_a_broker_is_said(text: str, words: str) -> None:
         page.broker_page(page.read_series(text))
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:9293", "file:///etc/passwd", "http://", "http://h:x/", "http://[::1"])
+@for_each("url", ["", "127.0.0.1:9293", "file:///etc/passwd", "http://", "http://h:x/", "http://[::1"])
 def test_an_address_is_needed(url: str) -> None:
     with pytest.raises(InvalidConfigError, match="as in http"):
         page.check_url(url)

@@ -8,6 +8,7 @@ import pytest
 
 from sparklog.cli.top.rates import GroupRow, Order, TopicRow, model, sorted_groups, sorted_topics
 from sparklog.cli.top.samples import BrokerPage, BrokerSample, GroupSample, Snapshot, TopicSample, TransactionSample
+from tests.support.cases import for_each
 
 PAGE = BrokerPage(1, "0.1.0", 0, 100, 5, 7, 25, 100, {"t": 1000}, {"t": 0}, {}, {})
 
@@ -76,7 +77,7 @@ def test_rates_of_a_group() -> None:
     assert group_row(None, group(30, a=0)).read_per_s is None
 
 
-@pytest.mark.parametrize("before", [snapshot(3), snapshot(4), snapshot(1)._replace(cluster_id="other")])
+@for_each("before", [snapshot(3), snapshot(4), snapshot(1)._replace(cluster_id="other")])
 def test_a_sample_of_something_else_makes_no_rate(before: Snapshot) -> None:
     assert model(before, snapshot(3)).over_s is None
 

@@ -13,6 +13,7 @@ from sparklog.cli.top.rates import Order
 from sparklog.cli.top.samples import Snapshot
 from sparklog.cli.top.screen import Failure, SampleThread, State, after, drawn
 from sparklog.errors import BrokerNotAvailableError
+from tests.support.cases import for_each
 from tests.unit.cli.top.support import text
 
 PATIENCE_S = 60.0
@@ -54,7 +55,7 @@ def test_keys_sort(key: str, order: Order) -> None:
     assert states(key) == State(order)
 
 
-@pytest.mark.parametrize("key", ["q", "Q", "\x04"])
+@for_each("key", ["q", "Q", "\x04"])
 def test_keys_end_it(key: str) -> None:
     assert states(key).ended
 

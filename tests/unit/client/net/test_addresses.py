@@ -6,6 +6,7 @@ import pytest
 
 from sparklog.client.net.addresses import Endpoint, parse_bootstrap, resolve_bootstrap
 from sparklog.errors import InvalidConfigError
+from tests.support.cases import for_each
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ def test_parses(text: str, endpoints: list[tuple[str, int]]) -> None:
     assert parse_bootstrap(text) == [Endpoint(*e) for e in endpoints]
 
 
-@pytest.mark.parametrize("text", [",", "a:", ":1", "a:x", "a:0", "a:65536", "::1:5", "[::1", "[::1]x", "[]:1", "a:-1"])
+@for_each("text", [",", "a:", ":1", "a:x", "a:0", "a:65536", "::1:5", "[::1", "[::1]x", "[]:1", "a:-1"])
 def test_refuses(text: str) -> None:
     with pytest.raises(InvalidConfigError):
         parse_bootstrap(text)

@@ -19,6 +19,7 @@ from sparklog.cli.app import run_app
 from sparklog.cli.options import set_timeout
 from sparklog.client.net.cluster import forget
 from sparklog.errors import SparklogError
+from tests.support.cases import for_each
 from tests.unit.client.silent_server import (
     SERVERS,
     accepts_and_is_silent,
@@ -78,7 +79,7 @@ METADATA_CALLS: dict[str, Callable[[Admin], Any]] = {
 }
 
 
-@pytest.mark.parametrize("call", ADMIN_CALLS.values(), ids=ADMIN_CALLS.keys())
+@for_each("call", ADMIN_CALLS.values(), ids=ADMIN_CALLS.keys())
 def test_admin(call: Callable[[Admin], Any]) -> None:
     """One server is enough for each: they all ask in the same way."""
     for server in (accepts_and_is_silent, tells_metadata_and_is_silent):

@@ -20,6 +20,7 @@ from sparklog.errors import BufferExhaustedError, InvalidRequestError
 from sparklog.format.batch import decode_header
 from sparklog.format.small_batch import ROWS_MAX
 from sparklog.types import TopicPartition
+from tests.support.cases import for_each
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.support import info
 
@@ -127,7 +128,7 @@ def test_few_simple_records_need_no_arrow() -> None:
     assert keyed.small_rows() is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "records",
     [
         [(None, None)],

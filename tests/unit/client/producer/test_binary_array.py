@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.client.producer.tabular import _joined, binary_array
+from tests.support.cases import for_each
 
 OBJECTS = st.one_of(st.binary(), st.none(), st.binary().map(bytearray), st.binary().map(lambda data: memoryview(data)))
 
@@ -35,13 +36,13 @@ def test_bytes_are_joined(values: list[bytes]) -> None:
     assert _joined(values).to_pylist() == values
 
 
-@pytest.mark.parametrize("n", [32, 33, 1 << 16, (1 << 16) + 1])
+@for_each("n", [32, 33, 1 << 16, (1 << 16) + 1])
 def test_any_number_of_bytes_is_joined(n: int) -> None:
     values = [b"x" * (i % 7) for i in range(n)]
     assert _joined(values).equals(pa.array(values, pa.binary()))
 
 
-@pytest.mark.parametrize("wrong", [[1], [b"a", 1.5], [b"a", {}], [float("nan")]])
+@for_each("wrong", [[1], [b"a", 1.5], [b"a", {}], [float("nan")]])
 def test_refuses_what_arrow_refuses(wrong: list[Any]) -> None:
     with pytest.raises((pa.ArrowException, TypeError)):
         binary_array(wrong)

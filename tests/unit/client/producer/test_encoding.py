@@ -20,6 +20,7 @@ from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, Schema
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, decode_batch, decode_header
 from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE
+from tests.support.cases import for_each
 from tests.unit.client.support import info
 
 TYPED = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC")), ("tags", HEADER_TYPE)])
@@ -32,7 +33,7 @@ def pieces(
     return list(pieces_of(rows, topic, StickyPartition(topic.partitions, start=0), size)) if rows.table.num_rows else []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         pa.table({"id": [1, 2], "name": ["a", None]}),
@@ -79,15 +80,13 @@ def test_data_that_do_not_fit(data: Any, named: list[str]) -> None:
     assert all(n in str(caught.value) for n in named), str(caught.value)
 
 
-@pytest.mark.parametrize("data", [b"bytes", "text", 5, [1, 2]])
+@for_each("data", [b"bytes", "text", 5, [1, 2]])
 def test_what_is_not_tabular(data: Any) -> None:
     with pytest.raises(TypeError):
         rows_of(data, info(TYPED), None)
 
 
-@pytest.mark.parametrize(
-    "t", [pa.binary(), HEADER_TYPE, pa.map_(pa.string(), pa.int32()), pa.struct([("a", HEADER_TYPE)])]
-)
+@for_each("t", [pa.binary(), HEADER_TYPE, pa.map_(pa.string(), pa.int32()), pa.struct([("a", HEADER_TYPE)])])
 def test_null_columns_store_no_children(t: pa.DataType) -> None:
     column = null_column(1000, t)
     column.validate(full=True)
@@ -241,8 +240,8 @@ def test_encoded_batches_do_not_share_memory_while_somebody_holds_them() -> None
     assert decode_batch(again, ENVELOPE_SCHEMA) == rows[0]
 
 
-@pytest.mark.parametrize("names", [["key", "value"], ["value", "key"]])
-@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.null()])
+@for_each("names", [["key", "value"], ["value", "key"]])
+@for_each("kind", [pa.binary(), pa.string(), pa.null()])
 def test_a_key_column_without_keys_is_no_key(names: list[str], kind: pa.DataType) -> None:
     columns = {"key": pa.nulls(2, kind), "value": pa.array([b"a", None], pa.binary())}
     rows = rows_of(pa.table({n: columns[n] for n in names}), info(), None)

@@ -14,6 +14,7 @@ from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, encode_batch, iterate_batches
 from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.small_batch import SmallRows, encode_small_batch
+from tests.support.cases import for_each
 from tests.unit.client.support import TP0, info
 from tests.unit.format.small_rows import small_rows
 
@@ -46,8 +47,8 @@ def test_some_columns_and_some_rows() -> None:
     assert [(r.offset, r.key) for r in records_of(consumed(data).slice(2, 1))] == [(2, b"m")]
 
 
-@pytest.mark.parametrize("keys", [None, [b"k%d" % i for i in range(300)]])
-@pytest.mark.parametrize("columns", [None, ["value"], ["key", "timestamp"], ["headers"], []])
+@for_each("keys", [None, [b"k%d" % i for i in range(300)]])
+@for_each("columns", [None, ["value"], ["key", "timestamp"], ["headers"], []])
 def test_packed_ones_are_read_as_others(keys: list[bytes | None] | None, columns: list[str] | None) -> None:
     rows = envelope_batch([b"%d" % i for i in range(300)], keys, None, np.arange(300) // 50 * 1000)
     packed = encode_packed_batch(rows, schema_id=info().schema_id)
