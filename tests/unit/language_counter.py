@@ -1,4 +1,4 @@
-"""Counts of private language in docstrings and pages: sentences that name things by "what" and "who" instead of nouns."""
+"""Counts of private language in docstrings and pages: clauses with "what" and "who" in the place of nouns."""
 
 from __future__ import annotations
 
