@@ -108,15 +108,13 @@ def consume(
     end = None if follow else {tp: latest[tp].offset for tp in tps}
     consumer = Consumer(bootstrap_servers, columns=wanted, security=client_security(), **parameters)
     try:
-        consumer.assign(tps)
-        for tp, offset in begin.items():
-            consumer.seek(tp, offset)
-        with closing(_writer(format, output, described, wanted, metadata)) as writer:
+        with consumer, closing(_writer(format, output, described, wanted, metadata)) as writer:
+            consumer.assign(tps)
+            for tp, offset in begin.items():
+                consumer.seek(tp, offset)
             count = _copy(consumer, writer, begin, end, max_records)
     except KeyboardInterrupt:
         return
-    finally:
-        consumer.close()
     _remark(format, output, topic, count, end, begin)
 
 

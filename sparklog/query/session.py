@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.errors import (
     ClosedError,
@@ -33,6 +34,7 @@ from sparklog.query.scan import (
     ScanStatistics,
     TopicScan,
     TopicSnapshot,
+    newest_info,
     offsets_from,
     table_schema,
     take_snapshot,
@@ -185,8 +187,7 @@ class SqlSession:
 
     def columns(self, topic: str) -> pa.Schema:
         """A topic's columns as SQL sees them. Raises UnknownTopicOrPartitionError."""
-        timeout_ms = self._options.request_timeout_ms
-        return table_schema(self._cluster.topic(topic, refresh=True, timeout_ms=timeout_ms))
+        return table_schema(newest_info(self._cluster, topic, self._options.request_timeout_ms))
 
     def close(self) -> None:
         """Ends the statement that runs; again is fine."""
@@ -205,7 +206,8 @@ class SqlSession:
         self.close()
 
     def _known(self) -> Mapping[str, int]:
-        return self._cluster.partition_counts(timeout_ms=self._options.request_timeout_ms)
+        attempts = Retries(RetryPolicy.within(self._options.request_timeout_ms))
+        return until_answered(lambda left_ms: self._cluster.partition_counts(timeout_ms=left_ms), attempts)
 
     def _end_statement(self) -> None:
         if self._result is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from sparklog.client.admin.transaction_admin import HangingTransaction
 from sparklog.client.admin.user_admin import UserDescription
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
@@ -56,6 +57,9 @@ __all__ = [
     "PartitionReassignment",
     "TopicDescription",
 ]
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -149,9 +153,11 @@ def _description(info: TopicInfo) -> TopicDescription:
 class Admin:
     """Administers the topics of a cluster; thread-safe.
 
-    `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Every method raises
-    BrokerNotAvailableError when no broker can be reached, RequestTimedOutError when it has not answered within
-    `request_timeout_ms`, in which all that the method asks has to fit, and ClosedError after `close`.
+    `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Every method waits
+    for brokers that cannot be reached yet, or restart, and logs a warning after a second. Every method raises
+    BrokerNotAvailableError when no broker could be reached within `request_timeout_ms`, RequestTimedOutError when none
+    has answered within it, and ClosedError after `close`. All that a method asks has to fit into that time.
+    `wait_for_broker=False`: a call raises BrokerNotAvailableError at once if it finds no broker.
 
     A change whose broker stops before it has answered is asked of another one, and made once. Not so
     `abort_transaction` and `abort_hanging_transaction`, which raise then. What `create_acls`, `delete_acls`,
@@ -169,6 +175,7 @@ class Admin:
         request_timeout_ms: int = 30_000,
         client_id: str = "",
         security: Security = None,
+        wait_for_broker: bool = True,
         **settings: Any,
     ) -> None:
         """Does not connect yet. `client_id`: as a producer's `client.id`. Raises InvalidConfigError."""
@@ -176,22 +183,29 @@ class Admin:
         from_parameters(Scope.CLIENT, others)  # raises for what is none
         self._shared = cluster(bootstrap_servers, security, client_id)
         self._timeout_ms = request_timeout_ms
+        self._wait_for_broker = wait_for_broker
         self._group_admin = GroupAdmin(self._shared, request_timeout_ms)
         self._closed = False
 
     @property
     def _cluster(self) -> Cluster:
-        """For one call. Raises ClosedError."""
+        """For one call. Raises ClosedError, and BrokerNotAvailableError unless the Admin waits for brokers."""
         if self._closed:
             raise ClosedError("this Admin is closed: make a new one")
+        if not self._wait_for_broker:
+            self._shared.reach(timeout_ms=self._timeout_ms)
         return self._shared
 
     @property
     def _groups(self) -> GroupAdmin:
-        """For one call. Raises ClosedError."""
-        if self._closed:
-            raise ClosedError("this Admin is closed: make a new one")
+        """For one call. Raises as `_cluster`."""
+        assert self._cluster is self._shared
         return self._group_admin
+
+    def _answer(self, ask: Callable[[Cluster, int], T]) -> T:
+        """The answer of `ask(cluster, timeout_ms)`, which changes nothing; a broker that is away is waited for."""
+        shared = self._cluster
+        return until_answered(lambda left_ms: ask(shared, left_ms), Retries(RetryPolicy.within(self._timeout_ms)))
 
     def create_topic(
         self,
@@ -240,12 +254,12 @@ class Admin:
 
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted; with `include_internal` also of those the broker keeps for itself."""
-        found = self._cluster.partition_counts(timeout_ms=self._timeout_ms)
+        found = self._answer(lambda shared, left_ms: shared.partition_counts(timeout_ms=left_ms))
         return sorted(name for name in found if include_internal or name not in INTERNAL_TOPICS)
 
     def partition_counts(self, *, include_internal: bool = False) -> dict[str, int]:
         """The names of all topics with the number of their partitions, sorted."""
-        found = self._cluster.partition_counts(timeout_ms=self._timeout_ms)
+        found = self._answer(lambda shared, left_ms: shared.partition_counts(timeout_ms=left_ms))
         return {name: found[name] for name in sorted(found) if include_internal or name not in INTERNAL_TOPICS}
 
     def describe_cluster(self) -> ClusterDescription:
@@ -302,7 +316,7 @@ class Admin:
     def describe_topic(self, name: str) -> TopicDescription:
         """Raises UnknownTopicOrPartitionError."""
         deadline = Deadline(self._timeout_ms)
-        info = self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms)
+        info = self._answer(lambda shared, left_ms: shared.topic(name, refresh=True, timeout_ms=left_ms))
         return _description(*with_figures(self._cluster, [info], deadline))
 
     def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
@@ -314,7 +328,7 @@ class Admin:
         if not wanted:
             return {}
         deadline = Deadline(self._timeout_ms)
-        found = self._cluster.metadata(wanted, timeout_ms=self._timeout_ms).topics
+        found = self._answer(lambda shared, left_ms: shared.metadata(wanted, timeout_ms=left_ms)).topics
         infos = with_figures(self._cluster, [topic_info(t) for t in found if t.error_code == 0], deadline)
         return {info.name: _description(info) for info in infos}
 
@@ -460,7 +474,7 @@ class Admin:
         """Transactions that are open in a partition of `topics` (default: all) though no coordinator knows them. The
         time limit holds for each request, of which there is one per partition."""
         names = self.list_topics(include_internal=True) if topics is None else list(topics)
-        counts = self._cluster.partition_counts(timeout_ms=self._timeout_ms)
+        counts = self.partition_counts(include_internal=True)
         partitions = [
             TopicPartition(n, p)
             for n in names
