@@ -99,7 +99,7 @@ def one_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S
     callback that runs inside a call may call the object."""
 
     @wraps(method)
-    def guarded(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+    def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         calls, call = self._calls, [threading.get_ident()]
         try:  # around `enter`, too: Ctrl-C may come when it returns
             calls.enter(call)

@@ -27,6 +27,7 @@ from sparklog.client.consumer.records_in_hand import RecordsInHand
 from sparklog.client.group.committer import Callback
 from sparklog.client.group.group_consumer import CLOSE_TIMEOUT_MS, GroupConsumer, Listener, require_group
 from sparklog.client.group.group_offsets import Offsets
+from sparklog.client.net import arguments as arg
 from sparklog.client.net.cluster import cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
@@ -56,6 +57,7 @@ from sparklog.types import (
 __all__ = ["ConsumedBatch", "Consumer"]
 
 ITERATE_POLL_MS = 1_000
+_MAX_RECORDS = arg.whole(1)
 
 _live: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
@@ -100,7 +102,7 @@ class Consumer:
         security, settings = with_parameters(security, settings)
         config: dict[str, Any] = from_parameters(Scope.CONSUMER, settings)
         self.settings = config
-        self._columns = None if columns is None else list(columns)
+        self._columns = None if columns is None else arg.texts("columns", columns)
         self._cluster = cluster(bootstrap_servers, security, config["client.id"])
         self._max_poll_records: int = config["max.poll.records"]
         self._api_timeout_ms: int = config["default.api.timeout.ms"]
@@ -120,6 +122,7 @@ class Consumer:
     # -- assignment and positions
 
     @one_thread
+    @arg.takes(partitions=arg.partitions)
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads these partitions from now on; those assigned already keep their positions. With `group_id` the others
         begin at its committed offsets; no other members are taken into account.
@@ -131,7 +134,7 @@ class Consumer:
         if self._group is not None and self._group.subscribed:
             raise InvalidRequestError("the group assigns the partitions: call unsubscribe first, or do not subscribe")
         positions: dict[TopicPartition, Position] = {}
-        tps = [TopicPartition(*given) for given in partitions]
+        tps = list(dict.fromkeys(partitions))
         deadline, attempts = Deadline(self._api_timeout_ms), self._attempts(self._api_timeout_ms)
         for topic in {tp.topic for tp in tps if tp not in self._fetcher.positions}:
             # old rows, too, come in the newest schema
@@ -151,6 +154,9 @@ class Consumer:
         self._replace(positions)
 
     @one_thread
+    @arg.takes(
+        on_assign=arg.optional(arg.function), on_revoke=arg.optional(arg.function), on_lost=arg.optional(arg.function)
+    )
     def subscribe(
         self,
         topics: Iterable[str] | None = None,
@@ -190,6 +196,7 @@ class Consumer:
         self._replace({})
 
     @one_thread
+    @arg.takes(partitions=arg.partitions)
     def pause(self, *partitions: TopicPartition) -> None:
         """poll returns nothing of these until `resume`, while it keeps this member in its group."""
         self._check_open()
@@ -202,6 +209,7 @@ class Consumer:
         self._replace(positions)
 
     @one_thread
+    @arg.takes(partitions=arg.partitions)
     def resume(self, *partitions: TopicPartition) -> None:
         """Undoes `pause`."""
         self._check_open()
@@ -223,24 +231,28 @@ class Consumer:
         return sorted(self._fetcher.positions)
 
     @one_thread
+    @arg.takes(tp=arg.partition)
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """The next poll of `tp` begins at `offset`. Raises InvalidRequestError if it is not assigned."""
         self._check_open()
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= arg.INT64_MAX:
             raise InvalidRequestError(f"cannot seek {tp} to {offset!r}: an offset is a whole number from 0 on")
         self._move([tp], offset, None)
 
     @one_thread
+    @arg.takes(partitions=arg.partitions)
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """To the first offset that can be read; without arguments for all assigned partitions."""
         self._move(partitions or self.assignment(), None, EARLIEST_TIMESTAMP)
 
     @one_thread
+    @arg.takes(partitions=arg.partitions)
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """To the offset the next record will get; without arguments for all assigned partitions."""
         self._move(partitions or self.assignment(), None, LATEST_TIMESTAMP)
 
     @one_thread
+    @arg.takes(tp=arg.partition)
     def position(self, tp: TopicPartition) -> int:
         """The offset of the next record that poll returns. Asks the broker if it is not known yet.
 
@@ -283,6 +295,7 @@ class Consumer:
         require_group(self._group, "commit").commit(offsets)
 
     @one_thread
+    @arg.takes(callback=arg.optional(arg.function))
     def commit_async(self, offsets: Offsets | None = None, callback: Callback | None = None) -> None:
         """Like `commit`, without waiting. A later poll calls `callback(offsets, error)`, error None if they are safe;
         without a callback a failure is logged."""
@@ -290,6 +303,7 @@ class Consumer:
         require_group(self._group, "commit_async").commit_async(offsets, callback)
 
     @one_thread
+    @arg.takes(partitions=arg.partitions)
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed, None where it has not. Raises InvalidGroupIdError (no group_id)."""
         self._check_open()
@@ -304,7 +318,7 @@ class Consumer:
     # -- reading
 
     @one_thread
-    def poll(self, timeout_ms: int = 1000, max_records: int | None = None) -> list[Record]:
+    def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[Record]:
         """The next records, of as many batches as are here, at most `max_records` (default max.poll.records); none if
         none has come within `timeout_ms`. Those of a partition are in their order.
 
@@ -313,9 +327,8 @@ class Consumer:
         """
         self._check_open()
         self._calls.check_signal()
-        limit = self._max_poll_records if max_records is None else max_records
-        if limit < 1:
-            raise InvalidRequestError(f"max_records = {limit}: at least 1")
+        timeout_ms = arg.wait("timeout_ms", timeout_ms)
+        limit = self._max_poll_records if max_records is None else _MAX_RECORDS("max_records", max_records)
         if self._group is not None:
             self._group.before_poll()
         if self._fetcher.has_diverged:
@@ -334,7 +347,7 @@ class Consumer:
             raise
         return found
 
-    def _next_records(self, limit: int, timeout_ms: int, moved: dict[Position, int | None]) -> list[Record]:
+    def _next_records(self, limit: int, timeout_ms: float, moved: dict[Position, int | None]) -> list[Record]:
         """At most `limit` of one batch; with some `moved` already only of what is here. Tells of the position before it
         moves it."""
         if not self._hand:
@@ -390,11 +403,12 @@ class Consumer:
                 raise StopIteration
 
     @one_thread
-    def poll_batches(self, timeout_ms: int = 1000) -> list[ConsumedBatch]:
+    def poll_batches(self, timeout_ms: float = 1000) -> list[ConsumedBatch]:
         """All batches that are there, at least one unless none came within `timeout_ms`; without any copy. From
         prefetch.bytes (or max.partition.fetch.bytes, if that is more) on the rest is left to the next call."""
         self._check_open()
         self._calls.check_signal()
+        timeout_ms = arg.wait("timeout_ms", timeout_ms)
         if self._group is not None:
             self._group.before_poll()
         if self._fetcher.has_diverged:
@@ -409,7 +423,7 @@ class Consumer:
             raise
         return batches
 
-    def _take_batches(self, timeout_ms: int, batches: list[ConsumedBatch], moved: dict[Position, int | None]) -> None:
+    def _take_batches(self, timeout_ms: float, batches: list[ConsumedBatch], moved: dict[Position, int | None]) -> None:
         """Fills `batches`; tells of positions before it moves them."""
         left_bytes = max(self.settings["prefetch.bytes"], self.settings["max.partition.fetch.bytes"])
         # without a bound it might never end: what is taken makes room for more
@@ -459,7 +473,7 @@ class Consumer:
         """
         if self._closed:
             return
-        timeout_ms = self._close_timeout_ms if timeout_s is None else max(0, int(timeout_s * 1000))
+        timeout_ms = self._close_timeout_ms if timeout_s is None else int(arg.wait("timeout_s", timeout_s) * 1000)
         deadline, call = Deadline(timeout_ms), [threading.get_ident()]
         try:
             self._calls.enter_to_close(call, self._fetcher.wake, timeout_ms / 1000)
@@ -507,7 +521,7 @@ class Consumer:
     def _close_timeout_ms(self) -> int:
         return min(self._api_timeout_ms, CLOSE_TIMEOUT_MS)
 
-    def _take(self, timeout_ms: int, *, only_ready: bool = False) -> Fetched | None:
+    def _take(self, timeout_ms: float, *, only_ready: bool = False) -> Fetched | None:
         rest = self._hand.take_rest()
         if rest is not None:
             return rest
@@ -598,9 +612,9 @@ class Consumer:
         self._fetcher.replace(positions)
 
     def _assigned(self, tp: TopicPartition) -> Position:
-        position = self._fetcher.positions.get(TopicPartition(*tp))
+        position = self._fetcher.positions.get(tp)
         if position is None:
-            raise InvalidRequestError(f"{TopicPartition(*tp)} is not assigned: call assign first")
+            raise InvalidRequestError(f"{tp} is not assigned: call assign first")
         return position
 
     def _check_open(self) -> None:

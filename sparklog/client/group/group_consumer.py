@@ -22,6 +22,7 @@ from sparklog.client.group.group_heartbeats import GroupHeartbeats, compile_patt
 from sparklog.client.group.group_offsets import ONE_ATTEMPT, Offsets, checked_offsets, fetch_offsets
 from sparklog.client.group.membership import MemberConfig, Partitions
 from sparklog.client.group.question import Question
+from sparklog.client.net.arguments import texts
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.retry import RetryPolicy
@@ -139,7 +140,7 @@ class GroupConsumer:
         listeners: tuple[Listener | None, ...],
     ) -> None:
         """Raises InvalidTopicError."""
-        wanted = [check_topic_name(t) for t in ([topics] if isinstance(topics, str) else topics or ())]
+        wanted = [check_topic_name(t) for t in texts("topics", topics or ())]
         compiled = None if pattern is None else compile_pattern(pattern)
         self._listeners = _Listeners(*listeners)
         if self._heartbeats is None:
@@ -322,7 +323,7 @@ class GroupConsumer:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Waits for transactions that are about to change them. Raises UnstableOffsetCommitError after
         default.api.timeout.ms (or at `deadline`), and what the group refuses."""
-        wanted = [TopicPartition(*tp) for tp in partitions]
+        wanted = list(partitions)
         deadline = deadline or Deadline(self._api_timeout_ms)
         while True:
             policy = RetryPolicy(timeout_ms=deadline.left_ms(), request_timeout_ms=self._request_timeout_ms)

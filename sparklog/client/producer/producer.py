@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from sparklog.client.group.group_offsets import Offsets
+from sparklog.client.net.arguments import text
 from sparklog.client.net.cluster import cluster
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.net.topic_info import TopicInfo
@@ -155,7 +156,7 @@ class Producer:
         """
         try:
             state = self._topics[topic]
-        except KeyError:
+        except (KeyError, TypeError):  # not known yet; no topic's name
             state = self._topic(topic)
         if (
             type(value) is bytes
@@ -431,6 +432,7 @@ class Producer:
 
     def _topic(self, name: str) -> ProducerTopic:
         """The topic's state, looked up again when its metadata are old or it was re-created."""
+        text("topic", name)
         info = self._learn(name)
         state = self._topics.get(name)
         if state is None or state.info is not info:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from sparklog.client.net import arguments as arg
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
@@ -30,6 +31,14 @@ METADATA_FIELDS = (
 Bound = str | int | Mapping[int, int]
 
 
+@arg.takes(
+    topic=arg.text,
+    columns=arg.optional(arg.texts),
+    include_metadata=arg.flag,
+    local=arg.text,
+    isolation_level=arg.text,
+    request_timeout_ms=arg.timeout,
+)
 def read_table(
     bootstrap_servers: str | Sequence[str] | None,
     topic: str,

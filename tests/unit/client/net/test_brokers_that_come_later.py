@@ -76,7 +76,7 @@ def admin_calls() -> dict[str, Callable[[Admin], Any]]:
     def named(name: str, *args: Any, **how: Any) -> Callable[[Admin], Any]:
         return lambda admin: getattr(admin, name)(*args, **how)
 
-    calls = [
+    calls: list[tuple[Any, ...]] = [
         ("create_topic", "made"),
         ("list_topics",),
         ("partition_counts",),
@@ -140,8 +140,8 @@ def client_calls(servers: str) -> dict[str, Callable[[], Any]]:
 
 def test_every_call_waits_for_a_broker_that_comes_later(late: LateBroker) -> None:
     calls = client_calls(late.address)
-    for name, call in admin_calls().items():
-        calls[name] = lambda call=call: call(Admin(late.address))  # type: ignore[misc]
+    for name, asked in admin_calls().items():
+        calls[name] = lambda asked=asked: asked(Admin(late.address))  # type: ignore[misc]
     for name, call in calls.items():
         try:
             call()
