@@ -160,7 +160,8 @@ _REPLICAS = arg.listed(arg.broker_id)
 def _offsets_asked(argument: str, value: object) -> dict[TopicPartition, Any]:
     """For each partition the offset that is asked for; the latest, where partitions alone are named."""
     if isinstance(value, Mapping):
-        return arg.mapping(arg.partition, arg.anything)(argument, value)
+        found: dict[TopicPartition, Any] = arg.mapping(arg.partition, arg.anything)(argument, value)
+        return found
     return dict.fromkeys(arg.partitions(argument, value), "latest")
 
 
@@ -331,27 +332,27 @@ class Admin:
         """The reassignments that are under way, and how much of them is copied; of some topics, or of all."""
         return cluster_admin.list_reassignments(self._cluster, topics, self._timeout_ms)
 
-    @arg.takes(partitions=arg.optional(arg.partitions))
-    def cancel_partition_reassignments(self, partitions: Iterable[TopicPartition] | None = None) -> int:
+    def cancel_partition_reassignments(self, partitions: arg.Partitions | None = None) -> int:
         """Partitions stay where they were: those given, or all that are being reassigned; how many it were. What was
         copied is deleted. Raises NoReassignmentInProgressError for a given one that is not reassigned."""
         if partitions is None:
             under_way = cluster_admin.list_reassignments(self._cluster, None, self._timeout_ms, with_sizes=False)
             partitions = [r.topic_partition for r in under_way]
-        targets = dict.fromkeys(partitions)
+        targets = dict.fromkeys(arg.partitions("partitions", partitions))
         if targets:
             cluster_admin.alter_reassignments(self._cluster, targets, None, self._timeout_ms)
         return len(targets)
 
-    @arg.takes(kind=arg.text, partitions=arg.optional(arg.partitions))
-    def elect_leaders(self, kind: str = "preferred", partitions: Iterable[TopicPartition] | None = None) -> int:
+    @arg.takes(kind=arg.text)
+    def elect_leaders(self, kind: str = "preferred", partitions: arg.Partitions | None = None) -> int:
         """Elects leaders of partitions (None: of all); how many have another one now.
 
         "preferred": the first replica of the assignment leads, if it is in sync. "unclean": a partition without a
         leader gets one that may lack acknowledged records, which are lost then. Raises
         EligibleLeadersNotAvailableError for the first partition where it cannot be done; the others are done.
         """
-        return cluster_admin.elect_leaders(self._cluster, kind, partitions, self._timeout_ms)
+        chosen = None if partitions is None else arg.partitions("partitions", partitions)
+        return cluster_admin.elect_leaders(self._cluster, kind, chosen, self._timeout_ms)
 
     @arg.takes(broker_id=arg.broker_id, cordoned=arg.flag)
     def cordon_broker(self, broker_id: int, *, cordoned: bool = True) -> tuple[int, ...]:
@@ -445,7 +446,7 @@ class Admin:
     @arg.takes(isolation_level=arg.text)
     def list_offsets(
         self,
-        partitions: Mapping[TopicPartition, str | int] | Iterable[TopicPartition] | TopicPartition,
+        partitions: Mapping[TopicPartition, str | int] | arg.Partitions,
         *,
         isolation_level: str = "read_uncommitted",
     ) -> dict[TopicPartition, OffsetAndTimestamp]:

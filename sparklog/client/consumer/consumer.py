@@ -122,8 +122,7 @@ class Consumer:
     # -- assignment and positions
 
     @one_thread
-    @arg.takes(partitions=arg.partitions)
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    def assign(self, partitions: arg.Partitions) -> None:
         """Reads these partitions from now on; those assigned already keep their positions. With `group_id` the others
         begin at its committed offsets; no other members are taken into account.
 
@@ -134,7 +133,7 @@ class Consumer:
         if self._group is not None and self._group.subscribed:
             raise InvalidRequestError("the group assigns the partitions: call unsubscribe first, or do not subscribe")
         positions: dict[TopicPartition, Position] = {}
-        tps = list(dict.fromkeys(partitions))
+        tps = list(dict.fromkeys(arg.partitions("partitions", partitions)))
         deadline, attempts = Deadline(self._api_timeout_ms), self._attempts(self._api_timeout_ms)
         for topic in {tp.topic for tp in tps if tp not in self._fetcher.positions}:
             # old rows, too, come in the newest schema
@@ -196,12 +195,11 @@ class Consumer:
         self._replace({})
 
     @one_thread
-    @arg.takes(partitions=arg.partitions)
-    def pause(self, *partitions: TopicPartition) -> None:
+    def pause(self, *partitions: arg.Partitions) -> None:
         """poll returns nothing of these until `resume`, while it keeps this member in its group."""
         self._check_open()
         positions = dict(self._fetcher.positions)
-        for tp in partitions:
+        for tp in arg.partitions("partitions", partitions):
             old = self._assigned(tp)
             with self._fetcher.changed:
                 new = positions[old.tp] = old.afresh()
@@ -209,11 +207,10 @@ class Consumer:
         self._replace(positions)
 
     @one_thread
-    @arg.takes(partitions=arg.partitions)
-    def resume(self, *partitions: TopicPartition) -> None:
+    def resume(self, *partitions: arg.Partitions) -> None:
         """Undoes `pause`."""
         self._check_open()
-        for tp in partitions:
+        for tp in arg.partitions("partitions", partitions):
             self._assigned(tp).paused = False
         self._fetcher.wake()
 
@@ -240,16 +237,14 @@ class Consumer:
         self._move([tp], offset, None)
 
     @one_thread
-    @arg.takes(partitions=arg.partitions)
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+    def seek_to_beginning(self, *partitions: arg.Partitions) -> None:
         """To the first offset that can be read; without arguments for all assigned partitions."""
-        self._move(partitions or self.assignment(), None, EARLIEST_TIMESTAMP)
+        self._move(arg.partitions("partitions", partitions) or self.assignment(), None, EARLIEST_TIMESTAMP)
 
     @one_thread
-    @arg.takes(partitions=arg.partitions)
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
+    def seek_to_end(self, *partitions: arg.Partitions) -> None:
         """To the offset the next record will get; without arguments for all assigned partitions."""
-        self._move(partitions or self.assignment(), None, LATEST_TIMESTAMP)
+        self._move(arg.partitions("partitions", partitions) or self.assignment(), None, LATEST_TIMESTAMP)
 
     @one_thread
     @arg.takes(tp=arg.partition)
@@ -303,11 +298,10 @@ class Consumer:
         require_group(self._group, "commit_async").commit_async(offsets, callback)
 
     @one_thread
-    @arg.takes(partitions=arg.partitions)
-    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    def committed(self, partitions: arg.Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed, None where it has not. Raises InvalidGroupIdError (no group_id)."""
         self._check_open()
-        return require_group(self._group, "committed").committed(partitions)
+        return require_group(self._group, "committed").committed(arg.partitions("partitions", partitions))
 
     @one_thread
     def group_metadata(self) -> GroupMetadata:

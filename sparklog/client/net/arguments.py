@@ -19,6 +19,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Reader = Callable[[str, Any], Any]
 
+Partitions = TopicPartition | Iterable[TopicPartition]
+"""One partition, or any number of them."""
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 SHOWN_CHARS_MAX = 100
 """Of a wrong value, in an error."""
@@ -82,7 +84,7 @@ def flag(argument: str, value: object) -> bool:
     return value
 
 
-def partition(argument: str, value: object) -> TopicPartition:
+def partition(argument: str, value: Any) -> TopicPartition:
     """A TopicPartition, or a pair that makes one."""
     if not _is_partition(value):
         refuse(argument, value, "TopicPartition(topic, partition) is needed")
