@@ -409,6 +409,18 @@ class DeserializationError(SparklogError):
         self.record = record
 
 
+class ConcurrentModificationError(SparklogError):
+    """A thread has called a consumer while another thread was inside a call of it."""
+
+    code = 72
+
+
+class WakeupError(SparklogError):
+    """`Consumer.wakeup()` of another thread has ended the call."""
+
+    code = 73
+
+
 class StorageUnavailableError(StorageError):
     """The broker could not get at a file just now: no descriptor or no memory was left, or the system refused to open
     it. Nothing of the request was written, and nothing is in doubt; it can be tried again."""

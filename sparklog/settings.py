@@ -368,7 +368,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     import difflib  # for mistakes only
 
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6) if isinstance(name, str) else []
     return f": did you mean {near[0]!r}?" if near else f" (known: {', '.join(names)})"
 
 

@@ -96,8 +96,8 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next one to read. `metadata` is whatever the committer noted (4096 characters at most),
-    `leader_epoch` -1: not known."""
+    """A committed offset: the next one to read. `metadata` is whatever the committer noted (4096 characters at most;
+    None is taken for no note), `leader_epoch` -1: not known."""
 
     offset: int
     metadata: str = ""
@@ -124,7 +124,7 @@ def check_topic_name(name: str) -> str:
 
     Raises InvalidTopicError.
     """
-    if name in ("", ".", ".."):
+    if not isinstance(name, str) or name in ("", ".", ".."):
         raise InvalidTopicError(f"a topic cannot be named {name!r}")
     if len(name) > TOPIC_NAME_CHARS_MAX:
         raise InvalidTopicError(f"topic name has {len(name)} characters; at most {TOPIC_NAME_CHARS_MAX} are allowed")

@@ -17,6 +17,7 @@ from pyspark_sparklog.option_table import Where
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.range_reader import FETCH_BYTES, FETCH_WAIT_MS, REQUEST_TIMEOUT_MS
 from sparklog.errors import InvalidConfigError
+from sparklog.format.column_names import column_names
 from sparklog.settings import Scope, settings_of
 from sparklog.types import INTERNAL_TOPICS, UNNAMED_APP_PREFIX, check_topic_name
 
@@ -318,7 +319,7 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...] | None:
     text = given.get("columns")
     if text is None:
         return None
-    names = tuple(n.strip() for n in text.split(",") if n.strip())
+    names = tuple(column_names(text))
     if not names:
         raise InvalidConfigError("columns is empty: name at least one column, or leave the option out")
     if len(set(names)) != len(names):

@@ -136,19 +136,25 @@ def run_app() -> int:
     except SparklogError as e:
         if _debug:
             raise
+        if isinstance(e.__context__, UnicodeEncodeError) and any(map(_has_raw_bytes, sys.argv)):
+            return _not_utf8(e.__context__)
         report(e.name, str(e), hint_for(e))
         return EXIT_FAILED
     except UnicodeEncodeError as e:
         if _debug or not any(map(_has_raw_bytes, sys.argv)):
             raise
-        report("error", f"an argument is not UTF-8: {e.object!r}")
-        return EXIT_USAGE
+        return _not_utf8(e)
     except OSError as e:
         if _debug or e.filename is None:
             raise
         report("error", f"{e.strerror}: {e.filename}")
         return EXIT_FAILED
     return _flush(0)
+
+
+def _not_utf8(error: UnicodeEncodeError) -> int:
+    report("error", f"an argument is not UTF-8: {error.object!r}")
+    return EXIT_USAGE
 
 
 def _has_raw_bytes(argument: str) -> bool:

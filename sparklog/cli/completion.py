@@ -101,7 +101,12 @@ def _ask(ctx: typer.Context, question: Callable[[Admin], list[str]]) -> list[str
     from sparklog.errors import SparklogError
 
     try:
-        with Admin(default_address(ctx), request_timeout_ms=BROKER_TIMEOUT_MS, security=client_security()) as admin:
+        with Admin(
+            default_address(ctx),
+            request_timeout_ms=BROKER_TIMEOUT_MS,
+            security=client_security(),
+            wait_for_broker=False,
+        ) as admin:
             return question(admin)
     except SparklogError:
         return []

@@ -18,7 +18,6 @@ from sparklog.cli.options import (
     TopicName,
     config_option,
     open_admin,
-    parse_list,
     parse_settings,
     timeout_ms,
 )
@@ -73,7 +72,9 @@ def consume(
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; repeatable.")
     ] = None,
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these columns; names with a comma in backquotes.")
+    ] = None,
     format: Annotated[OutputFormat, typer.Option(help="How to write.")] = OutputFormat.json,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     metadata: Annotated[
@@ -108,20 +109,20 @@ def consume(
     end = None if follow else {tp: latest[tp].offset for tp in tps}
     consumer = Consumer(bootstrap_servers, columns=wanted, security=client_security(), **parameters)
     try:
-        consumer.assign(tps)
-        for tp, offset in begin.items():
-            consumer.seek(tp, offset)
-        with closing(_writer(format, output, described, wanted, metadata)) as writer:
+        with consumer, closing(_writer(format, output, described, wanted, metadata)) as writer:
+            consumer.assign(tps)
+            for tp, offset in begin.items():
+                consumer.seek(tp, offset)
             count = _copy(consumer, writer, begin, end, max_records)
     except KeyboardInterrupt:
         return
-    finally:
-        consumer.close()
     _remark(format, output, topic, count, end, begin)
 
 
 def _columns(topic: TopicDescription, columns: str | None) -> list[str] | None:
-    wanted = parse_list(columns) or None
+    from sparklog.format.column_names import column_names
+
+    wanted = column_names(columns or "", "--columns") or None
     unknown = [c for c in wanted or () if c not in topic.schema.names]
     if unknown:
         names = ", ".join(topic.schema.names)

@@ -70,6 +70,8 @@ HINTS: dict[type[SparklogError], str] = {
     errors.InvalidTimestampError: "set the clock or the records' timestamps right, or raise the topic's `message.timestamp.after.max.ms`",
     errors.SerializationError: "the record's key or value does not fit the serializer: the cause says why",
     errors.DeserializationError: "read it without deserializers, or leave it out: `consumer.seek(error.partition, error.offset + 1)`",
+    errors.ConcurrentModificationError: "give each thread a consumer of its own, or pass records from one thread on to the others",
+    errors.WakeupError: "nothing is lost: poll again, or close the consumer",
     errors.ResponseTooLargeError: "ask for fewer topics, groups or partitions at once; newer clients ask page by page",
     errors.NotEnoughReplicasError: "it is tried again; see which brokers are missing, or lower `min.insync.replicas`",
     errors.NotEnoughReplicasAfterAppendError: "it is tried again, a producer with idempotence writes nothing twice; see which brokers are missing",

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from sparklog.cli.ddl import parse_ddl
 from sparklog.errors import InvalidTopicError
+from sparklog.format.ddl import parse_ddl
+from sparklog.format.spark_json import parse_spark_json
 
 FILE_ENDINGS = (".json", ".arrow", ".ipc", ".feather", ".arrows", ".parquet", ".avsc", ".csv", ".jsonl")
-
-_SPARK_TYPES = {
-    "integer": "INT",
-    "long": "BIGINT",
-    "short": "SMALLINT",
-    "byte": "TINYINT",
-    "interval day to second": "INTERVAL DAY TO SECOND",
-}
-"""Names in Spark's JSON that differ from the DDL's."""
 
 
 def load_schema(text: str) -> pa.Schema:
@@ -54,33 +45,6 @@ def _arrow_schema(path: Path) -> pa.Schema:
         file.seek(8 if is_file_format else 0)
         # both formats begin with the schema message, so that an unsealed segment serves as well
         return pa.ipc.read_schema(file).remove_metadata()
-
-
-def parse_spark_json(text: str) -> pa.Schema:
-    """The schema in Spark's JSON form, as `df.schema.json()` gives it. Raises InvalidTopicError."""
-    try:
-        root = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as e:
-        raise InvalidTopicError(f"schema: not JSON ({e})") from e
-    if not isinstance(root, dict) or root.get("type") != "struct":
-        raise InvalidTopicError('schema: Spark\'s JSON begins with {"type": "struct", …}: write df.schema.json() there')
-    return pa.schema(list(_spark_type(root, "the schema")))
-
-
-def _spark_type(given: Any, where: str) -> Any:
-    try:
-        if isinstance(given, str):
-            return parse_ddl("x " + _SPARK_TYPES.get(given, given)).field(0).type
-        kind = given["type"]
-        if kind == "struct":
-            return pa.struct([(f["name"], _spark_type(f["type"], f"column {f['name']!r}")) for f in given["fields"]])
-        if kind == "array":
-            return pa.list_(pa.field("element", _spark_type(given["elementType"], where)))
-        if kind == "map":
-            return pa.map_(_spark_type(given["keyType"], where), _spark_type(given["valueType"], where))
-    except (KeyError, TypeError, IndexError) as e:
-        raise InvalidTopicError(f"schema: {where} is not Spark's JSON form ({e!r} is missing or wrong)") from e
-    raise InvalidTopicError(f"schema: {where} has the type {given!r}, which a topic cannot hold")
 
 
 _DDL_NAMES = {

@@ -13,7 +13,6 @@ from sparklog.cli.options import (
     TopicName,
     config_option,
     open_admin,
-    parse_list,
     parse_pairs,
 )
 from sparklog.settings import Scope, check, settings_of
@@ -59,7 +58,10 @@ def create(
         ),
     ] = None,
     key_columns: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Columns whose values choose the partition.")
+        str | None,
+        typer.Option(
+            metavar="A,B", help="Columns whose values choose the partition; names with a comma in backquotes."
+        ),
     ] = None,
     timestamp_column: Annotated[
         str | None, typer.Option(metavar="C", help="Column that holds the record's time.")
@@ -72,6 +74,7 @@ def create(
         raise typer.BadParameter("--key-columns and --timestamp-column need --schema: an envelope topic has no columns")
     checked = check(Scope.TOPIC, parse_pairs(config or [], "--config"))
     from sparklog.cli.schema_source import load_schema
+    from sparklog.format.column_names import column_names
 
     arrow_schema = None if schema is None else load_schema(schema)
     with open_admin(bootstrap_servers) as admin:
@@ -79,7 +82,7 @@ def create(
             name,
             partitions=partitions,
             schema=arrow_schema,
-            key_columns=parse_list(key_columns),
+            key_columns=column_names(key_columns or "", "--key-columns"),
             timestamp_column=timestamp_column,
             configs=checked,
             replication_factor=replication_factor,
@@ -212,7 +215,7 @@ def alter(
         _alter_configs(bootstrap_servers, name, configs)
     if not (add_column or widen):
         return
-    from sparklog.cli.ddl import parse_ddl
+    from sparklog.format.ddl import parse_ddl
 
     added, widened = (None if not texts else parse_ddl(", ".join(texts)) for texts in (add_column, widen))
     with open_admin(bootstrap_servers) as admin:

@@ -66,7 +66,12 @@ def make_app(
 ) -> Guard:
     """`listen_host`, `allow_hosts`: names that browsers may ask for. `hint` says what to do next about an error.
     `round_s`: how long the watch over groups rests between rounds. Raises InvalidConfigError."""
-    admin = Admin(options.bootstrap_servers, request_timeout_ms=options.request_timeout_ms, security=options.security)
+    admin = Admin(
+        options.bootstrap_servers,
+        request_timeout_ms=options.request_timeout_ms,
+        security=options.security,
+        wait_for_broker=False,  # a page says at once that no broker answers
+    )
     clock = environment.clock
     console = Console(
         options=options,

@@ -21,6 +21,7 @@ from sparklog.console.work import Work
 from sparklog.environment.clock import MachineClock
 from sparklog.environment.randomness import Randomness
 from sparklog.errors import InvalidRequestError, SparklogError
+from sparklog.format.column_names import column_list
 from sparklog.security.client_security import ClientSecurity
 
 FORM_BYTES_MAX = 1024 * 1024
@@ -165,6 +166,7 @@ def make_templates() -> Templates:
         "time": numbers.time,
         "age": numbers.age,
         "rate": numbers.rate,
+        "column_list": column_list,
     }
     made.globals["url"] = url
     return made

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.consumed import ConsumedBatch, data_together
 from sparklog.client.reading.offset_lookup import list_offsets
@@ -83,11 +84,18 @@ def table_schema(info: TopicInfo) -> pa.Schema:
     return pa.schema([*METADATA_SCHEMA, *info.schema])
 
 
+def newest_info(cluster: Cluster, topic: str, timeout_ms: int) -> TopicInfo:
+    """The topic as it is now; a broker that is away is waited for. Raises UnknownTopicOrPartitionError and what
+    requests may raise."""
+    attempts = Retries(RetryPolicy.within(timeout_ms))
+    return until_answered(lambda left_ms: cluster.topic(topic, refresh=True, timeout_ms=left_ms), attempts)
+
+
 def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions) -> TopicSnapshot:
     """Where the topic's partitions begin and end now. Raises UnknownTopicOrPartitionError and what requests may
     raise."""
     deadline = Deadline(options.request_timeout_ms)
-    info = cluster.topic(topic, refresh=True, timeout_ms=deadline.left_ms())
+    info = newest_info(cluster, topic, deadline.left_ms())
     tps = [TopicPartition(topic, p) for p in range(info.partitions)]
     isolation = options.isolation
     earliest = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=deadline.left_ms())
@@ -95,7 +103,7 @@ def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions) -> TopicSn
         cluster, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation, timeout_ms=deadline.left_ms()
     )
     # asked after the ends: no row before them has a newer schema
-    info = cluster.topic(topic, refresh=True, timeout_ms=deadline.left_ms())
+    info = newest_info(cluster, topic, deadline.left_ms())
     return TopicSnapshot(info, [_whole(tp.partition, earliest[tp].offset, latest[tp].offset) for tp in tps])
 
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from sparklog.client.net import arguments as arg
 from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.errors import (
     ClosedError,
@@ -33,6 +35,7 @@ from sparklog.query.scan import (
     ScanStatistics,
     TopicScan,
     TopicSnapshot,
+    newest_info,
     offsets_from,
     table_schema,
     take_snapshot,
@@ -47,7 +50,8 @@ if TYPE_CHECKING:
 
 EXTRA = "pip install 'sparklog[sql]'"
 MEMORY_LIMIT_BYTES = 1024 * MIB
-MEMORY_LIMIT_BYTES_MIN = 16 * MIB
+MEMORY_LIMIT_BYTES_MIN, MEMORY_LIMIT_BYTES_MAX = 16 * MIB, 2**40
+THREADS_MAX = 1_024
 RESULT_BATCH_ROWS = 65_536
 _END = re.compile(r"\b(commit|rollback|end|abort)\b", re.IGNORECASE)
 
@@ -63,6 +67,7 @@ def require_duckdb() -> Any:
     return duckdb
 
 
+@arg.takes(max_rows=arg.optional(arg.whole()), max_bytes=arg.optional(arg.whole()))
 def sql(
     bootstrap_servers: str | Sequence[str] | None,
     query: str,
@@ -112,6 +117,12 @@ class SqlSession:
     For one thread; another one may `interrupt`. A topic is bound when a statement first names it.
     """
 
+    @arg.takes(
+        memory_limit_bytes=arg.whole(0, MEMORY_LIMIT_BYTES_MAX),
+        threads=arg.optional(arg.whole(1, THREADS_MAX)),
+        lateness_ms=arg.optional(arg.whole(-1)),
+        request_timeout_ms=arg.timeout,
+    )
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | None = None,
@@ -152,6 +163,7 @@ class SqlSession:
         self._in_transaction = False
         self._closed = False
 
+    @arg.takes(query=arg.text)
     def execute(self, query: str) -> QueryResult:
         """Runs the statements of a text and returns the last one's rows. Raises what `sql` does."""
         if self._closed:
@@ -183,10 +195,10 @@ class SqlSession:
         """The names of the topics, sorted."""
         return sorted(name for name in self._known() if include_internal or name not in INTERNAL_TOPICS)
 
+    @arg.takes(topic=arg.text)
     def columns(self, topic: str) -> pa.Schema:
         """A topic's columns as SQL sees them. Raises UnknownTopicOrPartitionError."""
-        timeout_ms = self._options.request_timeout_ms
-        return table_schema(self._cluster.topic(topic, refresh=True, timeout_ms=timeout_ms))
+        return table_schema(newest_info(self._cluster, topic, self._options.request_timeout_ms))
 
     def close(self) -> None:
         """Ends the statement that runs; again is fine."""
@@ -205,7 +217,8 @@ class SqlSession:
         self.close()
 
     def _known(self) -> Mapping[str, int]:
-        return self._cluster.partition_counts(timeout_ms=self._options.request_timeout_ms)
+        attempts = Retries(RetryPolicy.within(self._options.request_timeout_ms))
+        return until_answered(lambda left_ms: self._cluster.partition_counts(timeout_ms=left_ms), attempts)
 
     def _end_statement(self) -> None:
         if self._result is not None:

@@ -18,9 +18,9 @@ def is_client_id(text: str) -> bool:
 
 def check_client_id(text: str) -> str:
     """`text` itself. Raises InvalidConfigError."""
-    if not is_client_id(text):
+    if not isinstance(text, str) or not is_client_id(text):
         raise InvalidConfigError(
-            f"client.id = {text[:40]!r}: at most {CLIENT_ID_CHARS_MAX} characters, all of them printable (no line ends, "
+            f"client.id = {text!r:.42}: at most {CLIENT_ID_CHARS_MAX} characters, all of them printable (no line ends, "
             "no control characters)"
         )
     return text

@@ -60,7 +60,7 @@ def make_credential(
     mechanism: str, password: Secret, iterations: int = ITERATIONS_MIN, salt: bytes | None = None
 ) -> ScramCredential:
     """The credential of a password; a fresh salt unless one is given. Raises InvalidConfigError."""
-    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+    if not isinstance(iterations, int) or not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         raise InvalidConfigError(f"iterations = {iterations}: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed")
     if not _prepared(password.reveal(), "the password"):
         raise InvalidConfigError("the password is empty")
@@ -78,6 +78,8 @@ def credential_matches(mechanism: str, password: Secret, credential: ScramCreden
 
 
 def _prepared(text: str, what: str) -> str:
+    if not text:
+        return ""  # the library fails
     try:
         prepared: str = require("scramp.utils", "SCRAM").saslprep(text)
     except _scram_error():

@@ -136,6 +136,8 @@ def read_text_file(path: str) -> str:
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError as e:
         raise InvalidConfigError(f"the file {path!r} cannot be read: {e.strerror}") from None
+    except ValueError as e:  # a NUL, or half of a surrogate pair
+        raise InvalidConfigError(f"the file {path!r} cannot be read: it is no path ({e})") from None
     if len(content) > FILE_BYTES_MAX:
         raise InvalidConfigError(f"the file {path!r} is larger than {FILE_BYTES_MAX} bytes")
     try:

@@ -305,8 +305,29 @@ def test_errors_are_one_line_and_a_next_step(run: Run, topic: str, tmp_path: Pat
     assert lines[1].startswith("SCHEMA_MISMATCH: ")
     assert "'a' is string, the topic has int32" in lines[1]
     assert "not readable as JSON lines" in error("produce", topic, stdin="{")[1]
-    assert error("topic", "list", "-b", "127.0.0.1:1")[0].startswith("BROKER_NOT_AVAILABLE: ")
+    assert error("--timeout", 0.1, "topic", "list", "-b", "127.0.0.1:1")[0].startswith("BROKER_NOT_AVAILABLE: ")
     assert error("log", "dump", tmp_path)[0].startswith("LOG_CORRUPT: ")
+
+
+def test_a_command_that_waits_for_a_broker_says_so() -> None:
+    waiting = [*COMMAND, "--timeout", "3", "topic", "list", "-b", "127.0.0.1:1"]
+    ended = subprocess.run(waiting, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    told, failed, *_ = ended.stderr.splitlines()
+    assert told.startswith("no broker at 127.0.0.1:1 ")
+    assert "trying again for up to" in told
+    assert failed.startswith("BROKER_NOT_AVAILABLE: no broker at 127.0.0.1:1 ")
+    assert "gave up after 3 s" in failed
+
+
+def test_columns_whose_names_have_commas_and_blanks_stand_in_backquotes(run: Run, topic: str) -> None:
+    schema = "`fare, tip` DOUBLE, ` zone` STRING, `a``b` INT"
+    made = run("topic", "create", topic, "--schema", schema, "--key-columns", "` zone`", "-p", 1)
+    assert "created typed topic" in made.stdout
+    run("produce", topic, stdin='{"fare, tip": 1.5, " zone": "x", "a`b": 7}\n')
+    printed = run("consume", topic, "--no-follow", "--columns", "a`b, `fare, tip`")
+    assert rows(printed) == [{"a`b": 7, "fare, tip": 1.5}]
+    assert "no closing backquote" in run("consume", topic, "--columns", "` zone", code=1).stderr.replace("\n", " ")
 
 
 def test_wrong_usage_ends_with_2(run: Run, topic: str) -> None:

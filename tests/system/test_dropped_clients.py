@@ -20,7 +20,7 @@ def test_a_member_leaves_its_group(
         for partition in (0, 1):
             producer.send(topic, b"x", partition=partition).result(10)
     consumer = Consumer(broker.bootstrap_servers, group_id=topic, enable_auto_commit=False)
-    consumer.subscribe([topic], on_revoke=consumer.seek_to_end)  # type: ignore[arg-type]  # refers to the consumer
+    consumer.subscribe([topic], on_revoke=consumer.seek_to_end)  # refers to the consumer
     while not (records := consumer.poll(10_000)):
         pass
     consumer.commit()

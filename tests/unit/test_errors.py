@@ -66,6 +66,8 @@ TABLE = {
     61: ("InvalidTimestampError", "INVALID_TIMESTAMP", False),
     70: ("SerializationError", "SERIALIZATION", False),
     71: ("DeserializationError", "DESERIALIZATION", False),
+    72: ("ConcurrentModificationError", "CONCURRENT_MODIFICATION", False),
+    73: ("WakeupError", "WAKEUP", False),
     64: ("StorageUnavailableError", "STORAGE_UNAVAILABLE", True),
     65: ("ResponseTooLargeError", "RESPONSE_TOO_LARGE", False),
     62: ("StaleCheckpointError", "STALE_CHECKPOINT", False),

@@ -64,7 +64,12 @@ class ClusterLook:
     def take(self, interval_s: float) -> tuple[ClusterFacts, ClockFacts | None]:
         """All facts, and what they tell about the broker's clock. `interval_s` 0: one look at the groups."""
         facts = ClusterFacts(self._bootstrap, client_version=__version__)
-        with Admin(self._bootstrap, request_timeout_ms=self._timeout_ms, security=self._cluster.security) as admin:
+        with Admin(
+            self._bootstrap,
+            request_timeout_ms=self._timeout_ms,
+            security=self._cluster.security,
+            wait_for_broker=False,  # that none is there is a finding
+        ) as admin:
             try:
                 found = admin.describe_cluster()
             except SparklogError as e:

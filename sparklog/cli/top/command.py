@@ -57,7 +57,9 @@ def top(
     clock = SystemClock()
     live = not once and sys.stdin.isatty() and sys.stdout.isatty()
     limit_ms = min(timeout_ms(), SAMPLE_TIMEOUT_MS) if live else timeout_ms()
-    with Admin(bootstrap_servers, request_timeout_ms=limit_ms, security=client_security()) as admin:
+    with Admin(
+        bootstrap_servers, request_timeout_ms=limit_ms, security=client_security(), wait_for_broker=False
+    ) as admin:
         sampler = Sampler(
             admin,
             clock,

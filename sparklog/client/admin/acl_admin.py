@@ -54,7 +54,7 @@ def delete_acls(cluster: Cluster, filters: Sequence[AclFilter], *, timeout_ms: i
 
 def describe_acls(cluster: Cluster, wanted: AclFilter, *, timeout_ms: int = 30_000) -> list[Acl]:
     """See `Admin.describe_acls`."""
-    policy = RetryPolicy(timeout_ms)
+    policy = RetryPolicy.within(timeout_ms)
 
     def ask(before: DescribeAclsResponse | None) -> DescribeAclsResponse:
         after = "" if before is None else str(position(before))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -21,10 +22,13 @@ from sparklog.client.admin.leader_states import with_figures
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
 from sparklog.client.admin.quota_admin import QuotaDescription
 from sparklog.client.admin.record_deletion import delete_records
+from sparklog.client.admin.schema_argument import Columns, arrow_schema_of
 from sparklog.client.admin.transaction_admin import HangingTransaction
 from sparklog.client.admin.user_admin import UserDescription
+from sparklog.client.net import arguments as arg
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
@@ -56,6 +60,9 @@ __all__ = [
     "PartitionReassignment",
     "TopicDescription",
 ]
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -146,12 +153,41 @@ def _description(info: TopicInfo) -> TopicDescription:
     )
 
 
+_SETTINGS = arg.mapping(arg.text, arg.anything)
+_REPLICAS = arg.listed(arg.broker_id)
+
+
+def _offsets_asked(argument: str, value: object) -> dict[TopicPartition, Any]:
+    """For each partition the offset that is asked for; the latest, where partitions alone are named."""
+    if isinstance(value, Mapping):
+        found: dict[TopicPartition, Any] = arg.mapping(arg.partition, arg.anything)(argument, value)
+        return found
+    return dict.fromkeys(arg.partitions(argument, value), "latest")
+
+
+def _password(argument: str, value: object) -> Secret:
+    """Never shown, not even in an error."""
+    if isinstance(value, Secret):
+        return value
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"{argument}: a text is needed, not {type(value).__name__}")
+    return Secret(value)
+
+
+def _quota(argument: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        arg.refuse(argument, value, "a number is needed, or None to take the quota away")
+    return float(value)
+
+
 class Admin:
     """Administers the topics of a cluster; thread-safe.
 
-    `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Every method raises
-    BrokerNotAvailableError when no broker can be reached, RequestTimedOutError when it has not answered within
-    `request_timeout_ms`, in which all that the method asks has to fit, and ClosedError after `close`.
+    `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Every method waits
+    for brokers that cannot be reached yet, or restart, and logs a warning after a second. Every method raises
+    BrokerNotAvailableError when no broker could be reached within `request_timeout_ms`, RequestTimedOutError when none
+    has answered within it, and ClosedError after `close`. All that a method asks has to fit into that time.
+    `wait_for_broker=False`: a call raises BrokerNotAvailableError at once if it finds no broker.
 
     A change whose broker stops before it has answered is asked of another one, and made once. Not so
     `abort_transaction` and `abort_hanging_transaction`, which raise then. What `create_acls`, `delete_acls`,
@@ -169,35 +205,50 @@ class Admin:
         request_timeout_ms: int = 30_000,
         client_id: str = "",
         security: Security = None,
+        wait_for_broker: bool = True,
         **settings: Any,
     ) -> None:
         """Does not connect yet. `client_id`: as a producer's `client.id`. Raises InvalidConfigError."""
         security, others = with_parameters(security, settings)
         from_parameters(Scope.CLIENT, others)  # raises for what is none
         self._shared = cluster(bootstrap_servers, security, client_id)
-        self._timeout_ms = request_timeout_ms
+        self._timeout_ms = arg.timeout("request_timeout_ms", request_timeout_ms)
+        self._wait_for_broker = wait_for_broker
         self._group_admin = GroupAdmin(self._shared, request_timeout_ms)
         self._closed = False
 
     @property
     def _cluster(self) -> Cluster:
-        """For one call. Raises ClosedError."""
+        """For one call. Raises ClosedError, and BrokerNotAvailableError unless the Admin waits for brokers."""
         if self._closed:
             raise ClosedError("this Admin is closed: make a new one")
+        if not self._wait_for_broker:
+            self._shared.reach(timeout_ms=self._timeout_ms)
         return self._shared
 
     @property
     def _groups(self) -> GroupAdmin:
-        """For one call. Raises ClosedError."""
-        if self._closed:
-            raise ClosedError("this Admin is closed: make a new one")
+        """For one call. Raises as `_cluster`."""
+        assert self._cluster is self._shared
         return self._group_admin
 
+    def _answer(self, ask: Callable[[Cluster, int], T]) -> T:
+        """The answer of `ask(cluster, timeout_ms)`, which changes nothing; a broker that is away is waited for."""
+        shared = self._cluster
+        return until_answered(lambda left_ms: ask(shared, left_ms), Retries(RetryPolicy.within(self._timeout_ms)))
+
+    @arg.takes(
+        name=arg.text,
+        key_columns=arg.texts,
+        timestamp_column=arg.optional(arg.text),
+        configs=arg.optional(_SETTINGS),
+        replica_assignment=arg.optional(arg.listed(_REPLICAS)),
+    )
     def create_topic(
         self,
         name: str,
         partitions: int | None = None,
-        schema: pa.Schema | None = None,
+        schema: Columns | None = None,
         key_columns: Iterable[str] = (),
         timestamp_column: str | None = None,
         configs: Mapping[str, object] | None = None,
@@ -207,8 +258,9 @@ class Admin:
     ) -> TopicDescription:
         """Creates a topic: without `schema` an envelope topic (key, value, headers, timestamp), else a typed one.
 
-        `partitions` default: the broker's `num.partitions`. `key_columns` choose the partition of a row,
-        `timestamp_column` is its event time. `configs` are topic settings under Kafka's names. In a cluster
+        `schema`: an Arrow schema, a Spark `StructType`, a Spark DDL string ("zone STRING, minutes DOUBLE"), or
+        {name: Arrow type}. `partitions` default: the broker's `num.partitions`. `key_columns` choose the partition of
+        a row, `timestamp_column` is its event time. `configs` are topic settings under Kafka's names. In a cluster
         `replication_factor` brokers keep each partition (default: `default.replication.factor`), or those that
         `replica_assignment` names for each partition, the preferred leader first. Raises TopicAlreadyExistsError,
         InvalidTopicError, InvalidPartitionsError, InvalidConfigError, InvalidReplicationFactorError,
@@ -219,11 +271,11 @@ class Admin:
             _check_count("partitions", partitions)
         if replication_factor is not None:
             _check_count("replication_factor", replication_factor)
-        keys = [key_columns] if isinstance(key_columns, str) else list(key_columns)
+        keys = list(key_columns)
         checked = check(Scope.TOPIC, configs or {})
         arrow_schema = None
         if schema is not None:
-            stored = canonical_schema(_arrow_schema(schema))
+            stored = canonical_schema(arrow_schema_of("schema", schema))
             require_columns(stored, keys, timestamp_column)
             arrow_schema = stored.serialize().to_pybytes()
         request = CreateTopicRequest(
@@ -238,14 +290,16 @@ class Admin:
         )
         return _description(topic_admin.create_topic(self._cluster, request, self._timeout_ms))
 
+    @arg.takes(include_internal=arg.flag)
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted; with `include_internal` also of those the broker keeps for itself."""
-        found = self._cluster.partition_counts(timeout_ms=self._timeout_ms)
+        found = self._answer(lambda shared, left_ms: shared.partition_counts(timeout_ms=left_ms))
         return sorted(name for name in found if include_internal or name not in INTERNAL_TOPICS)
 
+    @arg.takes(include_internal=arg.flag)
     def partition_counts(self, *, include_internal: bool = False) -> dict[str, int]:
         """The names of all topics with the number of their partitions, sorted."""
-        found = self._cluster.partition_counts(timeout_ms=self._timeout_ms)
+        found = self._answer(lambda shared, left_ms: shared.partition_counts(timeout_ms=left_ms))
         return {name: found[name] for name in sorted(found) if include_internal or name not in INTERNAL_TOPICS}
 
     def describe_cluster(self) -> ClusterDescription:
@@ -257,6 +311,9 @@ class Admin:
         within 5 s are left out."""
         return cluster_admin.describe_log_dirs(self._cluster, self._timeout_ms)
 
+    @arg.takes(
+        reassignments=arg.mapping(arg.partition, arg.optional(_REPLICAS)), throttle_bytes=arg.optional(arg.whole())
+    )
     def alter_partition_reassignments(
         self, reassignments: Mapping[TopicPartition, Sequence[int] | None], *, throttle_bytes: int | None = None
     ) -> None:
@@ -270,41 +327,47 @@ class Admin:
         """
         cluster_admin.alter_reassignments(self._cluster, reassignments, throttle_bytes, self._timeout_ms)
 
+    @arg.takes(topics=arg.optional(arg.texts))
     def list_partition_reassignments(self, topics: Iterable[str] | None = None) -> list[PartitionReassignment]:
         """The reassignments that are under way, and how much of them is copied; of some topics, or of all."""
         return cluster_admin.list_reassignments(self._cluster, topics, self._timeout_ms)
 
-    def cancel_partition_reassignments(self, partitions: Iterable[TopicPartition] | None = None) -> int:
+    def cancel_partition_reassignments(self, partitions: arg.Partitions | None = None) -> int:
         """Partitions stay where they were: those given, or all that are being reassigned; how many it were. What was
         copied is deleted. Raises NoReassignmentInProgressError for a given one that is not reassigned."""
         if partitions is None:
             under_way = cluster_admin.list_reassignments(self._cluster, None, self._timeout_ms, with_sizes=False)
             partitions = [r.topic_partition for r in under_way]
-        targets = dict.fromkeys(partitions)
+        targets = dict.fromkeys(arg.partitions("partitions", partitions))
         if targets:
             cluster_admin.alter_reassignments(self._cluster, targets, None, self._timeout_ms)
         return len(targets)
 
-    def elect_leaders(self, kind: str = "preferred", partitions: Iterable[TopicPartition] | None = None) -> int:
+    @arg.takes(kind=arg.text)
+    def elect_leaders(self, kind: str = "preferred", partitions: arg.Partitions | None = None) -> int:
         """Elects leaders of partitions (None: of all); how many have another one now.
 
         "preferred": the first replica of the assignment leads, if it is in sync. "unclean": a partition without a
         leader gets one that may lack acknowledged records, which are lost then. Raises
         EligibleLeadersNotAvailableError for the first partition where it cannot be done; the others are done.
         """
-        return cluster_admin.elect_leaders(self._cluster, kind, partitions, self._timeout_ms)
+        chosen = None if partitions is None else arg.partitions("partitions", partitions)
+        return cluster_admin.elect_leaders(self._cluster, kind, chosen, self._timeout_ms)
 
+    @arg.takes(broker_id=arg.broker_id, cordoned=arg.flag)
     def cordon_broker(self, broker_id: int, *, cordoned: bool = True) -> tuple[int, ...]:
         """No new replicas are placed on a broker, or (`cordoned` False) some are again; what it has stays. Returns all
         brokers that are cordoned. Raises InvalidRequestError for one that there has never been."""
         return cluster_admin.cordon(self._cluster, broker_id, cordoned=cordoned, timeout_ms=self._timeout_ms)
 
+    @arg.takes(name=arg.text)
     def describe_topic(self, name: str) -> TopicDescription:
         """Raises UnknownTopicOrPartitionError."""
         deadline = Deadline(self._timeout_ms)
-        info = self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms)
+        info = self._answer(lambda shared, left_ms: shared.topic(name, refresh=True, timeout_ms=left_ms))
         return _description(*with_figures(self._cluster, [info], deadline))
 
+    @arg.takes(names=arg.texts)
     def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Many topics with one question, at most 10,000; those that do not exist are left out. Raises
         InvalidRequestError."""
@@ -314,31 +377,34 @@ class Admin:
         if not wanted:
             return {}
         deadline = Deadline(self._timeout_ms)
-        found = self._cluster.metadata(wanted, timeout_ms=self._timeout_ms).topics
+        found = self._answer(lambda shared, left_ms: shared.metadata(wanted, timeout_ms=left_ms)).topics
         infos = with_figures(self._cluster, [topic_info(t) for t in found if t.error_code == 0], deadline)
         return {info.name: _description(info) for info in infos}
 
+    @arg.takes(name=arg.text)
     def alter_schema(
         self,
         name: str,
         *,
-        add_columns: pa.Schema | Mapping[str, Any] | None = None,
-        widen_columns: pa.Schema | Mapping[str, Any] | None = None,
-        schema: pa.Schema | None = None,
+        add_columns: Columns | None = None,
+        widen_columns: Columns | None = None,
+        schema: Columns | None = None,
     ) -> TopicDescription:
         """Gives a typed topic a newer schema: `add_columns` are appended (null in what is stored already),
-        `widen_columns` get a wider type (int8 → int16 → int32 → int64, float32 → float64). Both are a schema or
-        {name: Arrow type}. Or `schema`: all the columns as they shall be. What is there already changes nothing.
+        `widen_columns` get a wider type (int8 → int16 → int32 → int64, float32 → float64). Both are a schema as
+        `create_topic` takes it. Or `schema`: all the columns as they shall be. What is there already changes nothing.
 
         Raises InvalidTopicError that names the columns in the way, UnknownTopicOrPartitionError.
         """
         if (schema is None) == (add_columns is None and widen_columns is None):
             raise InvalidRequestError("alter_schema takes add_columns, widen_columns or both, or schema alone")
-        parts = [None if s is None else _arrow_schema(s) for s in (add_columns, widen_columns, schema)]
+        given = {"add_columns": add_columns, "widen_columns": widen_columns, "schema": schema}
+        parts = [None if s is None else arrow_schema_of(name, s) for name, s in given.items()]
         stored = [None if s is None else canonical_schema(s).serialize().to_pybytes() for s in parts]
         request = AlterSchemaRequest(name, *stored)
         return _description(topic_admin.alter_schema(self._cluster, request, self._timeout_ms))
 
+    @arg.takes(name=arg.text, configs=_SETTINGS)
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> TopicDescription:
         """Sets settings of a topic, or with None takes them back to the default; the others stay. They are in effect
         when this returns. Raises UnknownTopicOrPartitionError, InvalidConfigError.
@@ -348,6 +414,7 @@ class Admin:
         request = AlterTopicRequest(name, {k: checked.get(k) for k in configs})
         return _description(topic_admin.alter_topic(self._cluster, request, self._timeout_ms))
 
+    @arg.takes(before_offsets=arg.mapping(arg.partition, arg.anything))
     def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Deletes the records below an offset in each partition (-1: all there are) for good; returns where each
         partition begins then. An offset below its beginning deletes nothing.
@@ -357,6 +424,7 @@ class Admin:
         """
         return delete_records(self._cluster, before_offsets, timeout_ms=self._timeout_ms)
 
+    @arg.takes(name=arg.text)
     def add_partitions(self, name: str, total: int) -> TopicDescription:
         """Gives a topic more partitions, empty ones, so that it has `total`; they can be written and read when this
         returns. (If its broker stops meanwhile, and the topic has so many then, whoever has added them, that is done.)
@@ -370,50 +438,61 @@ class Admin:
         _check_count("total", total)
         return _description(topic_admin.add_partitions(self._cluster, name, total, self._timeout_ms))
 
+    @arg.takes(name=arg.text)
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with all its data: the one that has the name now. Raises UnknownTopicOrPartitionError."""
         topic_admin.delete_topic(self._cluster, name, self._timeout_ms)
 
+    @arg.takes(isolation_level=arg.text)
     def list_offsets(
-        self, partitions: Mapping[TopicPartition, str | int], *, isolation_level: str = "read_uncommitted"
+        self,
+        partitions: Mapping[TopicPartition, str | int] | arg.Partitions,
+        *,
+        isolation_level: str = "read_uncommitted",
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Looks up one offset per partition: "earliest", "latest" (the offset the next record gets), "max_timestamp",
         "earliest_local" (the first that is on the broker's disk), "latest_tiered" (the last that is in the object
         store, or -1), or a time in ms since 1970 (the first record at or after it; offset -1 if there is none). With
         `isolation_level="read_committed"` nothing is found from the first open transaction on, where the latest is,
-        too.
+        too. Partitions without a dictionary (one, or a list) stand for their latest offsets.
 
         Raises UnknownTopicOrPartitionError.
         """
-        isolation = isolation_of(isolation_level)
-        return list_offsets(self._cluster, partitions, isolation=isolation, timeout_ms=self._timeout_ms)
+        isolation, asked = isolation_of(isolation_level), _offsets_asked("partitions", partitions)
+        return list_offsets(self._cluster, asked, isolation=isolation, timeout_ms=self._timeout_ms)
 
+    @arg.takes(partition=arg.partition)
     def describe_segments(self, partition: TopicPartition) -> list[SegmentDescription]:
         """The segment files that hold the partition's records, in offset order; those that are only in the object store
         first. Files on the broker's disk are told to clients on its host only: raises LocalReadUnavailableError
         elsewhere, UnknownTopicOrPartitionError."""
-        return describe_segments(self._cluster, TopicPartition(*partition), timeout_ms=self._timeout_ms)
+        return describe_segments(self._cluster, partition, timeout_ms=self._timeout_ms)
 
+    @arg.takes(partition=arg.partition, offset=arg.whole(), batches_max=arg.whole(1))
     def describe_batches(
         self, partition: TopicPartition, offset: int, *, batches_max: int = 100
     ) -> list[BatchDescription]:
         """The headers of the batches from the one that holds `offset` on, markers and aborted ones too, each with its
         checksum computed. Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError."""
-        return describe_batches(self._cluster, TopicPartition(*partition), offset, batches_max, self._timeout_ms)
+        return describe_batches(self._cluster, partition, offset, batches_max, self._timeout_ms)
 
+    @arg.takes(states=arg.texts)
     def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
         """The consumer groups by name; `states`: only those that are Empty, Reconciling or Stable."""
         return self._groups.list_groups(states)
 
+    @arg.takes(group_id=arg.text)
     def describe_group(self, group_id: str) -> GroupDescription:
         """A group with its members, and for each partition the committed offset and the lag. Raises
         GroupIdNotFoundError."""
         return self._groups.describe(group_id)
 
+    @arg.takes(group_id=arg.text)
     def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """What a group has committed; nothing if there is no such group."""
         return self._groups.offsets(group_id)
 
+    @arg.takes(group_id=arg.text)
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
         """Commits offsets for a group that has no members (any more), or does not exist yet: where its consumers begin.
 
@@ -422,45 +501,48 @@ class Admin:
         """
         self._groups.alter_offsets(group_id, offsets)
 
+    @arg.takes(group_id=arg.text)
     def delete_group(self, group_id: str) -> int:
         """Deletes a group without members; how many offsets it had. Raises GroupIdNotFoundError, NonEmptyGroupError,
         UnstableOffsetCommitError (a transaction with its offsets is open)."""
         return self._groups.delete(group_id)
 
+    @arg.takes(states=arg.texts, running_ms_min=arg.whole())
     def list_transactions(self, states: Sequence[str] = (), running_ms_min: int = 0) -> list[TransactionSummary]:
         """The transactional ids and applications by name: all, or only those in `states` (Empty, Ongoing,
         PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort) and open for at least `running_ms_min`."""
         return transaction_admin.list_transactions(self._cluster, states, running_ms_min, timeout_ms=self._timeout_ms)
 
+    @arg.takes(transactional_id=arg.text)
     def describe_transaction(self, transactional_id: str) -> TransactionDetails:
         """One of them with the partitions its open transaction has written to; an application's id is
         `sparklog.types.shared_transactional_id(app)`. Raises InvalidProducerIdMappingError."""
         return transaction_admin.describe_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
 
+    @arg.takes(transactional_id=arg.text)
     def abort_transaction(self, transactional_id: str) -> int:
         """Aborts the open transaction of an id; in how many partitions. Raises InvalidTxnStateError if none is open,
         InvalidProducerIdMappingError; RequestTimedOutError or BrokerNotAvailableError if its broker stops meanwhile:
         then it may be aborted."""
         return transaction_admin.abort_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
 
+    @arg.takes(partition=arg.partition, producer_id=arg.whole())
     def abort_hanging_transaction(self, partition: TopicPartition, producer_id: int) -> None:
         """Ends a producer's transaction in one partition that no coordinator knows. Raises InvalidTxnStateError if one
         does, or nothing is open."""
-        transaction_admin.abort_hanging_transaction(
-            self._cluster, TopicPartition(*partition), producer_id, timeout_ms=self._timeout_ms
-        )
+        transaction_admin.abort_hanging_transaction(self._cluster, partition, producer_id, timeout_ms=self._timeout_ms)
 
+    @arg.takes(partition=arg.partition)
     def describe_producers(self, partition: TopicPartition) -> DescribeProducersResponse:
         """Who has written to a partition and is not forgotten yet. Raises UnknownTopicOrPartitionError."""
-        return transaction_admin.describe_producers(
-            self._cluster, TopicPartition(*partition), timeout_ms=self._timeout_ms
-        )
+        return transaction_admin.describe_producers(self._cluster, partition, timeout_ms=self._timeout_ms)
 
+    @arg.takes(topics=arg.optional(arg.texts))
     def find_hanging_transactions(self, topics: Iterable[str] | None = None) -> list[HangingTransaction]:
         """Transactions that are open in a partition of `topics` (default: all) though no coordinator knows them. The
         time limit holds for each request, of which there is one per partition."""
         names = self.list_topics(include_internal=True) if topics is None else list(topics)
-        counts = self._cluster.partition_counts(timeout_ms=self._timeout_ms)
+        counts = self.partition_counts(include_internal=True)
         partitions = [
             TopicPartition(n, p)
             for n in names
@@ -468,6 +550,7 @@ class Admin:
         ]
         return transaction_admin.find_hanging_transactions(self._cluster, partitions, timeout_ms=self._timeout_ms)
 
+    @arg.takes(name=arg.text, mechanisms=arg.texts, iterations=arg.whole(), only_new=arg.flag, only_existing=arg.flag)
     def set_user_password(
         self,
         name: str,
@@ -487,7 +570,7 @@ class Admin:
         user_admin.set_password(
             self._cluster,
             name,
-            password if isinstance(password, Secret) else Secret(password),
+            _password("password", password),
             mechanisms,
             iterations=iterations,
             only_new=only_new,
@@ -495,23 +578,28 @@ class Admin:
             timeout_ms=self._timeout_ms,
         )
 
+    @arg.takes(names=arg.optional(arg.texts))
     def describe_users(self, names: Sequence[str] | None = None) -> list[UserDescription]:
         """The users of these names that are there, or all users with passwords."""
         return user_admin.describe_users(self._cluster, names, timeout_ms=self._timeout_ms)
 
+    @arg.takes(name=arg.text)
     def remove_user(self, name: str) -> None:
         """Removes a user with a password; the user's connections end. Raises ResourceNotFoundError."""
         user_admin.remove_user(self._cluster, name, timeout_ms=self._timeout_ms)
 
+    @arg.takes(acls=arg.listed(arg.instance(Acl)))
     def create_acls(self, acls: Iterable[Acl]) -> int:
         """Adds ACLs; how many were new. Raises InvalidConfigError for one that could never match,
         SecurityDisabledError if the broker has no authorizer, ClusterAuthorizationFailedError."""
         return acl_admin.create_acls(self._cluster, acls, timeout_ms=self._timeout_ms)
 
+    @arg.takes(filters=arg.listed(arg.instance(AclFilter)))
     def delete_acls(self, *filters: AclFilter) -> list[Acl]:
         """Removes the ACLs that any of the filters takes, and returns them. Raises as `create_acls`."""
         return acl_admin.delete_acls(self._cluster, filters, timeout_ms=self._timeout_ms)
 
+    @arg.takes(wanted=arg.instance(AclFilter))
     def describe_acls(self, wanted: AclFilter = ALL_ACLS) -> list[Acl]:
         """The ACLs that the filter takes, or all. Raises as `create_acls`."""
         return acl_admin.describe_acls(self._cluster, wanted, timeout_ms=self._timeout_ms)
@@ -521,6 +609,7 @@ class Admin:
         ClusterAuthorizationFailedError."""
         return quota_admin.describe_quotas(self._cluster, timeout_ms=self._timeout_ms)
 
+    @arg.takes(entity=arg.instance(Entity), changes=arg.mapping(arg.text, arg.optional(_quota)))
     def alter_client_quotas(self, entity: Entity, changes: Mapping[str, float | None]) -> dict[str, float]:
         """Sets quotas of a user, a client id or both (`sparklog.security.quotas.Entity`; None: takes one away); the
         quotas that the entity has now. Raises InvalidConfigError, ClusterAuthorizationFailedError."""
@@ -538,16 +627,6 @@ class Admin:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _arrow_schema(schema: Any) -> pa.Schema:
-    if isinstance(schema, pa.Schema):
-        return schema
-    if isinstance(schema, Mapping):
-        return pa.schema(list(schema.items()))
-    if hasattr(schema, "__arrow_c_schema__"):
-        return pa.schema(schema)
-    raise TypeError(f"schema must be a pyarrow.Schema (or have __arrow_c_schema__), not {type(schema).__name__}")
 
 
 def _check_count(name: str, partitions: object) -> None:

@@ -41,7 +41,7 @@ def change(
     """The answer to a request, which is sent again as `repeating` says (default: until it is answered). None: it is
     made, and was not answered when it was. `is_made`: whether things are as they were to be.
 
-    Raises BrokerNotAvailableError at once if no broker can be reached, else the last error when the time is over.
+    Raises what the broker refuses, and the last error when the time is over.
     """
     attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
     repeating = Repeating() if repeating is None else repeating

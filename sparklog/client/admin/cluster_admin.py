@@ -11,6 +11,7 @@ from sparklog.client.admin.repeating import Repeating
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.retry import Retries, RetryPolicy, request_until, until_answered
 from sparklog.errors import (
     BrokerNotAvailableError,
     ClusterAuthorizationFailedError,
@@ -101,10 +102,9 @@ class PartitionReassignment:
 def describe_cluster(cluster: Cluster, timeout_ms: int) -> ClusterDescription:
     """See Admin."""
     deadline = Deadline(timeout_ms)
+    request, policy = DescribeClusterRequest(), RetryPolicy.within(timeout_ms)
     try:
-        found = cluster.request(
-            Api.DESCRIBE_CLUSTER, DescribeClusterRequest(), DescribeClusterResponse, timeout_ms=timeout_ms
-        )
+        found = request_until(cluster, Api.DESCRIBE_CLUSTER, request, DescribeClusterResponse, policy)
     except (UnsupportedApiError, ClusterAuthorizationFailedError):  # an earlier release; who may not see all
         old = cluster.metadata([], timeout_ms=deadline.left_ms())
         brokers = tuple(BrokerDescription(b.broker_id, b.host, b.port) for b in old.brokers)
@@ -187,16 +187,17 @@ def list_reassignments(
     """See Admin. `with_sizes` False: without asking the brokers how far they are."""
     deadline = Deadline(timeout_ms)
     request = ListPartitionReassignmentsRequest(None if topics is None else list(topics))
-    answer = cluster.request(
-        Api.LIST_PARTITION_REASSIGNMENTS, request, ListPartitionReassignmentsResponse, timeout_ms=timeout_ms
-    )
+    api, response = Api.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsResponse
+    policy = RetryPolicy.within(timeout_ms)
+    answer = request_until(cluster, api, request, response, policy)
     if not answer.reassignments:
         return []
     asked: dict[int, set[str]] = {}
     for r in answer.reassignments if with_sizes else []:
         for broker in (r.leader, *r.adding):
             asked.setdefault(broker, set()).add(r.topic)
-    cluster.metadata([], timeout_ms=deadline.left_ms())  # where the brokers are
+    # where the brokers are
+    until_answered(lambda left_ms: cluster.metadata([], timeout_ms=left_ms), Retries(policy))
     sizes = {key: state.size_bytes for key, state in states_at(cluster, asked, deadline).items()}
     found = []
     for r in answer.reassignments:

@@ -99,7 +99,7 @@ class GroupAdmin:
     def __init__(self, cluster: Cluster, timeout_ms: int) -> None:
         self._cluster = cluster
         self._timeout_ms = timeout_ms
-        self._policy = RetryPolicy(timeout_ms=timeout_ms, request_timeout_ms=timeout_ms)
+        self._policy = RetryPolicy.within(timeout_ms)
 
     def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
         wanted = [*states]
@@ -167,7 +167,7 @@ class GroupAdmin:
         return self._offsets(group_id, self._timeout_ms)
 
     def _offsets(self, group_id: str, timeout_ms: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        policy = RetryPolicy(timeout_ms=timeout_ms, request_timeout_ms=timeout_ms)
+        policy = RetryPolicy.within(timeout_ms)
         found, _ = fetch_offsets(self._cluster, GroupMetadata(group_id), require_stable=False, policy=policy)
         return {tp: offset for tp, offset in found.items() if offset is not None}
 

@@ -9,7 +9,7 @@ from sparklog.client.net.answers import the_only
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.leader_questions import LedGroup, until_led
-from sparklog.client.net.retry import Retries, RetryPolicy
+from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.net.topic_info import topic_error
 from sparklog.client.reading.single_fetch import fetch_once
 from sparklog.errors import CorruptBatchError, NotLeaderError
@@ -80,7 +80,7 @@ class BatchDescription(NamedTuple):
 def describe_segments(cluster: Cluster, tp: TopicPartition, *, timeout_ms: int = 30_000) -> list[SegmentDescription]:
     """See `Admin.describe_segments`; at most SEGMENTS_MAX."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
-    cluster.topic(tp.topic, refresh=True, timeout_ms=attempts.attempt_ms)
+    until_answered(lambda left_ms: cluster.topic(tp.topic, refresh=True, timeout_ms=left_ms), attempts)
 
     def ask(group: LedGroup) -> dict[TopicPartition, list[SegmentDescription]]:
         return {tp: _segments_at(cluster, group.leader, tp, Deadline(group.timeout_ms))}
@@ -143,7 +143,6 @@ def describe_batches(
 ) -> list[BatchDescription]:
     """See `Admin.describe_batches`."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
-    cluster.topic(tp.topic, timeout_ms=attempts.attempt_ms)
     found: list[BatchDescription] = []
     while len(found) < batches_max:
         result, payload = fetch_once(cluster, tp, offset, FETCH_BYTES, READ_UNCOMMITTED, attempts)

@@ -36,7 +36,7 @@ class QuotaDescription(NamedTuple):
 
 def describe_quotas(cluster: Cluster, *, timeout_ms: int = 30_000) -> QuotaDescription:
     """See `Admin.describe_client_quotas`."""
-    policy = RetryPolicy(timeout_ms)
+    policy = RetryPolicy.within(timeout_ms)
 
     def ask(before: DescribeClientQuotasResponse | None) -> DescribeClientQuotasResponse:
         request = DescribeClientQuotasRequest("" if before is None else str(position(before)))

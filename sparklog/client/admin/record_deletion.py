@@ -27,8 +27,6 @@ def delete_records(
     """
     wanted = {TopicPartition(*tp): _checked(tp, offset) for tp, offset in before_offsets.items()}
     attempts = Retries(RetryPolicy.within(timeout_ms))
-    for topic in {tp.topic for tp in wanted}:
-        cluster.topic(topic, timeout_ms=attempts.attempt_ms)
     failed: list[SparklogError] = []
     unbounded = {tp: "latest" for tp, offset in wanted.items() if offset == ALL}
     if unbounded:  # to ask twice must not delete what is appended in between

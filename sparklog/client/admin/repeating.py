@@ -42,11 +42,12 @@ class Repeating:
         """Whether an attempt may have taken effect."""
 
     def after(self, error: SparklogError, *, sent: bool) -> Next:
-        """`sent`: the request was sent to a broker; else none could be reached, which is told at once, unless one could
-        before."""
+        """`sent`: the request was sent to a broker; else none could be reached, and nothing has become unclear."""
         if not isinstance(error, UNCLEAR):
             return Next.LOOK if self.is_unclear and isinstance(error, self._made_if) else Next.RAISE
-        if self._once or (not sent and not self.is_unclear):
+        if not sent:
+            return Next.AGAIN
+        if self._once:
             return Next.RAISE
         self.is_unclear = True
         return Next.AGAIN

@@ -11,7 +11,7 @@ from sparklog.client.admin.changes import change
 from sparklog.client.admin.repeating import Repeating
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
-from sparklog.client.net.retry import Retries, RetryPolicy
+from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -87,7 +87,7 @@ def _grown(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInf
     """The topic, which the controller says has so many partitions or more; who is asked may hear of it later."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
     while True:
-        found = cluster.topic(name, refresh=True, timeout_ms=attempts.attempt_ms)
+        found = until_answered(lambda left_ms: cluster.topic(name, refresh=True, timeout_ms=left_ms), attempts)
         if found.partitions >= total:
             return found
         attempts.pause(BrokerNotAvailableError(f"topic {name!r}: the broker has not heard of its new partitions yet"))
@@ -97,11 +97,11 @@ def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:
     """See Admin. The topic is named by its id, too: the request that is sent again does not delete another topic that
     has got the name meanwhile."""
     deadline = Deadline(timeout_ms)
-    topic_id = ""
+    attempts, topic_id = Retries(RetryPolicy.within(timeout_ms)), ""
     with contextlib.suppress(
         UnknownTopicOrPartitionError, TopicAuthorizationFailedError
     ):  # the controller knows better
-        topic_id = cluster.topic(name, refresh=True, timeout_ms=deadline.left_ms()).topic_id
+        topic_id = until_answered(lambda ms: cluster.topic(name, refresh=True, timeout_ms=ms), attempts).topic_id
 
     def delete(topic_id: str) -> None:
         change(

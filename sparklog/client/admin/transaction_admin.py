@@ -70,7 +70,7 @@ def _listed_by(
 
 def describe_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms: int = 30_000) -> TransactionDetails:
     """See `Admin.describe_transaction`."""
-    policy = RetryPolicy(timeout_ms)
+    policy = RetryPolicy.within(timeout_ms)
 
     def ask(before: DescribeTransactionsResponse | None) -> DescribeTransactionsResponse:
         first = 0 if before is None else before.partitions_from
@@ -114,14 +114,12 @@ def abort_hanging_transaction(
     cluster: Cluster, partition: TopicPartition, producer_id: int, *, timeout_ms: int = 30_000
 ) -> None:
     """See `Admin.abort_hanging_transaction`."""
-    deadline = Deadline(timeout_ms)
-    cluster.topic(partition.topic, timeout_ms=timeout_ms)  # who cannot be reached at all is told of at once
     request_until(
         cluster,
         Api.ABORT_TRANSACTION,
         AbortTransactionRequest(None, partition.topic, partition.partition, producer_id),
         AbortTransactionResponse,
-        RetryPolicy.within(deadline.left_ms()),
+        RetryPolicy.within(timeout_ms),
         leader_of=partition,
         once=True,
     )
@@ -132,7 +130,6 @@ def describe_producers(
 ) -> DescribeProducersResponse:
     """See `Admin.describe_producers`."""
     deadline = Deadline(timeout_ms)
-    cluster.topic(partition.topic, timeout_ms=timeout_ms)
 
     def ask(before: DescribeProducersResponse | None) -> DescribeProducersResponse:
         after = -1 if before is None else before.producers[-1].producer_id

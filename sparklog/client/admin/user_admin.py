@@ -13,6 +13,7 @@ from sparklog.client.admin.repeating import Repeating
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.paging import pages
+from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.errors import InvalidConfigError, ResourceNotFoundError
 from sparklog.protocol.messages import Api
 from sparklog.protocol.security_messages import (
@@ -86,18 +87,14 @@ def describe_users(
     cluster: Cluster, names: Sequence[str] | None = None, *, timeout_ms: int = 30_000
 ) -> list[UserDescription]:
     """The users of these names that are there, or all of them. Raises ClusterAuthorizationFailedError."""
-    deadline = Deadline(timeout_ms)
+    attempts = Retries(RetryPolicy.within(timeout_ms))
 
     def ask(before: DescribeUserScramCredentialsResponse | None) -> DescribeUserScramCredentialsResponse:
         request = DescribeUserScramCredentialsRequest(
             None if names is None else list(names), "" if before is None else before.users[-1].name
         )
-        return cluster.request(
-            Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
-            request,
-            DescribeUserScramCredentialsResponse,
-            timeout_ms=deadline.left_ms(),
-        )
+        api, response = Api.DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsResponse
+        return until_answered(lambda left_ms: cluster.request(api, request, response, timeout_ms=left_ms), attempts)
 
     def position(page: DescribeUserScramCredentialsResponse) -> object:
         return page.users[-1].name if page.users else None

@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import sys
+import threading
 import time
 import warnings
 import weakref
@@ -16,6 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from sparklog.client.consumer.calls import Calls, one_thread
 from sparklog.client.consumer.deserialized import RecordDeserializer
 from sparklog.client.consumer.fetch_request import FetcherConfig
 from sparklog.client.consumer.fetcher import CLOSE_S_MAX, RESET_TO, Fetcher
@@ -25,9 +27,10 @@ from sparklog.client.consumer.records_in_hand import RecordsInHand
 from sparklog.client.group.committer import Callback
 from sparklog.client.group.group_consumer import CLOSE_TIMEOUT_MS, GroupConsumer, Listener, require_group
 from sparklog.client.group.group_offsets import Offsets
+from sparklog.client.net import arguments as arg
 from sparklog.client.net.cluster import cluster
 from sparklog.client.net.deadline import Deadline
-from sparklog.client.net.retry import Retries, RetryPolicy
+from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.reading.consumed import ConsumedBatch, Projection
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import find_offsets
@@ -54,12 +57,16 @@ from sparklog.types import (
 __all__ = ["ConsumedBatch", "Consumer"]
 
 ITERATE_POLL_MS = 1_000
+_MAX_RECORDS = arg.whole(1)
 
 _live: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
 
 class Consumer:
     """Reads partitions that are assigned by hand (`assign`) or by a group (`group_id` and `subscribe`); for one thread.
+
+    A call of a second thread, while the first one is inside a call, raises ConcurrentModificationError. Two calls may
+    come from any thread: `wakeup` ends the wait of a poll with WakeupError, `close` ends it with ClosedError.
 
     `columns`: only these columns are decoded (None: all). Settings are the consumer settings of `sparklog.settings`
     with underscores: group_id, auto_offset_reset, fetch_max_bytes, max_poll_records, prefetch_bytes, …
@@ -95,7 +102,7 @@ class Consumer:
         security, settings = with_parameters(security, settings)
         config: dict[str, Any] = from_parameters(Scope.CONSUMER, settings)
         self.settings = config
-        self._columns = None if columns is None else list(columns)
+        self._columns = None if columns is None else arg.texts("columns", columns)
         self._cluster = cluster(bootstrap_servers, security, config["client.id"])
         self._max_poll_records: int = config["max.poll.records"]
         self._api_timeout_ms: int = config["default.api.timeout.ms"]
@@ -103,6 +110,7 @@ class Consumer:
         self._isolation = isolation_of(config["isolation.level"])
         self._fetcher = Fetcher(self._cluster, FetcherConfig.of(config))
         self._closed = ""
+        self._calls = Calls()
         self._hand = RecordsInHand()
         me = weakref.proxy(self)
         self._reader = GroupReader(
@@ -113,7 +121,8 @@ class Consumer:
 
     # -- assignment and positions
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    @one_thread
+    def assign(self, partitions: arg.Partitions) -> None:
         """Reads these partitions from now on; those assigned already keep their positions. With `group_id` the others
         begin at its committed offsets; no other members are taken into account.
 
@@ -124,12 +133,12 @@ class Consumer:
         if self._group is not None and self._group.subscribed:
             raise InvalidRequestError("the group assigns the partitions: call unsubscribe first, or do not subscribe")
         positions: dict[TopicPartition, Position] = {}
-        tps = [TopicPartition(*given) for given in partitions]
-        deadline, request_ms = Deadline(self._api_timeout_ms), self.settings["request.timeout.ms"]
+        tps = list(dict.fromkeys(arg.partitions("partitions", partitions)))
+        deadline, attempts = Deadline(self._api_timeout_ms), self._attempts(self._api_timeout_ms)
         for topic in {tp.topic for tp in tps if tp not in self._fetcher.positions}:
             # old rows, too, come in the newest schema
-            self._cluster.topic(topic, refresh=True, timeout_ms=deadline.left_ms(request_ms))
-        for found in self._cluster.leaders(tps, timeout_ms=deadline.left_ms(request_ms)).values():
+            self._learn(topic, attempts, refresh=True)
+        for found in self._cluster.leaders(tps, timeout_ms=attempts.attempt_ms).values():
             if isinstance(found, SparklogError) and not found.retriable:
                 raise found
         new = [tp for tp in tps if tp not in self._fetcher.positions]
@@ -143,6 +152,10 @@ class Consumer:
                 current.begin_at(offset.offset, offset.leader_epoch)
         self._replace(positions)
 
+    @one_thread
+    @arg.takes(
+        on_assign=arg.optional(arg.function), on_revoke=arg.optional(arg.function), on_lost=arg.optional(arg.function)
+    )
     def subscribe(
         self,
         topics: Iterable[str] | None = None,
@@ -167,11 +180,13 @@ class Consumer:
             self._replace({})
         group.subscribe(topics, pattern, (on_assign, on_revoke, on_lost))
 
+    @one_thread
     def subscription(self) -> list[str]:
         """The topics subscribed to; those a pattern matches."""
         self._check_open()
         return [] if self._group is None else self._group.subscription
 
+    @one_thread
     def unsubscribe(self) -> None:
         """Commits (enable.auto.commit), lets all partitions go and leaves the group; also ends `assign`."""
         self._check_open()
@@ -179,50 +194,60 @@ class Consumer:
             self._group.unsubscribe(timeout_ms=self._close_timeout_ms)
         self._replace({})
 
-    def pause(self, *partitions: TopicPartition) -> None:
+    @one_thread
+    def pause(self, *partitions: arg.Partitions) -> None:
         """poll returns nothing of these until `resume`, while it keeps this member in its group."""
         self._check_open()
         positions = dict(self._fetcher.positions)
-        for tp in partitions:
+        for tp in arg.partitions("partitions", partitions):
             old = self._assigned(tp)
             with self._fetcher.changed:
                 new = positions[old.tp] = old.afresh()
                 new.paused, new.error = True, None
         self._replace(positions)
 
-    def resume(self, *partitions: TopicPartition) -> None:
+    @one_thread
+    def resume(self, *partitions: arg.Partitions) -> None:
         """Undoes `pause`."""
         self._check_open()
-        for tp in partitions:
+        for tp in arg.partitions("partitions", partitions):
             self._assigned(tp).paused = False
         self._fetcher.wake()
 
+    @one_thread
     def paused(self) -> list[TopicPartition]:
         """What is paused."""
         self._check_open()
         with self._fetcher.changed:
             return sorted(tp for tp, position in self._fetcher.positions.items() if position.paused)
 
+    @one_thread
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions."""
         self._check_open()
         return sorted(self._fetcher.positions)
 
+    @one_thread
+    @arg.takes(tp=arg.partition)
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """The next poll of `tp` begins at `offset`. Raises InvalidRequestError if it is not assigned."""
         self._check_open()
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= arg.INT64_MAX:
             raise InvalidRequestError(f"cannot seek {tp} to {offset!r}: an offset is a whole number from 0 on")
         self._move([tp], offset, None)
 
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+    @one_thread
+    def seek_to_beginning(self, *partitions: arg.Partitions) -> None:
         """To the first offset that can be read; without arguments for all assigned partitions."""
-        self._move(partitions or self.assignment(), None, EARLIEST_TIMESTAMP)
+        self._move(arg.partitions("partitions", partitions) or self.assignment(), None, EARLIEST_TIMESTAMP)
 
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
+    @one_thread
+    def seek_to_end(self, *partitions: arg.Partitions) -> None:
         """To the offset the next record will get; without arguments for all assigned partitions."""
-        self._move(partitions or self.assignment(), None, LATEST_TIMESTAMP)
+        self._move(arg.partitions("partitions", partitions) or self.assignment(), None, LATEST_TIMESTAMP)
 
+    @one_thread
+    @arg.takes(tp=arg.partition)
     def position(self, tp: TopicPartition) -> int:
         """The offset of the next record that poll returns. Asks the broker if it is not known yet.
 
@@ -240,8 +265,7 @@ class Consumer:
         if position.reset_to is None:
             raise OffsetOutOfRangeError(f"{tp} has no position and auto.offset.reset is none: seek to an offset first")
         asked = {position.tp: position.reset_to}
-        policy = RetryPolicy(deadline.left_ms(), self.settings["request.timeout.ms"])
-        answer = find_offsets(self._cluster, asked, Retries(policy), isolation=self._isolation)
+        answer = find_offsets(self._cluster, asked, self._attempts(deadline.left_ms()), isolation=self._isolation)
         found = answer[position.tp].offset
         with self._fetcher.changed:
             if position.consumed is None:
@@ -250,6 +274,7 @@ class Consumer:
 
     # -- offsets of the group
 
+    @one_thread
     def commit(self, offsets: Offsets | None = None, *, sync: bool = True) -> None:
         """Commits the positions of all assigned partitions (or `offsets`: the next ones to read, as numbers or
         OffsetAndMetadata) for the group, and waits until they are safe; `sync=False` is `commit_async`.
@@ -264,17 +289,21 @@ class Consumer:
         self._check_open()
         require_group(self._group, "commit").commit(offsets)
 
+    @one_thread
+    @arg.takes(callback=arg.optional(arg.function))
     def commit_async(self, offsets: Offsets | None = None, callback: Callback | None = None) -> None:
         """Like `commit`, without waiting. A later poll calls `callback(offsets, error)`, error None if they are safe;
         without a callback a failure is logged."""
         self._check_open()
         require_group(self._group, "commit_async").commit_async(offsets, callback)
 
-    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    @one_thread
+    def committed(self, partitions: arg.Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed, None where it has not. Raises InvalidGroupIdError (no group_id)."""
         self._check_open()
-        return require_group(self._group, "committed").committed(partitions)
+        return require_group(self._group, "committed").committed(arg.partitions("partitions", partitions))
 
+    @one_thread
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is in its group, for `Producer.send_offsets_to_transaction`. Raises InvalidGroupIdError."""
         self._check_open()
@@ -282,7 +311,8 @@ class Consumer:
 
     # -- reading
 
-    def poll(self, timeout_ms: int = 1000, max_records: int | None = None) -> list[Record]:
+    @one_thread
+    def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[Record]:
         """The next records, of as many batches as are here, at most `max_records` (default max.poll.records); none if
         none has come within `timeout_ms`. Those of a partition are in their order.
 
@@ -290,9 +320,9 @@ class Consumer:
         DeserializationError, once those before it have been returned, until it is sought past.
         """
         self._check_open()
-        limit = self._max_poll_records if max_records is None else max_records
-        if limit < 1:
-            raise InvalidRequestError(f"max_records = {limit}: at least 1")
+        self._calls.check_signal()
+        timeout_ms = arg.wait("timeout_ms", timeout_ms)
+        limit = self._max_poll_records if max_records is None else _MAX_RECORDS("max_records", max_records)
         if self._group is not None:
             self._group.before_poll()
         if self._fetcher.has_diverged:
@@ -311,7 +341,7 @@ class Consumer:
             raise
         return found
 
-    def _next_records(self, limit: int, timeout_ms: int, moved: dict[Position, int | None]) -> list[Record]:
+    def _next_records(self, limit: int, timeout_ms: float, moved: dict[Position, int | None]) -> list[Record]:
         """At most `limit` of one batch; with some `moved` already only of what is here. Tells of the position before it
         moves it."""
         if not self._hand:
@@ -355,15 +385,24 @@ class Consumer:
         deadline = None if timeout_ms < 0 else Deadline(timeout_ms)
         while True:
             wait_ms = ITERATE_POLL_MS if deadline is None else min(ITERATE_POLL_MS, int(deadline.left_s * 1000))
-            if records := self.poll(wait_ms, max_records=1):
+            try:
+                records = self.poll(wait_ms, max_records=1)
+            except ClosedError:
+                if not self._calls.is_closing:
+                    raise
+                raise StopIteration from None
+            if records:
                 return records[0]
             if deadline is not None and deadline.is_over:
                 raise StopIteration
 
-    def poll_batches(self, timeout_ms: int = 1000) -> list[ConsumedBatch]:
+    @one_thread
+    def poll_batches(self, timeout_ms: float = 1000) -> list[ConsumedBatch]:
         """All batches that are there, at least one unless none came within `timeout_ms`; without any copy. From
         prefetch.bytes (or max.partition.fetch.bytes, if that is more) on the rest is left to the next call."""
         self._check_open()
+        self._calls.check_signal()
+        timeout_ms = arg.wait("timeout_ms", timeout_ms)
         if self._group is not None:
             self._group.before_poll()
         if self._fetcher.has_diverged:
@@ -378,7 +417,7 @@ class Consumer:
             raise
         return batches
 
-    def _take_batches(self, timeout_ms: int, batches: list[ConsumedBatch], moved: dict[Position, int | None]) -> None:
+    def _take_batches(self, timeout_ms: float, batches: list[ConsumedBatch], moved: dict[Position, int | None]) -> None:
         """Fills `batches`; tells of positions before it moves them."""
         left_bytes = max(self.settings["prefetch.bytes"], self.settings["max.partition.fetch.bytes"])
         # without a bound it might never end: what is taken makes room for more
@@ -405,16 +444,42 @@ class Consumer:
             batches.append(fetched.batch)
             left_bytes -= max(fetched.size_bytes, fetched.batch.size_bytes)
 
-    def close(self, timeout_s: float | None = None) -> None:
+    def wakeup(self) -> None:
+        """Ends the wait of another thread in `poll`, `poll_batches` or the loop with WakeupError; also in `assign` and
+        `position`, while no broker can be reached. If no thread waits, the next of these calls raises it. From any
+        thread; nothing that was read is lost."""
+        self._calls.wakeup()
+        self._fetcher.wake()
+
+    def close(self, timeout_s: float | None = None, *, autocommit: bool = True) -> None:
         """Stops reading; of a group commits (enable.auto.commit) and leaves it, within `timeout_s` (default:
-        default.api.timeout.ms, at most 30 s). Again is fine."""
+        default.api.timeout.ms, at most 30 s). Again is fine.
+
+        From another thread it ends the call that the consumer's thread waits in, with ClosedError; a loop just ends.
+
+        Args:
+            timeout_s: The longest time for the commit and for leaving the group.
+            autocommit: False commits nothing: what the last poll returned is read again. So does a `with` block that an
+                exception leaves.
+
+        Raises:
+            ConcurrentModificationError: Another thread was still inside a call at the end of the time.
+        """
         if self._closed:
             return
-        timeout_ms = self._close_timeout_ms if timeout_s is None else max(0, int(timeout_s * 1000))
-        deadline = Deadline(timeout_ms)
+        timeout_ms = self._close_timeout_ms if timeout_s is None else int(arg.wait("timeout_s", timeout_s) * 1000)
+        deadline, call = Deadline(timeout_ms), [threading.get_ident()]
+        try:
+            self._calls.enter_to_close(call, self._fetcher.wake, timeout_ms / 1000)
+            if not self._closed:
+                self._close(deadline, autocommit=autocommit)
+        finally:
+            self._calls.leave(call)
+
+    def _close(self, deadline: Deadline, *, autocommit: bool) -> None:
         try:
             if self._group is not None:
-                self._group.close(timeout_ms)
+                self._group.close(int(deadline.left_s * 1000), autocommit=autocommit)
         finally:
             self._closed = "the consumer is closed"
             self._fetcher.close(min(deadline.left_s, CLOSE_S_MAX))
@@ -422,12 +487,14 @@ class Consumer:
             _live.discard(self)
 
     def __enter__(self) -> Consumer:
+        """`with Consumer(…) as consumer:` closes it at the end. A block that an exception leaves (Ctrl-C, too) commits
+        nothing: the records that were not processed are read again."""
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(autocommit=exc_type is None)
 
     def __del__(self, warn: Any = warnings.warn, is_finalizing: Any = sys.is_finalizing) -> None:
         if getattr(self, "_closed", "not made") or is_finalizing():
@@ -448,26 +515,36 @@ class Consumer:
     def _close_timeout_ms(self) -> int:
         return min(self._api_timeout_ms, CLOSE_TIMEOUT_MS)
 
-    def _take(self, timeout_ms: int, *, only_ready: bool = False) -> Fetched | None:
+    def _take(self, timeout_ms: float, *, only_ready: bool = False) -> Fetched | None:
         rest = self._hand.take_rest()
         if rest is not None:
             return rest
         if only_ready and not self._fetcher.ready:
             return None
-        if self._group is None or only_ready:
-            return self._fetcher.take(max(timeout_ms, 0) / 1000)
+        if only_ready:
+            return self._fetcher.take(0.0)
+        if self._group is None:
+            found = self._fetcher.take(max(timeout_ms, 0) / 1000, self._calls.is_signalled)
+            if found is None:
+                self._calls.check_signal()
+            return found
         group, deadline = self._group, time.monotonic() + max(timeout_ms, 0) / 1000
         while True:
             left_s = deadline - time.monotonic()
             try:
-                taken = self._fetcher.take(max(0.0, min(left_s, group.wait_s)), lambda: group.pending)
+                taken = self._fetcher.take(
+                    max(0.0, min(left_s, group.wait_s)), lambda: group.pending or self._calls.is_signalled()
+                )
             except UnknownTopicOrPartitionError:
                 if not group.subscribed:
                     raise
                 self._reader.start_again(UnknownTopicOrPartitionError)  # the group is about to take it away
                 taken = None
-            if taken is not None or left_s <= 0:
+            if taken is not None:
                 return taken
+            self._calls.check_signal()
+            if left_s <= 0:
+                return None
             group.update()
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
@@ -504,11 +581,22 @@ class Consumer:
         projection = Projection(self._cluster.topic(tp.topic), self._columns, newest=newest, follow=True)
         return Position(tp, projection, offset, reset_to)
 
+    def _attempts(self, timeout_ms: int) -> Retries:
+        """The attempts of a call that asks; `wakeup` and `close` end them."""
+        policy = RetryPolicy(timeout_ms, self.settings["request.timeout.ms"], limit="default.api.timeout.ms")
+        return Retries(policy, sleep=self._calls.sleep)
+
+    def _learn(self, topic: str, attempts: Retries, *, refresh: bool = False) -> None:
+        """Has the cluster tell of a topic; a broker that is away is waited for."""
+        until_answered(lambda left_ms: self._cluster.topic(topic, refresh=refresh, timeout_ms=left_ms), attempts)
+
     def _move(self, partitions: Iterable[TopicPartition], offset: int | None, reset_to: int | None) -> None:
         self._check_open()
         positions = dict(self._fetcher.positions)
+        attempts = self._attempts(self._api_timeout_ms)
         for tp in partitions:
             old = self._assigned(tp)
+            self._learn(old.tp.topic, attempts)
             new = positions[old.tp] = self._position(old.tp, offset, reset_to)
             new.paused = old.paused
         self._replace(positions)
@@ -518,9 +606,9 @@ class Consumer:
         self._fetcher.replace(positions)
 
     def _assigned(self, tp: TopicPartition) -> Position:
-        position = self._fetcher.positions.get(TopicPartition(*tp))
+        position = self._fetcher.positions.get(tp)
         if position is None:
-            raise InvalidRequestError(f"{TopicPartition(*tp)} is not assigned: call assign first")
+            raise InvalidRequestError(f"{tp} is not assigned: call assign first")
         return position
 
     def _check_open(self) -> None:
@@ -538,6 +626,7 @@ def _abandon(fetcher: Fetcher, group: GroupConsumer | None) -> None:
 def _drop_after_fork() -> None:
     for consumer in list(_live):
         consumer._closed = "this consumer belongs to the parent process: create one in the child"
+        consumer._calls = Calls()  # a thread that the child does not have may have been inside a call
         consumer._fetcher.drop_after_fork()
     _live.clear()
 

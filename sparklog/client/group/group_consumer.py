@@ -22,6 +22,7 @@ from sparklog.client.group.group_heartbeats import GroupHeartbeats, compile_patt
 from sparklog.client.group.group_offsets import ONE_ATTEMPT, Offsets, checked_offsets, fetch_offsets
 from sparklog.client.group.membership import MemberConfig, Partitions
 from sparklog.client.group.question import Question
+from sparklog.client.net.arguments import texts
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.retry import RetryPolicy
@@ -139,7 +140,7 @@ class GroupConsumer:
         listeners: tuple[Listener | None, ...],
     ) -> None:
         """Raises InvalidTopicError."""
-        wanted = [check_topic_name(t) for t in ([topics] if isinstance(topics, str) else topics or ())]
+        wanted = [check_topic_name(t) for t in texts("topics", topics or ())]
         compiled = None if pattern is None else compile_pattern(pattern)
         self._listeners = _Listeners(*listeners)
         if self._heartbeats is None:
@@ -163,14 +164,15 @@ class GroupConsumer:
             self._config["max.poll.interval.ms"],
         )
 
-    def unsubscribe(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Commits (enable.auto.commit), lets everything go and leaves. Raises what a callback raises."""
+    def unsubscribe(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS, autocommit: bool = True) -> None:
+        """Commits (enable.auto.commit, unless `autocommit` is False), lets everything go and leaves. Raises what a
+        callback raises."""
         heartbeats, deadline = self._heartbeats, Deadline(timeout_ms)
         if heartbeats is None:
             return
         try:
             held = heartbeats.held
-            self._let_go(held, timeout_ms)
+            self._let_go(held, timeout_ms, autocommit=autocommit)
         finally:
             heartbeats.leave(deadline.left_s)
             self._heartbeats = self._question = None
@@ -262,10 +264,10 @@ class GroupConsumer:
         due += [self._offsets_due] if self._reader.unstarted() else []
         return max(0.0, min(due, default=float("inf")) - now)
 
-    def _let_go(self, partitions: Partitions, timeout_ms: int) -> None:
+    def _let_go(self, partitions: Partitions, timeout_ms: int, *, autocommit: bool = True) -> None:
         heartbeats = self._heartbeats
         assert heartbeats is not None
-        if self._auto_commit:
+        if self._auto_commit and autocommit:
             self._commit_before_revoke(partitions, timeout_ms)
         try:
             if partitions:
@@ -321,7 +323,7 @@ class GroupConsumer:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Waits for transactions that are about to change them. Raises UnstableOffsetCommitError after
         default.api.timeout.ms (or at `deadline`), and what the group refuses."""
-        wanted = [TopicPartition(*tp) for tp in partitions]
+        wanted = list(partitions)
         deadline = deadline or Deadline(self._api_timeout_ms)
         while True:
             policy = RetryPolicy(timeout_ms=deadline.left_ms(), request_timeout_ms=self._request_timeout_ms)
@@ -395,13 +397,13 @@ class GroupConsumer:
         for tp in partitions:
             self._automatic.pop(tp, None)
 
-    def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Commits (enable.auto.commit) and leaves."""
+    def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS, *, autocommit: bool = True) -> None:
+        """Commits (enable.auto.commit, unless `autocommit` is False) and leaves."""
         deadline = Deadline(timeout_ms)
         try:
             if self._heartbeats is not None:
-                self.unsubscribe(timeout_ms=timeout_ms)
-            elif self._auto_commit:
+                self.unsubscribe(timeout_ms=timeout_ms, autocommit=autocommit)
+            elif self._auto_commit and autocommit:
                 self._commit_at_close(timeout_ms)
         finally:
             self._committer.close(deadline.left_s)

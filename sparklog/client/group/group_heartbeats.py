@@ -263,7 +263,10 @@ class GroupHeartbeats:
 
 def compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     """Matches whole topic names. Raises InvalidTopicError."""
+    given = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+    if not isinstance(given, str):
+        raise InvalidTopicError(f"pattern = {pattern!r}: a regular expression of text is needed")
     try:
         return re.compile(pattern)
-    except re.error as e:
+    except (re.error, OverflowError, RecursionError) as e:
         raise InvalidTopicError(f"topic pattern {pattern!r} is no regular expression: {e}") from e

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from sparklog.client.group.membership import to_topics
+from sparklog.client.net import arguments as arg
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import group_key
 from sparklog.client.net.paging import pages
@@ -25,6 +26,7 @@ from sparklog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 M = TypeVar("M", bound=Message)
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 
+METADATA_CHARS_MAX = 4096
 ONE_ATTEMPT = RetryPolicy(timeout_ms=0)
 """The caller tries again, if it does."""
 
@@ -40,12 +42,20 @@ def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]
     for tp, given in offsets.items():
         if not (isinstance(tp, tuple) and [type(part) for part in tp] == [str, int]):
             raise InvalidRequestError(f"cannot commit for {tp!r}: TopicPartition(topic, partition) names a partition")
+        partition = arg.partition("offsets", tp)
         offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
-        if isinstance(offset.offset, bool) or not isinstance(offset.offset, int) or offset.offset < 0:
+        number, note, epoch = offset
+        if isinstance(note, str) and len(note) > METADATA_CHARS_MAX:
+            arg.refuse(f"metadata of {partition}", note, f"at most {METADATA_CHARS_MAX} characters are kept")
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= arg.INT64_MAX:
             raise InvalidRequestError(
-                f"cannot commit {offset.offset!r} for {TopicPartition(*tp)}: an offset is a whole number from 0 on"
+                f"cannot commit {number!r} for {partition}: an offset is a whole number from 0 on"
             )
-        found[TopicPartition(*tp)] = offset
+        found[partition] = OffsetAndMetadata(
+            number,
+            "" if note is None else arg.text(f"metadata of {partition}", note),  # Kafka's clients: None is no note
+            arg.whole(-1, arg.INT32_MAX)(f"leader_epoch of {partition}", epoch),
+        )
     return found
 
 

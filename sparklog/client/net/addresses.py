@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sparklog.errors import InvalidConfigError
@@ -27,7 +27,12 @@ def resolve_bootstrap(given: str | Sequence[str] | None) -> str:
     """The bootstrap servers to use: `given`, else SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292, as one text."""
     if given is None or given == "":
         given = os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
-    text = given if isinstance(given, str) else ",".join(given)
+    parts = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(part, str) for part in parts):
+        raise InvalidConfigError(
+            f"bootstrap servers {given!r:.200}: give host:port, or a list of them, for example {BOOTSTRAP_DEFAULT}"
+        )
+    text = ",".join(parts)
     return ",".join(str(e) for e in parse_bootstrap(text))
 
 
@@ -54,5 +59,12 @@ def _parse_endpoint(part: str, whole: str) -> Endpoint:
     if port == "" and good:
         port = str(PORT_DEFAULT)
     if not good or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise InvalidConfigError(f"bootstrap servers {whole!r}: {part!r} is not host:port")
+        raise InvalidConfigError(f"bootstrap servers {whole!r:.200}: {part!r:.200} is not host:port")
+    try:
+        host.encode("idna")  # as the look-up of the name will
+    except UnicodeError as e:
+        raise InvalidConfigError(
+            f"bootstrap servers {whole!r:.200}: {host!r:.200} is no name of a host; between its dots are 1 to 63 "
+            f"characters ({e})"
+        ) from e
     return Endpoint(host, int(port))

@@ -381,6 +381,11 @@ class Cluster:
         self._failed_at = {e: at for e, at in self._failed_at.items() if at > since}
         return sorted(found, key=self._failed_at.__contains__)
 
+    def reach(self, *, timeout_ms: int = 30_000) -> None:
+        """Raises BrokerNotAvailableError or RequestTimedOutError if no bootstrap server can be connected to."""
+        with self.connection(timeout_ms=timeout_ms):
+            pass
+
     @contextlib.contextmanager
     def connection(
         self, endpoint: Endpoint | None = None, *, purpose: str = "", timeout_ms: int = 30_000

@@ -1,7 +1,9 @@
-"""One request, tried again while trying again can help."""
+"""Questions that are asked again while that can help: until a broker can be reached, a leader is found, the time is
+over."""
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -18,22 +20,29 @@ from sparklog.types import TopicPartition
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
+WARN_AFTER_S = 1.0
+"""A call that has been trying for so long says so in the log, once: whoever waits for it sees why."""
+
 UNCLEAR = (RequestTimedOutError, BrokerNotAvailableError)
 """Errors after which the request may have taken effect; all others say that it has not."""
 
 
 class RetryPolicy(NamedTuple):
-    """How long in all, how long one attempt, and the pauses between attempts (doubling, with a random fifth)."""
+    """How long in all, how long one attempt, and the pauses between attempts (doubling, with a random fifth).
+    `limit`: the setting that `timeout_ms` comes from, for errors; empty: they name none."""
 
     timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000
     backoff_ms: int = 50
     backoff_max_ms: int = 1_000
+    limit: str = ""
 
     @classmethod
     def within(cls, timeout_ms: int) -> RetryPolicy:
-        """One attempt may take all the time there is."""
-        return cls(timeout_ms, timeout_ms)
+        """The policy of calls with a `request_timeout_ms`: one attempt may take all of it."""
+        return cls(timeout_ms, timeout_ms, limit="request_timeout_ms")
 
 
 class Attempts(Protocol):
@@ -62,19 +71,35 @@ class Retries:
         self._policy = policy
         self._sleep = sleep
         self._clock = clock
-        self._until = clock() + policy.timeout_ms / 1000
+        self._begun = clock()
+        self._until = self._begun + policy.timeout_ms / 1000
         self._backoff_s = policy.backoff_ms / 1000
+        self._is_warned = False
 
     @property
     def attempt_ms(self) -> int:
         return min(self._policy.request_timeout_ms, max(1, int((self._until - self._clock()) * 1000)))
 
     def pause(self, error: SparklogError) -> None:
-        pause_s = self._backoff_s * random.uniform(0.8, 1.2)
-        if not error.retriable or self._clock() + pause_s >= self._until:
+        pause_s, now = self._backoff_s * random.uniform(0.8, 1.2), self._clock()
+        if not error.retriable:
             raise error
+        if now + pause_s >= self._until:
+            raise self._last(error)
+        if not self._is_warned and now - self._begun >= WARN_AFTER_S:
+            self._is_warned = True
+            _log.warning("%s; trying again for up to %.0f s", error, self._until - now)
         self._sleep(pause_s)
         self._backoff_s = min(self._backoff_s * 2, self._policy.backoff_max_ms / 1000)
+
+    def _last(self, error: SparklogError) -> SparklogError:
+        """`error`, with the limit that has ended the attempts."""
+        policy = self._policy
+        if not policy.limit:
+            return error
+        last = type(error)(f"{error}; gave up after {policy.timeout_ms / 1000:g} s ({policy.limit})")
+        last.__cause__ = error
+        return last
 
 
 class OneAttempt:
@@ -92,6 +117,17 @@ class OneAttempt:
         raise error
 
 
+def until_answered(ask: Callable[[int], T], attempts: Attempts) -> T:
+    """The answer of `ask(timeout_ms)`, which is called again after every retriable error while `attempts` go on: so a
+    call that comes before the broker, or while it restarts, waits for it. `ask` has no effect that must not come twice.
+    Raises the last error."""
+    while True:
+        try:
+            return ask(attempts.attempt_ms)
+        except SparklogError as e:
+            attempts.pause(e)
+
+
 def of_all_brokers(
     cluster: Cluster,
     ask: Callable[[Endpoint | None, int], Iterable[T]],
@@ -103,12 +139,12 @@ def of_all_brokers(
     """What `ask` gets from each broker within so many ms, in one list. If one of them fails all are asked again that
     are there by then: what it had a part of is others' now. Raises the last error after `timeout_ms`."""
     attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
-    while True:
-        try:
-            brokers = cluster.brokers(timeout_ms=attempts.attempt_ms)
-            return [found for broker in brokers for found in ask(broker, attempts.attempt_ms)]
-        except SparklogError as e:
-            attempts.pause(e)
+
+    def ask_all(attempt_ms: int) -> list[T]:
+        brokers = cluster.brokers(timeout_ms=attempt_ms)
+        return [found for broker in brokers for found in ask(broker, attempts.attempt_ms)]
+
+    return until_answered(ask_all, attempts)
 
 
 def request_until(
@@ -134,6 +170,8 @@ def request_until(
     BrokerNotAvailableError.
     """
     attempts = Retries(policy, sleep=sleep, clock=clock)
+    if once:  # what has not been sent can be tried again
+        until_answered(lambda left_ms: cluster.reach(timeout_ms=left_ms), attempts)
     while True:
         asked = leader_of is None
         try:

@@ -30,7 +30,7 @@ def connect_socket(endpoint: Endpoint, local_socket: str, deadline: Deadline) ->
             # nobody listens on a port of the ephemeral range, and the kernel has connected the socket to itself
             sock.close()
             raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
-    except OSError as e:
+    except (OSError, UnicodeError) as e:  # a name that another broker has told may be none
         raise BrokerNotAvailableError(
             f"no broker at {endpoint} ({reason(e)}): start one with `sparklog broker`, "
             "or check the bootstrap servers (SPARKLOG_BOOTSTRAP_SERVERS)"
@@ -73,6 +73,6 @@ def _connect_local(name: str, timeout_s: float) -> socket.socket:
     return sock
 
 
-def reason(e: OSError) -> str:
+def reason(e: OSError | UnicodeError) -> str:
     """In words, for an error's text."""
-    return (e.strerror or str(e) or type(e).__name__).lower()
+    return (getattr(e, "strerror", None) or str(e) or type(e).__name__).lower()

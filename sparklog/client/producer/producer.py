@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Any
 
 from sparklog.client.group.group_offsets import Offsets
+from sparklog.client.net.arguments import text
 from sparklog.client.net.cluster import cluster
-from sparklog.client.net.retry import RetryPolicy
+from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.accumulator import Accumulator, PartitionQueue
 from sparklog.client.producer.encoding import (
     ENVELOPE_FIXED_BYTES_MIN,
@@ -87,7 +89,13 @@ class Producer:
         self._topics: dict[str, ProducerTopic] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._batch_size_bytes = config["batch.size.bytes"]
-        self._max_block_ms = max(1, config["max.block.ms"])
+        self._policy = RetryPolicy(
+            config["max.block.ms"],
+            config["request.timeout.ms"],
+            config["retry.backoff.ms"],
+            config["retry.backoff.max.ms"],
+            "max.block.ms",
+        )
         self._encoder = BatchEncoder(
             config["compression"],
             checksum=not config["enable.idempotence"],
@@ -121,12 +129,7 @@ class Producer:
             self._transactions = core.transactions = Transactions(
                 self._cluster,
                 self._accumulator,
-                RetryPolicy(
-                    config["max.block.ms"],
-                    config["request.timeout.ms"],
-                    config["retry.backoff.ms"],
-                    config["retry.backoff.max.ms"],
-                ),
+                self._policy,
                 transactional_id=config["transactional.id"],
                 timeout_ms=config["transaction.timeout.ms"],
                 flush=core.flush,
@@ -153,7 +156,7 @@ class Producer:
         """
         try:
             state = self._topics[topic]
-        except KeyError:
+        except (KeyError, TypeError):  # not known yet; no topic's name
             state = self._topic(topic)
         if (
             type(value) is bytes
@@ -415,13 +418,22 @@ class Producer:
 
     def _newer(self, state: ProducerTopic) -> ProducerTopic:
         """The topic's state as the broker tells it now."""
-        self._cluster.topic(state.info.name, refresh=True, timeout_ms=self._max_block_ms)
+        self._learn(state.info.name, refresh=True)
         return self._topic(state.info.name)
+
+    def _learn(self, name: str, *, refresh: bool = False) -> TopicInfo:
+        """What the cluster tells of a topic; a broker that is away is waited for up to `max.block.ms`."""
+
+        def ask(timeout_ms: int) -> TopicInfo:
+            self._core.check_open()  # it may have been closed meanwhile
+            return self._cluster.topic(name, refresh=refresh, to_write=not refresh, timeout_ms=timeout_ms)
+
+        return until_answered(ask, Retries(self._policy))
 
     def _topic(self, name: str) -> ProducerTopic:
         """The topic's state, looked up again when its metadata are old or it was re-created."""
-        self._core.check_open()
-        info = self._cluster.topic(name, to_write=True, timeout_ms=self._max_block_ms)
+        text("topic", name)
+        info = self._learn(name)
         state = self._topics.get(name)
         if state is None or state.info is not info:
             with self._accumulator.lock:

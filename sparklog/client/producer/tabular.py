@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sparklog.client.net.arguments import text
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import fit_table, null_column
 
@@ -138,6 +139,7 @@ def _from_pandas(frame: Any, schema: pa.Schema, topic: str) -> pa.Table:
 def _from_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> pa.Table:
     arrays = []
     for name, values in columns.items():
+        text(f"data for topic {topic!r}: a column's name", name)
         index = schema.get_field_index(name)
         typed = index >= 0 and isinstance(values, list | tuple)
         arrays.append(_array(values, schema.field(index).type if typed else None, name, topic))

@@ -17,8 +17,8 @@ from sparklog.types import ISOLATION_LEVELS
 
 def isolation_of(level: str) -> int:
     """READ_UNCOMMITTED or READ_COMMITTED. Raises InvalidConfigError."""
-    if level not in ISOLATION_LEVELS:
-        raise InvalidConfigError(f"isolation level {level!r}: use one of {', '.join(ISOLATION_LEVELS)}")
+    if not isinstance(level, str) or level not in ISOLATION_LEVELS:
+        raise InvalidConfigError(f"isolation level {level!r:.200}: use one of {', '.join(ISOLATION_LEVELS)}")
     return ISOLATION_LEVELS[level]
 
 

@@ -62,11 +62,8 @@ def list_offsets(
     the last stable offset. `all_at_once`: earliest and latest only; of each transaction all is below the latest
     offsets, or nothing.
 
-    All of it takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError (at once, if no
-    broker can be reached) and others."""
+    All of it takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError and others."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
-    for topic in {tp.topic for tp in (TopicPartition(*tp) for tp in asked)}:
-        cluster.topic(topic, timeout_ms=attempts.attempt_ms)
     found = find_offsets(cluster, asked, attempts, isolation=isolation, all_at_once=all_at_once)
     return {tp: OffsetAndTimestamp(o.offset, o.timestamp_ms) for tp, o in found.items()}
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from sparklog.client.net import arguments as arg
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.consumed import ConsumedBatch, Projection
 from sparklog.client.reading.isolation import isolation_of
@@ -29,6 +31,14 @@ METADATA_FIELDS = (
 Bound = str | int | Mapping[int, int]
 
 
+@arg.takes(
+    topic=arg.text,
+    columns=arg.optional(arg.texts),
+    include_metadata=arg.flag,
+    local=arg.text,
+    isolation_level=arg.text,
+    request_timeout_ms=arg.timeout,
+)
 def read_table(
     bootstrap_servers: str | Sequence[str] | None,
     topic: str,
@@ -54,11 +64,13 @@ def read_table(
     """
     isolation = isolation_of(isolation_level)
     shared = cluster(bootstrap_servers, security)
-    deadline = Deadline(request_timeout_ms)
-    info = shared.topic(topic, refresh=True, timeout_ms=request_timeout_ms)
-    ranges = _ranges(shared, info, start, end, isolation, deadline)
-    # asked after the ranges' ends: no row of the ranges has a newer schema
-    info = shared.topic(topic, refresh=True, timeout_ms=deadline.left_ms())
+    deadline, attempts = Deadline(request_timeout_ms), Retries(RetryPolicy.within(request_timeout_ms))
+
+    def newest() -> TopicInfo:
+        return until_answered(lambda left_ms: shared.topic(topic, refresh=True, timeout_ms=left_ms), attempts)
+
+    ranges = _ranges(shared, newest(), start, end, isolation, deadline)
+    info = newest()  # asked after the ranges' ends: no row of the ranges has a newer schema
     layout = schema = Projection(info, columns).schema
     if include_metadata:
         for field in METADATA_FIELDS:

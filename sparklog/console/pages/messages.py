@@ -35,6 +35,7 @@ from sparklog.console.views.messages import message_row, message_view, number_co
 from sparklog.console.views.values import MODES
 from sparklog.console.web import Console, ask, console_of, is_on, one_of, render, text, url, whole_number
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, SparklogError
+from sparklog.format.column_names import column_list, column_names
 from sparklog.format.schema import KIND_ENVELOPE, TIMESTAMP_TYPE
 from sparklog.types import TopicPartition
 
@@ -80,7 +81,7 @@ class Wish:
             "q": self.filter_text,
             "mode": self.mode,
             "n": self.rows,
-            "columns": ",".join(self.columns),
+            "columns": column_list(self.columns),
             "uncommitted": "1" if self.uncommitted else "",
         }
         return url(path, **(given | changed))
@@ -89,7 +90,7 @@ class Wish:
 def wish_of(request: Request) -> Wish:
     """Raises InvalidRequestError."""
     query = request.query_params
-    columns = [c for given in query.getlist("columns") for c in given.split(",") if c]
+    columns = [c for given in query.getlist("columns") for c in column_names(given)]
     return Wish(
         request.path_params["topic"],
         whole_number(query, "partition", -1, 0, 2**31),

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.cli.ddl import DEPTH_MAX, parse_ddl
-from sparklog.cli.schema_source import ddl_type, load_schema, parse_spark_json
+from sparklog.cli.schema_source import ddl_type, load_schema
 from sparklog.errors import InvalidTopicError
+from sparklog.format.ddl import DEPTH_MAX, parse_ddl
 from sparklog.format.schema import canonical_schema
+from sparklog.format.spark_json import parse_spark_json
 
 EVERYTHING = """
     a INT, b STRING, c TIMESTAMP, d DECIMAL(10,2), e ARRAY<STRING>, s STRUCT<x: INT, y: ARRAY<DOUBLE>>,

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparklog.cli import input as cli_input
-from sparklog.cli.ddl import parse_ddl
 from sparklog.cli.input import InputError, InputOptions, open_input
 from sparklog.errors import SchemaMismatchError
 from sparklog.export.printable import printable
+from sparklog.format.ddl import parse_ddl
 
 SCHEMA = parse_ddl(
     "id BIGINT, name STRING, at TIMESTAMP, day DATE, price DECIMAL(8,2), ok BOOLEAN, local TIMESTAMP_NTZ"

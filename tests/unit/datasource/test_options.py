@@ -159,6 +159,7 @@ def test_a_stream_may_publish_its_progress_to_a_group(name: str) -> None:
         (READ | {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, True, "a time such as"),
         (READ | {"sparklog.local.read": "mmap"}, True, "use one of auto, off"),
         (READ | {"columns": " , "}, True, "columns is empty"),
+        (READ | {"columns": "a, `b"}, True, "no closing backquote"),
         (READ | {"columns": "a,a"}, True, "named twice"),
         (READ | {"subscribe": ","}, True, "No topics to subscribe to"),
     ],

@@ -10,7 +10,6 @@ import pytest
 from sparklog.client.admin.admin import Admin
 from sparklog.client.net.cluster import forget
 from sparklog.errors import (
-    BrokerNotAvailableError,
     BrokerShuttingDownError,
     InvalidPartitionsError,
     NotControllerError,
@@ -148,13 +147,6 @@ def test_what_is_refused_at_once_raises(broker: TopicBroker) -> None:
     broker.add_topic("large", 5)
     with pytest.raises(InvalidPartitionsError):  # it has more than were asked for
         admin.add_partitions("large", 4)
-
-
-def test_nobody_to_ask_is_told_at_once(broker: TopicBroker) -> None:
-    admin = Admin(broker.address)
-    broker.close()
-    with pytest.raises(BrokerNotAvailableError):
-        admin.create_topic("made")
 
 
 def test_another_broker_is_asked_when_one_is_gone(broker: TopicBroker) -> None:

@@ -13,7 +13,7 @@ from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.leader_questions import LedGroup, until_led
 from sparklog.client.net.retry import Retries, RetryPolicy, request_until
-from sparklog.client.reading.offset_lookup import list_offsets, look_up_offsets
+from sparklog.client.reading.offset_lookup import look_up_offsets
 from sparklog.errors import (
     BrokerNotAvailableError,
     InvalidRequestError,
@@ -138,17 +138,6 @@ def test_nobody_is_asked_a_second_time_for_what_is_wrong_for_good(brokers: FakeC
         admin.list_offsets({TPS[0]: "latest"})
 
 
-def test_where_no_broker_answers_that_is_told_at_once() -> None:
-    broker = FakeBroker()
-    broker.close()
-    attempts = RetryPolicy.within(600_000)
-    assert attempts.timeout_ms == attempts.request_timeout_ms == 600_000
-    with pytest.raises(BrokerNotAvailableError):
-        list_offsets(cluster(broker.address), {TPS[0]: "latest"}, timeout_ms=600_000)
-    with Admin(broker.address, request_timeout_ms=600_000) as admin, pytest.raises(BrokerNotAvailableError):
-        admin.describe_producers(TPS[0])
-
-
 def test_many_partitions_without_a_leader_cost_two_questions(brokers: FakeCluster) -> None:
     for p in range(4):
         brokers.leaders[p] = (-1, 1)
@@ -245,6 +234,9 @@ def test_what_must_not_take_effect_twice_is_not_sent_again_when_it_may_have(brok
     outcomes: list[SparklogError] = [NotLeaderError("no"), RequestTimedOutError("late")]
 
     class Scripted:
+        def reach(self, *, timeout_ms: int) -> None:
+            pass
+
         def leader(self, tp: TopicPartition, *, timeout_ms: int) -> Endpoint:
             return Endpoint("a", 1)
 

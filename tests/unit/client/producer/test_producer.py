@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -422,15 +421,6 @@ def test_an_unclosed_producer_is_flushed_at_exit(fake: FakeBroker) -> None:
     )
     assert "was not closed" in done.stderr
     assert stored(fake) == [b"late"]
-
-
-def test_no_broker_is_said_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        address = f"127.0.0.1:{s.getsockname()[1]}"
-    producer = Producer(address)
-    with pytest.raises(SparklogError, match="sparklog broker"):
-        producer.send("events", b"x")
-    producer.close()
 
 
 def test_an_unknown_schema_fails_the_batch_and_the_next_one_has_the_newest(fake: FakeBroker) -> None:

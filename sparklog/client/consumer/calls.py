@@ -1,0 +1,110 @@
+"""The one thread that may be inside a consumer's calls, and how other threads end the call that it waits in.
+
+A consumer has positions and records in hand that belong to one call at a time. A second thread is refused at once, as
+by Kafka's clients: a lock would let it in, and it would get another part of the records in no order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from sparklog.errors import ClosedError, ConcurrentModificationError, WakeupError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CLOSED = "the consumer is closed"
+
+
+class Calls:
+    """The calls of one consumer. Entering and leaving takes no lock: both are done by every call."""
+
+    def __init__(self) -> None:
+        self._inside: dict[str, list[int]] = {}
+        """The outermost call that runs, as a list with its thread's id. `setdefault` is atomic."""
+        self._left: threading.Event | None = None
+        """Set when a call ends, while `close` of another thread waits for that."""
+        self._signal = threading.Event()
+        """`wakeup` or `close` of another thread is to end the call that runs."""
+        self.is_signalled = self._signal.is_set
+        """True if the call that runs must not wait any longer."""
+        self.is_closing = False
+        """Another thread closes the consumer, or has closed it."""
+
+    def enter(self, call: list[int]) -> None:
+        """`call`: a new list with the id of this thread. Raises ConcurrentModificationError if another thread is
+        inside."""
+        held = self._inside.setdefault("call", call)
+        if held[0] != call[0]:
+            raise ConcurrentModificationError(
+                f"the consumer is in use by thread {held[0]}: one thread at a time may call it; only wakeup() and "
+                "close() may come from another thread"
+            )
+
+    def leave(self, call: list[int]) -> None:
+        """Undoes `enter`, if `call` was the outermost one."""
+        if self._inside.get("call") is call:
+            self._inside.clear()
+            if self._left is not None:
+                self._left.set()
+
+    def wakeup(self) -> None:
+        """Ends the wait of the call that runs or, if none waits, of the next call that does."""
+        self._signal.set()
+
+    def enter_to_close(self, call: list[int], wake: Callable[[], None], timeout_s: float) -> None:
+        """`enter` for a close: a call of another thread ends first, with ClosedError if it waits. `wake` ends its wait.
+        Raises ConcurrentModificationError if that call goes on for longer than `timeout_s`."""
+        until = time.monotonic() + timeout_s
+        while (held := self._inside.setdefault("call", call))[0] != call[0]:
+            left = self._left = threading.Event()
+            self.is_closing = True
+            self._signal.set()
+            wake()
+            # the call may have ended before `_left` was there
+            if self._inside.get("call") is held and not left.wait(max(0.0, until - time.monotonic())):
+                raise ConcurrentModificationError(
+                    f"the consumer is not closed: thread {held[0]} is still inside a call after {timeout_s:g} s; call "
+                    "close() again"
+                )
+
+    def check_signal(self) -> None:
+        """Raises ClosedError or WakeupError if another thread has asked for the end of this call's wait."""
+        if not self._signal.is_set():
+            return
+        if self.is_closing:
+            raise ClosedError(_CLOSED)
+        self._signal.clear()
+        raise WakeupError("another thread has called wakeup()")
+
+    def sleep(self, seconds: float) -> None:
+        """Waits between two attempts. Raises as `check_signal`."""
+        self._signal.wait(seconds)
+        self.check_signal()
+
+
+class _Guarded(Protocol):
+    _calls: Calls
+
+
+S = TypeVar("S", bound=_Guarded)
+
+
+def one_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """The method, refused with ConcurrentModificationError while another thread is inside a call of the same object. A
+    callback that runs inside a call may call the object."""
+
+    @wraps(method)
+    def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        calls, call = self._calls, [threading.get_ident()]
+        try:  # around `enter`, too: Ctrl-C may come when it returns
+            calls.enter(call)
+            return method(self, *args, **kwargs)
+        finally:
+            calls.leave(call)
+
+    return guarded

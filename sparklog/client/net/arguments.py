@@ -1,0 +1,188 @@
+"""Arguments of public calls, checked where the call begins: an error names the argument, its value and what is allowed.
+
+A reader takes the argument's name and value, and returns the value in the form that the call works with. It raises
+InvalidRequestError. `takes` puts readers before a function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+from sparklog.errors import InvalidRequestError
+from sparklog.types import TopicPartition
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Reader = Callable[[str, Any], Any]
+
+Partitions = TopicPartition | Iterable[TopicPartition]
+"""One partition, or any number of them."""
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+SHOWN_CHARS_MAX = 100
+"""Of a wrong value, in an error."""
+
+
+def refuse(argument: str, value: object, allowed: str) -> NoReturn:
+    """Raises InvalidRequestError for a wrong argument."""
+    shown = repr(value)
+    if len(shown) > SHOWN_CHARS_MAX:
+        shown = f"{shown[:SHOWN_CHARS_MAX]}…"
+    raise InvalidRequestError(f"{argument} = {shown}: {allowed}")
+
+
+def text(argument: str, value: object) -> str:
+    """A text that can be sent; lone surrogates cannot."""
+    if not isinstance(value, str):
+        refuse(argument, value, "a text is needed")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        refuse(argument, value, "the text is not Unicode: it has half of a surrogate pair")
+    return value
+
+
+def texts(argument: str, value: object) -> list[str]:
+    """One text, or any number of them."""
+    if isinstance(value, str):
+        return [text(argument, value)]
+    if not isinstance(value, Iterable) or isinstance(value, bytes | bytearray | memoryview):
+        refuse(argument, value, "a list of texts is needed")
+    return [text(argument, item) for item in value]
+
+
+def whole(minimum: int = 0, maximum: int = INT64_MAX) -> Reader:
+    """A reader of whole numbers from `minimum` to `maximum`."""
+
+    def read(argument: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            refuse(argument, value, f"a whole number from {minimum} to {maximum} is needed")
+        return value
+
+    return read
+
+
+timeout = whole(1, INT32_MAX)
+"""A reader of time limits in ms."""
+broker_id = whole(0, INT32_MAX)
+
+
+def wait(argument: str, value: object) -> float:
+    """A time to wait, in any unit: a negative one counts as 0, a very long one as INT32_MAX."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        refuse(argument, value, "a number is needed")
+    return min(max(value, 0), INT32_MAX)
+
+
+def flag(argument: str, value: object) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        refuse(argument, value, "True or False is needed")
+    return value
+
+
+def partition(argument: str, value: Any) -> TopicPartition:
+    """A TopicPartition, or a pair that makes one."""
+    if not _is_partition(value):
+        refuse(argument, value, "TopicPartition(topic, partition) is needed")
+    topic, number = value
+    return TopicPartition(text(argument, topic), whole(0, INT32_MAX)(argument, number))
+
+
+def _is_partition(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+
+
+def partitions(argument: str, value: object) -> list[TopicPartition]:
+    """One partition, or any number of them; lists in a list count as their content."""
+    if _is_partition(value):
+        return [partition(argument, value)]
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | memoryview):
+        refuse(argument, value, "a TopicPartition(topic, partition), or a list of them, is needed")
+    found: list[TopicPartition] = []
+    for item in value:
+        is_list = isinstance(item, list | tuple | set | frozenset) and not _is_partition(item)
+        found += partitions(argument, item) if is_list else [partition(argument, item)]
+    return found
+
+
+def mapping(key: Reader, content: Reader) -> Reader:
+    """A reader of dictionaries."""
+
+    def read(argument: str, value: object) -> dict[Any, Any]:
+        if not isinstance(value, Mapping):
+            refuse(argument, value, "a dictionary is needed")
+        return {key(argument, k): content(f"{argument}[{k!r}]", v) for k, v in value.items()}
+
+    return read
+
+
+def listed(content: Reader) -> Reader:
+    """A reader of lists."""
+
+    def read(argument: str, value: object) -> list[Any]:
+        if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | memoryview | Mapping):
+            refuse(argument, value, "a list is needed")
+        return [content(argument, item) for item in value]
+
+    return read
+
+
+def instance(*kinds: type) -> Reader:
+    """A reader of objects of these classes."""
+
+    def read(argument: str, value: object) -> object:
+        if not isinstance(value, kinds):
+            refuse(argument, value, f"{' or '.join(k.__name__ for k in kinds)} is needed")
+        return value
+
+    return read
+
+
+def function(argument: str, value: object) -> Callable[..., Any]:
+    """What can be called."""
+    if not callable(value):
+        refuse(argument, value, "a function is needed")
+    return value
+
+
+def anything(argument: str, value: object) -> object:
+    """For what is checked later."""
+    return value
+
+
+def optional(reader: Reader) -> Reader:
+    """A reader that takes None, too."""
+    return lambda argument, value: None if value is None else reader(argument, value)
+
+
+def takes(**readers: Reader) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Reads the named arguments of a function before each call. Defaults are not read. A reader for `*args` gets all of
+    them as one tuple, and returns a list."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters
+        names = [n for n, p in parameters.items() if p.kind is not p.VAR_POSITIONAL]
+        rest = next((n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL), None)
+        assert readers.keys() <= parameters.keys()
+
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            fixed = len(args) if rest is None else list(parameters).index(rest)
+            given: list[Any] = [
+                readers[name](name, value) if name in readers else value
+                for name, value in zip(names, args[:fixed], strict=False)
+            ]
+            if rest is not None:
+                given += readers[rest](rest, args[fixed:])
+            elif len(args) > len(given):
+                given += args[len(given) :]  # too many: the function says so
+            named = {k: readers[k](k, v) if k in readers else v for k, v in kwargs.items()}
+            return function(*given, **named)  # type: ignore[arg-type]
+
+        return checked
+
+    return decorate

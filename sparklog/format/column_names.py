@@ -1,0 +1,45 @@
+"""Lists of column names as one text, as options and commands take them: zone, `fare, tip`.
+
+A name stands in backquotes, as in Spark SQL, if it has a comma, blanks at an end, or a backquote as its first
+character; a backquote in it is doubled there. Blanks around a name count as nothing, and so do empty names between
+commas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from sparklog.errors import InvalidConfigError
+
+_NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,\s][^,]*)|)\s*(?:,|\Z)")
+
+
+def column_names(text: str, option: str = "columns") -> list[str]:
+    """The names in a text, in its order. Raises InvalidConfigError that names the option."""
+    names: list[str] = []
+    position = 0
+    while position < len(text):
+        match = _NAME.match(text, position)
+        if match is None:
+            raise InvalidConfigError(
+                f"{option} = {text!r}: the name at character {position + 1} has no closing backquote, or no comma behind "
+                "it; write `a,b` for a column with a comma, and `` for a backquote"
+            )
+        quoted, plain = match.groups()
+        if quoted is not None:
+            names.append(quoted.replace("``", "`"))
+        elif plain is not None:
+            names.append(plain.rstrip())
+        position = match.end()
+    return names
+
+
+def column_list(names: Iterable[str]) -> str:
+    """The text that `column_names` reads as these names."""
+    return ",".join(map(_written, names))
+
+
+def _written(name: str) -> str:
+    is_plain = name and name == name.strip() and "," not in name and not name.startswith("`")
+    return name if is_plain else "`" + name.replace("`", "``") + "`"

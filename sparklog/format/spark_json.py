@@ -1,0 +1,47 @@
+"""Spark's JSON form of a schema (`df.schema.json()`) as an Arrow schema, without Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.errors import InvalidTopicError
+from sparklog.format.ddl import parse_ddl
+
+_SPARK_TYPES = {
+    "integer": "INT",
+    "long": "BIGINT",
+    "short": "SMALLINT",
+    "byte": "TINYINT",
+    "interval day to second": "INTERVAL DAY TO SECOND",
+}
+"""Names in Spark's JSON that differ from the DDL's."""
+
+
+def parse_spark_json(text: str) -> pa.Schema:
+    """The schema in Spark's JSON form, as `df.schema.json()` gives it. Raises InvalidTopicError."""
+    try:
+        root = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as e:
+        raise InvalidTopicError(f"schema: not JSON ({e})") from e
+    if not isinstance(root, dict) or root.get("type") != "struct":
+        raise InvalidTopicError('schema: Spark\'s JSON begins with {"type": "struct", …}: write df.schema.json() there')
+    return pa.schema(list(_spark_type(root, "the schema")))
+
+
+def _spark_type(given: Any, where: str) -> Any:
+    try:
+        if isinstance(given, str):
+            return parse_ddl("x " + _SPARK_TYPES.get(given, given)).field(0).type
+        kind = given["type"]
+        if kind == "struct":
+            return pa.struct([(f["name"], _spark_type(f["type"], f"column {f['name']!r}")) for f in given["fields"]])
+        if kind == "array":
+            return pa.list_(pa.field("element", _spark_type(given["elementType"], where)))
+        if kind == "map":
+            return pa.map_(_spark_type(given["keyType"], where), _spark_type(given["valueType"], where))
+    except (KeyError, TypeError, IndexError) as e:
+        raise InvalidTopicError(f"schema: {where} is not Spark's JSON form ({e!r} is missing or wrong)") from e
+    raise InvalidTopicError(f"schema: {where} has the type {given!r}, which a topic cannot hold")

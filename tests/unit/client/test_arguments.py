@@ -1,0 +1,208 @@
+"""Wrong arguments of public calls: an error of sparklog, or a TypeError or ValueError that names the argument."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import DecimalType, IntegerType, StringType, StructField, StructType
+
+import sparklog
+from sparklog import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition
+from sparklog.client.local import LocalBroker
+from sparklog.client.net.arguments import partitions, takes, text, wait, whole
+from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError
+from sparklog.security.quotas import Entity
+
+HUGE = 2**70
+TP = TopicPartition("t", 0)
+WRONG: list[Any] = [
+    None, 5, -1, HUGE, 1.5, float("nan"), True, "", "a\0b", "x" * 5_000, "\ud800", b"bytes", object(), [], {}, [None],
+    [5], ["", 1], {None: None}, {"a": 1}, ("t",), ("t", "x"), ("t", -1), ("t", HUGE), ("t", None), TP, [TP],
+    [("t", HUGE)], [[TP]], {TP: None}, {TP: HUGE}, {TP: object()}, {TP: []}, {TP: ["x"]}, {"\ud800": 1}, {5: 5},
+    {TP: OffsetAndMetadata(1, None)}, {TP: OffsetAndMetadata(1, "x" * 5_000)}, {TP: OffsetAndMetadata(1, b"x")},  # type: ignore[arg-type]
+    {TP: OffsetAndMetadata(1, "", HUGE)}, {TP: OffsetAndMetadata(None)}, {TP: OffsetAndMetadata(1, "\ud800")},  # type: ignore[arg-type]
+]  # fmt: skip
+RIGHT: dict[str, Any] = {
+    "topic": "t", "name": "t", "names": ["t"], "partitions": [TP], "tp": TP, "partition": TP, "offset": 0,
+    "offsets": {TP: 0}, "before_offsets": {TP: 0}, "reassignments": {}, "broker_id": 0, "configs": {}, "total": 2,
+    "group_id": "g", "group": "g", "transactional_id": "x", "producer_id": 1, "password": "a password", "acls": [],
+    "filters": (), "entity": Entity("alice"), "changes": {}, "data": {"value": [b"x"]}, "query": "SELECT 1",
+    "bootstrap_servers": None,
+}  # fmt: skip
+MEANINGS = {
+    "data": "send_batch takes|data for topic",
+    "headers": "headers? must|header's value",
+    "isolation_level": "isolation level",
+}
+"""What an error says in place of the argument's name."""
+UNTRIED = {"close", "flush", "transaction", "participation", "wakeup", "poll", "poll_batches"}
+"""They take times alone (see below), or are context managers."""
+
+
+@pytest.fixture
+def servers(broker: LocalBroker) -> str:
+    with Admin(broker.bootstrap_servers) as admin:
+        if "t" not in admin.list_topics():
+            admin.create_topic("t", 1)
+    return broker.bootstrap_servers
+
+
+def failure(call: Callable[[], Any]) -> BaseException | None:
+    """What `call` raises; the outcome of a future counts."""
+    try:
+        outcome = call()
+        if hasattr(outcome, "result"):
+            outcome.result(60)
+    except Exception as e:  # noqa: BLE001 - judged by the test
+        return e
+    return None
+
+
+def check(label: str, argument: str, call: Callable[[], Any]) -> None:
+    error = failure(call)
+    if error is None or isinstance(error, SparklogError):
+        return
+    assert isinstance(error, TypeError | ValueError), f"{label}: {error!r}"
+    named = MEANINGS.get(argument, re.escape(argument))
+    assert re.search(named, str(error)), f"{label}: {error!r} does not name {argument}"
+
+
+def wrong_calls(function: Callable[..., Any], call: Callable[..., Any]) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """For each argument of `function` calls where it alone is wrong."""
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+    for p in parameters:
+        needed = [q for q in parameters if q is not p and q.default is q.empty]
+        named = {q.name: RIGHT[q.name] for q in needed if q.kind not in (q.VAR_POSITIONAL, q.VAR_KEYWORD)}
+        for wrong in WRONG if p.kind is not p.VAR_KEYWORD else []:
+            label = f"{function.__qualname__}({p.name}={wrong!r:.60})"
+            if p.kind is p.VAR_POSITIONAL:
+                yield label, p.name, partial(call, wrong, **named)
+            else:
+                yield label, p.name, partial(call, **named | {p.name: wrong})
+
+
+def methods(cls: type) -> list[str]:
+    return [n for n, v in vars(cls).items() if not n.startswith("_") and callable(v) and n not in UNTRIED]
+
+
+def test_every_wrong_argument_of_a_client_is_named(servers: str) -> None:
+    short: dict[str, Any] = {"group_id": "g", "auto_offset_reset": "earliest", "default_api_timeout_ms": 2_000}
+    with (
+        Producer(servers, max_block_ms=2_000) as producer,
+        Admin(servers, request_timeout_ms=2_000) as admin,
+        Consumer(servers, **short) as consumer,
+    ):
+        clients: tuple[Any, ...] = (producer, admin, consumer)
+        for client in clients:
+            for name in methods(type(client)):
+                for label, argument, call in wrong_calls(getattr(type(client), name), getattr(client, name)):
+                    if client is consumer:
+                        consumer.unsubscribe()
+                        consumer.assign(TP)
+                    check(label, argument, call)
+
+
+def test_every_wrong_argument_of_a_function_or_constructor_is_named(servers: str) -> None:
+    def made(cls: Any) -> Callable[..., None]:
+        def make(**named: Any) -> None:
+            with cls(**named):
+                pass
+
+        return make
+
+    for cls in (Producer, Consumer, Admin, sparklog.SqlSession):
+        for label, argument, call in wrong_calls(cls.__init__, made(cls)):
+            check(label, argument, call)
+    for function in (sparklog.read_table, sparklog.sql):
+        for label, argument, call in wrong_calls(
+            function, lambda function=function, **named: function(**named | {"bootstrap_servers": servers})
+        ):
+            if argument != "bootstrap_servers":  # tried with the constructors
+                check(label, argument, call)
+
+
+def test_wrong_times_of_polls_are_named(servers: str) -> None:
+    with Consumer(servers, group_id="g") as consumer:
+        consumer.assign(TP)
+        polls: tuple[Any, ...] = (consumer.poll, consumer.poll_batches)
+        for call in polls:
+            for wrong in (None, "1", b"", [], {}, True, float("nan"), object()):
+                with pytest.raises(InvalidRequestError, match="timeout_ms = "):
+                    call(timeout_ms=wrong)
+            assert call(timeout_ms=-1) == []
+        for wrong in (0, -1, 1.5, "1", HUGE, True):
+            with pytest.raises(InvalidRequestError, match="max_records = "):
+                consumer.poll(0, wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match="timeout_s = "):
+            consumer.close("soon")  # type: ignore[arg-type]
+        for refused in (lambda: consumer.commit_async({TP: 1}, 5), lambda: consumer.subscribe("t", on_assign=5)):  # type: ignore[arg-type]
+            with pytest.raises(InvalidRequestError, match="a function is needed"):
+                refused()
+    assert wait("timeout_ms", HUGE) == 2**31 - 1
+
+
+def test_a_partition_alone_or_in_a_list_is_the_same(servers: str) -> None:
+    with Consumer(servers, group_id="g", auto_offset_reset="earliest") as consumer, Admin(servers) as admin:
+        lists: tuple[Any, ...] = (TP, ("t", 0), [TP], (TP,), {TP}, iter([TP]))
+        for given in lists:
+            consumer.assign(given)
+            assert consumer.assignment() == [TP]
+        for given in lists[:3]:
+            consumer.pause(given)
+            assert consumer.paused() == [TP]
+            consumer.resume(given)
+            assert consumer.paused() == []
+            consumer.seek_to_end(given)
+            consumer.seek_to_beginning(given)
+            assert consumer.position(TP) == 0
+            assert consumer.committed(given).keys() == admin.list_offsets(given).keys() == {TP}
+        consumer.commit({TP: OffsetAndMetadata(0, None)})  # type: ignore[arg-type]
+        assert consumer.committed(TP)[TP] == OffsetAndMetadata(0)
+        consumer.assign([])
+        consumer.unsubscribe()
+        consumer.subscribe("t")
+        consumer.unsubscribe()
+
+
+def test_servers_that_can_be_none_are_refused_before_they_are_looked_up() -> None:
+    clients: tuple[Any, ...] = (Producer, Consumer, Admin)
+    for servers in ("a..b:9092", ".a:1", "..", f"{'x' * 64}:1", "\ud800:1", "[a..b]:1", ["a:1", None], [5], 5):
+        for cls in clients:
+            with pytest.raises(InvalidConfigError, match="bootstrap servers"):
+                cls(servers)
+
+
+def test_a_schema_may_be_sparks(servers: str, topic_name: Callable[[], str]) -> None:
+    spark = StructType([StructField("zone", StringType(), False), StructField("fare", DecimalType(8, 2))])
+    arrow = pa.schema([("zone", pa.string()), ("fare", pa.decimal128(8, 2))])
+    with Admin(servers) as admin:
+        for schema in (spark, "zone STRING NOT NULL, fare DECIMAL(8,2)", arrow, {f.name: f.type for f in arrow}):
+            made = admin.create_topic(name := topic_name(), 1, schema, "zone")
+            assert made.schema.equals(arrow)
+            for more in ("tip INT", StructType().add("tip", IntegerType()), {"tip": pa.int32()}):
+                assert admin.alter_schema(name, add_columns=more).schema.field("tip").type == pa.int32()
+            assert admin.alter_schema(name, widen_columns="tip BIGINT").schema.field("tip").type == pa.int64()
+
+
+def test_readers_of_arguments_and_how_they_are_put_before_a_function() -> None:
+    @takes(name=text, rest=partitions, number=whole(1, 9))
+    def call(name: str, *rest: Any, number: int = 0) -> Any:
+        return name, rest, number
+
+    assert call("a") == ("a", (), 0)
+    assert call("a", TP, [TP, ("u", 1)], number=9) == ("a", (TP, TP, TopicPartition("u", 1)), 9)
+    for wrong, named in (
+        (lambda: call(5), "name = 5: a text"),  # type: ignore[arg-type]
+        (lambda: call("a", "t"), "rest = 't': TopicPartition"),
+        (lambda: call("a", number=10), "number = 10: a whole number from 1 to 9"),
+    ):
+        with pytest.raises(InvalidRequestError, match=named):
+            wrong()
+    with pytest.raises(TypeError):
+        call()  # type: ignore[call-arg]
