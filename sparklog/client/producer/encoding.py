@@ -379,9 +379,7 @@ def _pieces(
                     yield (sticky.take(estimated_bytes(piece), target_bytes) if partition < 0 else partition), piece
 
 
-def _without_sticky(
-    where: np.ndarray, sticky: StickyPartition, row_bytes: int, target_bytes: int
-) -> np.ndarray:
+def _without_sticky(where: np.ndarray, sticky: StickyPartition, row_bytes: int, target_bytes: int) -> np.ndarray:
     """`where` with a partition for the rows that have none, before rows are taken apart: a partition's keyless rows
     stay between its rows with a key."""
     keyless = np.flatnonzero(where < 0)
