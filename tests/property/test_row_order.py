@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -31,7 +32,7 @@ Door = Callable[[pa.Table, list[int]], Iterable[Any]]
 
 def _chunks(table: pa.Table, cuts: list[int]) -> Iterator[pa.Table]:
     edges = [0, *sorted(c % (table.num_rows + 1) for c in cuts), table.num_rows]
-    yield from (table.slice(a, b - a) for a, b in zip(edges, edges[1:], strict=False))
+    yield from (table.slice(a, b - a) for a, b in pairwise(edges))
 
 
 def _by_spark(table: pa.Table, cuts: list[int]) -> Iterator[Any]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from sparklog.client.net.reused_memory import KEPT_BYTES_MAX, ReusedMemory
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.partitioner import StickyPartition, partitions_for_columns, partitions_for_keys
-from sparklog.client.producer.tabular import binary_array, fit, to_table
+from sparklog.client.producer.tabular import binary_array, fit, object_columns, to_table
 from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, encode_batch
 from sparklog.format.envelope_layout import no_keys_and_headers
@@ -229,7 +229,8 @@ def rows_of(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
         topic.check_partition(partition)
     if topic.is_envelope:
         return _envelope_rows(data, topic, partition)
-    table = fit(to_table(data, topic.schema, topic.name), topic.schema, topic.name)
+    table = to_table(data, topic.schema, topic.name)
+    table = fit(table, topic.schema, topic.name, object_columns(data, topic.schema))
     require_keys([table.column(c) for c in topic.key_columns], topic)
     if partition is not None or not topic.key_columns or table.num_rows == 0:
         return Rows(table, partition)
