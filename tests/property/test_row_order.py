@@ -36,7 +36,7 @@ def _chunks(table: pa.Table, cuts: list[int]) -> Iterator[pa.Table]:
 
 
 def _by_spark(table: pa.Table, cuts: list[int]) -> Iterator[Any]:
-    """What the sink's task hands to its producer, of the batches that Spark gives it."""
+    """The tables that a task of the sink hands to its producer, of the batches that Spark gives it."""
     options = parse_sink_options({"topic": "t", "sparklog.bootstrap.servers": "none:1"}, streaming=False)
     options = replace(options, producer={"batch.size.bytes": 300})
     typed = table.schema.equals(TYPED)
@@ -46,7 +46,7 @@ def _by_spark(table: pa.Table, cuts: list[int]) -> Iterator[Any]:
 
 
 def _by_command(table: pa.Table, cuts: list[int]) -> Iterator[Any]:
-    """What `sparklog produce` sends, of a CSV file that is read in small blocks."""
+    """The tables that `sparklog produce` sends, of a CSV file that is read in small blocks."""
     text = "".join(
         ",".join("" if v is None else v.decode() if isinstance(v, bytes) else str(v) for v in row.values()) + "\n"
         for row in table.to_pylist()

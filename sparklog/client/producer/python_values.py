@@ -2,7 +2,7 @@
 
 PyArrow guesses where objects of one list differ in kind. It cuts the time off a datetime behind a date, gives a zone to
 a datetime without one, drops the nanoseconds of pandas' timestamps. With a type given it cuts 1.5 to 1 and drops the
-fields of a dict that the type does not have. What it would change is an error here.
+fields of a dict that the type does not have. Such a change is an error here.
 
 ================================  ===========================================================
 object                            stored as

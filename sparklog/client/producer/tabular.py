@@ -34,7 +34,7 @@ def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
     """`data` as a table. `schema` is the topic's: it tells maps from structs, nothing is cast to it yet.
 
     Raises SchemaMismatchError for objects that do not have the topic's type or are not clearly rows, TypeError for
-    what is not tabular.
+    data that are not tabular.
     """
     table = _table(data, schema, topic)
     if table.num_rows and not table.num_columns:
@@ -205,8 +205,8 @@ def _from_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> 
 
 
 def _rows_of(values: Any, name: str, topic: str) -> Any:
-    """A column's values, one a row: a list, or an array of some library. Raises SchemaMismatchError for what is only
-    iterable: text would give its letters, a dict its keys."""
+    """A column's values, one a row: a list, or an array of some library. Raises SchemaMismatchError for an object that is
+    merely iterable: text would give its letters, a dict its keys."""
     if isinstance(values, list | tuple | pa.Array | pa.ChunkedArray) or (
         _of_pandas(values) and hasattr(values, "dtype")
     ):

@@ -1,4 +1,4 @@
-"""What `send_batch` makes of Python objects, NumPy and pandas: nothing guessed, nothing changed without a word."""
+"""Python objects, NumPy arrays and pandas frames in `send_batch`: nothing guessed, nothing changed without a word."""
 
 from __future__ import annotations
 
