@@ -227,9 +227,9 @@ class Producer:
         Tables are fitted to the topic's newest schema. Rows go to `partition`, else by their key columns, else sticky;
         each partition keeps their order. They are stored in batches of about `batch.size.bytes`, encoded on the calling
         thread, or with compression on threads beside it (of `data` that is no copy, before this returns). The future's
-        result is one BatchMetadata per stored batch, in partition order; no rows, no batches. Raises SchemaMismatchError (nothing was sent),
-        MessageTooLargeError (nothing was sent), BufferExhaustedError (the message says how many rows had been taken),
-        and as `send`.
+        result is one BatchMetadata per stored batch, in partition order; no rows, no batches. Raises
+        SchemaMismatchError (nothing was sent), TypeError (data that are not tabular), MessageTooLargeError (nothing was
+        sent), BufferExhaustedError (the message says how many rows had been taken), and as `send`.
         """
         self._accumulator.check_open()
         state = self._topic(topic)

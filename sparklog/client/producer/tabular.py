@@ -196,7 +196,7 @@ def _from_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> 
             raise SchemaMismatchError(f"data for topic {topic!r}: a column's name is text, not {name!r:.80}")
         index = schema.get_field_index(name)
         arrays.append(
-            _array(_rows_of(values, name, topic), schema.field(index).type if index >= 0 else None, name, topic)
+            _array(_row_values(values, name, topic), schema.field(index).type if index >= 0 else None, name, topic)
         )
     lengths = {n: len(a) for n, a in zip(columns, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
@@ -204,9 +204,9 @@ def _from_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> 
     return pa.Table.from_arrays(arrays, names=list(columns))
 
 
-def _rows_of(values: Any, name: str, topic: str) -> Any:
-    """A column's values, one a row: a list, or an array of some library. Raises SchemaMismatchError for an object that is
-    merely iterable: text would give its letters, a dict its keys."""
+def _row_values(values: Any, name: str, topic: str) -> Any:
+    """A column's values, one a row: a list, or an array of some library. Raises SchemaMismatchError for an object that
+    is merely iterable: text would give its letters, a dict its keys."""
     if isinstance(values, list | tuple | pa.Array | pa.ChunkedArray) or (
         _of_pandas(values) and hasattr(values, "dtype")
     ):

@@ -100,10 +100,12 @@ def test_a_column_is_a_list_or_an_array() -> None:
 
 
 def test_rows_without_columns_are_refused() -> None:
-    for data in ([{}, {}], [{}], pd.DataFrame(index=[1, 2]), pa.table({"x": [1.0, 2.0]}).select([])):
+    no_columns: list[Any] = [[{}, {}], [{}], pd.DataFrame(index=[1, 2]), pa.table({"x": [1.0, 2.0]}).select([])]
+    for data in no_columns:
         for topic in (TOPIC, info()):
             assert "rows without any column" in refusal(data, topic), data
-    for nothing in ([], pd.DataFrame(), pl.DataFrame(), {"x": []}):
+    no_rows: list[Any] = [[], pd.DataFrame(), pl.DataFrame(), {"x": []}]
+    for nothing in no_rows:
         assert rows_of(nothing, TOPIC, None).table.num_rows == 0
     assert column([{}, {"n": 1}], "n") == [None, 1]
 
@@ -191,9 +193,9 @@ def test_dates_and_times_are_not_mixed() -> None:
             pd.DataFrame({"local": pd.Series(mixed, dtype=object)}),
         ):
             assert "dates, and times such as 2024-01-01 12:00:00" in refusal(data)
-    for mixed in ([noon, noon.replace(tzinfo=UTC)], [noon.replace(tzinfo=UTC), None, noon]):
+    for times in ([noon, noon.replace(tzinfo=UTC)], [noon.replace(tzinfo=UTC), None, noon]):
         for name in ("at", "local"):
-            assert "say which zone is meant" in refusal({name: mixed})
+            assert "say which zone is meant" in refusal({name: times})
     assert "say which zone is meant" in refusal([{"fx": {"a": noon}}, {"fx": {"a": noon.replace(tzinfo=UTC)}}])
     east = noon.replace(tzinfo=dt.timezone(dt.timedelta(hours=5)))
     assert column({"at": [noon.replace(tzinfo=UTC), east]}, "at")[1] == east
