@@ -230,7 +230,7 @@ def arrow_schema_of(schema: StructType) -> pa.Schema:
             arrow = arrow_type_of(f.dataType)
         except Exception as e:
             raise SchemaMismatchError(
-                f"column {f.name!r} of type {f.dataType.simpleString()} cannot be written: {e}"
+                f"column {f.name!r} of type {f.dataType.simpleString()} cannot be written: drop or cast it ({e})"
             ) from e
         fields.append(pa.field(f.name, arrow))
     return pa.schema(fields)

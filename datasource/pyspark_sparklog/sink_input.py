@@ -1,9 +1,16 @@
 """What may be written: the DataFrame's columns held against the topic, and batches brought into the log's form.
 
-For an envelope topic the columns are those of Spark's Kafka sink: `value` (string or binary, required), `key` (string
-or binary), `headers`, `topic` (unless the option of that name is given, which goes before it), `partition`; and
-`timestamp`, the record's. Other columns are left out, as Kafka's sink does it. For a typed topic they are the topic's
-own, by name.
+For a typed topic the columns are the topic's own, by name. For an envelope topic the name decides, in this order:
+
+=====================================  ================================================================================
+column                                 rule
+=====================================  ================================================================================
+`value` (required), `key`, `headers`,  those of Spark's Kafka sink, and the record's time: another type than
+`partition`, `topic`, `timestamp`      `_ENVELOPE_INPUT` says is an error; the option topic goes before the column
+`offset`, `timestampType`, of the      left out without a word, so that rows can be copied as they were read
+types that a source gives
+any other, of any type                 left out and named in a remark, as Kafka's sink leaves it out; an error if strict
+=====================================  ================================================================================
 """
 
 from __future__ import annotations
@@ -28,7 +35,7 @@ _ENVELOPE_INPUT: dict[str, tuple[Any, str]] = {
     "topic": (pa.string(), "string"),
     "partition": (pa.int32(), "int"),
 }
-_IGNORED = ("offset", "timestampType")
+_IGNORED = {"offset": pa.int64(), "timestampType": pa.int32()}
 """What an envelope source gives and a sink cannot take: left out, so that rows can be copied as they were read."""
 _SOURCE_ONLY = ("offset", "timestampType", "_topic", "_partition", "_offset", "_timestamp")
 
@@ -70,16 +77,18 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
         problems.append(f"Required attribute 'value' not found (columns: {', '.join(schema.names)})")
     for f in _renamed(schema, names):
         place = f.name
-        if f.name in _IGNORED:
+        if _IGNORED.get(f.name) == f.type:
             place = ""
-        elif f.name not in _ENVELOPE_INPUT or (f.name == "timestamp" and not _accepts(f.name, f.type) and not strict):
+        elif f.name not in _ENVELOPE_INPUT:
             place = ""
             left_out.append(f.name)
             if strict:
                 problems.append(_unknown(f.name, _ENVELOPE_INPUT))
         elif not _accepts(f.name, f.type):
             kinds = _ENVELOPE_INPUT[f.name][1]
-            problems.append(f"{f.name} attribute unsupported type {f.type}. {f.name} must be a(n) {kinds}")
+            problems.append(
+                f"{f.name} attribute unsupported type {f.type}. {f.name} must be a(n) {kinds}: cast, rename or drop the column"
+            )
         places.append(place)
     if problems:
         where = f"topic {topic!r}" if topic is not None else "an envelope topic"
@@ -113,6 +122,10 @@ def in_log_columns(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatc
 
 
 def _check_typed(schema: pa.Schema, topic: str, shape: TopicShape) -> None:
+    if not len(schema):
+        raise SchemaMismatchError(
+            f"the rows do not fit topic {topic!r}: they have no column, the topic has {', '.join(shape.schema.names)}"
+        )
     surplus = [n for n in schema.names if n in _SOURCE_ONLY and shape.schema.get_field_index(n) < 0]
     if surplus:
         raise SchemaMismatchError(
@@ -133,7 +146,7 @@ def _accepts(name: str, given: Any) -> bool:
     if name == "partition":
         return bool(pa.types.is_integer(given) and given.bit_width <= 32)
     if name == "timestamp":
-        return bool(pa.types.is_timestamp(given) and given.tz)
+        return bool((pa.types.is_timestamp(given) and given.tz) or pa.types.is_null(given))
     try:
         fit_column(pa.nulls(0, given), _ENVELOPE_INPUT[name][0])
     except pa.ArrowException:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from sparklog.cli.json_rows import JsonValueError, needs_rows, read_rows
 from sparklog.errors import SchemaMismatchError
+from sparklog.format.schema import ENVELOPE_SCHEMA, fit_column
 
 BLOCK_BYTES = 4 * 1024 * 1024
 BATCH_ROWS = 65_536
@@ -173,7 +174,7 @@ def _shorten(line: bytes) -> str:
 def _csv(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
     from pyarrow import csv
 
-    types: dict[str, Any] = {"key": pa.binary(), "value": pa.binary()}
+    types: dict[str, Any] = {"key": pa.binary(), "value": pa.binary(), "timestamp": pa.string()}
     if options.schema is not None:
         types = {f.name: _csv_type(f) for f in options.schema}
     counted = _Counted(file)
@@ -190,7 +191,8 @@ def _csv(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
             ),
         )
         for batch in reader:
-            yield Chunk(_parse_zoned(pa.table(batch), options.schema), counted.count)
+            table = _parsed(pa.table(batch), ENVELOPE_SCHEMA if options.schema is None else options.schema)
+            yield Chunk(table, counted.count)
     except pa.ArrowException as e:
         if "Empty CSV file" in str(e):
             return
@@ -228,14 +230,15 @@ def _json_rows(block: bytes, schema: pa.Schema, lines_before: int) -> pa.Table:
 def _json_table(block: bytes, schema: pa.Schema, lines_before: int) -> pa.Table:
     from pyarrow import json as arrow_json
 
-    as_text = pa.schema([(f.name, pa.string() if pa.types.is_date(f.type) else _text_type(f)) for f in schema])
+    # PyArrow's reader takes any zone into a column without one, and gives a float beyond its range as infinity
+    as_text = pa.schema([(f.name, pa.string() if pa.types.is_temporal(f.type) else _wide(f.type)) for f in schema])
     parse = arrow_json.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="infer")
     read = arrow_json.ReadOptions(block_size=len(block), use_threads=False)
     try:
         table = arrow_json.read_json(io.BytesIO(block), read, parse)
     except pa.ArrowException as e:
         raise InputError(f"not readable as JSON lines: {_json_reason(str(e), lines_before)}") from e
-    return _parse_zoned(table, schema)
+    return _parsed(table, schema)
 
 
 def _json_reason(text: str, lines_before: int) -> str:
@@ -244,33 +247,49 @@ def _json_reason(text: str, lines_before: int) -> str:
     return re.sub(r"in row (\d+)", lambda m: f"in line {lines_before + int(m[1]) + 1}", reason)
 
 
-def _text_type(field: pa.Field) -> Any:
-    """The type to read a topic's column from text as: times with a zone are parsed by `_parse_zoned`."""
-    t = field.type
-    return pa.string() if pa.types.is_timestamp(t) and t.tz else t
+def _wide(t: Any) -> Any:
+    """`t` with double for float, at any depth: what is beyond float's range can be told then (`_parsed`)."""
+    if pa.types.is_float32(t):
+        return pa.float64()
+    if pa.types.is_list(t):
+        return pa.list_(t.value_field.with_type(_wide(t.value_type)))
+    if pa.types.is_struct(t):
+        return pa.struct([f.with_type(_wide(f.type)) for f in t])
+    return t
 
 
 def _csv_type(field: pa.Field) -> Any:
     if pa.types.is_nested(field.type) or pa.types.is_duration(field.type):
         raise InputError(f"column {field.name!r} is {field.type}, which CSV cannot hold: use jsonl, parquet or arrow")
-    return _text_type(field)
+    with_zone = pa.types.is_timestamp(field.type) and field.type.tz
+    return pa.string() if with_zone else _wide(field.type)
 
 
-def _parse_zoned(table: pa.Table, schema: pa.Schema | None) -> pa.Table:
-    """Turns the columns read as text into dates and times; a time without a zone is taken as UTC."""
-    for field in schema or []:
+def _parsed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Turns columns read as text into dates and times, those read as double into float. A time without a zone is taken
+    as UTC where the column has a zone."""
+    for field in schema:
         index = table.schema.get_field_index(field.name)
-        if index < 0 or not pa.types.is_temporal(field.type) or not pa.types.is_string(table.schema.field(index).type):
+        if index < 0:
             continue
-        text = table.column(index)
+        column, t = table.column(index), field.type
         try:
-            parsed = text.cast(field.type) if not pa.types.is_timestamp(field.type) else _zoned(text, field.type)
+            if pa.types.is_temporal(t) and pa.types.is_string(column.type):
+                parsed = _zoned(column, t) if pa.types.is_timestamp(t) and t.tz else column.cast(t)
+            elif column.type != t and column.type == _wide(t):
+                parsed = fit_column(column, t, rounded=True)
+            else:
+                continue
         except pa.ArrowException as e:
-            raise SchemaMismatchError(
-                f"column {field.name!r} is {field.type}: {str(e).splitlines()[0]} (write times as 2024-03-01T12:30:00Z)"
-            ) from e
+            raise SchemaMismatchError(f"column {field.name!r} is {t}: {str(e).splitlines()[0]}{_time_hint(t)}") from e
         table = table.set_column(index, field.name, parsed)
     return table
+
+
+def _time_hint(t: Any) -> str:
+    if pa.types.is_timestamp(t):
+        return f" (write times as 2024-03-01T12:30:00{'Z' if t.tz else ''})"
+    return " (write dates as 2024-03-01)" if pa.types.is_date(t) else ""
 
 
 def _zoned(text: Any, t: Any) -> Any:

@@ -11,13 +11,17 @@ import base64
 import binascii
 import datetime as dt
 import decimal
+import re
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from sparklog.client.producer.python_values import array_of_objects
 from sparklog.export.printable import BINARY_MARK
+from sparklog.format.schema import fit_column
 
+_BELOW_MICROSECONDS = re.compile(r"[.,]\d{6}\d*[1-9]")
 _UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
@@ -72,16 +76,21 @@ def _column(rows: list[dict[str, Any]], field: pa.Field) -> Any:
                 i, f"column {field.name!r} is {field.type}: {row.get(field.name)!r} does not fit"
             ) from e
     try:
-        return pa.array(values, field.type)
+        return _fitted(values, field.type)
     except _UNFIT as e:
         raise _first_unfit(values, field) from e
+
+
+def _fitted(values: list[Any], t: Any) -> Any:
+    """`values` as `t`, by the rules of `send_batch`: PyArrow with a type given would cut 1.5 to 1."""
+    return fit_column(array_of_objects(values, t), t, rounded=True)
 
 
 def _first_unfit(values: list[Any], field: pa.Field) -> JsonValueError:
     """Which value it was: Arrow does not say."""
     for i, value in enumerate(values):
         try:
-            pa.array([value], field.type)
+            _fitted([value], field.type)
         except _UNFIT as e:
             return JsonValueError(i, f"column {field.name!r} is {field.type}: {str(e).splitlines()[0]}")
     return JsonValueError(0, f"column {field.name!r} is {field.type}: the values do not fit together")
@@ -107,6 +116,8 @@ def _value(value: Any, t: Any) -> Any:
         return dt.date.fromisoformat(value)
     if pa.types.is_timestamp(t):
         at = dt.datetime.fromisoformat(value)
+        if _BELOW_MICROSECONDS.search(value) or (at.tzinfo is not None and not t.tz):
+            raise ValueError("more digits than microseconds have, or a zone where the column has none")
         return at.replace(tzinfo=dt.UTC) if t.tz and at.tzinfo is None else at
     if pa.types.is_decimal(t):
         return decimal.Decimal(str(value))

@@ -6,15 +6,17 @@ Spark calls for and readers hand batches through without a cast. Canonical layou
 ==============================================  =====================================
 given                                           stored
 ==============================================  =====================================
-large_string, string_view, dictionary<string>   string
+large_string, string_view                       string
 large_binary, binary_view, fixed_size_binary    binary
+dictionary, run-end encoded                     as the type of their values
 uint8, uint16, uint32                           int16, int32, int64 (uint64 is refused)
 timestamp with a zone, any unit                 timestamp[us, UTC]
 timestamp without a zone, any unit              timestamp[us]
 date64                                          date32
 float16                                         float32
 duration                                        duration[us]
-large_list, fixed_size_list                     list, element field named "element"
+large_list, fixed_size_list, list_view,         list, element field named "element"
+large_list_view
 decimal of any width                            decimal128 (precision up to 38, 0 <= scale <= precision)
 null                                            string
 struct, map, list                               the same with canonical children
@@ -24,12 +26,14 @@ anything nullable or not                        nullable (a map's key cannot be)
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from sparklog.errors import InvalidTopicError, SchemaMismatchError
+from sparklog.format.plain_layout import is_encoded, is_list_view, needs_rewriting, plain_layout
 
 KIND_ENVELOPE = "envelope"
 KIND_TYPED = "typed"
@@ -87,7 +91,7 @@ def canonical_type(t: Any, column: str, depth: int = 0) -> Any:
     """The stored type for `t`; `column` is named in the InvalidTopicError raised when there is none."""
     if depth > NESTING_MAX:
         raise InvalidTopicError(f"column {column[:80]!r} is nested more than {NESTING_MAX} levels deep")
-    if pa.types.is_dictionary(t):
+    if is_encoded(t):
         return canonical_type(t.value_type, column, depth)
     if pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t) or pa.types.is_null(t):
         return pa.string()
@@ -106,7 +110,7 @@ def canonical_type(t: Any, column: str, depth: int = 0) -> Any:
         return pa.duration("us")
     if pa.types.is_decimal(t) and t.precision <= 38 and 0 <= t.scale <= t.precision:
         return pa.decimal128(t.precision, t.scale)
-    if pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_fixed_size_list(t):
+    if pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_fixed_size_list(t) or is_list_view(t):
         return pa.list_(pa.field("element", canonical_type(t.value_type, column, depth + 1)))
     if pa.types.is_struct(t):
         _require_distinct([f.name for f in t], f"column {column!r}: field")
@@ -134,11 +138,12 @@ _SIMPLE = {
 }
 
 
-def fit_table(table: pa.Table, schema: pa.Schema, topic: str) -> pa.Table:
+def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container[str] = ()) -> pa.Table:
     """`table` with exactly the columns, order and types of the canonical `schema`.
 
-    Columns are matched by name; a missing column becomes null; casts must be lossless. Raises SchemaMismatchError that
-    names every column that does not fit, with both types.
+    Columns are matched by name; a missing column becomes null; casts must be lossless, except that in the columns
+    `rounded` a double becomes the nearest float. Raises SchemaMismatchError that names every column that does not fit,
+    with both types.
     """
     if table.schema.equals(schema):
         return table
@@ -156,7 +161,8 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str) -> pa.Table:
         else:
             column = table.column(indexes[0])
             try:
-                columns.append(column if column.type == f.type else fit_column(column, f.type))
+                fits = column.type == f.type
+                columns.append(column if fits else fit_column(column, f.type, rounded=f.name in rounded))
             except (pa.ArrowException, OverflowError) as e:
                 reason = str(e).splitlines()[0]
                 problems.append(f"column {f.name!r} is {column.type}, the topic has {f.type} ({reason})")
@@ -167,24 +173,50 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def fit_column(column: Any, target: Any) -> Any:
+def fit_column(column: Any, target: Any, *, rounded: bool = False) -> Any:
     """`column` cast to the canonical type `target` without loss; families stay apart (a string is not a number).
 
-    Raises pa.ArrowInvalid or pa.ArrowNotImplementedError.
+    `rounded`: a double becomes the nearest float, as a number in JSON does. Raises pa.ArrowInvalid or
+    pa.ArrowNotImplementedError.
     """
+    if needs_rewriting(column.type):
+        column = _rewritten(column)
     source = column.type
-    if pa.types.is_dictionary(source):
-        column = column.cast(source.value_type)
-        source = column.type
-    reason = _refusal(source, target, nested=False)
+    reason = _refusal(source, target, nested=False, rounded=rounded)
     if reason:
         raise pa.ArrowInvalid(reason)
     if pa.types.is_integer(source) and pa.types.is_decimal(target):
         column = column.cast(pa.decimal128(20, 0))  # Arrow refuses by the type's width, this by the values'
-    fitted = column.cast(target, safe=True)
-    if _may_round(source, target):
+    fitted = _cast(column, target)
+    if rounded:
+        _require_finite(column, fitted)
+    if _may_round(source, target) and not (rounded and _is_double_to_float(source, target)):
         _require_equal(column, fitted.cast(column.type, safe=False))
     return fitted
+
+
+def _rewritten(column: Any) -> Any:
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([plain_layout(c) for c in column.chunks or [pa.nulls(0, column.type)]])
+    return plain_layout(column)
+
+
+def _cast(column: Any, target: Any) -> Any:
+    """Arrow's safe cast. Raises pa.ArrowInvalid that says what to do where Arrow's own message does not."""
+    source = column.type
+    try:
+        return column.cast(target, safe=True)
+    except pa.ArrowInvalid as e:
+        import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
+
+        reason = str(e).splitlines()[0]
+        if "[ns" in str(source) and "would lose data" in reason:
+            raise pa.ArrowInvalid(
+                f'{reason}; the log keeps microseconds: cut off what is below them, for example with .dt.floor("us")'
+            ) from e
+        if pa.types.is_floating(source) and pc.any(pc.is_nan(column)).as_py():
+            raise pa.ArrowInvalid(f"{reason}; NaN is a number, and no {target}: give null (None) for no value") from e
+        raise
 
 
 def null_column(rows: int, t: Any) -> Any:
@@ -222,11 +254,9 @@ def _is(t: Any, family: tuple[Any, ...]) -> bool:
     return any(predicate(t) for predicate in family)
 
 
-def _refusal(source: Any, target: Any, *, nested: bool) -> str:
+def _refusal(source: Any, target: Any, *, nested: bool, rounded: bool) -> str:
     """Why `source` may not become `target` whatever the values are, or "". Arrow's own casts are far more generous,
     above all inside lists and structs, where values cannot be looked at afterwards (`nested`)."""
-    if pa.types.is_dictionary(source):
-        source = source.value_type
     if source == target or pa.types.is_null(source):
         return ""
     if not any(_is(source, family) and _is(target, family) for family in _FAMILIES):
@@ -235,26 +265,26 @@ def _refusal(source: Any, target: Any, *, nested: bool) -> str:
         return "bytes are not text: decode them first"
     if bool(getattr(source, "tz", None)) != bool(getattr(target, "tz", None)):
         return "one has a time zone, the other has not: say which zone is meant"
-    if nested and _may_round(source, target):
+    if nested and _may_round(source, target) and not (rounded and _is_double_to_float(source, target)):
         return f"{source} may lose digits as {target}: cast it before"
     if pa.types.is_struct(target):
-        return _struct_refusal(source, target)
+        return _struct_refusal(source, target, rounded)
     if pa.types.is_map(target):
-        key = _refusal(source.key_type, target.key_type, nested=True)
-        return key or _refusal(source.item_type, target.item_type, nested=True)
+        key = _refusal(source.key_type, target.key_type, nested=True, rounded=rounded)
+        return key or _refusal(source.item_type, target.item_type, nested=True, rounded=rounded)
     if pa.types.is_list(target):
-        return _refusal(source.value_type, target.value_type, nested=True)
+        return _refusal(source.value_type, target.value_type, nested=True, rounded=rounded)
     return ""
 
 
-def _struct_refusal(source: Any, target: Any) -> str:
+def _struct_refusal(source: Any, target: Any, rounded: bool) -> str:
     names = [f.name for f in source]
     for name in names:
         if names.count(name) > 1:
             return f"field {name!r} is there twice"
         if target.get_field_index(name) < 0:
             return f"unknown field {name!r}"
-        reason = _refusal(source.field(name).type, target.field(name).type, nested=True)
+        reason = _refusal(source.field(name).type, target.field(name).type, nested=True, rounded=rounded)
         if reason:
             return f"field {name!r}: {reason}"
     return ""
@@ -268,6 +298,41 @@ def _may_round(source: Any, target: Any) -> bool:
     if decimal(target):
         return bool(floating(source))
     return bool(pa.types.is_date(target) and pa.types.is_timestamp(source))
+
+
+def _is_double_to_float(source: Any, target: Any) -> bool:
+    return bool(pa.types.is_float64(source) and pa.types.is_float32(target))
+
+
+def _require_finite(before: Any, after: Any) -> None:
+    """Raises pa.ArrowInvalid that shows the first double that is beyond the range of float."""
+    import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
+
+    for doubles, floats in _rounded_leaves(before, after):
+        beyond = pc.and_not(pc.is_inf(floats), pc.is_inf(doubles))
+        if pc.any(beyond).as_py():
+            raise pa.ArrowInvalid(f"{pc.filter(doubles, beyond)[0]} is beyond the range of float (3.4e38)")
+
+
+def _rounded_leaves(before: Any, after: Any) -> Iterator[tuple[Any, Any]]:
+    """The arrays of doubles in `before` that are floats in `after`, at any depth, each with its floats."""
+    if isinstance(before, pa.ChunkedArray):
+        pairs = zip(before.chunks, after.chunks, strict=True)
+    else:
+        pairs = zip([before], [after], strict=True)
+    for a, b in pairs:
+        if pa.types.is_null(a.type):
+            continue
+        if _is_double_to_float(a.type, b.type):
+            yield a, b
+        elif pa.types.is_struct(b.type):
+            for f in a.type:
+                yield from _rounded_leaves(a.field(f.name), b.field(f.name))
+        elif pa.types.is_map(b.type):
+            yield from _rounded_leaves(a.keys, b.keys)
+            yield from _rounded_leaves(a.items, b.items)
+        elif pa.types.is_list(b.type):
+            yield from _rounded_leaves(a.flatten(), b.flatten())
 
 
 def _require_equal(before: Any, after: Any) -> None:

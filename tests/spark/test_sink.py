@@ -122,6 +122,40 @@ def test_a_bad_write_is_refused_before_a_row_is_written(
     assert stored(broker, made["envelope"]) == stored(broker, made["typed"]) == []
 
 
+@pytest.mark.skipif(not STREAMS_CAN_BE_WRITTEN, reason="this Spark does not let Python sinks write streams")
+def test_rows_with_and_without_a_key_stay_in_order(
+    spark: Any, reads: Any, topic: Any, broker: sparklog.LocalBroker, tmp_path: Path
+) -> None:
+    source, target = topic(), topic("out")
+    rows = spark.sql("select if(id % 3 = 0, null, 'k') as key, string(id) as value from range(0, 1000, 1, 1)")
+    append(rows, broker, topic=source)
+    query = reads.stream(source, startingOffsets="earliest").select("key", "value").writeStream.format("sparklog")
+    query = query.options(**options(broker, topic=target, checkpointLocation=str(tmp_path))).trigger(availableNow=True)
+    query.start().awaitTermination(90)
+    for name in (source, target):
+        assert [int(r["value"]) for r in stored(broker, name)] == list(range(1000)), name
+
+
+def test_further_columns_may_have_any_type_that_spark_hands_over(
+    spark: Any, topic: Any, broker: sparklog.LocalBroker
+) -> None:
+    name = topic()
+    further = (
+        "array(1) a, map('k', 1) m, struct(1 x) s, date'2024-01-01' d, timestamp_ntz'2024-01-01' n, null z, 1.5bd p, "
+        "interval '1' day i, map('k', array(struct(1 x))) nested, parse_json('[1]') v, 'x' offset, 1.5 timestampType, true _partition"
+    )
+    append(spark.sql(f"select 'v' value, {further}"), broker, topic=name)
+    assert [r["value"] for r in stored(broker, name)] == [b"v"]
+    for wrong, said in (
+        ("interval '1' year i", "column 'i' of type interval year cannot be written: drop or cast it"),
+        ("'2024-01-01' timestamp", "timestamp attribute unsupported type string"),
+        ("1L timestamp", "timestamp attribute unsupported type int64"),
+    ):
+        with pytest.raises(Exception, match=said):
+            append(spark.sql(f"select 'w' value, {wrong}"), broker, topic=name)
+    assert len(stored(broker, name)) == 1
+
+
 def test_overwriting_is_refused(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
     writer = spark.sql("select 'x' as value").write.format("sparklog").options(**options(broker, topic=topic()))
     with pytest.raises(Exception, match="a topic cannot be overwritten"):

@@ -12,7 +12,7 @@ import pyarrow as pa
 from sparklog.client.net.reused_memory import KEPT_BYTES_MAX, ReusedMemory
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.partitioner import StickyPartition, partitions_for_columns, partitions_for_keys
-from sparklog.client.producer.tabular import binary_array, fit, to_table
+from sparklog.client.producer.tabular import binary_array, fit, object_columns, to_table
 from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, encode_batch
 from sparklog.format.envelope_layout import no_keys_and_headers
@@ -229,7 +229,8 @@ def rows_of(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
         topic.check_partition(partition)
     if topic.is_envelope:
         return _envelope_rows(data, topic, partition)
-    table = fit(to_table(data, topic.schema, topic.name), topic.schema, topic.name)
+    table = to_table(data, topic.schema, topic.name)
+    table = fit(table, topic.schema, topic.name, object_columns(data, topic.schema))
     require_keys([table.column(c) for c in topic.key_columns], topic)
     if partition is not None or not topic.key_columns or table.num_rows == 0:
         return Rows(table, partition)
@@ -363,7 +364,7 @@ def _pieces(
     position = 0
     for batch in batches:
         # rows that are spread over partitions are copied, so only a window of them at a time
-        window = batch.num_rows
+        window, per_row = batch.num_rows, 0
         if isinstance(where, np.ndarray):
             per_row = max(1, int(batch.nbytes) // batch.num_rows)
             window_bytes = min(max(SPREAD_BYTES_MIN, target_bytes * topic.partitions), SPREAD_BYTES_MAX)
@@ -372,15 +373,28 @@ def _pieces(
             part = batch.slice(start, window)
             part_where = where[position : position + part.num_rows] if isinstance(where, np.ndarray) else where
             position += part.num_rows
+            if isinstance(part_where, np.ndarray):
+                part_where = _without_sticky(part_where, sticky, per_row, target_bytes)
             for partition, its_rows in _by_partition(part, part_where, sticky.partitions):
                 for piece in split_by_size(its_rows, target_bytes, topic.max_message_bytes, topic.name):
                     yield (sticky.take(estimated_bytes(piece), target_bytes) if partition < 0 else partition), piece
 
 
+def _without_sticky(where: np.ndarray, sticky: StickyPartition, row_bytes: int, target_bytes: int) -> np.ndarray:
+    """`where` with a partition for the rows that have none, before rows are taken apart: a partition's keyless rows
+    stay between its rows with a key."""
+    keyless = np.flatnonzero(where < 0)
+    if not len(keyless):
+        return where
+    chosen = where.copy()
+    chosen[keyless] = sticky.take_rows(len(keyless), row_bytes, target_bytes)
+    return chosen
+
+
 def _by_partition(
     batch: pa.RecordBatch, where: int | np.ndarray | None, partitions: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(partition or -1 for sticky, its rows in order)."""
+    """(partition, its rows in order); -1 for all rows of a table that names no partition: sticky."""
     if where is None or isinstance(where, int):
         yield (-1 if where is None else where), batch
         return
@@ -389,10 +403,10 @@ def _by_partition(
         yield first, batch
         return
     order = np.argsort(where.astype(np.int16), kind="stable")  # int16: NumPy sorts it by radix
-    counts = np.bincount(where + 1, minlength=partitions + 1)
+    counts = np.bincount(where, minlength=partitions)
     taken = batch.take(pa.array(order))
     start = 0
-    for partition, count in enumerate(counts.tolist(), start=-1):
+    for partition, count in enumerate(counts.tolist()):
         if count:
             yield partition, taken.slice(start, count)
             start += count

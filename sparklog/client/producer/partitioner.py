@@ -209,3 +209,17 @@ class StickyPartition:
         if self._bytes >= batch_size_bytes:
             self.advance()
         return chosen
+
+    def take_rows(self, rows: int, row_bytes: int, batch_size_bytes: int) -> np.ndarray:
+        """The partition of each of `rows` keyless rows of about `row_bytes` that lie between rows with a key, i32.
+
+        The partition changes after about `batch_size_bytes`, as `take` does it piece by piece.
+        """
+        per_partition = max(1, -(-batch_size_bytes // row_bytes))
+        before = self._bytes // row_bytes
+        turns = (before + np.arange(rows)) // per_partition
+        chosen = ((self.current + turns) % self.partitions).astype(np.int32)
+        turns_done, rest = divmod(before + rows, per_partition)
+        self.current = (self.current + turns_done) % self.partitions
+        self._bytes = rest * row_bytes
+        return chosen

@@ -224,14 +224,15 @@ class Producer:
     def send_batch(self, topic: str, data: Any, *, partition: int | None = None) -> BatchFuture:
         """Sends a table: anything with `__arrow_c_stream__` or `__arrow_c_array__` (PyArrow, polars, …), pandas, a dict
         of columns or a list of dicts. Columns are matched to the topic's by name; envelope topics take `value` and
-        optionally `key`, `headers`, `timestamp` and `partition`.
+        optionally `key`, `headers`, `timestamp` and `partition`. An index of pandas that has a name is a column. NaN is
+        null in pandas alone; Python floats are rounded to the topic's float.
 
         Tables are fitted to the topic's newest schema. Rows go to `partition`, else by their key columns, else sticky;
-        they are stored in batches of about `batch.size.bytes`, encoded on the calling thread, or with compression on
-        threads beside it (of `data` that is no copy, before this returns). The future's result is one BatchMetadata per
-        stored batch, in partition order; no rows, no batches. Raises SchemaMismatchError (nothing was sent),
-        MessageTooLargeError (nothing was sent), BufferExhaustedError (the message says how many rows had been taken),
-        and as `send`.
+        each partition keeps their order. They are stored in batches of about `batch.size.bytes`, encoded on the calling
+        thread, or with compression on threads beside it (of `data` that is no copy, before this returns). The future's
+        result is one BatchMetadata per stored batch, in partition order; no rows, no batches. Raises
+        SchemaMismatchError (nothing was sent), TypeError (data that are not tabular), MessageTooLargeError (nothing was
+        sent), BufferExhaustedError (the message says how many rows had been taken), and as `send`.
         """
         self._accumulator.check_open()
         state = self._topic(topic)

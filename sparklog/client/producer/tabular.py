@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any
@@ -14,22 +14,42 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.client.net.arguments import text
+from sparklog.client.producer.python_values import array_of_objects, holds_map, require_one_kind
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import fit_table, null_column
 
 _BINARY_BYTES_MAX = 2**31 - 1
+_ARROW_PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__arrow_array__")
+_TAKEN = (
+    "send_batch takes tables (PyArrow, pandas, polars, anything with __arrow_c_stream__), a dict of columns or a list of "
+    "dicts"
+)
 _FEW_ROWS = 32
 _PACKED_ROWS_MAX = 1 << 16
 """All lengths are Python objects for a moment."""
 
-__all__ = ["binary_array", "fit", "holds_objects", "null_column", "reusable", "to_table"]
+__all__ = ["binary_array", "fit", "holds_objects", "null_column", "object_columns", "reusable", "to_table"]
 
 
 def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
     """`data` as a table. `schema` is the topic's: it tells maps from structs, nothing is cast to it yet.
 
-    Raises SchemaMismatchError for objects that do not have the topic's type, TypeError for what is not tabular.
+    Raises SchemaMismatchError for objects that do not have the topic's type or are not clearly rows, TypeError for
+    data that are not tabular.
     """
+    table = _table(data, schema, topic)
+    if table.num_rows and not table.num_columns:
+        raise _no_columns(table.num_rows, schema, topic)
+    names = table.column_names
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise SchemaMismatchError(
+            f"data do not fit topic {topic!r}: column {twice!r} is there {names.count(twice)} times"
+        )
+    return table
+
+
+def _table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -37,27 +57,46 @@ def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
     if _is_pandas(data):
         return _from_pandas(data, schema, topic)
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.table(data)
+        return _imported(data)
     if hasattr(data, "__arrow_c_array__"):
         return pa.Table.from_batches([pa.record_batch(data)])
     if isinstance(data, Mapping):
         return _from_columns(data, schema, topic)
-    if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray | memoryview):
         return _from_rows(data, schema, topic)
-    raise TypeError(
-        f"send_batch takes tables (PyArrow, pandas, polars, anything with __arrow_c_stream__), a dict of columns or a "
-        f"list of dicts, not {type(data).__name__}"
+    raise TypeError(f"{_TAKEN}, not {type(data).__name__}")
+
+
+def _imported(data: Any) -> pa.Table:
+    try:
+        reader = pa.RecordBatchReader.from_stream(data)
+    except pa.ArrowInvalid as e:
+        raise TypeError(f'{_TAKEN}; a {type(data).__name__} is one column: send {{"column": data}}') from e
+    return reader.read_all()
+
+
+def _no_columns(rows: int, schema: pa.Schema, topic: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"data for topic {topic!r}: {rows} rows without any column; a row has at least one of {', '.join(schema.names)} "
+        "(None: null)"
     )
+
+
+def object_columns(data: Any, schema: pa.Schema) -> Collection[str]:
+    """The columns of `data` that are lists of Python objects: their numbers are rounded to the topic's float."""
+    if isinstance(data, Mapping):
+        return [name for name, values in data.items() if isinstance(values, list | tuple)]
+    return schema.names if isinstance(data, list | tuple) else ()
 
 
 def reusable(data: Any) -> Any:
     """`data`, or the table made of it if it is a stream that can be read only once."""
     if _is_pandas(data) or isinstance(data, pa.Table) or not hasattr(data, "__arrow_c_stream__"):
         return data
-    return pa.table(data)
+    return _imported(data)
 
 
-def fit(table: pa.Table, schema: pa.Schema, topic: str) -> pa.Table:
+def fit(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container[str] = ()) -> pa.Table:
     """`table` in the topic's layout (`format.schema.fit_table`); a column of nothing but nulls fits every type.
 
     Raises SchemaMismatchError.
@@ -73,7 +112,7 @@ def fit(table: pa.Table, schema: pa.Schema, topic: str) -> pa.Table:
             if column.null_count == len(column):
                 empty = null_column(table.num_rows, field.type)
                 table = table.set_column(found[0], pa.field(field.name, field.type), empty)
-    return fit_table(table, schema, topic)
+    return fit_table(table, schema, topic, rounded)
 
 
 def holds_objects(data: Any) -> bool:
@@ -121,19 +160,34 @@ def _lengths(values: Sequence[Any]) -> np.ndarray:
 
 
 def _is_pandas(data: Any) -> bool:
-    return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns") and hasattr(data, "dtypes")
+    return _of_pandas(data) and hasattr(data, "columns") and hasattr(data, "dtypes")
+
+
+def _of_pandas(data: Any) -> bool:
+    """True for pandas' classes and those that others derive from them (geopandas)."""
+    return any(c.__module__.partition(".")[0] == "pandas" for c in type(data).__mro__)
 
 
 def _from_pandas(frame: Any, schema: pa.Schema, topic: str) -> pa.Table:
-    """A pandas frame without its index; NaN and NaT become null."""
-    arrays, names = [], []
-    for position, name in enumerate(frame.columns):
-        series = frame.iloc[:, position]
-        index = schema.get_field_index(str(name))
+    """A pandas frame: its index levels that have a name, then its columns. NaN and NaT become null."""
+    columns: list[tuple[str, Any]] = []
+    for level, name in enumerate(frame.index.names):
+        if name is not None:
+            if schema.get_field_index(str(name)) < 0:
+                raise SchemaMismatchError(
+                    f"data for topic {topic!r}: the frame's index has the name {str(name)!r}, and the topic no such column: "
+                    "send frame.reset_index(drop=True) to leave the index out"
+                )
+            columns.append((str(name), frame.index.get_level_values(level)))
+    columns += [(str(name), frame.iloc[:, position]) for position, name in enumerate(frame.columns)]
+    if not columns and len(frame):
+        raise _no_columns(len(frame), schema, topic)
+    arrays = []
+    for name, series in columns:
+        index = schema.get_field_index(name)
         as_objects = series.dtype == object and index >= 0
-        arrays.append(_array(series, schema.field(index).type if as_objects else None, str(name), topic))
-        names.append(str(name))
-    return pa.Table.from_arrays(arrays, names=names)
+        arrays.append(_array(series, schema.field(index).type if as_objects else None, name, topic))
+    return pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
 
 
 def _from_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> pa.Table:
@@ -141,45 +195,68 @@ def _from_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> 
     for name, values in columns.items():
         text(f"data for topic {topic!r}: a column's name", name)
         index = schema.get_field_index(name)
-        typed = index >= 0 and isinstance(values, list | tuple)
-        arrays.append(_array(values, schema.field(index).type if typed else None, name, topic))
+        arrays.append(
+            _array(_row_values(values, name, topic), schema.field(index).type if index >= 0 else None, name, topic)
+        )
     lengths = {n: len(a) for n, a in zip(columns, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
         raise SchemaMismatchError(f"data for topic {topic!r}: columns of different lengths: {lengths}")
     return pa.Table.from_arrays(arrays, names=list(columns))
 
 
+def _row_values(values: Any, name: str, topic: str) -> Any:
+    """A column's values, one a row: a list, or an array of some library. Raises SchemaMismatchError for an object that
+    is merely iterable: text would give its letters, a dict its keys."""
+    if isinstance(values, list | tuple | pa.Array | pa.ChunkedArray) or (
+        _of_pandas(values) and hasattr(values, "dtype")
+    ):
+        return values
+    if isinstance(values, np.ndarray) and values.ndim == 1:
+        return values.tolist() if values.dtype == object else values
+    if isinstance(values, array):
+        return np.asarray(values)
+    if any(hasattr(values, protocol) for protocol in _ARROW_PROTOCOLS) and not _of_pandas(values):
+        return values
+    if isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray | memoryview):
+        return list(values)
+    shown = " ".join(f"{values!r:.80}".split())
+    raise SchemaMismatchError(
+        f"data for topic {topic!r}: column {name!r} is {type(values).__name__} ({shown}), not a list or a "
+        f"one-dimensional array with a value for each row; for one row send [{{{name!r}: …}}]"
+    )
+
+
 def _from_rows(rows: Sequence[Any], schema: pa.Schema, topic: str) -> pa.Table:
     names: dict[str, None] = {}
     for row in rows:
         if not isinstance(row, Mapping):
-            raise TypeError(f"send_batch takes a list of dicts, this one holds {type(row).__name__}")
+            raise TypeError(f"send_batch takes a list of dicts, this one holds {type(row).__name__} ({row!r:.80})")
         names.update(dict.fromkeys(row))
     if not names:
+        if rows:
+            raise _no_columns(len(rows), schema, topic)
         return schema.empty_table()
     return _from_columns({n: [row.get(n) for row in rows] for n in names}, schema, topic)
 
 
 def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> Any:
-    """`values` with the type they say they have, so that `fit` can refuse lossy casts (PyArrow's own conversion of
-    Python objects to a given type cuts 1.5 to 1). Only maps have to be named: a dict looks like a struct."""
+    """`values` with the type they say they have, so that `fit` can refuse lossy casts."""
     try:
         if isinstance(values, pa.Array | pa.ChunkedArray):
             return values
-        if target == pa.binary():
+        if target == pa.binary() and not hasattr(values, "__arrow_c_stream__"):
             # what most send: one look at each object instead of two (inferring finds the same values)
             with suppress(pa.ArrowException, TypeError, ValueError):
                 return binary_array(values)
-        return pa.array(values, type=target if _holds_map(target) else None, from_pandas=True)
+        if isinstance(values, list | tuple):
+            return array_of_objects(values, target)
+        if target is not None and holds_map(target) and _of_pandas(values):
+            return array_of_objects(values.where(values.notna(), None).tolist(), target)
+        made = pa.array(values)
+        if _of_pandas(values) and values.dtype == object and pa.types.is_temporal(made.type):
+            require_one_kind(values.dropna().tolist(), made.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
         reason = str(e).splitlines()[0]
         wanted = f", the topic has {target}" if target is not None else ""
         raise SchemaMismatchError(f"data do not fit topic {topic!r}: column {name!r}{wanted} ({reason})") from e
-
-
-def _holds_map(t: pa.DataType | None) -> bool:
-    if t is None:
-        return False
-    if pa.types.is_map(t):
-        return True
-    return pa.types.is_nested(t) and any(_holds_map(t.field(i).type) for i in range(t.num_fields))
+    return made

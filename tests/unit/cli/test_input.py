@@ -63,6 +63,40 @@ def test_csv_of_an_envelope_topic_is_bytes() -> None:
     assert table.to_pylist() == [{"key": b"1", "value": b"007"}]
 
 
+def test_csv_of_an_envelope_topic_takes_times_without_a_zone_as_utc() -> None:
+    text = b"value,timestamp\na,2024-03-01T12:30:00Z\nb,2024-03-01 13:30:00+01:00\nc,2024-03-01 12:30:00\nd,\n"
+    assert read(text, "csv", None).column("timestamp").to_pylist() == [NOON, NOON, NOON, None]
+    for wrong in (b"noon", b"1709296200000"):
+        with pytest.raises(SchemaMismatchError, match="column 'timestamp' is timestamp"):
+            read(b"value,timestamp\na," + wrong + b"\n", "csv", None)
+
+
+def test_no_reader_changes_a_value_to_fit() -> None:
+    """Both JSON readers (PyArrow's, and the one of schemas with a map) and CSV."""
+    with_map = ", m MAP<STRING, INT>"
+    tenth = pa.scalar(0.1, pa.float32()).as_py()
+    for more in ("", with_map):
+        schema = parse_ddl("n INT, f FLOAT, fs ARRAY<FLOAT>, s STRUCT<n: INT, f: FLOAT>, local TIMESTAMP_NTZ" + more)
+        row = read(
+            b'{"n": 1, "f": 0.1, "fs": [0.1], "s": {"n": 1, "f": 0.1}, "local": "2024-03-01T12:30"}\n', "jsonl", schema
+        )
+        stored = {"n": 1, "f": tenth, "fs": [tenth], "s": {"n": 1, "f": tenth}, "local": NOON.replace(tzinfo=None)}
+        assert {k: v for k, v in row.to_pylist()[0].items() if k != "m"} == stored
+        assert row.schema.equals(schema)
+        for wrong in (
+            *('"n": 1.5', '"s": {"n": 1.5}', '"f": 1e300', '"fs": [-1e39]', '"s": {"f": 1e39}', '"f": true'),
+            *('"local": "2024-03-01T12:30:00Z"', '"local": "2024-03-01T12:30:00.0000005"'),
+        ):
+            with pytest.raises((InputError, SchemaMismatchError)):
+                read(b"{" + wrong.encode() + b"}\n", "jsonl", schema)
+    with pytest.raises(InputError, match="column 'm' is map"):
+        read(b'{"m": {"a": 1.5}}\n', "jsonl", parse_ddl("n INT" + with_map))
+    schema = parse_ddl("f FLOAT, n INT")
+    assert read(b"f,n\n0.1,1\n,1\ninf,1\n", "csv", schema).column("f").to_pylist() == [tenth, None, float("inf")]
+    with pytest.raises(SchemaMismatchError, match="1e\\+300 is beyond the range of float"):
+        read(b"f,n\n1e300,1\n", "csv", schema)
+
+
 def test_jsonl_takes_the_topics_types() -> None:
     table = read(JSONL, "jsonl")
     assert table.column("at").to_pylist() == [NOON, NOON, None]

@@ -55,9 +55,10 @@ def test_rows_that_do_not_fit_an_envelope_topic(columns: dict[str, pa.DataType],
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"value": pa.string(), "timestamp": pa.int64()}, "timestamp attribute unsupported type int64"),
         ({"value": pa.string(), "valu": pa.string()}, "unknown column 'valu': did you mean 'value'"),
         ({"value": pa.string(), "_offset": pa.int64()}, "'_offset' comes from reading .* drop it"),
+        ({"value": pa.string(), "offset": pa.string()}, "'offset' comes from reading .* drop it"),
+        ({"value": pa.string(), "timestampType": pa.list_(pa.int32())}, "'timestampType' comes from reading"),
     ],
 )
 def test_further_columns_are_left_out_unless_the_option_is_strict(
@@ -67,6 +68,43 @@ def test_further_columns_are_left_out_unless_the_option_is_strict(
     assert fitted.names == ("value", "") and fitted.left_out == (list(columns)[1],) and not fitted.unchanged
     with pytest.raises(SchemaMismatchError, match=message):
         fit_input(schema(**columns), "t", ENVELOPE, strict=True)
+
+
+def test_a_column_with_a_meaning_is_of_its_type_or_refused() -> None:
+    """Also `timestamp`: left out, records would have the time of the write, and nobody would know."""
+    nothing = pa.null()
+    accepted = {
+        "value": [pa.string(), pa.binary(), nothing],
+        "key": [pa.string(), pa.binary(), nothing],
+        "headers": [HEADERS, nothing],
+        "timestamp": [pa.timestamp("us", "UTC"), pa.timestamp("ns", "Europe/Paris"), nothing],
+        "topic": [pa.string(), nothing],
+        "partition": [pa.int8(), pa.int16(), pa.int32()],
+    }
+    others = [
+        pa.int64(),
+        pa.float64(),
+        pa.bool_(),
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.list_(pa.int32()),
+        pa.duration("us"),
+    ]
+    others += [pa.struct([("a", pa.int32())]), pa.map_(pa.string(), pa.string()), pa.decimal128(10, 2), pa.string()]
+    for name, types in accepted.items():
+        columns = {"value": pa.binary()}
+        for t in types:
+            fitted = fit_input(schema(**columns | {name: t}), "t", ENVELOPE)
+            assert not fitted.left_out and "" not in fitted.names
+        for t in set(others) - set(types):
+            for strict in (False, True):
+                with pytest.raises(SchemaMismatchError, match=f"{name} attribute unsupported type"):
+                    fit_input(schema(**columns | {name: t}), "t", ENVELOPE, strict=strict)
+    for t in (*others, pa.int32()):
+        fitted = fit_input(schema(value=pa.binary(), extra=t, offset=t, timestampType=t), "t", ENVELOPE)
+        silent = {"offset": pa.int64(), "timestampType": pa.int32()}
+        assert fitted.names == ("value", "", "", "")
+        assert fitted.left_out == ("extra", *(n for n, of_source in silent.items() if t != of_source))
 
 
 def test_columns_go_by_their_names_without_regard_to_case() -> None:
@@ -94,6 +132,8 @@ def test_rows_for_a_typed_topic_fit_by_name() -> None:
     fit_input(schema(delay=pa.int64(), carrier=pa.string()), "t", TYPED)
     with pytest.raises(SchemaMismatchError, match=r"'t'.*column 'delay' is string, the topic has int32"):
         fit_input(schema(delay=pa.string()), "t", TYPED)
+    with pytest.raises(SchemaMismatchError, match="they have no column, the topic has carrier, delay, topic"):
+        fit_input(schema(), "t", TYPED)
     with pytest.raises(SchemaMismatchError, match="unknown column 'origin'"):
         fit_input(schema(delay=pa.int32(), origin=pa.string()), "t", TYPED)
     with pytest.raises(SchemaMismatchError, match="'_offset' comes from reading"):

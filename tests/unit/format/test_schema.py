@@ -37,6 +37,9 @@ CANONICAL = [
     (pa.decimal256(38, 10), pa.decimal128(38, 10)),
     (pa.decimal128(5, 5), pa.decimal128(5, 5)),
     (pa.large_list(pa.uint8()), pa.list_(pa.field("element", pa.int16()))),
+    (pa.run_end_encoded(pa.int32(), pa.string_view()), pa.string()),
+    (pa.list_view(pa.uint8()), pa.list_(pa.field("element", pa.int16()))),
+    (pa.large_list_view(pa.string_view()), pa.list_(pa.field("element", pa.string()))),
     (pa.list_(pa.float16(), 3), pa.list_(pa.field("element", pa.float32()))),
     (pa.list_(pa.field("x", pa.null())), pa.list_(pa.field("element", pa.string()))),
     (
@@ -68,8 +71,6 @@ def test_canonical_type(given: Any, stored: Any) -> None:
         pa.decimal128(10, -2),
         pa.decimal128(3, 5),
         pa.month_day_nano_interval(),
-        pa.run_end_encoded(pa.int32(), pa.string()),
-        pa.list_view(pa.int32()),
         pa.dense_union([pa.field("a", pa.int8())]),
         pa.uuid(),
     ],

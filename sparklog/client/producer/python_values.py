@@ -1,0 +1,173 @@
+"""Lists of Python objects as Arrow arrays: each object with the type that it has, and none changed to fit another.
+
+PyArrow guesses where objects of one list differ in kind. It cuts the time off a datetime behind a date, gives a zone to
+a datetime without one, drops the nanoseconds of pandas' timestamps. With a type given it cuts 1.5 to 1 and drops the
+fields of a dict that the type does not have. Such a change is an error here.
+
+================================  ===========================================================
+object                            stored as
+================================  ===========================================================
+None, pandas' NA and NaT          null
+NaN                               a number: it does not fit text, integers and decimals
+dict                              struct; map where the topic has one
+list of (key, value) pairs        map where the topic has one
+================================  ===========================================================
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
+    """`values` as an array of the type that they have themselves, which need not be `target`.
+
+    `target`: the topic's type, which tells maps from structs; None: the topic has no such column. Raises
+    pa.ArrowException, TypeError, ValueError or OverflowError for objects that make no array, or of different kinds.
+    """
+    try:
+        array = _inferred(values, target)
+    except (pa.ArrowException, TypeError, ValueError):
+        known = _without_pandas_nulls(values)
+        if known is None:
+            if any(isinstance(v, float) and v != v for v in values):
+                raise TypeError("NaN is a number: give None for a missing value") from None
+            raise
+        values, array = known, _inferred(known, target)
+    require_one_kind(values, array.type)
+    return array
+
+
+def _without_pandas_nulls(values: Sequence[Any]) -> list[Any] | None:
+    """`values` with None for pandas' NA and NaT; None if none is one of those."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None:
+        return None
+    found = [None if v is pandas.NA or v is pandas.NaT else v for v in values]
+    return found if any(a is not b for a, b in zip(found, values, strict=True)) else None
+
+
+def _inferred(values: Sequence[Any], t: pa.DataType | None) -> Any:
+    if t is None or not holds_map(t):
+        return pa.array(values)
+    if pa.types.is_map(t):
+        return _map_array(values, t)
+    if pa.types.is_struct(t):
+        return _struct_array(values, t)
+    present = [v for v in values if v is not None]
+    for v in present:
+        if not isinstance(v, list | tuple | np.ndarray):
+            raise TypeError(f"a list is needed, not {v!r:.80}")
+    elements = _inferred(list(chain.from_iterable(present)), t.value_type)
+    return pa.ListArray.from_arrays(_offsets(values), elements, mask=_mask(values))
+
+
+def _map_array(values: Sequence[Any], t: Any) -> Any:
+    keys: list[Any] = []
+    items: list[Any] = []
+    for v in values:
+        if isinstance(v, Mapping):
+            keys += v.keys()
+            items += v.values()
+        elif isinstance(v, list | tuple):
+            for pair in v:
+                if not isinstance(pair, list | tuple) or len(pair) != 2:
+                    raise TypeError(
+                        f"a map is a dict or a list of (key, value) pairs, not a list that holds {pair!r:.80}"
+                    )
+                keys.append(pair[0])
+                items.append(pair[1])
+        elif v is not None:
+            raise TypeError(f"a map is a dict or a list of (key, value) pairs, not {v!r:.80}")
+    return pa.MapArray.from_arrays(
+        _offsets(values), _inferred(keys, t.key_type), _inferred(items, t.item_type), mask=_mask(values)
+    )
+
+
+def _struct_array(values: Sequence[Any], t: Any) -> Any:
+    names: dict[str, None] = {}
+    for v in values:
+        if v is not None and not isinstance(v, Mapping):
+            raise TypeError(f"a struct is a dict, not {v!r:.80}")
+        names.update(dict.fromkeys(v or ()))
+    children = []
+    for name in names:
+        index = t.get_field_index(name)
+        its_values = [None if v is None else v.get(name) for v in values]
+        children.append(_inferred(its_values, t.field(index).type if index >= 0 else None))
+    if not names:
+        return pa.array(values)
+    return pa.StructArray.from_arrays(children, list(names), mask=_mask(values))
+
+
+def holds_map(t: Any) -> bool:
+    """True for a map, and for a type that has one inside."""
+    if pa.types.is_map(t):
+        return True
+    return pa.types.is_nested(t) and any(holds_map(t.field(i).type) for i in range(t.num_fields))
+
+
+def _offsets(values: Sequence[Any]) -> Any:
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([0 if v is None else len(v) for v in values], out=offsets[1:])
+    return pa.array(offsets)
+
+
+def _mask(values: Sequence[Any]) -> Any:
+    return pa.array([v is None for v in values], pa.bool_())
+
+
+def _time_leaves(values: Sequence[Any], t: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """The objects of each type of date or time in `values` of the type `t`, at any depth, without None."""
+    if pa.types.is_date(t) or pa.types.is_timestamp(t) or pa.types.is_duration(t):
+        yield t, [v for v in values if v is not None]
+    elif pa.types.is_nested(t) and _holds_times(t):
+        present = [v for v in values if v is not None]
+        if pa.types.is_struct(t):
+            for f in t:
+                yield from _time_leaves([v.get(f.name) for v in present], f.type)
+        elif pa.types.is_map(t):
+            pairs = [p for v in present for p in (v.items() if isinstance(v, Mapping) else v)]
+            yield from _time_leaves([k for k, _ in pairs], t.key_type)
+            yield from _time_leaves([v for _, v in pairs], t.item_type)
+        else:
+            yield from _time_leaves(list(chain.from_iterable(present)), t.value_type)
+
+
+def _holds_times(t: Any) -> bool:
+    if pa.types.is_nested(t):
+        return any(_holds_times(t.field(i).type) for i in range(t.num_fields))
+    return bool(pa.types.is_date(t) or pa.types.is_timestamp(t) or pa.types.is_duration(t))
+
+
+def require_one_kind(values: Sequence[Any], t: Any) -> None:
+    """Raises ValueError if PyArrow has changed dates or times among `values` to make an array of type `t` of them."""
+    for leaf, times in _time_leaves(values, t):
+        _require_unchanged(times, leaf)
+
+
+def _require_unchanged(values: list[Any], t: Any) -> None:
+    kinds = set(map(type, values))
+    if pa.types.is_date(t):
+        if any(issubclass(k, dt.datetime) for k in kinds):
+            example = next(v for v in values if isinstance(v, dt.datetime))
+            raise ValueError(f"dates, and times such as {example}: make all of them one or the other")
+    elif pa.types.is_timestamp(t):
+        times = values if kinds == {dt.datetime} else [v for v in values if isinstance(v, dt.datetime)]
+        zones = set(map(attrgetter("tzinfo"), times))
+        if len(zones) > 1 and None in zones:
+            raise ValueError("times with a time zone and times without: say which zone is meant")
+    for kind in kinds:
+        for attribute in ("nanosecond", "nanoseconds"):  # of pandas' Timestamp, and of its Timedelta
+            if hasattr(kind, attribute):
+                finer = next((v for v in values if getattr(v, attribute, 0)), None)
+                if finer is not None:
+                    raise ValueError(f'{finer} has nanoseconds, the log keeps microseconds: use .floor("us")')

@@ -1,0 +1,112 @@
+"""Arrow layouts that Arrow itself cannot cast to the stored ones, rewritten as the layouts that it can cast.
+
+Arrow 26 has no `take` for views, none for run-end encoded arrays, and its cast of a list view to a list gives invalid
+offsets. So dictionaries, run-end encoded arrays, list views and views are rewritten here, at any depth:
+
+=====================================  ===============================
+given                                  rewritten as
+=====================================  ===============================
+dictionary, run-end encoded            the values, one a row
+string_view, binary_view               large_string, large_binary
+list_view, large_list_view             large_list
+list, large_list, fixed_size_list,     the same with rewritten children
+struct, map
+=====================================  ===============================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+def is_encoded(t: Any) -> bool:
+    """True for a dictionary or a run-end encoded type: a column of it is one of `t.value_type`."""
+    return bool(pa.types.is_dictionary(t) or pa.types.is_run_end_encoded(t))
+
+
+def is_list_view(t: Any) -> bool:
+    """True for list views of either width."""
+    return bool(pa.types.is_list_view(t) or pa.types.is_large_list_view(t))
+
+
+def needs_rewriting(t: Any) -> bool:
+    """True if a column of this type holds a layout that Arrow cannot cast. Views alone it can, at any depth."""
+    if is_encoded(t) or is_list_view(t):
+        return True
+    return pa.types.is_nested(t) and any(needs_rewriting(t.field(i).type) for i in range(t.num_fields))
+
+
+def plain_layout(array: Any) -> Any:
+    """The same values in the layouts of the table above. Raises pa.ArrowInvalid for more than one array can hold."""
+    t = array.type
+    if pa.types.is_string_view(t):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary_view(t):
+        return array.cast(pa.large_binary())
+    if pa.types.is_dictionary(t):
+        return plain_layout(array.dictionary).take(array.indices)
+    if pa.types.is_run_end_encoded(t):
+        return _run_end_decoded(array)
+    if pa.types.is_map(t):
+        return _plain_map(array)
+    if pa.types.is_struct(t) and t.num_fields:
+        children = [plain_layout(array.field(i)) for i in range(t.num_fields)]
+        names = [f.name for f in t]
+        return pa.StructArray.from_arrays(children, names, mask=_nulls(array))
+    if is_list_view(t):
+        return _plain_list_view(array)
+    if pa.types.is_fixed_size_list(t):
+        return _plain_fixed_size_list(array)
+    if pa.types.is_list(t) or pa.types.is_large_list(t):
+        return _plain_list(array)
+    return array
+
+
+def _run_end_decoded(array: Any) -> Any:
+    first, count = array.find_physical_offset(), array.find_physical_length()
+    ends = array.run_ends.to_numpy()[first : first + count].astype(np.int64) - array.offset
+    lengths = np.diff(np.minimum(ends, len(array)), prepend=0)
+    rows = np.repeat(np.arange(count), lengths)
+    return plain_layout(array.values.slice(first, count)).take(pa.array(rows))
+
+
+def _plain_list(array: Any) -> Any:
+    offsets = array.offsets.to_numpy()
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    values = plain_layout(array.values.slice(first, count))
+    made = pa.LargeListArray if pa.types.is_large_list(array.type) else pa.ListArray
+    return made.from_arrays(pa.array(offsets - first), values, mask=_nulls(array))
+
+
+def _plain_list_view(array: Any) -> Any:
+    """A large_list: views may share elements, which are then stored once for each."""
+    sizes = array.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+    starts = array.offsets.to_numpy().astype(np.int64)
+    offsets = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    elements = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], sizes)
+    first = int(elements.min(initial=len(array.values)))
+    count = int(elements.max(initial=first - 1)) + 1 - first
+    values = plain_layout(array.values.slice(first, count)).take(pa.array(elements - first))
+    return pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=_nulls(array))
+
+
+def _plain_fixed_size_list(array: Any) -> Any:
+    size = array.type.list_size
+    values = plain_layout(array.values.slice(array.offset * size, len(array) * size))
+    return pa.FixedSizeListArray.from_arrays(values, size, mask=_nulls(array))
+
+
+def _plain_map(array: Any) -> Any:
+    offsets = array.offsets.to_numpy()
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    keys, items = (plain_layout(child.slice(first, count)) for child in (array.keys, array.items))
+    return pa.MapArray.from_arrays(pa.array(offsets - first), keys, items, mask=_nulls(array))
+
+
+def _nulls(array: Any) -> Any:
+    """The mask of the rewritten array; None: no row is null."""
+    return array.is_null() if array.null_count else None

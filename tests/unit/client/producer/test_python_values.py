@@ -1,0 +1,233 @@
+"""Python objects, NumPy arrays and pandas frames in `send_batch`: nothing guessed, nothing changed without a word."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from array import array
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from sparklog.client.producer.encoding import rows_of
+from sparklog.errors import SchemaMismatchError
+from tests.unit.client.support import info
+
+NAN = math.nan
+UTC = dt.UTC
+COUNTS = pa.map_(pa.string(), pa.int32())
+SCHEMA = pa.schema(
+    [
+        *(("x", pa.float64()), ("xs", pa.list_(pa.float64())), ("n", pa.int32()), ("zone", pa.string())),
+        *(("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us")), ("day", pa.date32())),
+        *(("took", pa.duration("us")), ("price", pa.decimal128(10, 2)), ("counts", COUNTS)),
+        *(("tags", pa.map_(pa.string(), pa.list_(pa.string()))), ("s", pa.struct([("counts", COUNTS)]))),
+        *(("f", pa.float32()), ("fs", pa.list_(pa.float32())), ("fm", pa.map_(pa.string(), pa.float32()))),
+        ("fx", pa.struct([("a", pa.float32()), ("b", pa.string())])),
+    ]
+)
+TOPIC = info(SCHEMA)
+
+
+def column(data: Any, name: str) -> list[Any]:
+    return list(rows_of(data, TOPIC, None).table.column(name).to_pylist())
+
+
+def refusal(data: Any, topic: Any = TOPIC) -> str:
+    with pytest.raises((SchemaMismatchError, TypeError)) as caught:
+        rows_of(data, topic, None)
+    return str(caught.value)
+
+
+def test_nan_is_a_number_except_in_pandas() -> None:
+    numbers: list[Any] = [1.0, NAN]
+    for data in (
+        {"x": numbers},
+        {"x": tuple(numbers)},
+        {"x": deque(numbers)},
+        {"x": array("d", numbers)},
+        {"x": np.array(numbers)},
+        {"x": np.array(numbers, object)},
+        {"x": pa.array(numbers)},
+        {"x": pl.Series(numbers)},
+        [{"x": x} for x in numbers],
+        pl.DataFrame({"x": numbers}),
+        pa.table({"x": numbers}),
+    ):
+        assert str(column(data, "x")) == "[1.0, nan]", data
+    for data in ([{"xs": numbers}], {"xs": [numbers]}, {"xs": [np.array(numbers)]}):
+        assert str(column(data, "xs")) == "[[1.0, nan]]", data
+    for data in (pd.DataFrame({"x": numbers}), {"x": pd.Series(numbers)}, {"x": pd.Index(numbers)}):
+        assert column(data, "x") == [1.0, None], data
+    assert column({"n": np.ma.array([1, 2], mask=[False, True])}, "n") == [1, None]
+
+
+def test_nan_where_there_is_no_nan_is_refused() -> None:
+    for name in ("n", "price"):
+        for data in ({name: [1, NAN]}, {name: np.array([1, NAN])}, [{name: NAN}, {name: 1}]):
+            assert "NaN is a number" in refusal(data) and f"column '{name}'" in refusal(data)
+    assert "NaN is a number: give None" in refusal({"zone": ["a", NAN]})
+    assert "NaN is a number: give None" in refusal({"value": [b"a", NAN]}, info())
+
+
+def test_nulls_of_pandas_are_null_in_lists_too() -> None:
+    noon = dt.datetime(2024, 1, 1, 12, tzinfo=UTC)
+    assert column({"zone": ["a", pd.NA, None]}, "zone") == ["a", None, None]
+    assert column({"n": [pd.NA, 1]}, "n") == [None, 1]
+    assert column({"at": [pd.NaT, noon, None]}, "at") == [None, noon, None]
+    frame = pd.DataFrame({"at": pd.to_datetime([noon, None]), "zone": ["a", "b"]})
+    assert column(frame.to_dict("records"), "at") == [noon, None]
+
+
+def test_a_column_is_a_list_or_an_array() -> None:
+    for values in (
+        *("Harbour", b"Harbour", bytearray(b"H"), memoryview(b"H"), {"a": 1}, {"a"}, {"a": 1}.keys(), iter("ab")),
+        *(5, 1.5, None, True, dt.date(2024, 1, 1), np.float64(1), np.array(1.0), np.zeros((2, 2)), pd.Timestamp(0)),
+        *(pa.scalar(1.0), pd.DataFrame({"x": [1.0]}), (x for x in "ab")),
+    ):
+        for name in ("zone", "x"):
+            said = refusal({name: values})
+            assert f"column '{name}' is {type(values).__name__} (" in said, said
+            assert f"for one row send [{{'{name}': …}}]" in said and "\n" not in said
+        assert "column 'value' is " in refusal({"value": values}, info())
+        assert "column 'key' is " in refusal({"value": [b"a"], "key": values}, info())
+    assert column({"n": range(2)}, "n") == [0, 1]
+
+
+def test_rows_without_columns_are_refused() -> None:
+    no_columns: list[Any] = [[{}, {}], [{}], pd.DataFrame(index=[1, 2]), pa.table({"x": [1.0, 2.0]}).select([])]
+    for data in no_columns:
+        for topic in (TOPIC, info()):
+            assert "rows without any column" in refusal(data, topic), data
+    no_rows: list[Any] = [[], pd.DataFrame(), pl.DataFrame(), {"x": []}]
+    for nothing in no_rows:
+        assert rows_of(nothing, TOPIC, None).table.num_rows == 0
+    assert column([{}, {"n": 1}], "n") == [None, 1]
+
+
+def test_what_is_not_rows_is_refused() -> None:
+    for data in ("text", b"bytes", memoryview(b"bytes"), ["a"], [(1, 2)], [None], [[{"n": 1}]], pd.Series([1.0]), 5):
+        assert "send_batch takes" in refusal(data)
+    for single in (pl.Series("x", [1.0]), pa.chunked_array([[1.0]])):
+        assert 'is one column: send {"column": data}' in refusal(single)
+    assert column(pl.Series([{"n": 1}, {"n": 2}]), "n") == [1, 2]  # a stream of structs is a table
+    for data in ({1: [1]}, [{1: 1}]):
+        assert "a column's name is text, not 1" in refusal(data)
+
+
+def test_an_index_with_a_name_is_a_column() -> None:
+    frame = pd.DataFrame({"zone": ["b", "a", "b"], "n": [1, 2, 3], "x": [0.5, 1.5, 2.5]})
+    sums = frame.groupby("zone").sum()
+    assert column(sums, "zone") == ["a", "b"] and column(sums, "n") == [2, 4]
+    keyed = rows_of(sums, info(SCHEMA, partitions=50, keys=("zone",)), None)
+    assert len(set(np.asarray(keyed.partition).tolist())) == 2
+    two = frame.set_index(["zone", "n"])
+    assert column(two, "zone") == ["b", "a", "b"] and column(two, "n") == [1, 2, 3]
+    times = pd.DataFrame({"n": [1]}, index=pd.DatetimeIndex(["2024-01-01"], tz="UTC", name="at"))
+    assert column(times, "at") == [dt.datetime(2024, 1, 1, tzinfo=UTC)]
+    assert column(pd.DataFrame(index=pd.Index(["a"], name="zone")), "zone") == ["a"]
+    assert column(pd.DataFrame({"n": [1]}, index=pd.RangeIndex(1, name="x")), "x") == [0.0]
+    envelope = pd.DataFrame({"value": [b"1"]}, index=pd.Index([b"k"], name="key"))
+    assert rows_of(envelope, info(), None).table.column("key").to_pylist() == [b"k"]
+    assert column(pd.DataFrame({"n": [1]}, index=["no name"]), "n") == [1]
+
+
+def test_an_index_without_a_place_is_refused() -> None:
+    said = refusal(pd.DataFrame({"n": [1]}, index=pd.Index(["a"], name="id")))
+    assert "the frame's index has the name 'id'" in said and "reset_index(drop=True)" in said
+    frame = pd.DataFrame({"zone": ["a"], "n": [1]})
+    assert "column 'zone' is there 2 times" in refusal(frame.set_index("zone", drop=False))
+    twice = pd.DataFrame([[b"a", b"b"]], columns=["value", "value"])
+    assert "column 'value' is there 2 times" in refusal(twice, info())
+
+
+def test_frames_derived_from_pandas_are_pandas() -> None:
+    frame_class = type("GeoDataFrame", (pd.DataFrame,), {"__module__": "geopandas"})
+    frame = frame_class({"x": [NAN, 1.0]}, index=pd.Index(["a", "b"], name="zone"))
+    assert column(frame, "x") == [None, 1.0] and column(frame, "zone") == ["a", "b"]
+
+
+def test_maps_from_dicts_and_pairs() -> None:
+    given = [{"a": 1}, None, {}, [("b", 2), ("c", None)]]
+    stored = [[("a", 1)], None, [], [("b", 2), ("c", None)]]
+    assert column({"counts": given}, "counts") == stored
+    assert column([{"counts": g} for g in given], "counts") == stored
+    assert column({"counts": pd.Series(given)}, "counts") == stored
+    assert column(pd.DataFrame({"counts": pd.Series([{"a": 1}, NAN])}), "counts") == [[("a", 1)], None]
+    assert column([{"s": {"counts": {"a": 1}}}, {"s": None}, {"s": {}}], "s") == [
+        {"counts": [("a", 1)]},
+        None,
+        {"counts": None},
+    ]
+    assert column({"tags": [{"a": ["x", "y"]}, {"b": None}]}, "tags") == [[("a", ["x", "y"])], [("b", None)]]
+
+
+def test_objects_inside_maps_are_not_changed_to_fit() -> None:
+    for name, value, reason in (
+        ("counts", {"a": 1.5}, "truncated"),
+        ("counts", {"a": 2**40}, "not in range"),
+        ("counts", {1: 1}, "no implicit conversion from int64 to string"),
+        ("counts", {None: 1}, "NULL"),
+        ("counts", "ab", "a map is a dict or a list of (key, value) pairs, not 'ab'"),
+        ("counts", ["ab"], "not a list that holds 'ab'"),
+        ("tags", {"a": "xyz"}, "from string to list"),
+        ("s", {"counts": {"a": 1}, "more": 5}, "unknown field 'more'"),
+        ("s", [("counts", {})], "a struct is a dict"),
+    ):
+        said = refusal([{name: value}])
+        assert reason in said and f"column '{name}'" in said, said
+
+
+def test_dates_and_times_are_not_mixed() -> None:
+    day, noon = dt.date(2024, 1, 1), dt.datetime(2024, 1, 1, 12)
+    for mixed in ([day, noon], [None, day, noon]):
+        for data in (
+            {"local": mixed},
+            {"day": mixed},
+            [{"local": v} for v in mixed],
+            pd.DataFrame({"local": pd.Series(mixed, dtype=object)}),
+        ):
+            assert "dates, and times such as 2024-01-01 12:00:00" in refusal(data)
+    for times in ([noon, noon.replace(tzinfo=UTC)], [noon.replace(tzinfo=UTC), None, noon]):
+        for name in ("at", "local"):
+            assert "say which zone is meant" in refusal({name: times})
+    assert "say which zone is meant" in refusal([{"fx": {"a": noon}}, {"fx": {"a": noon.replace(tzinfo=UTC)}}])
+    east = noon.replace(tzinfo=dt.timezone(dt.timedelta(hours=5)))
+    assert column({"at": [noon.replace(tzinfo=UTC), east]}, "at")[1] == east
+
+
+def test_nanoseconds_that_microseconds_cannot_hold_say_what_to_do() -> None:
+    fine, took = pd.Timestamp("2024-01-01 00:00:00.000000005"), pd.Timedelta(5, "ns")
+    for data in (
+        pd.DataFrame({"local": [fine]}),
+        pd.DataFrame({"took": [took]}),
+        {"local": np.array(["2024-01-01T00:00:00.000000005"], "datetime64[ns]")},
+        {"took": pa.array([5], pa.duration("ns"))},
+        pl.DataFrame({"local": pl.Series([5]).cast(pl.Datetime("ns"))}),
+    ):
+        assert '.dt.floor("us")' in refusal(data) and "would lose data" in refusal(data)
+    for data in ({"local": [fine]}, [{"took": took}], pd.DataFrame({"local": pd.Series([fine], dtype=object)})):
+        assert 'use .floor("us")' in refusal(data)
+    floored = pd.DataFrame({"local": [fine], "took": [took]})
+    floored["local"], floored["took"] = floored["local"].dt.floor("us"), floored["took"].dt.floor("us")
+    assert column(floored, "took") == [dt.timedelta(0)]
+
+
+def test_python_floats_are_rounded_to_float_as_json_is() -> None:
+    tenth = float(np.float32(0.1))
+    assert str(column({"f": [0.1, NAN, math.inf, None, 3]}, "f")) == f"[{tenth}, nan, inf, None, 3.0]"
+    assert column([{"f": 0.1}], "f") == [tenth]
+    assert column({"fs": [[0.1], None, []]}, "fs") == [[tenth], None, []]
+    assert column([{"fm": {"a": 0.1}}], "fm") == [[("a", tenth)]]
+    assert column([{"fx": {"b": "q", "a": 0.1}}, {"fx": None}], "fx") == [{"a": tenth, "b": "q"}, None]
+    for data in ({"f": [1e300]}, {"fs": [[0.1, 1e39]]}, [{"fm": {"a": 1e300}}], [{"fx": {"a": 1e300}}]):
+        assert "is beyond the range of float" in refusal(data)
+    assert "-1e+39" in refusal({"f": [0.5, -1e39]})
+    for typed in ({"f": np.array([0.1])}, pa.table({"f": [0.1]}), pd.DataFrame({"f": [0.1]}), {"f": pa.array([0.1])}):
+        assert "0.1 would become 0.1000" in refusal(typed)
+    assert "not in range" in refusal({"f": [2**24 + 1]})
