@@ -84,6 +84,9 @@ def test_mistakes(run: Run, trips: str) -> None:
     assert "_partition, _offset, _timestamp, zone, minutes" in wrong.stderr
     assert "UNKNOWN_TOPIC_OR_PARTITION" in run("sql", "FROM nowhere", code=1).stderr
     run("sql", "SELECT 1", "--format", "parquet", code=2)
+    assert "contradicts" in run("sql", "SELECT 1", "--format", "json", "-o", tmp_path / "x.parquet", code=2).stderr
+    run("sql", "SELECT 1 AS a, 2 AS b", "-o", tmp_path / "x.tsv")
+    assert (tmp_path / "x.tsv").read_text() == "a\tb\n1\t2\n"
     run("sql", "SELECT 1", "--output", "x", code=2)
     assert "isolation level 'x'" in run("sql", "SELECT 1", "--isolation-level", "x", code=1).stderr
 
