@@ -1,5 +1,5 @@
-"""CSV as Arrow tables with a topic's types. A block without faults is parsed once, by PyArrow; a fault is searched for in
-its block alone."""
+"""CSV as Arrow tables with a topic's types. PyArrow parses a block without faults once; a fault is searched for in its
+block alone."""
 
 from __future__ import annotations
 
