@@ -236,6 +236,29 @@ def alter(
     else:
         print(f"topic {name} has schema {topic.schema_id} now")
     _print_schema(topic)
+    for hint in _query_hints(before, topic):
+        print(hint, file=sys.stderr)
+
+
+def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]:
+    """What changed columns ask of streaming queries that go on from their checkpoints."""
+    from sparklog.cli.schema_source import ddl_type
+
+    hints = []
+    for field in before.schema:
+        if after.schema.field(field.name).type != field.type:
+            cast = f'.withColumn("{field.name}", col("{field.name}").cast("{ddl_type(field.type)}"))'
+            hints.append(
+                f"a streaming query that reads {field.name} stops, and goes on with the new type when it is started again; if "
+                f"it keeps state with the column (groupBy, dropDuplicates, max, a join), read it as before: {cast}"
+            )
+    if len(after.schema) > len(before.schema):
+        hints.append(
+            "a streaming query reads new columns when it is started again; if it keeps state of all columns "
+            "(dropDuplicates() without names), select() those from before; if it writes a Delta table, set mergeSchema "
+            "to true"
+        )
+    return hints
 
 
 def _tell_retention(topic: TopicDescription) -> None:
