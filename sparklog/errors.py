@@ -8,7 +8,8 @@ receives a code it does not know raises `UnknownServerError`, which is not retri
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 
 def one_line(text: str) -> str:
@@ -24,6 +25,8 @@ class SparklogError(Exception):
 
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
+    outcomes: Mapping[Any, object] | None = None
+    """Of a call that changes several items: the result of each item, or its error. None for any other error."""
 
     @property
     def name(self) -> str:

@@ -6,6 +6,9 @@ the numbers of a query's progress to find its lag. So what is no position stands
 white space in front of the last brace, a space or a tab for each bit. Spark hands the text on as it is, in the
 checkpoint as in the progress.
 
+Errors of a query show the offsets, so the text is short: the ids in binary, in the order of the topics, and a checksum.
+State of any other form is compressed JSON, as all state was before.
+
 The Python process that Spark runs a streaming source in turns offsets into text and back with its name `json`. That
 name is given a module that knows of the white space; where it cannot be, offsets hold the same state as entries of
 their own.
@@ -23,7 +26,13 @@ from typing import Any
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 """The program of the process that a streaming source lives in."""
 
+IDS = "$ids"
+INITIAL = "$initial"
 BESIDE_BYTES_MAX = 64 << 20
+ID_BYTES = 16
+_PLAIN, _WITH_INITIAL = b"\1", b"\2"
+"""First bytes of the short form; compressed JSON begins with an x."""
+_CHECKSUM_BYTES = 2
 _BITS = str.maketrans("01", " \t")
 _BLANKS = str.maketrans(" \t", "01")
 
@@ -34,7 +43,7 @@ class OffsetDict(dict[str, Any]):
     def __init__(self, positions: Mapping[str, Any], beside: Mapping[str, Any], text: str = "") -> None:
         super().__init__(positions)
         self.beside = dict(beside)
-        self.text = text or _with_blanks(json.dumps(dict(positions)), self.beside)
+        self.text = text or _with_blanks(positions, self.beside)
 
 
 class OffsetJson(ModuleType):
@@ -48,7 +57,7 @@ class OffsetJson(ModuleType):
 
     def loads(self, text: str | bytes, **more: Any) -> Any:
         value = json.loads(text, **more)
-        beside = _beside(text) if isinstance(text, str) and isinstance(value, dict) else None
+        beside = _beside(text, value) if isinstance(text, str) and isinstance(value, dict) else None
         return value if beside is None else OffsetDict(value, beside, str(text))
 
     def __getattr__(self, name: str) -> Any:
@@ -69,23 +78,92 @@ def is_installed() -> bool:
     return any(isinstance(getattr(module, "json", None), OffsetJson) for module in modules)
 
 
-def _with_blanks(text: str, beside: Mapping[str, Any]) -> str:
-    packed = zlib.compress(json.dumps(beside, separators=(",", ":")).encode(), 9)
+def _with_blanks(positions: Mapping[str, Any], beside: Mapping[str, Any]) -> str:
+    text = json.dumps(dict(positions))
+    packed = _short(positions, beside)
+    if packed is None:
+        packed = zlib.compress(json.dumps(beside, separators=(",", ":")).encode(), 9)
     # the bit in front keeps leading zeros
     bits = format(int.from_bytes(b"\1" + packed), "b")[1:]
     return text[:-1] + bits.translate(_BITS) + text[-1]
 
 
-def _beside(text: str) -> dict[str, Any] | None:
+def _beside(text: str, positions: Mapping[str, Any]) -> dict[str, Any] | None:
     """None if the white space, if there is any, is not ours."""
     body = text[:-1]
     blanks = body[len(body.rstrip(" \t")) :]
     if not blanks or len(blanks) % 8 or len(blanks) > 8 * BESIDE_BYTES_MAX:
         return None
     packed = int(blanks.translate(_BLANKS), 2).to_bytes(len(blanks) // 8)
+    if packed[:1] in (_PLAIN, _WITH_INITIAL):
+        return _from_short(packed, positions)
     unpacking = zlib.decompressobj()
     try:
         value = json.loads(unpacking.decompress(packed, BESIDE_BYTES_MAX))
     except (zlib.error, ValueError):
         return None
     return value if unpacking.eof and isinstance(value, dict) else None
+
+
+def _short(positions: Mapping[str, Any], beside: Mapping[str, Any]) -> bytes | None:
+    """The state of exactly the topics and partitions of `positions`; None for any other."""
+    ids, initial = beside.get(IDS, {}), beside.get(INITIAL)
+    if beside.keys() - {IDS, INITIAL} or ids.keys() != positions.keys() or not positions:
+        return None
+    if initial is not None and {t: p.keys() for t, p in initial.items()} != {t: p.keys() for t, p in positions.items()}:
+        return None
+    try:
+        body = b"".join(bytes.fromhex(ids[topic]) for topic in positions)
+    except ValueError:
+        return None
+    if len(body) != ID_BYTES * len(positions) or body.hex() != "".join(ids[topic] for topic in positions):
+        return None
+    offsets = [] if initial is None else [initial[topic][p] for topic in positions for p in positions[topic]]
+    if any(offset < 0 for offset in offsets):
+        return None
+    body = (_PLAIN if initial is None else _WITH_INITIAL) + body + b"".join(map(_varint, offsets))
+    return body + _checksum(body)
+
+
+def _from_short(packed: bytes, positions: Mapping[str, Any]) -> dict[str, Any] | None:
+    """None for what was damaged, or belongs to other topics."""
+    body, checksum = packed[:-_CHECKSUM_BYTES], packed[-_CHECKSUM_BYTES:]
+    end = 1 + ID_BYTES * len(positions)
+    if len(body) < end or _checksum(body) != checksum:
+        return None
+    ids = {t: body[1 + ID_BYTES * i : 1 + ID_BYTES * (i + 1)].hex() for i, t in enumerate(positions)}
+    offsets = _varints(body[end:])
+    if body[:1] == _PLAIN:
+        return None if offsets else {IDS: ids}
+    partitions = [(topic, p) for topic in positions for p in positions[topic]]
+    if len(offsets) != len(partitions):
+        return None
+    initial: dict[str, dict[str, int]] = {}
+    for (topic, p), offset in zip(partitions, offsets, strict=True):
+        initial.setdefault(topic, {})[p] = offset
+    return {IDS: ids, INITIAL: initial}
+
+
+def _checksum(body: bytes) -> bytes:
+    return (zlib.crc32(body) & 0xFFFF).to_bytes(_CHECKSUM_BYTES)
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; all but the last have the eighth bit."""
+    pieces = bytearray()
+    while number > 127:
+        pieces.append(number & 127 | 128)
+        number >>= 7
+    pieces.append(number)
+    return bytes(pieces)
+
+
+def _varints(data: bytes) -> list[int]:
+    found, number, shift = [], 0, 0
+    for byte in data:
+        number |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            found.append(number)
+            number = shift = 0
+    return found

@@ -21,12 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_sparklog import offset_text
-from pyspark_sparklog.offset_text import OffsetDict
+from pyspark_sparklog.offset_text import IDS, INITIAL, OffsetDict
 from sparklog.errors import InvalidConfigError
 from sparklog.types import TopicPartition
-
-IDS = "$ids"
-INITIAL = "$initial"
 
 Positions = dict[TopicPartition, int]
 

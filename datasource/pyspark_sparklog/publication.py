@@ -41,7 +41,12 @@ from sparklog.client.transactions.shared_transaction import (
     end_shared_transaction,
     join_shared_transaction,
 )
-from sparklog.errors import ProducerFencedError, SparklogError, TransactionAbortedError
+from sparklog.errors import (
+    ProducerFencedError,
+    SparklogError,
+    TransactionAbortedError,
+    TransactionalIdAuthorizationFailedError,
+)
 from sparklog.testing.faults import reach
 from sparklog.types import UNNAMED_APP_PREFIX
 
@@ -293,6 +298,22 @@ class Publisher:
             ) from e
         except TransactionAbortedError as e:
             raise self._aborted(transaction) from e
+        except TransactionalIdAuthorizationFailedError as e:
+            raise self.denied(transaction.app_id, e) from e
+
+    def denied(self, app_id: str, error: SparklogError) -> TransactionalIdAuthorizationFailedError:
+        """The denial with the option that names the transactional id."""
+        if app_id == self.app_id and not app_id.startswith(UNNAMED_APP_PREFIX):
+            origin = "the option txnAppId names it"
+        elif self.is_stream:
+            origin = "without the option txnAppId it is the query's id, which each new checkpoint changes"
+        else:
+            origin = "without the options txnAppId and txnVersion each write draws one"
+        return TransactionalIdAuthorizationFailedError(
+            f"{error}. The sink writes under the transactional id {app_id!r}: {origin}. It needs Write on it: set txnAppId "
+            f"to a name and allow that, with sparklog acl add --allow-principal User:NAME --operation Write "
+            f"--transactional-id NAME"
+        )
 
     @property
     def _driver_was_away(self) -> str:
@@ -341,7 +362,10 @@ def batch_publisher(options: SinkOptions) -> Publisher:
     transaction = made.transaction_of(NOWHERE)
     if transaction is None:
         return made
-    lease_ms = lease_keepers.keep(options.address, transaction, options.broker_wait_ms)
+    try:
+        lease_ms = lease_keepers.keep(options.address, transaction, options.broker_wait_ms)
+    except TransactionalIdAuthorizationFailedError as e:
+        raise made.denied(transaction.app_id, e) from e
     if lease_ms and options.transaction_timeout_ms is None:
         made = replace(made, timeout_ms=TRANSACTION_TIMEOUT_MS_MAX)
     return replace(made, lease_ms=lease_ms)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import StructType
 
 from pyspark_sparklog.compatibility import arrow_type_of
@@ -152,8 +152,35 @@ def follow_schema(name: str, planned: TopicShape, now: TopicShape, read: ReadSch
         if found != f.type:
             raise SchemaMismatchError(
                 f"topic {name!r}: column {f.name!r} is {found} now, it was {f.type} when the query began: start the query "
-                "again to go on, with the new type, where it stopped"
+                f"again to go on, with the new type, where it stopped. If the query keeps state with the column (groupBy, "
+                f"dropDuplicates, max, a join), read it as before: {_cast(f)}"
             )
+
+
+def changed_columns(name: str, schemas: Mapping[int, pa.Schema], read: ReadSchema) -> str:
+    """A warning for a query that goes on from a checkpoint: the columns that it reads and that older records of the
+    topic lack, or have with a narrower type; "" if there are none."""
+    first = schemas[min(schemas)]
+    layout = read.stored_layout
+    widened = [f for f in layout if first.get_field_index(f.name) >= 0 and first.field(f.name).type != f.type]
+    added = [f.name for f in layout if first.get_field_index(f.name) < 0]
+    if read.kind == KIND_ENVELOPE or not (widened or added):
+        return ""
+    was = [f"{f.name!r} was {first.field(f.name).type} and is {f.type}" for f in widened]
+    was += [f"{', '.join(map(repr, added))} {'is' if len(added) == 1 else 'are'} new"] if added else []
+    ways = [_cast(first.field(f.name)) for f in widened]
+    ways += ["select() of the columns that it had"] if added else []
+    return (
+        f"the columns of topic {name!r} have changed since it was made: {'; '.join(was)}. If Spark refuses this query's "
+        f"checkpoint (STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE or …_VALUE_…), its state is of the columns before: read them as "
+        f"they were, with {' and '.join(ways)}"
+    )
+
+
+def _cast(before: pa.Field) -> str:
+    """The expression that gives a widened column its type before."""
+    spark = from_arrow_type(before.type).simpleString()
+    return f'.withColumn("{before.name}", col("{before.name}").cast("{spark}"))'
 
 
 def full_schema(shape: TopicShape, *, include_headers: bool, include_metadata: bool) -> ReadSchema:

@@ -29,7 +29,7 @@ from pyspark_sparklog.options import SourceOptions
 from pyspark_sparklog.planning import Extent, backlog, limit_end, next_end, readable_ranges
 from pyspark_sparklog.positions import resolve_starting
 from pyspark_sparklog.reader import RangePartition, RangeRead, to_tasks
-from pyspark_sparklog.schemas import ReadSchema, TopicShape, follow_schema, join_schema
+from pyspark_sparklog.schemas import ReadSchema, TopicShape, changed_columns, follow_schema, join_schema
 from pyspark_sparklog.spark_errors import all_in_one_line
 from sparklog.types import TopicPartition
 
@@ -97,6 +97,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         limit = self.getDefaultReadLimit() if limit is None else limit
         begin = self._position if start is None else SourceOffset.from_dict(start)
+        if start is not None and self._initial is None and not self._asked:
+            self._warn_of_changed_columns()
         self._warn_if_nameless(begin)
         if start is not None and begin is not None:
             # a batch is planned when the one before is committed, which ends here: no need to wait for `commit`
@@ -127,6 +129,12 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "the offsets the query goes on from do not say which topics they are of, only the names: whether one was deleted "
             "and created again since cannot be told this time"
         )
+
+    def _warn_of_changed_columns(self) -> None:
+        """Of a query that goes on from a checkpoint: Spark's own error about its state does not name the way."""
+        for name, info in self._catalog.topics(self._options.subscription, missing_is_error=False).items():
+            if warning := changed_columns(name, info.schemas, self._reads.schema):
+                log.warning("%s", warning)
 
     def _next(self, begin: SourceOffset | None, limit: ReadLimit) -> SourceOffset:
         """The end of the next batch after `begin`, as things are now."""

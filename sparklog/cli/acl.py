@@ -8,6 +8,7 @@ import typer
 
 from sparklog.cli import completion
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
+from sparklog.errors import SparklogError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -227,9 +228,17 @@ def remove(
             print(_line(acl))
         if not yes:
             typer.confirm(f"remove {len(found)} ACLs?", abort=True)
-        for start in range(0, len(filters), _FILTERS_AT_ONCE):
-            admin.delete_acls(*filters[start : start + _FILTERS_AT_ONCE])
-    print(f"{len(found)} removed")
+        removed: set[Acl] = set()
+        try:
+            for start in range(0, len(filters), _FILTERS_AT_ONCE):
+                removed.update(admin.delete_acls(*filters[start : start + _FILTERS_AT_ONCE]))
+        except SparklogError as e:
+            removed.update(e.outcomes or ())
+            print(f"{len(removed)} removed before the failure:", file=sys.stderr)
+            for acl in sorted(removed):
+                print(f"  {_line(acl)}", file=sys.stderr)
+            raise
+    print(f"{len(removed)} removed")
 
 
 _FILTERS_AT_ONCE = 100

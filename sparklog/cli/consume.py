@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparklog.cli.client_command import client_security
+from sparklog.cli.file_format import file_format
 from sparklog.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -38,7 +39,7 @@ EPILOG = """\
 
 `sparklog consume flights --from -100 --columns carrier,dep_delay | jq .carrier`
 
-`sparklog consume flights --format parquet --output flights.parquet`
+`sparklog consume flights --output flights.parquet`
 
 `sparklog consume flights --config isolation.level=read_committed`: without what transactions have aborted or not ended yet
 
@@ -75,7 +76,10 @@ def consume(
     columns: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these columns; names with a comma in backquotes.")
     ] = None,
-    format: Annotated[OutputFormat, typer.Option(help="How to write.")] = OutputFormat.json,
+    format: Annotated[
+        OutputFormat | None,
+        typer.Option(help="How to write. [default: by the file's ending, else json]", show_default=False),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     metadata: Annotated[
         bool, typer.Option("--metadata", "-m", help="Add _topic, _partition, _offset, _timestamp.")
@@ -91,8 +95,9 @@ def consume(
 ) -> None:
     """Print or save a topic's records."""
     parameters = parse_settings(Scope.CONSUMER, config)
-    if format in (OutputFormat.arrow, OutputFormat.parquet) and output is None:
-        raise typer.BadParameter(f"--format {format.value} needs --output FILE")
+    format = _format(format, output)
+    if output is not None and str(output) == "-" and format is OutputFormat.json:
+        output = None
     if format is OutputFormat.table and max_records is None:
         max_records = TABLE_RECORDS
     if follow is None:
@@ -117,6 +122,16 @@ def consume(
     except KeyboardInterrupt:
         return
     _remark(format, output, topic, count, end, begin)
+
+
+def _format(given: OutputFormat | None, output: Path | None) -> OutputFormat:
+    """Raises typer.BadParameter."""
+    format = file_format(output, given, OutputFormat) or OutputFormat.json
+    if format in (OutputFormat.arrow, OutputFormat.parquet) and output is None:
+        raise typer.BadParameter(f"--format {format.value} needs --output FILE")
+    if format is OutputFormat.table and output is not None:
+        raise typer.BadParameter(f"--format table is for the terminal, --output {output} for json, arrow and parquet")
+    return format
 
 
 def _columns(topic: TopicDescription, columns: str | None) -> list[str] | None:

@@ -10,7 +10,7 @@ import typer
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
 from sparklog.cli.reassign import Throttle, assignment
 from sparklog.cli.sizes import parse_size_bytes
-from sparklog.errors import InvalidReplicationFactorError
+from sparklog.errors import InvalidReplicationFactorError, SparklogError
 from sparklog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -49,6 +49,13 @@ def decommission(
             _drain(admin, broker_id, moves, limit)
         except KeyboardInterrupt:
             print(f"\nit goes on: sparklog broker decommission {broker_id} follows it", file=sys.stderr)
+            raise
+        except SparklogError:
+            print(
+                f"broker {broker_id} gets no new replicas, and the moves that were accepted go on: run the command again to "
+                f"go on, or with --cancel to take everything back",
+                file=sys.stderr,
+            )
             raise
     print(f"broker {broker_id} has no partitions left: it can be stopped")
 
@@ -102,6 +109,6 @@ def _drain(
 
 def _cancel(admin: Admin, broker_id: int) -> None:
     leaving = [r.topic_partition for r in admin.list_partition_reassignments() if broker_id in r.removing]
+    admin.cordon_broker(broker_id, cordoned=False)  # first: refused, and nothing has changed
     admin.cancel_partition_reassignments(leaving)
-    admin.cordon_broker(broker_id, cordoned=False)
     print(f"broker {broker_id} stays; {len(leaving)} partitions that were leaving it stay, too")

@@ -26,11 +26,7 @@ _UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 class JsonValueError(ValueError):
-    """A value does not fit its column; `row` counts from 0."""
-
-    def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
-        self.row = row
+    """A value does not fit its column."""
 
 
 def needs_rows(t: Any, *, nested: bool = False) -> bool:
@@ -50,31 +46,29 @@ def read_rows(block: bytes, schema: pa.Schema) -> pa.Table:
     Raises JsonValueError.
     """
     rows: list[dict[str, Any]] = []
-    for i, line in enumerate(block.split(b"\n")):
+    for line in block.split(b"\n"):
         if not line.strip():
             continue
         try:
             row = msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError) as e:
-            raise JsonValueError(i, str(e)) from e
+            raise JsonValueError(str(e)) from e
         if not isinstance(row, dict):
-            raise JsonValueError(i, "a line is one object: {…}")
+            raise JsonValueError("a line is one object: {…}")
         unknown = row.keys() - set(schema.names)
         if unknown:
-            raise JsonValueError(i, f"no column {', '.join(sorted(unknown))} (columns: {', '.join(schema.names)})")
+            raise JsonValueError(f"no column {', '.join(sorted(unknown))} (columns: {', '.join(schema.names)})")
         rows.append(row)
     return pa.table([_column(rows, field) for field in schema], schema=schema)
 
 
 def _column(rows: list[dict[str, Any]], field: pa.Field) -> Any:
     values = []
-    for i, row in enumerate(rows):
+    for row in rows:
         try:
             values.append(_value(row.get(field.name), field.type))
         except (ValueError, TypeError, ArithmeticError, AttributeError, KeyError) as e:
-            raise JsonValueError(
-                i, f"column {field.name!r} is {field.type}: {row.get(field.name)!r} does not fit"
-            ) from e
+            raise JsonValueError(f"column {field.name!r} is {field.type}: {row.get(field.name)!r} does not fit") from e
     try:
         return _fitted(values, field.type)
     except _UNFIT as e:
@@ -88,12 +82,12 @@ def _fitted(values: list[Any], t: Any) -> Any:
 
 def _first_unfit(values: list[Any], field: pa.Field) -> JsonValueError:
     """Which value it was: Arrow does not say."""
-    for i, value in enumerate(values):
+    for value in values:
         try:
             _fitted([value], field.type)
         except _UNFIT as e:
-            return JsonValueError(i, f"column {field.name!r} is {field.type}: {str(e).splitlines()[0]}")
-    return JsonValueError(0, f"column {field.name!r} is {field.type}: the values do not fit together")
+            return JsonValueError(f"column {field.name!r} is {field.type}: {str(e).splitlines()[0]}")
+    return JsonValueError(f"column {field.name!r} is {field.type}: the values do not fit together")
 
 
 def _value(value: Any, t: Any) -> Any:

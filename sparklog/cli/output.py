@@ -119,7 +119,8 @@ class FileWriter:
             import pyarrow.parquet as pq
 
             return pq.ParquetWriter(self._sink, self._schema, compression="zstd")
-        make = pa.ipc.new_stream if self._sink is sys.stdout.buffer else pa.ipc.new_file
+        is_stream = self._sink is sys.stdout.buffer or str(self._sink).lower().endswith(".arrows")
+        make = pa.ipc.new_stream if is_stream else pa.ipc.new_file
         return make(self._sink, self._schema)
 
     def write(self, batch: ConsumedBatch, rows: int) -> None:

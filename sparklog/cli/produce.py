@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparklog.cli.client_command import client_security
+from sparklog.cli.file_format import delimiter_of, file_format
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, config_option, open_admin, parse_settings
 from sparklog.settings import Scope
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sparklog.cli.input import InputOptions, Source
+    from sparklog.cli.input_lines import RefusedLines
     from sparklog.client.admin.admin import TopicDescription
     from sparklog.client.producer.producer import Producer
 
@@ -35,12 +37,16 @@ EPILOG = """\
 
 `tail -F app.log | sparklog produce app-log`
 
+`sparklog produce trips trips.csv --on-error refused.jsonl`
+
 A typed topic takes columns by name (csv, jsonl, parquet, arrow); stdin is then read as JSON lines. An envelope topic
 takes lines of text (.jsonl, .txt, .log, stdin), or files with a column *value* and, if wanted, *key*, *headers*,
 *timestamp*, *partition*. Times without a zone are taken as UTC.
 """
 
 IN_FLIGHT_MAX = 256
+FAIL = "fail"
+SKIP = "skip"
 
 
 class InputFormat(StrEnum):
@@ -48,9 +54,16 @@ class InputFormat(StrEnum):
 
     csv = "csv"
     jsonl = "jsonl"
+    json = "json"
     parquet = "parquet"
     arrow = "arrow"
     lines = "lines"
+
+
+class RefusalFormat(StrEnum):
+    """The format of a file with refused lines."""
+
+    jsonl = "jsonl"
 
 
 def produce(
@@ -65,6 +78,13 @@ def produce(
         list[str] | None,
         typer.Option(metavar="TEXT", help="Unquoted csv text that means null, besides nothing at all; repeatable."),
     ] = None,
+    on_error: Annotated[
+        str,
+        typer.Option(
+            metavar="fail|skip|FILE",
+            help="A line that does not fit the topic ends it, is left out, or is written to FILE as JSON: line, reason, text.",
+        ),
+    ] = FAIL,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Send all to this one.")] = None,
     config: Annotated[
         list[str] | None, config_option(Scope.PRODUCER, "A producer setting such as acks=1; repeatable.")
@@ -76,25 +96,48 @@ def produce(
     path = None if file is None or str(file) == "-" else file
     parameters = parse_settings(Scope.PRODUCER, config)
     from sparklog.cli.input import InputOptions
+    from sparklog.cli.input_lines import fail
 
     with open_admin(bootstrap_servers) as admin:
         described = admin.describe_topic(topic)
     chosen = _choose_format(described, path, format, key_separator)
+    if on_error != FAIL and chosen not in ("csv", "jsonl", "lines"):
+        raise typer.BadParameter(f"--on-error is about lines of text: {chosen} has none")
     _check_file(path)
-    tabs = path is not None and path.suffix.lower() == ".tsv"
-    options = InputOptions(
-        schema=None if described.kind == "envelope" else described.schema,
-        key_separator=key_separator,
-        delimiter=delimiter or ("\t" if tabs else ","),
-        null_values=("", *(null_value or [])),
-    )
-    typing = path is None and sys.stdin.isatty()
-    if typing and not quiet:
-        print("reading from the keyboard: one record per line, Ctrl-D ends", file=sys.stderr)
-    sent = _Sent(topic, partition)
-    _send(sent, path, chosen, options, bootstrap_servers, parameters, progress=not (quiet or typing))
+    with _refusals(on_error) as refuse:
+        options = InputOptions(
+            schema=None if described.kind == "envelope" else described.schema,
+            key_separator=key_separator,
+            delimiter=delimiter or delimiter_of(path),
+            null_values=("", *(null_value or [])),
+            refuse=refuse or fail,
+        )
+        typing = path is None and sys.stdin.isatty()
+        if typing and not quiet:
+            print("reading from the keyboard: one record per line, Ctrl-D ends", file=sys.stderr)
+        sent = _Sent(topic, partition)
+        _send(sent, path, chosen, options, bootstrap_servers, parameters, progress=not (quiet or typing))
     if not quiet:
         print(sent.summary(described.partitions), file=sys.stderr)
+    if refuse is not None and refuse.count:
+        where = "" if on_error == SKIP else f": {on_error} has them with the reasons"
+        print(f"{refuse.count:,} record{'' if refuse.count == 1 else 's'} refused{where}", file=sys.stderr)
+
+
+@contextmanager
+def _refusals(on_error: str) -> Iterator[RefusedLines | None]:
+    """Takes the records that do not fit, as `--on-error` says; None: they end the input. Raises typer.BadParameter."""
+    from sparklog.cli.input_lines import RefusedLines
+
+    if on_error == FAIL:
+        yield None
+        return
+    if on_error == SKIP:
+        yield RefusedLines(None)
+        return
+    file_format(Path(on_error), RefusalFormat.jsonl, RefusalFormat)
+    with Path(on_error).open("wb") as out:
+        yield RefusedLines(out)
 
 
 def _send(
@@ -120,7 +163,12 @@ def _send(
     except InputError as e:
         from sparklog.cli.errors import report
 
-        report(str(path or "stdin"), str(e), "mend the input from there on; the acknowledged records are in the topic")
+        print(f"records acknowledged before the failure: {sent.records:,}", file=sys.stderr)
+        report(
+            str(path or "stdin"),
+            str(e),
+            "the records before it are in the topic: mend the input and send the rest, or use --on-error skip|FILE",
+        )
         raise typer.Exit(1) from e
     except KeyboardInterrupt:
         print(f"stopped; records acknowledged: {sent.records:,}", file=sys.stderr)
@@ -131,18 +179,14 @@ def _choose_format(
     topic: TopicDescription, path: Path | None, format: InputFormat | None, key_separator: str | None
 ) -> str:
     """How to read the input: as told, else by the file's ending, else (stdin) as the topic's kind has it."""
-    from sparklog.cli.input import FORMATS
-
     envelope = topic.kind == "envelope"
-    if format is not None:
-        chosen = format.value
+    decided = file_format(path, format, InputFormat)
+    if decided is not None:
+        chosen = "jsonl" if decided is InputFormat.json else decided.value
     elif path is None:
         chosen = "lines" if envelope else "jsonl"
-    elif path.suffix.lower() in FORMATS:
-        chosen = FORMATS[path.suffix.lower()]
     else:
-        formats = "|".join(InputFormat)
-        raise typer.BadParameter(f"{path}: unknown ending; say how to read it with --format {formats}")
+        raise typer.BadParameter(f"{path} has no ending; say how to read it with --format {'|'.join(InputFormat)}")
     if chosen == "lines" and not envelope:
         raise typer.BadParameter(
             f"topic {topic.name} is typed: lines of text do not fit; use --format jsonl, csv, parquet or arrow"
@@ -170,6 +214,8 @@ class _Sent:
         self._started = time.monotonic()
 
     def send_all(self, producer: Producer, source: Source, advance: Callable[[int, int], None]) -> None:
+        from sparklog.cli.input_lines import InputError
+
         try:
             for table, done in source.chunks:
                 future = producer.send_batch(self._topic, table, partition=self._partition)
@@ -179,7 +225,7 @@ class _Sent:
                 advance(done, self.records)
             producer.flush()
             self._collect(0)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, InputError):  # what was read before is sent: the count says where to go on
             producer.flush()
             self._collect(0)
             raise

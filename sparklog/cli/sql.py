@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from sparklog.cli.client_command import client_security
+from sparklog.cli.file_format import file_format
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, timeout_ms
 from sparklog.cli.sql_format import TABLE_ROWS, OutputFormat
 from sparklog.settings import MIB
@@ -24,7 +25,7 @@ EPILOG = """\
 
 `sparklog sql "SELECT decode(value)->>'$.user' AS who, count(*) FROM events GROUP BY ALL" --format csv`
 
-`sparklog sql "FROM trips" --format parquet --output trips.parquet`
+`sparklog sql "FROM trips" --output trips.parquet`
 
 `sparklog sql < report.sql`
 
@@ -35,7 +36,10 @@ stands in double quotes ("my-topic"). SQL reaches topics only: no files, no netw
 
 def sql(
     query: Annotated[str | None, typer.Argument(help="SQL; without it a prompt, or what stdin holds.")] = None,
-    format: Annotated[OutputFormat, typer.Option(help="How to write.")] = OutputFormat.table,
+    format: Annotated[
+        OutputFormat | None,
+        typer.Option(help="How to write. [default: by the file's ending, else table]", show_default=False),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     max_rows: Annotated[
         int, typer.Option(min=1, help="Rows that a table shows; other formats have them all.")
@@ -57,10 +61,11 @@ def sql(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Query topics with SQL."""
-    if format is OutputFormat.parquet and output is None:
+    chosen = file_format(output, format, OutputFormat) or OutputFormat.table
+    if chosen is OutputFormat.parquet and output is None:
         raise typer.BadParameter("--format parquet needs --output FILE")
-    if format is OutputFormat.table and output is not None:
-        raise typer.BadParameter("--output needs --format csv, json or parquet")
+    if chosen is OutputFormat.table and output is not None:
+        raise typer.BadParameter(f"--output {output}: say --format csv, json or parquet, or name the file so")
     from sparklog.cli.sql_run import run_query
     from sparklog.errors import QueryCancelledError
     from sparklog.query.session import SqlSession
@@ -77,10 +82,10 @@ def sql(
         if query is None and sys.stdin.isatty():
             from sparklog.cli.sql_shell import run_shell
 
-            run_shell(session, format, output, max_rows)
+            run_shell(session, chosen, output, max_rows)
             return
         try:
-            remark = run_query(session, sys.stdin.read() if query is None else query, format, output, max_rows)
+            remark = run_query(session, sys.stdin.read() if query is None else query, chosen, output, max_rows)
         except QueryCancelledError:
             raise KeyboardInterrupt from None
     if remark:

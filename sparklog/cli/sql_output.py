@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from sparklog.cli.sql_format import OutputFormat
 from sparklog.export.printable import cell, printable
-from sparklog.export.writers import CsvWriter, JsonWriter, ParquetWriter, distinct, is_number, plain_column
+from sparklog.export.writers import JsonWriter, ParquetWriter, distinct, is_number, plain_column
 
 WRITERS: dict[OutputFormat, Any] = {
-    OutputFormat.csv: CsvWriter,
     OutputFormat.json: JsonWriter,
     OutputFormat.parquet: ParquetWriter,
 }
@@ -24,7 +23,7 @@ WRITERS: dict[OutputFormat, Any] = {
 @contextmanager
 def destination(path: Path | None) -> Iterator[BinaryIO]:
     """Where a result goes: stdout, or a file that is there when all of it has been written, and not before."""
-    if path is None:
+    if path is None or str(path) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return

@@ -8,14 +8,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 
 from sparklog.cli import console
+from sparklog.cli.file_format import delimiter_of
 from sparklog.cli.sql_format import OutputFormat
 from sparklog.cli.sql_output import WRITERS, destination, print_table
+from sparklog.export.writers import CsvWriter
 from sparklog.query.session import SqlSession
 
 TICK_S = 0.1
@@ -77,10 +80,11 @@ def _first_rows(session: SqlSession, query: str, max_rows: int) -> tuple[pa.Tabl
 
 def _copy(session: SqlSession, query: str, format: OutputFormat, output: Path | None) -> int:
     rows = 0
+    make = partial(CsvWriter, delimiter=delimiter_of(output)) if format is OutputFormat.csv else WRITERS[format]
     with (
         session.execute(query) as result,
         destination(output) as out,
-        contextlib.closing(WRITERS[format](out, result.schema)) as writer,
+        contextlib.closing(make(out, result.schema)) as writer,
     ):
         for batch in result:
             writer.write(batch)

@@ -15,10 +15,11 @@ from sparklog.cli.options import (
     open_admin,
     parse_pairs,
 )
+from sparklog.errors import SparklogError
 from sparklog.settings import Scope, check, settings_of
 
 if TYPE_CHECKING:
-    from sparklog.client.admin.admin import TopicDescription
+    from sparklog.client.admin.admin import Admin, TopicDescription
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
@@ -208,24 +209,59 @@ def alter(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change a topic's columns and settings."""
+    import sys
+
     configs = _config_changes(config or [], delete_config or [])
     if not (add_column or widen or configs):
         raise typer.BadParameter("nothing to change: give --config, --delete-config, --add-column or --widen")
-    if configs:
-        _alter_configs(bootstrap_servers, name, configs)
-    if not (add_column or widen):
-        return
     from sparklog.format.ddl import parse_ddl
+    from sparklog.format.schema_evolution import SchemaChange
+    from sparklog.metadata.store import changed_columns
 
     added, widened = (None if not texts else parse_ddl(", ".join(texts)) for texts in (add_column, widen))
     with open_admin(bootstrap_servers) as admin:
         before = admin.describe_topic(name)
-        topic = admin.alter_schema(name, add_columns=added, widen_columns=widened)
+        if configs and (added or widened):  # columns that are refused are refused before a setting is changed
+            columns = before.key_columns, before.timestamp_column
+            changed_columns(name, before.kind, before.schema, SchemaChange(added, widened), *columns)
+        if configs:
+            _alter_configs(admin, name, configs)
+        if not (added or widened):
+            return
+        try:
+            topic = admin.alter_schema(name, add_columns=added, widen_columns=widened)
+        except SparklogError:
+            if configs:
+                print("the settings above are changed, the columns are not", file=sys.stderr)
+            raise
     if topic.schema_id == before.schema_id:
         print(f"topic {name} has these columns already (schema {topic.schema_id})")
     else:
         print(f"topic {name} has schema {topic.schema_id} now")
     _print_schema(topic)
+    for hint in _query_hints(before, topic):
+        print(hint, file=sys.stderr)
+
+
+def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]:
+    """What changed columns ask of streaming queries that go on from their checkpoints."""
+    from sparklog.cli.schema_source import ddl_type
+
+    hints = []
+    for field in before.schema:
+        if after.schema.field(field.name).type != field.type:
+            cast = f'.withColumn("{field.name}", col("{field.name}").cast("{ddl_type(field.type)}"))'
+            hints.append(
+                f"a streaming query that reads {field.name} stops, and goes on with the new type when it is started again; if "
+                f"it keeps state with the column (groupBy, dropDuplicates, max, a join), read it as before: {cast}"
+            )
+    if len(after.schema) > len(before.schema):
+        hints.append(
+            "a streaming query reads new columns when it is started again; if it keeps state of all columns "
+            "(dropDuplicates() without names), select() those from before; if it writes a Delta table, set mergeSchema "
+            "to true"
+        )
+    return hints
 
 
 def _tell_retention(topic: TopicDescription) -> None:
@@ -252,9 +288,8 @@ def _config_changes(given: list[str], removed: list[str]) -> dict[str, str | Non
     return changes
 
 
-def _alter_configs(bootstrap_servers: str, name: str, changes: dict[str, str | None]) -> None:
-    with open_admin(bootstrap_servers) as admin:
-        topic = admin.alter_topic(name, changes)
+def _alter_configs(admin: Admin, name: str, changes: dict[str, str | None]) -> None:
+    topic = admin.alter_topic(name, changes)
     for key in changes:
         print(f"{key} = {topic.setting(key)}{_origin(topic, key)}")
 

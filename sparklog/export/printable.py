@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
+import decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -52,7 +54,7 @@ def printable(column: Any) -> list[Any]:
         values = column.to_pylist()
     except NO_PYTHON_OBJECT:
         values = [_object(scalar) for scalar in column]
-    if pa.types.is_nested(column.type):
+    if pa.types.is_nested(column.type) or pa.types.is_interval(column.type):
         return [_plain(v, column.type) for v in values]
     return list(values)
 
@@ -89,6 +91,8 @@ def _plain(value: Any, t: Any) -> Any:
         return None
     if pa.types.is_binary(t):
         return _text(value)
+    if pa.types.is_interval(t):
+        return _interval(value)
     if pa.types.is_list(t):
         return [_plain(v, t.value_type) for v in value]
     if pa.types.is_struct(t):
@@ -96,6 +100,19 @@ def _plain(value: Any, t: Any) -> Any:
     if pa.types.is_map(t):
         return {_map_key(_plain(k, t.key_type)): _plain(v, t.item_type) for k, v in value}
     return value
+
+
+def _interval(value: Any) -> str:
+    """SQL's INTERVAL in ISO 8601: without months as a duration is written, else each part with its own sign."""
+    try:
+        rest = dt.timedelta(days=value.days, microseconds=value.nanoseconds // 1000)
+    except OverflowError:
+        rest = None
+    if rest is not None and not value.months:
+        return str(msgspec.to_builtins(rest))
+    seconds = decimal.Decimal(value.nanoseconds) / 10**9
+    time = f"T{seconds.normalize():f}S" if seconds else ""
+    return f"P{value.months}M{value.days}D{time}" if value.months else f"P{value.days}D{time}"
 
 
 def _map_key(key: Any) -> str:

@@ -39,8 +39,9 @@ class CsvWriter:
     """With a line of names. What has no form in CSV (lists, structs, maps, bytes that are not text) is written as
     JSON."""
 
-    def __init__(self, out: BinaryIO, schema: pa.Schema) -> None:
+    def __init__(self, out: BinaryIO, schema: pa.Schema, *, delimiter: str = ",") -> None:
         names = distinct(schema.names)
+        self._delimiter = delimiter
         self._schema = pa.schema([pa.field(n, _csv_type(f.type)) for n, f in zip(names, schema, strict=True)])
         self._out = out
         self._write(self._schema.empty_table(), header=True)
@@ -56,7 +57,9 @@ class CsvWriter:
         import pyarrow.csv
 
         sink = pa.BufferOutputStream()
-        options = pyarrow.csv.WriteOptions(include_header=header, quoting_style="needed", quoting_header="needed")
+        options = pyarrow.csv.WriteOptions(
+            include_header=header, delimiter=self._delimiter, quoting_style="needed", quoting_header="needed"
+        )
         pyarrow.csv.write_csv(rows, sink, write_options=options)
         self._out.write(sink.getvalue())
 

@@ -244,19 +244,31 @@ def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -
     )
 
 
+def changed_columns(
+    name: str,
+    kind: str,
+    newest: pa.Schema,
+    change: SchemaChange,
+    key_columns: Sequence[str],
+    timestamp_column: str | None,
+) -> pa.Schema:
+    """The columns of a topic after a change; `newest` itself if nothing changes. Raises InvalidTopicError."""
+    if kind == KIND_ENVELOPE:
+        raise InvalidTopicError(
+            f"topic {name!r} is an envelope topic: its columns are key, value, headers, timestamp and stay so; "
+            "create a typed topic to have columns of your own"
+        )
+    try:
+        return change.applied_to(newest, key_columns, timestamp_column)
+    except InvalidTopicError as e:
+        raise InvalidTopicError(f"topic {name!r}: {e}") from e
+
+
 def altered_schema(topic: Topic, change: SchemaChange, schema_id: int) -> Topic:
     """`topic` with one schema more, under `schema_id`, or `topic` itself if the change is there already. Raises
     InvalidTopicError."""
-    if topic.kind == KIND_ENVELOPE:
-        raise InvalidTopicError(
-            f"topic {topic.name!r} is an envelope topic: its columns are key, value, headers, timestamp and stay so; "
-            "create a typed topic to have columns of your own"
-        )
     newest = topic.schemas[topic.schema_id]
-    try:
-        schema = change.applied_to(newest, topic.key_columns, topic.timestamp_column)
-    except InvalidTopicError as e:
-        raise InvalidTopicError(f"topic {topic.name!r}: {e}") from e
+    schema = changed_columns(topic.name, topic.kind, newest, change, topic.key_columns, topic.timestamp_column)
     if schema is newest:
         return topic
     schemas = {**topic.schemas, schema_id: schema}

@@ -34,6 +34,17 @@ HEADER_BYTES_MAX = 16 * 1024 * 1024
 FRAME_LENGTH_MIN = PREFIX_BYTES - 4
 
 
+_HTTP = tuple(
+    f"{method} ".encode()
+    for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE", "PRI")
+)
+_TLS_HANDSHAKE = (b"\x16\x03\x01", b"\x16\x03\x02", b"\x16\x03\x03")
+_KAFKA_PREFIX = struct.Struct(">ihhih")
+_KAFKA_BYTES_MAX = 1024 * 1024
+_KAFKA_APIS = 256
+_KAFKA_VERSIONS = 64
+
+
 class RequestPrefix(NamedTuple):
     """A decoded request prefix. `body_bytes` = header and payload, still to be read."""
 
@@ -70,6 +81,35 @@ def encode_response_prefix(api: int, correlation_id: int, header_bytes: int, pay
     """Prefix of a successful response; its header and payload follow on the wire."""
     length = FRAME_LENGTH_MIN + header_bytes + payload_bytes
     return RESPONSE_PREFIX.pack(length, api, 0, correlation_id, header_bytes)
+
+
+def foreign_protocol(data: bytes | bytearray | memoryview) -> str:
+    """The protocol that the first 16 bytes of a connection belong to if it is another one, with the remedy; "" if they
+    may be a frame. No first request of a sparklog client looks like one of these."""
+    start = bytes(data[:PREFIX_BYTES])
+    if start.startswith(_TLS_HANDSHAKE):
+        return (
+            "the peer begins with TLS, and this listener does not encrypt: set the client's security.protocol to PLAINTEXT "
+            "or SASL_PLAINTEXT, or let it connect to a listener with SSL or SASL_SSL"
+        )
+    if start.startswith(_HTTP):
+        return (
+            "the peer speaks HTTP, and this is not an HTTP port: metrics are at the address of metrics.listen, the console "
+            "at that of `sparklog console`"
+        )
+    length, api, version, _, client_id_bytes = _KAFKA_PREFIX.unpack_from(start)
+    is_kafka = (
+        PREFIX_BYTES - 8 <= length <= _KAFKA_BYTES_MAX
+        and 0 <= api < _KAFKA_APIS
+        and 0 <= version < _KAFKA_VERSIONS
+        and -1 <= client_id_bytes <= length
+    )
+    if is_kafka:
+        return (
+            "the peer speaks Kafka's protocol, which this broker does not: use sparklog's client, its Spark data source "
+            "(format sparklog takes Kafka's options) or the command line"
+        )
+    return ""
 
 
 def decode_request_prefix(data: bytes | bytearray | memoryview, frame_bytes_max: int) -> RequestPrefix:

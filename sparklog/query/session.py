@@ -25,6 +25,7 @@ from sparklog.errors import (
     QueryCancelledError,
 )
 from sparklog.query.explain import explained
+from sparklog.query.intervals import with_checked_intervals
 from sparklog.query.names import topics_named
 from sparklog.query.ranges import Filter, OffsetRange
 from sparklog.query.result import QueryResult
@@ -252,7 +253,7 @@ class SqlSession:
         named: Sequence[str],
         end: Callable[[], None] | None = None,
     ) -> QueryResult:
-        reader = relation.to_arrow_reader(RESULT_BATCH_ROWS)
+        reader = with_checked_intervals(relation).to_arrow_reader(RESULT_BATCH_ROWS)
         return QueryResult(reader, lambda e: self._translated(e, query, known, named), self._control, end)
 
     def _bind(self, topic: str) -> None:

@@ -139,9 +139,9 @@ class Collected:
         """The values of an envelope topic as text, sorted."""
         return sorted(bytes(row.value).decode() for row in self.rows)
 
-    def run(self, frame: Any, checkpoint: Path | None = None) -> Collected:
-        """Runs `frame` with Trigger.AvailableNow to its end."""
-        writer = frame.writeStream.foreachBatch(self).trigger(availableNow=True)
+    def run(self, frame: Any, checkpoint: Path | None = None, mode: str = "append") -> Collected:
+        """Runs `frame` with Trigger.AvailableNow to its end; `mode`: Spark's output mode."""
+        writer = frame.writeStream.foreachBatch(self).outputMode(mode).trigger(availableNow=True)
         if checkpoint is not None:
             writer = writer.option("checkpointLocation", str(checkpoint))
         query = writer.start()

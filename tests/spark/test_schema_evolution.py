@@ -89,6 +89,33 @@ def test_a_widened_column_ends_a_running_query_until_it_is_restarted(
     assert [tuple(r) for r in again.rows] == [(2, BIG)]
 
 
+def test_a_stateful_query_goes_on_with_a_cast_to_the_type_before(
+    reads: Any, admin: Any, producer: Any, typed: str, collected: Any, tmp_path: Path
+) -> None:
+    """The guide's way: counts by `n`, and rows that are told apart by all columns."""
+    from pyspark.sql.functions import col
+
+    def counts(frame: Any) -> Any:
+        return frame.groupBy("n").count()
+
+    def run(query: Any, name: str) -> list[tuple[Any, ...]]:
+        return sorted(tuple(r) for r in collected().run(query, tmp_path / name, mode="update").rows)
+
+    def stream() -> Any:
+        return reads.stream(typed, startingOffsets="earliest")
+
+    assert run(counts(stream()), "counts") == [(0, 1), (1, 1)]
+    assert run(stream().dropDuplicates(), "distinct") == [(0, 0), (1, 1)]
+    admin.alter_schema(typed, add_columns={"c": pa.string()}, widen_columns={"n": pa.int64()})
+    producer.send_batch(typed, [{"id": 1, "n": 1, "c": "x"}]).result(30)
+    for query, name in ((counts(stream()), "counts"), (stream().dropDuplicates(), "distinct")):
+        with pytest.raises(Exception, match="STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE"):
+            run(query, name)
+    before = stream().withColumn("n", col("n").cast("int"))
+    assert run(counts(before), "counts") == [(1, 2)]
+    assert run(before.select("id", "n").dropDuplicates(), "distinct") == []
+
+
 def test_the_sink_writes_new_columns(spark: Any, reads: Any, admin: Any, typed: str, broker: Any) -> None:
     options = {"sparklog.bootstrap.servers": broker.bootstrap_servers, "topic": typed}
 

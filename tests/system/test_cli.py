@@ -129,6 +129,27 @@ def test_json_lines_from_stdin_into_a_typed_topic(run: Run, topic: str) -> None:
     assert rows(run("consume", topic)) == [{"a": 1, "b": "x"}, {"a": None, "b": "y"}]
 
 
+def test_lines_that_do_not_fit(run: Run, topic: str, tmp_path: Path) -> None:
+    run("topic", "create", topic, "--schema", "a INT, b STRING")
+    (tmp_path / "in.csv").write_text("a,b\n1,x\nzwei,y\n3,z\n")
+    failed = run("produce", topic, "in.csv", code=1).stderr
+    assert "in.csv: line 3, column 'a': int32: invalid value 'zwei'" in failed
+    assert "records acknowledged before the failure: 1" in failed
+    assert [r["a"] for r in rows(run("consume", topic))] == [1]
+    left = run("produce", topic, "in.csv", "--on-error", "refused.jsonl").stderr
+    assert "2 records to" in left
+    assert "1 record refused: refused.jsonl has them" in left
+    (refused,) = map(json.loads, (tmp_path / "refused.jsonl").read_text().splitlines())
+    assert refused == {"line": 3, "reason": "column 'a': int32: invalid value 'zwei'", "text": "zwei,y"}
+    assert "1 record refused\n" in run("produce", topic, "--on-error", "skip", stdin='{"a": "x"}\n{"a": 4}\n').stderr
+    run("produce", topic, "in.csv", "--on-error", "refused.csv", code=2)
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
+    run("produce", topic, "x.parquet", "--on-error", "skip", code=2)
+    (tmp_path / "bare.csv").write_text("1,x\n")
+    assert "names no column of the topic" in run("produce", topic, "bare.csv", code=1).stderr
+    assert [r["a"] for r in rows(run("consume", topic))] == [1, 1, 3, 4]
+
+
 def test_where_consume_begins_and_ends(run: Run, topic: str) -> None:
     run("topic", "create", topic)
     run("produce", topic, stdin="".join(f"{i}\n" for i in range(10)))
@@ -158,6 +179,12 @@ def test_consume_formats(run: Run, topic: str, tmp_path: Path) -> None:
     assert "2 of 100 records" in table.stderr
     for format in ("arrow", "parquet"):
         run("consume", topic, "--format", format, "--output", f"out.{format}", "--columns", "b,a")
+    run("consume", topic, "--output", "by-ending.parquet", "--columns", "b,a")
+    assert pq.read_table(tmp_path / "by-ending.parquet").equals(pq.read_table(tmp_path / "out.parquet"))
+    contradicted = run("consume", topic, "--output", "out.json", "--format", "parquet", code=2).stderr
+    assert "--format parquet contradicts" in " ".join(contradicted.split())
+    assert "for the terminal" in run("consume", topic, "--output", "out", "--format", "table", code=2).stderr
+    assert not (tmp_path / "out.json").exists()
     run("consume", topic, "--output", "out.jsonl", "--max-records", 3)
     assert (tmp_path / "out.jsonl").read_text().splitlines()[2] == '{"a":2,"b":"x"}'
     written = pq.read_table(tmp_path / "out.parquet")
@@ -304,7 +331,7 @@ def test_errors_are_one_line_and_a_next_step(run: Run, topic: str, tmp_path: Pat
     assert lines[0].endswith("before the failure: 0")
     assert lines[1].startswith("SCHEMA_MISMATCH: ")
     assert "'a' is string, the topic has int32" in lines[1]
-    assert "not readable as JSON lines" in error("produce", topic, stdin="{")[1]
+    assert "line 1 is not readable as JSON" in error("produce", topic, stdin="{")[1]
     assert error("--timeout", 0.1, "topic", "list", "-b", "127.0.0.1:1")[0].startswith("BROKER_NOT_AVAILABLE: ")
     assert error("log", "dump", tmp_path)[0].startswith("LOG_CORRUPT: ")
 

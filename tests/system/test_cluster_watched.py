@@ -4,6 +4,7 @@ real browser."""
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -13,7 +14,12 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.support.ui import WebDriverWait
 
 import sparklog
+from sparklog.cli.doctor.checks import CHECKS
+from sparklog.cli.doctor.cluster_facts import ClusterLook
+from sparklog.cli.doctor.facts import Facts
+from sparklog.cli.doctor.findings import Severity, examine
 from sparklog.client.local_zookeeper import has_java
+from sparklog.environment.clock import SystemClock
 from tests.system.cluster_processes import ClusterProcesses, until
 from tests.system.console_browser import console_process, open_browser, require_browser
 from tests.system.metrics_page import exported, get, of_the_alerts, of_the_dashboard, samples
@@ -108,6 +114,12 @@ def test_the_pages_tell_of_replication_and_of_who_is_missing(cluster: ClusterPro
     offline = "kafka_controller_kafkacontroller_offlinepartitionscount"
     until(lambda: total(cluster, offline, left) == 1, "the partition that nobody else has")
     assert total(cluster, "kafka_server_replicamanager_isrshrinks_total", left) > 0
+    addresses = ",".join(cluster.processes[broker].address for broker in BROKERS)
+    look = ClusterLook(addresses, SystemClock(), time.sleep, timeout_ms=30_000)
+    found = [f for f in examine(Facts(look.take(0)[0]), CHECKS) if f.finding.severity > Severity.note]
+    assert [f.check for f in found] == ["broker-down"]
+    assert f"broker {killed} is down: it keeps" in found[0].finding.what
+    assert f"neither be read nor written: only-{killed}-0" in found[0].finding.why
     until(lambda: value(cluster, left[0], "kafka_controller_kafkacontroller_activebrokercount") == 2, "two are left")
     cluster.start(killed)
     until(lambda: total(cluster, UNDER_REPLICATED) == 0, "all in sync again")

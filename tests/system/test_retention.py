@@ -142,18 +142,19 @@ def test_delete_records_is_exact_for_every_reader(
     assert bases(local, topic, 0) == [0]
 
 
-def test_delete_records_is_refused_per_partition(
+def test_delete_records_is_refused_before_anything_is_deleted(
     local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str
 ) -> None:
     admin.create_topic(topic, partitions=2)
     send(local, topic, 3)
-    with pytest.raises(OffsetOutOfRangeError, match="from 0 to 3; name an offset"):
-        admin.delete_records({TopicPartition(topic, 0): 4, TopicPartition(topic, 1): -1})
+    send(local, topic, 1, partition=1)
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}-1 ends at 1. Nothing was deleted: name an offset"):
+        admin.delete_records({TopicPartition(topic, 0): 2, TopicPartition(topic, 1): 2})
     with pytest.raises(InvalidRequestError, match="or -1 for all"):
         admin.delete_records({TopicPartition(topic, 0): -2})
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.delete_records({TopicPartition(topic, 2): 0})
-    assert offsets(local, topic) == [0, 1, 2]
+    assert offsets(local, topic) == [0, 0, 1, 2]
 
 
 def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path) -> None:

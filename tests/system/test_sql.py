@@ -393,3 +393,24 @@ def test_a_compacted_topic(tmp_path: Path) -> None:
             assert len({o for (o,) in rows}) == len(rows) < 1890
     finally:
         broker.stop()
+
+
+def test_durations_are_intervals_and_those_that_have_no_form_are_refused(
+    session: SqlSession, broker: LocalBroker, admin: Admin, topic: str
+) -> None:
+    """DuckDB wrapped their nanoseconds around without a word: 146,000 years came out as 0."""
+    admin.create_topic(topic, schema=pa.schema([("i", pa.int32()), ("took", pa.duration("us"))]))
+    limit_us = 2_562_046 * 3_600_000_000
+    took = [0, 1, -1, 86_400_000_000, limit_us, -limit_us, None, 2**62, -(2**62)]
+    with Producer(broker.bootstrap_servers) as producer:
+        rows = {"i": pa.array(range(len(took)), pa.int32()), "took": pa.array(took, pa.duration("us"))}
+        producer.send_batch(topic, pa.table(rows)).result(60)
+    found = answer(session, f'SELECT took, took FROM "{topic}" WHERE i < 7 ORDER BY i')
+    assert [row[0] if row[0] is None else row[0].nanoseconds // 1000 for row in found] == took[:7]
+    assert answer(session, f'SELECT typeof(took), took > INTERVAL 1 DAY FROM "{topic}" WHERE i = 4') == [
+        ("INTERVAL", True)
+    ]
+    for i in (7, 8):
+        with pytest.raises(InvalidQueryError, match=r"column took: an INTERVAL has at most 2,562,046 hours"):
+            answer(session, f'SELECT took, took AS again FROM "{topic}" WHERE i = {i}')
+    assert answer(session, f'SELECT epoch_us(took) FROM "{topic}" WHERE i = 7') == [(2**62,)]

@@ -78,12 +78,15 @@ def test_files(run: Run, trips: str, tmp_path: Path) -> None:
     assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
 
 
-def test_mistakes(run: Run, trips: str) -> None:
+def test_mistakes(run: Run, trips: str, tmp_path: Path) -> None:
     wrong = run("sql", f"SELECT fare FROM {trips}", code=1)
     assert "INVALID_QUERY: Binder Error" in wrong.stderr
     assert "_partition, _offset, _timestamp, zone, minutes" in wrong.stderr
     assert "UNKNOWN_TOPIC_OR_PARTITION" in run("sql", "FROM nowhere", code=1).stderr
     run("sql", "SELECT 1", "--format", "parquet", code=2)
+    assert "contradicts" in run("sql", "SELECT 1", "--format", "json", "-o", tmp_path / "x.parquet", code=2).stderr
+    run("sql", "SELECT 1 AS a, 2 AS b", "-o", tmp_path / "x.tsv")
+    assert (tmp_path / "x.tsv").read_text().splitlines()[1] == "1\t2"
     run("sql", "SELECT 1", "--output", "x", code=2)
     assert "isolation level 'x'" in run("sql", "SELECT 1", "--isolation-level", "x", code=1).stderr
 

@@ -29,7 +29,7 @@ import numpy as np
 from msgspec import Struct
 
 from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
-from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix
+from sparklog.protocol.frames import PREFIX, PREFIX_BYTES, RequestPrefix, decode_request_prefix, foreign_protocol
 from sparklog.protocol.messages import Api
 from sparklog.security.handshake import Authentication
 from sparklog.security.principals import ANONYMOUS, Principal
@@ -50,8 +50,6 @@ PROGRESS_BYTES = 64 * 1024
 """A frame must get on by this much, or be complete, per `request.read.timeout.ms`: one byte now and then is a stall. So
 must an answer that is read, per `response.write.timeout.ms`."""
 LINGER_S = 1.0
-TLS_CLIENT_HELLO = b"\x16\x03"
-"""How a client begins that speaks TLS. As the length of a first frame, a HANDSHAKE, it would be above 66,000 bytes."""
 _DISCARD = bytearray(64 * 1024)
 
 
@@ -288,8 +286,8 @@ class Connection:
         self._progress_bytes, self._progress_at = 0, self._loop.time()
         self._prefix_received = 0
         self._frames_begun += 1
-        if self._frames_begun == 1 and self._prefix.startswith(TLS_CLIENT_HELLO):
-            self._break_off(0, 0, InvalidRequestError("this listener does not encrypt, and the peer begins with TLS"))
+        if self._frames_begun == 1 and (foreign := foreign_protocol(self._prefix)):
+            self._break_off(0, 0, InvalidRequestError(foreign))
             return False
         try:
             prefix = decode_request_prefix(self._prefix, self._frame_bytes_max())

@@ -6,12 +6,43 @@ from collections.abc import Callable, Iterator
 
 from sparklog.cli.doctor.facts import Facts, PartitionFacts
 from sparklog.cli.doctor.findings import Check, Finding, Severity, is_loopback, named, quoted
+from sparklog.errors import LeaderNotAvailableError
 from sparklog.replication.cluster_image import INTERNAL_REPLICAS
 from sparklog.types import INTERNAL_TOPICS
 
+NO_LEADER = LeaderNotAvailableError().name
 CLOCK_WARNING_MS = 5_000
 CLOCK_ERROR_MS = 3_600_000
 """`message.timestamp.after.max.ms`: records from further ahead are refused."""
+
+
+def down(facts: Facts) -> Iterator[Finding]:
+    """Brokers that keep partitions and are not in the cluster: the cause of what the other checks leave out."""
+    if facts.cluster is None:
+        return
+    silent = [b.address for b in facts.cluster.brokers if b.problem and b.broker_id < 0]
+    for broker_id in sorted({b for topic in facts.cluster.topics for p in topic.partitions for b in p.down}):
+        mine = [(t, p) for t in facts.cluster.topics for p in t.partitions if broker_id in p.down]
+        topics = list(dict.fromkeys(t.name for t, _ in mine))
+        offline = [f"{t.name}-{p.partition}" for t, p in mine if p.error == NO_LEADER]
+        refused = [f"{t.name}-{p.partition}" for t, p in mine if p.error != NO_LEADER and p.in_sync < t.in_sync_min]
+        where = f"; nobody answers at {named(silent)}" if silent else ""
+        why = "Another failure can make partitions unavailable, or lose what is acknowledged."
+        if refused:
+            why = (
+                f"{len(refused)} partitions refuse records with acks=all (min.insync.replicas): {named(refused)}. {why}"
+            )
+        if offline:
+            why = f"{len(offline)} partitions can neither be read nor written: {named(offline)}. {why}"
+        yield Finding(
+            Severity.error,
+            f"broker {broker_id} is down: it keeps {len(mine)} partition{'' if len(mine) == 1 else 's'} of "
+            f"{len(topics)} topic{'' if len(topics) == 1 else 's'} ({named(topics)}){where}",
+            why,
+            "Start it with the data directory that it had; the end of its log (stderr) says why it ended. If it never "
+            f"comes back, `sparklog broker decommission {broker_id}` gives its partitions to the others.",
+            "sparklog cluster describe",
+        )
 
 
 def unreachable(facts: Facts) -> Iterator[Finding]:
@@ -35,7 +66,7 @@ def unreachable(facts: Facts) -> Iterator[Finding]:
                 "Is it running, and can this machine reach the address? A broker behind NAT or in a container tells "
                 "clients the address that they have connected to.",
             )
-        elif broker.problem and not cluster.problem:
+        elif broker.problem and not cluster.problem and not _any_down(facts):
             yield Finding(
                 Severity.warning,
                 f"nobody answers at {broker.address}, one of the addresses to ask first: {broker.problem}",
@@ -99,7 +130,7 @@ def clocks(facts: Facts) -> Iterator[Finding]:
 
 
 def offline(facts: Facts) -> Iterator[Finding]:
-    for topic, bad in _partitions(facts, lambda p: bool(p.error)):
+    for topic, bad in _partitions(facts, lambda p: bool(p.error) and not (p.error == NO_LEADER and p.down)):
         yield Finding(
             Severity.error,
             f"topic {topic}: partition {named([p.partition for p in bad])} offline: {bad[0].error}",
@@ -124,13 +155,13 @@ def unwritable(facts: Facts) -> Iterator[Finding]:
 
 
 def under_replicated(facts: Facts) -> Iterator[Finding]:
-    for topic, bad in _partitions(facts, lambda p: p.in_sync < p.replicas and not p.error):
+    for topic, bad in _partitions(facts, lambda p: p.in_sync + len(p.down) < p.replicas and not p.error):
         yield Finding(
             Severity.warning,
             f"topic {topic}: partition {named([p.partition for p in bad])} under-replicated "
             f"({bad[0].in_sync} of {bad[0].replicas} replicas in sync)",
             "Another failure can make it unavailable, or lose what is acknowledged.",
-            "Start the brokers that are down, or see why they are slow.",
+            "The brokers are there: see why their replicas do not get on, in their logs.",
             quoted("sparklog", "topic", "describe", topic),
         )
 
@@ -168,6 +199,10 @@ def listening_openly(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _any_down(facts: Facts) -> bool:
+    return any(_partitions(facts, lambda p: bool(p.down)))
+
+
 def _partitions(facts: Facts, is_bad: Callable[[PartitionFacts], bool]) -> Iterator[tuple[str, list[PartitionFacts]]]:
     """The topics that have such partitions."""
     for topic in () if facts.cluster is None else facts.cluster.topics:
@@ -177,6 +212,7 @@ def _partitions(facts: Facts, is_bad: Callable[[PartitionFacts], bool]) -> Itera
 
 
 CHECKS = (
+    Check("broker-down", down),
     Check("unreachable", unreachable),
     Check("no-controller", no_controller),
     Check("not-looked-at", not_looked_at),

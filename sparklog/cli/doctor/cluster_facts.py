@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import ParamSpec, TypeVar
 
 from sparklog.cli.doctor.check_readers import RETENTION_SHARE
@@ -125,7 +125,8 @@ class ClusterLook:
             if p.error_code == 0
         ]
         ends = self._try("where committed records end", _ends, admin, healthy) or {}
-        topics = tuple(topic_facts(topic, ends) for topic in described.values())
+        there = {b.broker_id for b in facts.brokers if b.broker_id >= 0}
+        topics = tuple(topic_facts(topic, ends, there) for topic in described.values())
         opened = self._try("transactions", admin.list_transactions, OPEN_STATES) or []
         self._seen_ms = max([self._seen_ms, *(t.started_ms for t in opened)])
         groups, over_s = self._groups(admin, described, ends, interval_s)
@@ -249,7 +250,10 @@ def second_look(
     return group._replace(partitions=tuple(map(looked, group.partitions)))
 
 
-def topic_facts(topic: TopicDescription, stable_ends: Mapping[TopicPartition, int]) -> TopicFacts:
+def topic_facts(
+    topic: TopicDescription, stable_ends: Mapping[TopicPartition, int], there: Collection[int]
+) -> TopicFacts:
+    """`there`: the ids of the brokers that are in the cluster now."""
     keep_ms, keep_bytes = retention(topic)
     return TopicFacts(
         topic.name,
@@ -264,12 +268,14 @@ def topic_facts(topic: TopicDescription, stable_ends: Mapping[TopicPartition, in
                 len(p.isr),
                 error_from_code(p.error_code, "").name if p.error_code else "",
                 p.write_error,
+                tuple(r for r in p.replicas if r not in there),
             )
             for p in topic.partition_details
         ),
         _number(topic, "max.message.bytes"),
         keep_ms,
         keep_bytes,
+        _number(topic, "min.insync.replicas"),
     )
 
 

@@ -32,6 +32,8 @@ class PartitionFacts(NamedTuple):
     in_sync: int = 1
     error: str = ""
     write_error: str = ""
+    down: tuple[int, ...] = ()
+    """Ids of brokers that keep the partition and are not there."""
 
 
 class TopicFacts(NamedTuple):
@@ -42,6 +44,8 @@ class TopicFacts(NamedTuple):
     max_message_bytes: int = 8 << 20
     retention_ms: int = -1
     retention_bytes: int = -1
+    in_sync_min: int = 1
+    """`min.insync.replicas`: with fewer in sync, records with acks=all are refused."""
 
 
 class GroupPartition(NamedTuple):

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from sparklog.client.admin.changes import change
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.outcomes import raise_failed
 from sparklog.client.net.paging import pages
 from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.errors import SparklogError, error_from_code
 from sparklog.protocol.acl_messages import (
     ACLS_PER_REQUEST_MAX,
     AclEntry,
@@ -31,10 +33,15 @@ if TYPE_CHECKING:
 def create_acls(cluster: Cluster, acls: Iterable[Acl], *, timeout_ms: int = 30_000) -> int:
     """See `Admin.create_acls`."""
     created, deadline = 0, Deadline(timeout_ms)
-    entries = [AclEntry(*as_texts(check_acl(acl))) for acl in acls]
-    for start in range(0, len(entries), ACLS_PER_REQUEST_MAX):
-        request = CreateAclsRequest(entries[start : start + ACLS_PER_REQUEST_MAX])
-        answer = change(cluster, Api.CREATE_ACLS, request, CreateAclsResponse, deadline.left_ms())
+    checked = [check_acl(acl) for acl in acls]
+    for start in range(0, len(checked), ACLS_PER_REQUEST_MAX):
+        request = CreateAclsRequest([AclEntry(*as_texts(a)) for a in checked[start : start + ACLS_PER_REQUEST_MAX]])
+        try:
+            answer = change(cluster, Api.CREATE_ACLS, request, CreateAclsResponse, deadline.left_ms())
+        except SparklogError as e:
+            outcomes = {acl: e if i >= start else None for i, acl in enumerate(checked)}
+            raise_failed(outcomes, "added", noun="ACL", name=_name)
+            raise
         assert answer is not None
         created += answer.created
     return created
@@ -45,7 +52,14 @@ def delete_acls(cluster: Cluster, filters: Sequence[AclFilter], *, timeout_ms: i
     deadline, deleted, more = Deadline(timeout_ms), list[Acl](), bool(filters)
     request = DeleteAclsRequest([_entry(f) for f in filters])
     while more:
-        answer = change(cluster, Api.DELETE_ACLS, request, DeleteAclsResponse, deadline.left_ms())
+        try:
+            answer = change(cluster, Api.DELETE_ACLS, request, DeleteAclsResponse, deadline.left_ms())
+        except SparklogError as e:
+            if deleted:
+                error = error_from_code(e.code, f"{e}. {len(deleted)} ACLs are removed already, the others are not")
+                error.outcomes = dict.fromkeys(deleted)
+                raise error from e
+            raise
         assert answer is not None
         deleted += map(_acl, answer.deleted)
         more = answer.more and bool(answer.deleted)
@@ -65,6 +79,10 @@ def describe_acls(cluster: Cluster, wanted: AclFilter, *, timeout_ms: int = 30_0
         return acl_record(_acl(page.acls[-1]))[0].key if page.acls else None
 
     return sorted(_acl(entry) for page in pages(ask, position) for entry in page.acls)
+
+
+def _name(acl: Acl) -> str:
+    return " ".join(as_texts(acl))
 
 
 def _acl(entry: AclEntry) -> Acl:

@@ -323,7 +323,7 @@ class Admin:
         `throttle_bytes` per second is what each broker sends at most to replicas that are being added, and takes as
         one; 0: no limit; None: as it is. The limit ends with the last reassignment. Raises
         InvalidReplicaAssignmentError, UnknownTopicOrPartitionError, NoReassignmentInProgressError for the first
-        partition that is refused; the others are done.
+        partition that is refused; the others are done. The error's `outcomes` has an error or None for each.
         """
         cluster_admin.alter_reassignments(self._cluster, reassignments, throttle_bytes, self._timeout_ms)
 
@@ -349,7 +349,8 @@ class Admin:
 
         "preferred": the first replica of the assignment leads, if it is in sync. "unclean": a partition without a
         leader gets one that may lack acknowledged records, which are lost then. Raises
-        EligibleLeadersNotAvailableError for the first partition where it cannot be done; the others are done.
+        EligibleLeadersNotAvailableError for the first partition where it cannot be done; the others are done. The
+        error's `outcomes` has an error or None for each.
         """
         chosen = None if partitions is None else arg.partitions("partitions", partitions)
         return cluster_admin.elect_leaders(self._cluster, kind, chosen, self._timeout_ms)
@@ -419,8 +420,9 @@ class Admin:
         """Deletes the records below an offset in each partition (-1: all there are) for good; returns where each
         partition begins then. An offset below its beginning deletes nothing.
 
-        Raises OffsetOutOfRangeError above the end, InvalidRequestError for a topic that is only compacted,
-        UnknownTopicOrPartitionError; when one partition has failed, the others are done.
+        Raises OffsetOutOfRangeError for an offset above a partition's end, UnknownTopicOrPartitionError: then nothing
+        is deleted anywhere. Raises InvalidRequestError for a topic that is only compacted, and other errors; the
+        error's `outcomes` tells for each partition where it begins now, or why it was refused.
         """
         return delete_records(self._cluster, before_offsets, timeout_ms=self._timeout_ms)
 
@@ -496,8 +498,8 @@ class Admin:
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
         """Commits offsets for a group that has no members (any more), or does not exist yet: where its consumers begin.
 
-        Raises NonEmptyGroupError, UnknownTopicOrPartitionError (the other partitions' offsets are set),
-        InvalidRequestError.
+        Raises NonEmptyGroupError, UnknownTopicOrPartitionError (the other partitions' offsets are set, and the error's
+        `outcomes` has an error or None for each), InvalidRequestError.
         """
         self._groups.alter_offsets(group_id, offsets)
 

@@ -11,6 +11,7 @@ from sparklog.client.admin.repeating import Repeating
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.outcomes import raise_failed
 from sparklog.client.net.retry import Retries, RetryPolicy, request_until, until_answered
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -18,6 +19,7 @@ from sparklog.errors import (
     InvalidRequestError,
     NoReassignmentInProgressError,
     RequestTimedOutError,
+    SparklogError,
     UnsupportedApiError,
     error_from_code,
 )
@@ -171,14 +173,11 @@ def alter_reassignments(
     )
     assert answer is not None
     cancelled = {tp for tp, replicas in targets.items() if replicas is None and repeating.is_unclear}
-    _raise_first(
-        [
-            o
-            for o in answer.outcomes
-            if TopicPartition(o.topic, o.partition) not in cancelled
-            or o.error_code != NoReassignmentInProgressError.code  # an earlier attempt has cancelled it
-        ]
-    )
+    outcomes = _by_partition(answer.outcomes)
+    for tp in cancelled:
+        if isinstance(outcomes.get(tp), NoReassignmentInProgressError):  # an earlier attempt has cancelled it
+            outcomes[tp] = None
+    raise_failed(outcomes, "accepted")
 
 
 def list_reassignments(
@@ -231,7 +230,7 @@ def elect_leaders(cluster: Cluster, kind: str, partitions: Iterable[TopicPartiti
     assert answer is not None
     for outcome in answer.outcomes:
         cluster.expire(outcome.topic)
-    _raise_first(answer.outcomes)
+    raise_failed(_by_partition(answer.outcomes), "done")
     return answer.changed
 
 
@@ -243,8 +242,8 @@ def cordon(cluster: Cluster, broker_id: int, *, cordoned: bool, timeout_ms: int)
     return tuple(answer.cordoned)
 
 
-def _raise_first(outcomes: Sequence[PartitionOutcome]) -> None:
-    failed = [o for o in outcomes if o.error_code]
-    if failed:
-        more = f" ({len(failed) - 1} other partitions failed, too)" if len(failed) > 1 else ""
-        raise error_from_code(failed[0].error_code, failed[0].message + more)
+def _by_partition(outcomes: Sequence[PartitionOutcome]) -> dict[TopicPartition, SparklogError | None]:
+    return {
+        TopicPartition(o.topic, o.partition): error_from_code(o.error_code, o.message) if o.error_code else None
+        for o in outcomes
+    }

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from sparklog.client.net.answers import check_named
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.leader_questions import LedGroup, until_led
+from sparklog.client.net.outcomes import NAMES_MAX, raise_failed
 from sparklog.client.net.retry import Retries, RetryPolicy
 from sparklog.client.reading.offset_lookup import find_offsets
-from sparklog.errors import InvalidRequestError, SparklogError, error_from_code
+from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, SparklogError, error_from_code
 from sparklog.protocol.messages import Api, DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
 from sparklog.types import TopicPartition
 
@@ -20,17 +21,28 @@ NOT_DONE = -1
 def delete_records(
     cluster: Cluster, before_offsets: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
 ) -> dict[TopicPartition, int]:
-    """Deletes the records below an offset in each partition; returns their new low watermarks. That may be asked
-    twice: where a leader changes, its successor is asked, too.
+    """Delete the records below an offset in each partition.
 
-    Raises the first partition's error when some have failed; the others are done.
+    All offsets are compared with the partitions' ends first: nothing is deleted if one of them is refused. Where a
+    leader changes meanwhile, its successor is asked again.
+
+    Returns:
+        The new low watermark of each partition.
+
+    Raises:
+        SparklogError: Of the first partition that failed. `outcomes` holds a low watermark or an error for each.
     """
     wanted = {TopicPartition(*tp): _checked(tp, offset) for tp, offset in before_offsets.items()}
+    if not wanted:
+        return {}
     attempts = Retries(RetryPolicy.within(timeout_ms))
-    failed: list[SparklogError] = []
-    unbounded = {tp: "latest" for tp, offset in wanted.items() if offset == ALL}
-    if unbounded:  # to ask twice must not delete what is appended in between
-        wanted |= {tp: found.offset for tp, found in find_offsets(cluster, unbounded, attempts).items()}
+    for topic in {tp.topic for tp in wanted}:
+        cluster.topic(topic, timeout_ms=attempts.attempt_ms)
+    ends = {tp: found.offset for tp, found in find_offsets(cluster, dict.fromkeys(wanted, "latest"), attempts).items()}
+    # ALL is settled once: a request that is sent again does not delete what was appended in between
+    wanted = {tp: ends[tp] if offset == ALL else offset for tp, offset in wanted.items()}
+    _refuse_beyond(wanted, ends)
+    outcomes: dict[TopicPartition, int | SparklogError] = {}
 
     def ask(group: LedGroup) -> dict[TopicPartition, int | SparklogError]:
         partitions = [DeleteRecordsPartition(*tp, wanted[tp]) for tp in group.partitions]
@@ -39,24 +51,44 @@ def delete_records(
             Api.DELETE_RECORDS, request, DeleteRecordsResponse, endpoint=group.leader, timeout_ms=group.timeout_ms
         )
         check_named(group.leader, partitions, response.results)
-        return {
+        found = {
             TopicPartition(r.topic, r.partition): error_from_code(r.error_code, r.message)
             if r.error_code
             else r.low_watermark
             for r in response.results
         }
+        outcomes.update(found)
+        return found
 
     def refused(tp: TopicPartition, error: SparklogError) -> int:
-        failed.append(error)
+        outcomes[tp] = error
         return NOT_DONE
 
     try:
-        done = until_led(cluster, wanted, ask, attempts, refused=refused)
+        until_led(cluster, wanted, ask, attempts, refused=refused)
     except SparklogError as e:
-        failed.append(e)
-    if failed:
-        raise failed[0]
-    return done
+        outcomes |= {tp: e for tp in wanted if _is_open(outcomes.get(tp))}
+    raise_failed({tp: outcomes[tp] for tp in wanted}, "deleted")
+    return {tp: low for tp in wanted if isinstance(low := outcomes[tp], int)}
+
+
+def _is_open(outcome: int | SparklogError | None) -> bool:
+    """True if a partition could be asked again when the time was over."""
+    return outcome is None or (isinstance(outcome, SparklogError) and outcome.retriable)
+
+
+def _refuse_beyond(wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+    """Raises OffsetOutOfRangeError that names every partition that ends below its offset."""
+    beyond = [f"{tp} ends at {ends[tp]}" for tp, offset in wanted.items() if offset > ends[tp]]
+    if not beyond:
+        return
+    more = f" and {len(beyond) - NAMES_MAX} more" if len(beyond) > NAMES_MAX else ""
+    offsets = sorted({offset for tp, offset in wanted.items() if offset > ends[tp]})
+    raise OffsetOutOfRangeError(
+        f"records before offset {', '.join(map(str, offsets[:NAMES_MAX]))} cannot be deleted: "
+        f"{', '.join(beyond[:NAMES_MAX])}{more}. Nothing was deleted: name an offset up to the end for each partition, "
+        f"or -1 (latest) for all its records"
+    )
 
 
 def _checked(tp: object, offset: object) -> int:

@@ -9,6 +9,7 @@ from sparklog.client.group.membership import to_topics
 from sparklog.client.net import arguments as arg
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import group_key
+from sparklog.client.net.outcomes import raise_failed
 from sparklog.client.net.paging import pages
 from sparklog.client.net.retry import RetryPolicy, request_until
 from sparklog.errors import InvalidRequestError, UnstableOffsetCommitError, error_from_code
@@ -73,15 +74,19 @@ def commit_offsets(
     policy: RetryPolicy,
 ) -> None:
     """Commits for a member, or for a group without members; one attempt takes effect as a whole or not at all, but for
-    partitions that are refused: the first one's error is raised. Raises what the group refuses, and when it is not
-    known whether they are committed RequestTimedOutError or BrokerNotAvailableError."""
+    partitions that are refused: the first one's error is raised, with the outcomes of all. Raises what the group
+    refuses, and when it is not known whether they are committed RequestTimedOutError or BrokerNotAvailableError."""
     if not offsets:
         return
     request = OffsetCommitRequest(who.group_id, as_committed(offsets), who.member_id, who.member_epoch, sequence)
     response = _send(cluster, who.group_id, Api.OFFSET_COMMIT, request, OffsetCommitResponse, policy)
-    for result in response.results:
-        if result.error_code:
-            raise error_from_code(result.error_code, result.message)
+    raise_failed(
+        {
+            TopicPartition(r.topic, r.partition): error_from_code(r.error_code, r.message) if r.error_code else None
+            for r in response.results
+        },
+        "committed",
+    )
 
 
 def fetch_offsets(

@@ -29,8 +29,10 @@ from sparklog.client.producer.outcomes import Entry, Outcomes
 from sparklog.client.producer.sequences import WriteSession
 from sparklog.errors import (
     BrokerNotAvailableError,
+    ClusterAuthorizationFailedError,
     RequestTimedOutError,
     SparklogError,
+    TopicAuthorizationFailedError,
 )
 from sparklog.format.batch import assign_producer
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
@@ -227,7 +229,7 @@ class Sender:
                 session.identity = self._new_identity()
             except SparklogError as e:
                 for queue in ready:
-                    self._outcomes.not_sendable(queue, e)
+                    self._outcomes.not_sendable(queue, _about_topic(e, queue.tp.topic))
                 return
         by_leader: dict[Endpoint, list[PartitionQueue]] = {}
         for queue in ready:
@@ -440,3 +442,11 @@ class Sender:
             accumulator.outstanding.clear()
         for delivery in rest:
             delivery.fail(error)
+
+
+def _about_topic(error: SparklogError, topic: str) -> SparklogError:
+    """The denial of an identity as one of the topic: the broker gives identities to principals that may write to any
+    topic, so this one is not allowed either."""
+    if not isinstance(error, ClusterAuthorizationFailedError):
+        return error
+    return TopicAuthorizationFailedError(f"Write on the topic {topic!r} is not allowed, nor on any other topic")

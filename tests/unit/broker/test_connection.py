@@ -128,10 +128,16 @@ def test_without_memory_reading_stops_until_there_is_some() -> None:
     run(scenario)
 
 
+KAFKA_API_VERSIONS = bytes.fromhex("00000022001200030000000100077264626b61666b610008") + b"librdkafka\x00"
+"""The first request of librdkafka: ApiVersions, version 3."""
+
+
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", FrameTooLargeError),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", InvalidRequestError),
+        (KAFKA_API_VERSIONS, InvalidRequestError),
+        (b"\xff" * 16, FrameTooLargeError),
         (b"\0" * 16, InvalidRequestError),
         (b"\x0c\0\0\0" + b"\0" * 8 + b"\xff\xff\xff\xff", InvalidRequestError),
     ],
@@ -153,6 +159,23 @@ def test_garbage_gets_a_typed_error_and_the_end(
     with caplog.at_level(logging.INFO):
         run(scenario)
     assert len([r for r in caplog.records if r.name == "sparklog_broker.network.connection"]) == 1
+
+
+def test_the_log_names_the_protocol_of_a_peer_that_has_the_wrong_port(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(data: bytes) -> None:
+        async with peer(echo) as p:
+            await p.send(data)
+            assert ERRORS[(await p.response())[0]] is InvalidRequestError
+
+    for data, said in (
+        (b"POST /v1 HTTP/1.1\r\nHost: x\r\n\r\n", "speaks HTTP"),
+        (KAFKA_API_VERSIONS, "speaks Kafka's protocol, which this broker does not: use sparklog's client"),
+        (bytes.fromhex("1603010200010001fc0303") + b"x" * 40, "begins with TLS, and this listener does not encrypt"),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            run(lambda data=data: scenario(data))  # type: ignore[misc]
+        assert said in caplog.text
 
 
 def test_garbage_behind_a_good_request_comes_after_its_answer() -> None:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparklog.cli.output import FileWriter, JsonWriter, TableWriter
+from sparklog.export.printable import printable
 from sparklog.format.schema import ENVELOPE_SCHEMA
 
 
@@ -166,3 +167,17 @@ def test_files(tmp_path: Path, format: str, metadata: bool) -> None:
 def test_an_empty_result_is_a_file_with_a_schema(tmp_path: Path) -> None:
     FileWriter(str(tmp_path / "x.parquet"), "parquet", ENVELOPE_SCHEMA, metadata=False).close()
     assert pq.read_table(tmp_path / "x.parquet").column_names == ENVELOPE_SCHEMA.names
+
+
+def test_intervals_of_sql_are_written_as_durations_are() -> None:
+    intervals = [(0, 1, 0), (0, 0, -1_000), (0, 0, 10**18), (3, -2, 1_500_000_000), (1, 0, 0), (0, 2**31 - 1, 0), None]
+    column = pa.array([v and pa.MonthDayNano(v) for v in intervals], pa.month_day_nano_interval())
+    assert printable(column) == [
+        "P1D",
+        "-PT0.000001S",
+        "P11574DT6400S",
+        "P3M-2DT1.5S",
+        "P1M0D",
+        "P2147483647D",
+        None,
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import zlib
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -13,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark_sparklog import offset_text
-from pyspark_sparklog.offset_text import RUNNER, OffsetDict, OffsetJson
-from pyspark_sparklog.offsets import SourceOffset
+from pyspark_sparklog.offset_text import IDS, INITIAL, RUNNER, OffsetDict, OffsetJson
+from pyspark_sparklog.offsets import SourceOffset, nested
 
 from sparklog.types import TopicPartition
 from tests.support.cases import for_each
@@ -50,6 +51,42 @@ def test_the_source_finds_the_rest(installed: Any) -> None:
     assert SourceOffset.from_dict(read) == OFFSET
     assert installed.dumps(read) == text, "to Spark another text is new data"
     assert installed.dumps(SourceOffset.from_dict(read).to_dict()) == text
+
+
+HEX = st.binary(min_size=16, max_size=16).map(bytes.hex)
+NUMBERS = st.integers(0, 2**63 - 1)
+NAMES = st.text(st.sampled_from('ab\u00e4"x'), min_size=1, max_size=3)
+
+
+@given(
+    positions=st.dictionaries(NAMES, st.dictionaries(st.integers(0, 20), NUMBERS, min_size=1, max_size=4), max_size=3),
+    ids=st.dictionaries(NAMES, HEX | NAMES, max_size=3),
+    has_all_ids=st.booleans(),
+    initial=st.none() | st.integers(0, 2**40),
+)
+def test_state_of_any_form_comes_back(
+    positions: dict[str, dict[int, int]], ids: dict[str, str], has_all_ids: bool, initial: int | None
+) -> None:
+    """Ids of all topics, of some, of others and of another form; with and without where the first batch began."""
+    if has_all_ids:
+        ids = {name: (ids.get(name, "") + "0" * 32)[:32] for name in positions}
+    flat = {TP(name, p): o for name, partitions in positions.items() for p, o in partitions.items()}
+    began = None if initial is None else dict.fromkeys(flat, initial)
+    text = OffsetDict(nested(flat), beside := {IDS: ids} | ({} if began is None else {INITIAL: nested(began)})).text
+    read = OffsetJson().loads(text)
+    assert json.loads(text) == nested(flat)
+    assert read.beside == beside
+    assert OffsetJson().dumps(read) == text
+
+
+def test_the_text_is_short_and_the_longer_one_of_before_is_read(installed: Any) -> None:
+    """An error of a query shows the offsets up to four times."""
+    offset = SourceOffset({TP("trips", 0): 12}, {"trips": "0123456789abcdef" * 2})
+    text = installed.dumps(offset.to_dict())
+    assert sum(text.count(c) for c in " \t") <= 8 * (1 + 16 + 2) + 2
+    packed = zlib.compress(json.dumps({"$ids": offset.ids}, separators=(",", ":")).encode(), 9)
+    bits = format(int.from_bytes(b"\1" + packed), "b")[1:].replace("0", " ").replace("1", "\t")
+    assert SourceOffset.from_dict(installed.loads('{"trips": {"0": 12}' + bits + "}")) == offset
 
 
 def test_offsets_of_earlier_versions_are_read(installed: Any) -> None:

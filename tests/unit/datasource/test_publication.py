@@ -26,7 +26,9 @@ from sparklog.errors import (
     SparklogError,
     StaleCheckpointError,
     TransactionAbortedError,
+    TransactionalIdAuthorizationFailedError,
 )
+from sparklog.types import UNNAMED_APP_PREFIX
 
 WRITE = {"sparklog.bootstrap.servers": "127.0.0.1:1"}
 PLACE = TaskPlace("query", "run", 7, 0, 0)
@@ -250,6 +252,22 @@ def test_a_commit_names_the_next_step_when_it_fails(coordinator: Coordinator) ->
             TransactionAbortedError, match=r"sparklog\.transaction\.timeout\.ms = 3600000.*run it again"
         ):
             publisher.commit([wrote(3)])
+
+
+def test_a_denial_names_the_option_that_sets_the_transactional_id(coordinator: Coordinator) -> None:
+    coordinator.answer = TransactionalIdAuthorizationFailedError("Describe on the transactional-id 'x' is not allowed")
+    named = {"txnAppId": "mine", "txnVersion": "1"}
+    for publisher, app_id, origin in (
+        (streaming(), "query", "the query's id, which each new checkpoint changes"),
+        (streaming(txnAppId="mine"), "mine", "the option txnAppId names it"),
+        (batch(**named), "mine", "the option txnAppId names it"),
+        (batch(), UNNAMED_APP_PREFIX, "each write draws one"),
+    ):
+        transaction = publisher.transaction_of(PLACE)
+        assert transaction is not None
+        with pytest.raises(TransactionalIdAuthorizationFailedError) as e:
+            publisher.join(transaction)
+        assert all(part in str(e.value) for part in (f"'{app_id}", origin, "set txnAppId to a name", "acl add"))
 
 
 def test_an_abort_needs_one_message_and_raises_nothing(

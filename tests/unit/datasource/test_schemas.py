@@ -9,6 +9,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from pyspark_sparklog.schemas import (
     ReadSchema,
     TopicShape,
+    changed_columns,
     common_shape,
     follow_schema,
     full_schema,
@@ -154,7 +155,9 @@ def test_a_running_query_follows_new_columns_but_not_wider_ones() -> None:
     for now in (began, more):
         follow_schema("t", began, now, everything)
     follow_schema("t", began, wider, select(everything, ["id", "_offset"]))
-    with pytest.raises(SchemaMismatchError, match=r"'n' is int64 now, it was int32 .* start the query again"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"'n' is int64 now, it was int32 .* start the query again .*cast\(\"int\"\)"
+    ):
         follow_schema("t", began, wider, everything)
     for other in (
         TopicShape("envelope", ENVELOPE_SCHEMA),
@@ -163,6 +166,19 @@ def test_a_running_query_follows_new_columns_but_not_wider_ones() -> None:
     ):
         with pytest.raises(SchemaMismatchError, match="created again with other columns"):
             follow_schema("t", began, other, everything)
+
+
+def test_columns_that_have_changed_before_a_query_goes_on_are_named_with_the_way() -> None:
+    first = pa.schema([("id", pa.int32()), ("n", pa.int32())])
+    wider = pa.schema([("id", pa.int32()), ("n", pa.int64())])
+    more = pa.schema([*wider, ("c", pa.string())])
+    everything = full_schema(TopicShape("typed", more), include_headers=False, include_metadata=True)
+    said = changed_columns("t", {3: first, 4: wider, 7: more}, everything)
+    assert "'n' was int32 and is int64; 'c' is new" in said
+    assert '.withColumn("n", col("n").cast("int")) and select() of the columns that it had' in said
+    assert changed_columns("t", {3: first, 4: wider, 7: more}, select(everything, ["id", "_offset"])) == ""
+    assert changed_columns("t", {7: more}, everything) == ""
+    assert changed_columns("t", {1: ENVELOPE_SCHEMA}, full(ENVELOPE)) == ""
 
 
 def test_the_layout_of_an_envelope_read_names_the_stored_timestamp() -> None:

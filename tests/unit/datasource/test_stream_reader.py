@@ -242,6 +242,20 @@ def test_a_topic_created_again_with_other_columns_is_refused(catalog: FakeCatalo
         r.latestOffset(start, ALL)
 
 
+def test_a_query_that_goes_on_is_warned_of_changed_columns_once(
+    catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "changed_columns", lambda name, schemas, read: f"{name} has changed")
+    catalog.set("t", (0, 10))
+    began = reader(catalog)
+    began.latestOffset(began.initialOffset(), ALL)
+    assert "has changed" not in caplog.text
+    again = reader(catalog)
+    for _ in range(2):
+        again.latestOffset({"t": {"0": 4}}, ALL)
+    assert caplog.text.count("t has changed") == 1
+
+
 def test_available_now_ends_where_the_log_ended_when_it_began(catalog: FakeCatalog) -> None:
     catalog.set("t", (0, 5))
     r = reader(catalog, maxOffsetsPerTrigger="3")

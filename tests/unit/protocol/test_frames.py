@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparklog.errors import FrameTooLargeError, InvalidRequestError
 from sparklog.protocol import frames as f
@@ -68,3 +70,23 @@ def test_largest_lengths(decode: object) -> None:
 def test_bytes_of_another_protocol_are_no_frame(line: bytes) -> None:
     with pytest.raises((FrameTooLargeError, InvalidRequestError)):
         f.decode_request_prefix(line, 100 << 20)
+
+
+KAFKA_FIRST = st.builds(
+    lambda api, version, correlation, client: struct.pack(">ihhih", 10 + len(client), api, version, correlation, len(client))
+    + client,
+    st.sampled_from((3, 17, 18, 10, 22)), st.integers(0, 13), st.integers(0, 2**31 - 1), st.binary(min_size=2, max_size=300),
+)  # fmt: skip
+
+
+@given(KAFKA_FIRST)
+def test_the_first_request_of_a_kafka_client_is_known(data: bytes) -> None:
+    assert "Kafka" in f.foreign_protocol(data)
+
+
+def test_no_first_request_of_a_sparklog_client_is_taken_for_another_protocol() -> None:
+    """HANDSHAKE and SASL come first; each length, as each byte of it could look like something else."""
+    for api in (0, 1, 60, 61):
+        for size in range(66_000):
+            prefix = f.PREFIX.pack(f.FRAME_LENGTH_MIN + size, api, 0, size, size)
+            assert f.foreign_protocol(prefix) == "", size

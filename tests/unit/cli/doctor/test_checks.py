@@ -140,6 +140,12 @@ CASES = (
     Case("unwritable-partitions", partition(error="LOG_CORRUPT", write_error="x"), None),
     Case("under-replicated", partition(replicas=3, in_sync=2), W, "2 of 3 replicas in sync"),
     Case("under-replicated", partition(replicas=3, in_sync=3), None),
+    Case("under-replicated", partition(replicas=3, in_sync=2, down=(3,)), None),
+    Case("under-replicated", partition(replicas=3, in_sync=1, down=(3,)), W, "1 of 3 replicas in sync"),
+    Case("broker-down", partition(replicas=3, in_sync=2, down=(3,)), E, "broker 3 is down: it keeps 1 partition of 1"),
+    Case("broker-down", partition(replicas=3, in_sync=2), None),
+    Case("offline-partitions", partition(error="LEADER_NOT_AVAILABLE", down=(3,)), None),
+    Case("offline-partitions", partition(error="LEADER_NOT_AVAILABLE"), E, "LEADER_NOT_AVAILABLE"),
     Case("internal-replicas", grown(1, 3), W, "__consumer_offsets has 1 replica of a partition, with 3 brokers"),
     Case("internal-replicas", grown(1, 2), W, "1 replica of a partition, with 2 brokers"),
     Case("internal-replicas", grown(3, 4), None),
@@ -313,6 +319,22 @@ def test_names_are_quoted_in_commands() -> None:
     for name in ("lost-records", "lag"):
         (finding,) = look(name, facts)
         assert evil in shlex.split(finding.command)
+
+
+def test_a_broker_that_is_down_is_named_once_and_first() -> None:
+    """Many topics, an address where nobody answers, and replicas that lag: one error has what follows from it."""
+    lost = PARTITION._replace(replicas=3, in_sync=2, down=(3,))
+    alone = PARTITION._replace(partition=1, in_sync=1, error="LEADER_NOT_AVAILABLE", down=(3,))
+    few = TopicFacts("few", (lost,), in_sync_min=3)
+    topics = (*(TopicFacts(f"t{i}", (lost,)) for i in range(30)), few, TopicFacts("only", (lost, alone)))
+    silent = BrokerFacts("127.0.0.1:9294", "127.0.0.1", problem="refused")
+    found = examine(cluster(topics=topics, brokers=(BROKER, silent)), CHECKS)
+    assert [f.check for f in found] == ["broker-down"]
+    (finding,) = (f.finding for f in found)
+    assert "broker 3 is down: it keeps 33 partitions of 32 topics (t0, t1," in finding.what
+    assert "nobody answers at 127.0.0.1:9294" in finding.what
+    assert "neither be read nor written: only-1" in finding.why
+    assert "acks=all (min.insync.replicas): few-0" in finding.why
 
 
 def test_the_worst_comes_first_and_decides_the_status() -> None:

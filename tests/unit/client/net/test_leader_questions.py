@@ -24,7 +24,7 @@ from sparklog.errors import (
     StorageFullError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.protocol.messages import Api
+from sparklog.protocol.messages import Api, DeleteRecordsResult
 from sparklog.protocol.transaction_messages import AbortTransactionRequest, AbortTransactionResponse
 from sparklog.types import LATEST_TIMESTAMP, READ_COMMITTED
 from tests.unit.client.fake_broker import DROP, DROP_AFTER, FakeBroker
@@ -184,11 +184,38 @@ def test_records_are_deleted_where_the_leader_is(brokers: FakeCluster, admin: Ad
     assert admin.delete_records({TPS[0]: 5, TPS[2]: 7}) == {TPS[0]: 5, TPS[2]: 7}
 
 
-def test_what_cannot_be_deleted_does_not_keep_the_others(brokers: FakeCluster, admin: Admin) -> None:
+def test_nothing_is_deleted_when_an_offset_is_beyond_an_end(brokers: FakeCluster, admin: Admin) -> None:
     brokers.move(1, 2)
-    with pytest.raises(OffsetOutOfRangeError):
-        admin.delete_records({TPS[0]: 999, TPS[1]: 4, TPS[2]: 8})
-    assert brokers.brokers[0].log_start == {("events", 1): 4, ("events", 2): 8}
+    with pytest.raises(OffsetOutOfRangeError, match=r"events-0 ends at 10, events-1 ends at 20.*Nothing was deleted"):
+        admin.delete_records({TPS[0]: 999, TPS[1]: 21, TPS[2]: 8})
+    assert brokers.brokers[0].log_start == {}
+    assert not brokers.count(Api.DELETE_RECORDS)
+
+
+def test_the_error_of_a_deletion_names_what_is_done(brokers: FakeCluster, admin: Admin) -> None:
+    """The end of a partition moves back between the check and the deletion; another one's leader does not answer."""
+    second = brokers.brokers[1]
+
+    def refuse(p: Any) -> Any:
+        return DeleteRecordsResult(p.topic, p.partition, OffsetOutOfRangeError.code, message="it ends at 1")
+
+    second._delete = refuse  # type: ignore[method-assign]
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match=r"^it ends at 1. 1 of 3 partitions failed: events-1; deleted: events-0, events-2$",
+    ) as failed:
+        admin.delete_records({TPS[0]: 5, TPS[1]: 4, TPS[2]: 8})
+    outcomes = failed.value.outcomes
+    assert outcomes is not None
+    assert [str(outcomes[tp]) for tp in TPS[:3]] == ["5", "it ends at 1", "8"]
+
+    brokers.brokers[2].hook = lambda api, message: DROP if api is Api.DELETE_RECORDS else None
+    with Admin(brokers.address, request_timeout_ms=300) as hasty, pytest.raises(SparklogError) as late:
+        hasty.delete_records({TPS[0]: 6, TPS[2]: 9})
+    assert late.value.outcomes is not None
+    assert late.value.outcomes[TPS[0]] == 6
+    assert late.value.retriable
+    assert str(late.value).endswith("1 of 2 partitions failed: events-2; deleted: events-0")
 
 
 def test_deleting_all_records_twice_keeps_those_that_came_in_between(brokers: FakeCluster, admin: Admin) -> None:

@@ -21,6 +21,7 @@ from sparklog.client.transactions.shared_transaction import (
     join_shared_transaction,
 )
 from sparklog.errors import (
+    ClusterAuthorizationFailedError,
     ConcurrentTransactionsError,
     CorruptBatchError,
     InvalidConfigError,
@@ -32,6 +33,7 @@ from sparklog.errors import (
     RequestTimedOutError,
     SparklogError,
     StorageFullError,
+    TopicAuthorizationFailedError,
     TransactionAbortedError,
     UnsupportedApiError,
 )
@@ -96,6 +98,15 @@ def test_without_an_identity_nothing_is_stored_and_the_reason_is_told(fake: Fake
     fake.hook = lambda api, message: UnsupportedApiError.code if api is Api.INIT_PRODUCER_ID else None
     with Producer(fake.address) as producer:
         assert isinstance(producer.send("events", b"x").exception(5), UnsupportedApiError)
+    assert stored(fake) == []
+
+
+def test_a_denied_identity_names_the_topic_that_may_not_be_written(fake: FakeBroker) -> None:
+    fake.hook = lambda api, message: ClusterAuthorizationFailedError.code if api is Api.INIT_PRODUCER_ID else None
+    with Producer(fake.address) as producer:
+        error = producer.send("events", b"x").exception(5)
+    assert isinstance(error, TopicAuthorizationFailedError)
+    assert "Write on the topic 'events' is not allowed" in str(error)
     assert stored(fake) == []
 
 

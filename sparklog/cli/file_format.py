@@ -1,0 +1,72 @@
+"""The format of a file that a command reads or writes: one rule of the file's ending and `--format`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+
+F = TypeVar("F", bound=StrEnum)
+
+ENDINGS: dict[str, tuple[str, ...]] = {
+    ".csv": ("csv", "lines"),
+    ".tsv": ("csv", "lines"),
+    ".json": ("jsonl", "lines"),
+    ".jsonl": ("jsonl", "lines"),
+    ".ndjson": ("jsonl", "lines"),
+    ".parquet": ("parquet",),
+    ".arrow": ("arrow",),
+    ".ipc": ("arrow",),
+    ".feather": ("arrow",),
+    ".arrows": ("arrow",),
+    ".txt": ("lines", "csv", "jsonl"),
+    ".log": ("lines", "csv", "jsonl"),
+}
+"""The formats that a file with an ending can have. The first one is that of a file without `--format`."""
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
+_SYNONYMS = {"json": "jsonl"}
+
+
+def file_format(path: Path | None, given: F | None, formats: type[F]) -> F | None:
+    """Decide the format of a file.
+
+    Args:
+        path: The file; None for stdin or stdout.
+        given: The value of `--format`; None without one.
+        formats: The formats that the command knows.
+
+    Returns:
+        The format; None if neither the file's ending nor `--format` says one.
+
+    Raises:
+        typer.BadParameter: The ending and `--format` contradict each other, or the command does not know the ending.
+    """
+    ending = "" if path is None else path.suffix.lower()
+    if ending in COMPRESSED:
+        raise typer.BadParameter(
+            f"{path}: files are neither compressed nor decompressed; pipe through a tool that does"
+        )
+    if not ending or (given is not None and ending not in ENDINGS):
+        return given
+    possible = ENDINGS.get(ending, ())
+    known = {_SYNONYMS.get(f.value, f.value): f for f in formats}
+    if given is None:
+        if possible and possible[0] in known:
+            return known[possible[0]]
+        names = ", ".join(formats)
+        raise typer.BadParameter(f"{path}: the ending {ending} is none of a format of this command ({names}); "
+                                 f"name the file otherwise, or say --format")  # fmt: skip
+    if _SYNONYMS.get(given.value, given.value) not in possible:
+        raise typer.BadParameter(
+            f"--format {given.value} contradicts the ending of {path}: {ending} is {' or '.join(possible)}; leave --format "
+            f"out, or name the file otherwise"
+        )
+    return given
+
+
+def delimiter_of(path: Path | None) -> str:
+    """The delimiter of a CSV file's columns, by its ending."""
+    return "\t" if path is not None and path.suffix.lower() == ".tsv" else ","
