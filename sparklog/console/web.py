@@ -86,10 +86,15 @@ async def ask(request: Request, fn: Callable[[Console], T]) -> T:
 
 def text(values: Mapping[str, str], name: str, default: str = "") -> str:
     """Raises InvalidRequestError."""
+    return exact_text(values, name, default).strip()
+
+
+def exact_text(values: Mapping[str, str], name: str, default: str = "") -> str:
+    """A parameter with the spaces around it, which may belong to a group's id. Raises InvalidRequestError."""
     value = values.get(name, default)
     if len(value) > PARAMETER_CHARS_MAX:
         raise InvalidRequestError(f"{name} has {len(value)} characters: at most {PARAMETER_CHARS_MAX}")
-    return value.strip()
+    return value
 
 
 def whole_number(values: Mapping[str, str], name: str, default: int, first: int = 0, last: int = 2**63 - 1) -> int:
@@ -120,8 +125,8 @@ def is_on(values: Mapping[str, str], name: str) -> bool:
 
 
 def url(path: str, **parameters: object) -> str:
-    """With parameters that are not None or empty."""
-    given = {name: value for name, value in parameters.items() if value not in (None, "", False)}
+    """The path with the parameters that say something. None, False and "" are left out; 0 stays, as of partition 0."""
+    given = {name: value for name, value in parameters.items() if not (value is None or value is False or value == "")}
     return f"{path}?{urlencode(given)}" if given else path
 
 
