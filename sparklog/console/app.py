@@ -21,6 +21,7 @@ from sparklog import errors
 from sparklog.client.admin.admin import Admin
 from sparklog.console.guard import Guard, Tokens, allowed_hosts
 from sparklog.console.pages import change, cluster, groups, messages, sql, storage, topics, transactions
+from sparklog.console.statements import Statements
 from sparklog.console.watching import DUTY, ROUND_S, GroupWatch, TopicNames, TopicRates
 from sparklog.console.web import Console, Options, RefusedError, console_of, is_fragment, render
 from sparklog.console.work import BusyError, Work
@@ -75,6 +76,7 @@ def make_app(
         names=TopicNames(admin, clock),
         groups=GroupWatch(admin, clock),
         rates=TopicRates(),
+        statements=Statements(),
         clock=clock,
         randomness=environment.randomness,
         tokens=Tokens(environment.randomness.token_bytes(32)),
@@ -118,6 +120,7 @@ def _lifespan(
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
+            await console.statements.close()
             watcher.close()
             console.work.close()
             console.admin.close()

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, Response
 
 from sparklog.client.admin.admin import Admin
 from sparklog.console.guard import COOKIE, SESSION_HEX_DIGITS, Tokens, session_of
+from sparklog.console.statements import Statements
 from sparklog.console.views import numbers
 from sparklog.console.watching import GroupWatch, TopicNames, TopicRates
 from sparklog.console.work import Work
@@ -55,6 +56,7 @@ class Console:
     names: TopicNames
     groups: GroupWatch
     rates: TopicRates
+    statements: Statements
     clock: MachineClock
     randomness: Randomness
     tokens: Tokens

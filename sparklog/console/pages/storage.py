@@ -40,7 +40,14 @@ def _batches(console: Console, tp: TopicPartition, offset: int) -> dict[str, Any
     except OffsetOutOfRangeError:
         found = []  # behind the end
     after = found[BATCHES_SHOWN].base_offset if len(found) > BATCHES_SHOWN else None
-    return {"topic": topic, "tp": tp, "batches": found[:BATCHES_SHOWN], "start": start, "offset": offset, "after": after}
+    return {
+        "topic": topic,
+        "tp": tp,
+        "batches": found[:BATCHES_SHOWN],
+        "start": start,
+        "offset": offset,
+        "after": after,
+    }
 
 
 async def batches(request: Request) -> Response:
