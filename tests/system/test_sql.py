@@ -275,7 +275,13 @@ def test_other_kinds_of_statements_are_refused_with_a_reason(session: SqlSession
         answer(session, "FROM made")
     assert answer(session, "SET VARIABLE a = 1; SELECT getvariable('a')") == [(1,)]
     assert answer(session, "PIVOT (SELECT 1 AS a, 2 AS b) ON a USING sum(b)") == [(2,)]
-    for query in ("SHOW TABLES", "DESCRIBE SELECT 1", "SUMMARIZE SELECT 1", "EXPLAIN SELECT 1", "BEGIN; SELECT 1; COMMIT"):
+    for query in (
+        "SHOW TABLES",
+        "DESCRIBE SELECT 1",
+        "SUMMARIZE SELECT 1",
+        "EXPLAIN SELECT 1",
+        "BEGIN; SELECT 1; COMMIT",
+    ):
         answer(session, query)
 
 
