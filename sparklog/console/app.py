@@ -22,7 +22,7 @@ from sparklog.client.admin.admin import Admin
 from sparklog.console.guard import Guard, Tokens, allowed_hosts
 from sparklog.console.pages import change, cluster, groups, messages, sql, storage, topics, transactions
 from sparklog.console.statements import Statements
-from sparklog.console.watching import DUTY, ROUND_S, GroupWatch, TopicNames, TopicRates
+from sparklog.console.watching import DUTY, ROUND_S, BrokerWatch, GroupWatch, TopicNames, TopicRates
 from sparklog.console.web import Console, Options, RefusedError, console_of, is_fragment, render
 from sparklog.console.work import BusyError, Work
 from sparklog.environment import Environment
@@ -74,6 +74,7 @@ def make_app(
         admin=admin,
         work=Work(environment.executors),
         names=TopicNames(admin, clock),
+        brokers=BrokerWatch(admin, clock),
         groups=GroupWatch(admin, clock),
         rates=TopicRates(),
         statements=Statements(),
@@ -108,6 +109,7 @@ def _lifespan(
     async def watch() -> None:
         while True:
             begun_s = clock.monotonic_s()
+            await watcher.run(console.brokers.measure)
             await watcher.run(console.groups.measure)
             await asyncio.sleep(max(round_s, DUTY * (clock.monotonic_s() - begun_s)))
 

@@ -17,7 +17,7 @@ from sparklog.client.admin.admin import Admin
 from sparklog.console.guard import COOKIE, SESSION_HEX_DIGITS, Tokens, session_of
 from sparklog.console.statements import Statements
 from sparklog.console.views import numbers
-from sparklog.console.watching import GroupWatch, TopicNames, TopicRates
+from sparklog.console.watching import BrokerWatch, GroupWatch, TopicNames, TopicRates
 from sparklog.console.work import Work
 from sparklog.environment.clock import MachineClock
 from sparklog.environment.randomness import Randomness
@@ -54,6 +54,7 @@ class Console:
     admin: Admin
     work: Work
     names: TopicNames
+    brokers: BrokerWatch
     groups: GroupWatch
     rates: TopicRates
     statements: Statements
@@ -195,6 +196,7 @@ def render(request: Request, template: str, status: int = 200, **context: Any) -
         token=console.tokens.token(session),
         note=console.notes.get(request.query_params.get("note", ""), ""),
         now_ms=console.clock.now_ms(),
+        brokers_down=console.brokers.down(),
         **context,
     )
     response = HTMLResponse(body, status)

@@ -34,7 +34,13 @@ async def groups(request: Request) -> Response:
 def _group(console: Console, group_id: str, by_lag: bool, number: int) -> dict[str, Any]:
     watched = console.groups.groups().get(group_id)
     found = group_view(console.admin.describe_group(group_id), watched, by_lag=by_lag)
-    return {"group": found, "page": page_of(found.partitions, number, 200), "by_lag": by_lag, "targets": TARGETS}
+    return {
+        "group": found,
+        "page": page_of(found.partitions, number, 200),
+        "by_lag": by_lag,
+        "targets": TARGETS,
+        "is_measured": console.groups.rounds > 0,
+    }
 
 
 async def group(request: Request) -> Response:
