@@ -156,7 +156,9 @@ class Brokers:
     """`registered` brokers; one topic with replicas on `replicas`."""
 
     def __init__(self) -> None:
-        self.registered, self.replicas, self.asked = {1, 2, 3}, (1, 2, 3), 0
+        self.registered = {1, 2, 3}
+        self.replicas: tuple[int, ...] = (1, 2, 3)
+        self.asked = 0
 
     def describe_cluster(self) -> ClusterDescription:
         return ClusterDescription("c", 1, tuple(BrokerDescription(b, "a", b) for b in sorted(self.registered)))
