@@ -21,7 +21,8 @@ from sparklog import errors
 from sparklog.client.admin.admin import Admin
 from sparklog.console.guard import Guard, Tokens, allowed_hosts
 from sparklog.console.pages import change, cluster, groups, messages, sql, storage, topics, transactions
-from sparklog.console.watching import DUTY, ROUND_S, GroupWatch, TopicNames, TopicRates
+from sparklog.console.statements import Statements
+from sparklog.console.watching import DUTY, ROUND_S, BrokerWatch, GroupWatch, TopicNames, TopicRates
 from sparklog.console.web import Console, Options, RefusedError, console_of, is_fragment, render
 from sparklog.console.work import BusyError, Work
 from sparklog.environment import Environment
@@ -78,8 +79,10 @@ def make_app(
         admin=admin,
         work=Work(environment.executors),
         names=TopicNames(admin, clock),
+        brokers=BrokerWatch(admin, clock),
         groups=GroupWatch(admin, clock),
         rates=TopicRates(),
+        statements=Statements(),
         clock=clock,
         randomness=environment.randomness,
         tokens=Tokens(environment.randomness.token_bytes(32)),
@@ -111,6 +114,7 @@ def _lifespan(
     async def watch() -> None:
         while True:
             begun_s = clock.monotonic_s()
+            await watcher.run(console.brokers.measure)
             await watcher.run(console.groups.measure)
             await asyncio.sleep(max(round_s, DUTY * (clock.monotonic_s() - begun_s)))
 
@@ -123,6 +127,7 @@ def _lifespan(
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
+            await console.statements.close()
             watcher.close()
             console.work.close()
             console.admin.close()

@@ -55,6 +55,12 @@ def _needed(fields: Mapping[str, str], name: str) -> str:
     return value
 
 
+def _id(fields: Mapping[str, str], name: str) -> str:
+    """An id as it is: spaces around it belong to it. Raises InvalidRequestError."""
+    _needed(fields, name)
+    return fields[name]
+
+
 def _int(fields: Mapping[str, str], name: str) -> int:
     value = _needed(fields, name)
     try:
@@ -88,7 +94,7 @@ def _target(fields: Mapping[str, str]) -> OffsetTarget:
 
 
 def _reset_offsets(fields: Mapping[str, str], admin: Admin) -> Plan:
-    group = _needed(fields, "group")
+    group = _id(fields, "group")
     page = f"/group?{urlencode({'id': group})}"
     if "moves" in fields:
         try:
@@ -129,7 +135,7 @@ def _reset_offsets(fields: Mapping[str, str], admin: Admin) -> Plan:
 
 
 def _delete_group(fields: Mapping[str, str], admin: Admin) -> Plan:
-    group = _needed(fields, "group")
+    group = _id(fields, "group")
 
     def perform(admin: Admin) -> str:
         return f"Deleted group {group} with {admin.delete_group(group)} committed offsets."
@@ -148,7 +154,7 @@ def _delete_group(fields: Mapping[str, str], admin: Admin) -> Plan:
 
 
 def _abort_transaction(fields: Mapping[str, str], admin: Admin) -> Plan:
-    transactional_id = _needed(fields, "id")
+    transactional_id = _id(fields, "id")
     page = f"/transaction?{urlencode({'id': transactional_id})}"
 
     def perform(admin: Admin) -> str:

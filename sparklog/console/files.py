@@ -70,18 +70,20 @@ class _Drain:
 
 
 def file_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: str) -> Generator[bytes, None, None]:
-    """The bytes of a file with these rows, some at a time; the first piece comes when the first rows are there."""
+    """The bytes of a file with these rows, some at a time. A piece is empty where rows are gathered for the next one,
+    so that no step reads more than one of `batches`."""
     drain = _Drain()
     writer = FORMATS[format].writer(cast(BinaryIO, drain), schema)
-    for batch in _together(batches):
-        writer.write(batch)
+    for together in _together(batches):
+        for batch in together:
+            writer.write(batch)
         yield drain.take()
     writer.close()
     yield drain.take()
 
 
-def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Few large batches: each becomes a row group."""
+def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """For each of `batches` what is to be written now: nothing, or large ones, which become row groups."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
@@ -89,10 +91,12 @@ def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows += batch.num_rows
         size_bytes += batch.nbytes
         if rows >= ROWS_TOGETHER or size_bytes >= BYTES_TOGETHER:
-            yield from _combined(held)
+            yield _combined(held)
             held, rows, size_bytes = [], 0, 0
+        else:
+            yield []
     if held:
-        yield from _combined(held)
+        yield _combined(held)
 
 
 def _combined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

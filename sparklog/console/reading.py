@@ -266,7 +266,8 @@ def reader_of(
 def exported(
     read: Read, ranges: Mapping[int, tuple[int, int]], filter_text: str, rows_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the ranges with their metadata, partition after partition, of each `rows_max` at most."""
+    """The records of the ranges with their metadata, partition after partition, of each `rows_max` at most. Batches are
+    empty where the filter finds nothing."""
     for partition, (start, end) in sorted(ranges.items()):
         left = rows_max
         for batch in read(partition, start, end) if start < end else ():
@@ -275,6 +276,10 @@ def exported(
                 table = table.filter(pa.array(matches(batch.data, filter_text)))
             table = table.slice(0, left)
             left -= table.num_rows
-            yield from table.combine_chunks().to_batches()
+            yield from table.combine_chunks().to_batches() or [_no_rows(table)]
             if left <= 0:
                 break
+
+
+def _no_rows(table: pa.Table) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=table.schema)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from sparklog.client.admin.admin import ClusterDescription, TopicDescription
 from sparklog.client.admin.group_admin import GroupDescription, GroupListing
+from sparklog.console.views.cluster import replica_brokers
 from sparklog.console.views.watched import RATE_MS, GrowthSample, Rate, WatchedGroup, growth, measured
 from sparklog.environment.clock import Clock, MachineClock
 from sparklog.errors import SparklogError
 
 NAMES_AGE_S = 2.0
+REPLICAS_AGE_S = 60.0
+TOPICS_WITH_REPLICAS_MAX = 2_000
 DUTY = 10
 """What takes long is not asked for again before so many times as long has passed."""
 GROUPS_WATCHED_MAX = 1_000
@@ -28,6 +32,14 @@ class NamesSource(Protocol):
     """The part of Admin that knows topics' names."""
 
     def partition_counts(self, *, include_internal: bool = False) -> dict[str, int]: ...
+
+
+class BrokerSource(NamesSource, Protocol):
+    """The part of Admin that knows brokers, and which of them keep partitions."""
+
+    def describe_cluster(self) -> ClusterDescription: ...
+
+    def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]: ...
 
 
 class GroupSource(Protocol):
@@ -86,6 +98,34 @@ class TopicRates:
             while sample.time_ms - samples[0].time_ms > RATE_MS:
                 samples.popleft()
             return growth(samples)
+
+
+class BrokerWatch:
+    """Finds brokers that are down: they keep replicas of partitions and are not registered."""
+
+    def __init__(self, source: BrokerSource, clock: MachineClock) -> None:
+        self._source = source
+        self._clock = clock
+        self._registered: frozenset[int] = frozenset()
+        self._with_replicas: frozenset[int] = frozenset()
+        self._until_s = float("-inf")
+
+    def down(self) -> list[int]:
+        """The brokers that were down at the last round, by id. Nothing before the first round."""
+        return sorted(self._with_replicas - self._registered)
+
+    def measure(self) -> None:
+        """One round; for one thread at a time. Replicas are asked for when the registered brokers have changed, and
+        once a minute."""
+        try:
+            registered = frozenset(b.broker_id for b in self._source.describe_cluster().brokers)
+            if registered != self._registered or self._clock.monotonic_s() >= self._until_s:
+                names = list(self._source.partition_counts(include_internal=True))[:TOPICS_WITH_REPLICAS_MAX]
+                self._with_replicas = replica_brokers(self._source.describe_topics(names).values())
+                self._until_s = self._clock.monotonic_s() + REPLICAS_AGE_S
+            self._registered = registered
+        except SparklogError as e:
+            _log.warning("the brokers cannot be watched: %s", e)
 
 
 class GroupWatch:

@@ -15,8 +15,9 @@ from starlette.responses import HTMLResponse, Response
 
 from sparklog.client.admin.admin import Admin
 from sparklog.console.guard import COOKIE, SESSION_HEX_DIGITS, Tokens, session_of
+from sparklog.console.statements import Statements
 from sparklog.console.views import numbers
-from sparklog.console.watching import GroupWatch, TopicNames, TopicRates
+from sparklog.console.watching import BrokerWatch, GroupWatch, TopicNames, TopicRates
 from sparklog.console.work import Work
 from sparklog.environment.clock import MachineClock
 from sparklog.environment.randomness import Randomness
@@ -54,8 +55,10 @@ class Console:
     admin: Admin
     work: Work
     names: TopicNames
+    brokers: BrokerWatch
     groups: GroupWatch
     rates: TopicRates
+    statements: Statements
     clock: MachineClock
     randomness: Randomness
     tokens: Tokens
@@ -87,10 +90,15 @@ async def ask(request: Request, fn: Callable[[Console], T]) -> T:
 
 def text(values: Mapping[str, str], name: str, default: str = "") -> str:
     """Raises InvalidRequestError."""
+    return exact_text(values, name, default).strip()
+
+
+def exact_text(values: Mapping[str, str], name: str, default: str = "") -> str:
+    """A parameter with the spaces around it, which may belong to a group's id. Raises InvalidRequestError."""
     value = values.get(name, default)
     if len(value) > PARAMETER_CHARS_MAX:
         raise InvalidRequestError(f"{name} has {len(value)} characters: at most {PARAMETER_CHARS_MAX}")
-    return value.strip()
+    return value
 
 
 def whole_number(values: Mapping[str, str], name: str, default: int, first: int = 0, last: int = 2**63 - 1) -> int:
@@ -121,8 +129,8 @@ def is_on(values: Mapping[str, str], name: str) -> bool:
 
 
 def url(path: str, **parameters: object) -> str:
-    """With parameters that are not None or empty."""
-    given = {name: value for name, value in parameters.items() if value not in (None, "", False)}
+    """The path with the parameters that say something. None, False and "" are left out; 0 stays, as of partition 0."""
+    given = {name: value for name, value in parameters.items() if not (value is None or value is False or value == "")}
     return f"{path}?{urlencode(given)}" if given else path
 
 
@@ -190,6 +198,7 @@ def render(request: Request, template: str, status: int = 200, **context: Any) -
         token=console.tokens.token(session),
         note=console.notes.get(request.query_params.get("note", ""), ""),
         now_ms=console.clock.now_ms(),
+        brokers_down=console.brokers.down(),
         **context,
     )
     response = HTMLResponse(body, status)

@@ -56,7 +56,8 @@ class Work:
 
         try:
             while (piece := await self.run(step)) is not None:
-                yield piece
+                if piece:  # empty: only so that the thread serves others in between
+                    yield piece
         finally:
             with contextlib.suppress(RuntimeError):  # the pool is closed: the process ends
                 self._pool.submit(close)

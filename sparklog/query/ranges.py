@@ -47,7 +47,7 @@ class OffsetRange(NamedTuple):
     """The offsets [start, end) of a partition; of the batch that `start` lies in, the rows from `floor` on as well.
 
     The floor is lower than the start where that was found by a time: a row without a time counts with its batch's
-    latest, but a look-up passes over it.
+    latest, but the look-up of an earlier release's broker passes over it.
     """
 
     partition: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -61,16 +62,16 @@ class QueryResult:
         rows = size_bytes = 0
         complete = True
         for batch in self:
-            size_bytes += batch.nbytes
-            if max_bytes is not None and size_bytes > max_bytes:
-                complete = False
+            fitting = batch.num_rows if max_rows is None else min(batch.num_rows, max_rows - rows)
+            if max_bytes is not None:
+                fitting = _rows_within(batch, fitting, max_bytes - size_bytes)
+            complete = fitting == batch.num_rows
+            kept = batch.slice(0, fitting)
+            batches.append(kept)
+            if not complete:
                 break
-            if max_rows is not None and rows + batch.num_rows > max_rows:
-                batches.append(batch.slice(0, max_rows - rows))
-                complete = False
-                break
-            batches.append(batch)
-            rows += batch.num_rows
+            rows += fitting
+            size_bytes += kept.nbytes
         return pa.Table.from_batches(batches, self.schema), complete
 
     def close(self) -> None:
@@ -87,3 +88,10 @@ class QueryResult:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _rows_within(batch: pa.RecordBatch, rows_max: int, bytes_max: int) -> int:
+    """The number of first rows that take no more than `bytes_max`."""
+    if batch.slice(0, rows_max).nbytes <= bytes_max:
+        return rows_max
+    return bisect_right(range(1, rows_max + 1), bytes_max, key=lambda rows: batch.slice(0, rows).nbytes)

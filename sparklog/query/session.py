@@ -28,6 +28,7 @@ from sparklog.query.explain import explained
 from sparklog.query.intervals import with_checked_intervals
 from sparklog.query.names import topics_named
 from sparklog.query.ranges import Filter, OffsetRange
+from sparklog.query.refusals import check_kind
 from sparklog.query.result import QueryResult
 from sparklog.query.rewrite import NewestRewriter, TopicPart
 from sparklog.query.scan import (
@@ -172,14 +173,20 @@ class SqlSession:
         self._end_statement()
         self._control = Control()
         try:
+            query.encode()
             statements = self._connection.extract_statements(query)
         except self._duckdb.Error as e:
             raise self._translated(e, query, self._known(), []) from e
+        except UnicodeEncodeError as e:
+            raise InvalidQueryError(f"the statement is no Unicode text: {e.reason} at position {e.start}") from e
         if not statements:
             raise InvalidQueryError("no statement: write SQL, for example SELECT count(*) FROM topic")
-        for statement in statements[:-1]:
-            self._start(statement.query, statement.type.name).close()
-        self._result = self._start(statements[-1].query, statements[-1].type.name)
+        kinds = [_kind_of(statement) for statement in statements]
+        for statement, kind in zip(statements, kinds, strict=True):
+            check_kind(kind, statement.query)
+        for statement, kind in zip(statements[:-1], kinds, strict=False):
+            self._start(statement.query, kind).close()
+        self._result = self._start(statements[-1].query, kinds[-1])
         return self._result
 
     def interrupt(self) -> None:
@@ -304,13 +311,13 @@ class SqlSession:
             ]
             if not found:
                 return None
-        except self._duckdb.Error:  # no SELECT that DuckDB can take apart
+        except (self._duckdb.Error, RecursionError):  # no SELECT that can be taken apart
             return None
         self._connection.begin()
         try:
             relation = self._connection.sql(rewriter.rewrite(query, found))
             return self._reading(relation, query, topics, named, self._end_bounded)
-        except self._duckdb.Error as e:
+        except (self._duckdb.Error, RecursionError) as e:
             self._end_bounded()
             if self._control.failure is not None or self._control.cancelled.is_set():
                 raise
@@ -345,6 +352,15 @@ class SqlSession:
             return QueryCancelledError("cancelled")
         columns = {name: self._bound[name.lower()].table.schema.names for name in named if name.lower() in self._bound}
         return explained(type(error).__name__, str(error), query, known, columns)
+
+
+def _kind_of(statement: Any) -> str:
+    """DuckDB's name for a statement's kind; "" if the binding knows none, as for UPDATE EXTENSIONS."""
+    try:
+        kind: str = statement.type.name
+    except ValueError:
+        return ""
+    return kind
 
 
 def _locked_connection(module: Any, memory_limit_bytes: int, threads: int | None) -> duckdb.DuckDBPyConnection:

@@ -25,17 +25,17 @@ SETTINGS = st.fixed_dictionaries(
 # a share of the log each: where it starts, and where readers end
 SHARE = st.floats(0, 1)
 
-Model = list[int | None]
+Model = list[int]
 
 
 def model_rows(rows: list[int | None]) -> Model:
-    """A record without a timestamp is found by none, unless no record of its batch has one: then all have 0, the
-    batch's."""
-    return [0] * len(rows) if all(t is None for t in rows) else rows
+    """A record without a timestamp counts with its batch's largest; 0, if no record of it has one."""
+    largest = max((t for t in rows if t is not None), default=0)
+    return [largest if t is None else t for t in rows]
 
 
 def check(log: PartitionLog, model: Model, asked: list[int]) -> None:
-    visible = [(o, t) for o, t in enumerate(model[: log.high_watermark]) if o >= log.log_start_offset and t is not None]
+    visible = [(o, t) for o, t in enumerate(model[: log.high_watermark]) if o >= log.log_start_offset]
     for timestamp_ms in asked:
         expected = next(((o, t) for o, t in visible if t >= timestamp_ms), (-1, -1))
         assert log.reader.offset_for_timestamp(timestamp_ms) == expected, timestamp_ms

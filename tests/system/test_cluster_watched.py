@@ -192,13 +192,19 @@ def test_the_console_while_the_controller_dies(cluster: ClusterProcesses, browse
         until(lambda: controller(cluster, asked=left[0]) in left, "another controller")
         new = controller(cluster, asked=left[0])
         shows(browser, console + "/", f"Controller\n{new}", "Brokers\n2")
-        problems = [f"only-{killed}-0 ", *(f"shared-{n}: 2 of 3 replicas are in sync" for n in range(6))]
-        shows(browser, console + "/cluster/sizes", *problems)
+        is_down = f"Broker {killed} is down."
+        shows(
+            browser, console + "/cluster/sizes", is_down, "1 partition is offline", f"because broker {killed} is down"
+        )
+        assert text_of(browser).count(is_down) == 1
+        assert "are in sync" not in text_of(browser), "it is folded"
+        browser.find_element("tag name", "summary").click()
+        assert "2 of 3 replicas are in sync" in text_of(browser)
         assert cluster.processes[killed].address not in text_of(browser, "main")
         shows(browser, f"{console}/topics/only-{killed}", "offline: it has no leader")
         shows(browser, console + "/topics/shared", " of ", *(f"{n}" for n in left))
         for page in ("/topics", "/groups", "/group?id=readers", "/transactions", "/spark", "/sql"):
-            shows(browser, console + page, "Cluster")
+            shows(browser, console + page, "Cluster", is_down)
             assert "That did not work" not in text_of(browser)
         shows(browser, f"{console}/topics/shared/messages", "xxx")
 

@@ -280,6 +280,19 @@ def test_how_it_is_stored(client: TestClient, filled: World) -> None:
     assert sum(b.records for b in described) == len(range(1, TRIPS, 3))
 
 
+def test_the_first_look_at_the_groups_is_waited_for(filled: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparklog.console.watching.GroupWatch.measure", lambda self: None)
+    looking = "Still looking at the groups of the cluster"
+    with client_of(filled.address, allow_changes=False) as made:
+        for path in ("/groups", "/group?id=billing", "/spark", "/topics/trips"):
+            assert looking in get(made, path)
+        page = get(made, "/groups")
+        assert 'hx-trigger="load delay:500ms"' in page  # it asks again by itself
+        assert "There are none" not in page
+        assert "no groups" not in page
+        assert "still looking" in get(made, "/")
+
+
 def test_groups_and_queries(client: TestClient) -> None:
     def listed() -> dict[str, list[str]]:
         return {row[0]: row for row in rows_of(get(client, "/groups"))}

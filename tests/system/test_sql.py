@@ -254,6 +254,42 @@ def test_sql_reaches_topics_only(session: SqlSession, tmp_path: Path, query: str
     assert secret_of_the_process.num_rows == 1
 
 
+def test_other_kinds_of_statements_are_refused_with_a_reason(session: SqlSession, tmp_path: Path) -> None:
+    for query, reason in (
+        ("UPDATE EXTENSIONS", "no extensions"),
+        ("UPDATE EXTENSIONS (json)", "no extensions"),
+        ("INSTALL json", "no extensions"),
+        ("LOAD json", "no extensions"),
+        ("ATTACH ':memory:' AS other", "topics are the only tables"),
+        ("COPY (SELECT 1) TO '{path}/x'", "no files"),
+        ("EXPORT DATABASE '{path}'", "no files"),
+        ("/* a */ PRAGMA -- b\n version", "SHOW TABLES"),
+        ("SET threads = 3", "settings of DuckDB are locked"),
+        ("USE memory", "settings of DuckDB are locked"),
+        ("SELECT 1; CREATE TABLE made (a INT); ATTACH 'x'", "topics are the only tables"),
+        ("SELECT '\ud800'", "no Unicode text"),
+    ):
+        with pytest.raises(InvalidQueryError, match=reason):
+            answer(session, query.format(path=tmp_path))
+    with pytest.raises(SparklogError, match="does not exist"):  # nothing was run of a text with a refused statement
+        answer(session, "FROM made")
+    assert answer(session, "SET VARIABLE a = 1; SELECT getvariable('a')") == [(1,)]
+    assert answer(session, "PIVOT (SELECT 1 AS a, 2 AS b) ON a USING sum(b)") == [(2,)]
+    for query in (
+        "SHOW TABLES",
+        "DESCRIBE SELECT 1",
+        "SUMMARIZE SELECT 1",
+        "EXPLAIN SELECT 1",
+        "BEGIN; SELECT 1; COMMIT",
+    ):
+        answer(session, query)
+
+
+def test_an_expression_too_deep_to_look_through_is_read_all_the_same(trips: str, session: SqlSession) -> None:
+    deep = "abs(" * 600 + "_offset" + ")" * 600
+    assert answer(session, f"SELECT {deep} AS x FROM {trips} ORDER BY _offset DESC LIMIT 1") == [(2,)]
+
+
 def test_a_query_ends_at_its_memory_limit(broker: LocalBroker) -> None:
     with SqlSession(broker.bootstrap_servers, memory_limit_bytes=64 << 20) as session:
         with pytest.raises(InvalidQueryError, match="memory_limit_bytes"):

@@ -148,7 +148,8 @@ class ConsumedBatch:
 
     def timestamps_ms(self) -> np.ndarray:
         """Every row's stored timestamp in ms since 1970, int64: the broker's clock for LogAppendTime topics, else the
-        topic's timestamp column (a row without one has the batch's largest), else the time of sending."""
+        topic's timestamp column (a row without one has the header's largest, as in look-ups by time), else the time
+        of sending."""
         header = self._header
         if self.append_time_ms is not None:
             return np.full(self.num_rows, _countable(self.append_time_ms), np.int64)

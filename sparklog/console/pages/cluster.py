@@ -26,7 +26,7 @@ def _overview(console: Console) -> dict[str, Any]:
         "cluster": admin.describe_cluster(),
         "topics": len(names),
         "partitions": sum(names.values()),
-        "groups": len(groups.groups()) + groups.left_out,
+        "groups": len(groups.groups()) + groups.left_out if groups.rounds else None,
         "lagging": most_lagging(groups.groups()),
         "transactions": len(transactions),
         "old_transactions": open_long(transactions, console.clock.now_ms())[:5],

@@ -12,7 +12,7 @@ from sparklog.console.changes import TARGETS
 from sparklog.console.views.groups import ONLY_OFFSETS, SORTS, group_rows, group_view
 from sparklog.console.views.paging import page_of
 from sparklog.console.views.transactions import SHARED, transaction_rows
-from sparklog.console.web import Console, ask, console_of, is_fragment, one_of, render, text, whole_number
+from sparklog.console.web import Console, ask, console_of, exact_text, is_fragment, one_of, render, text, whole_number
 
 
 async def groups(request: Request) -> Response:
@@ -34,12 +34,18 @@ async def groups(request: Request) -> Response:
 def _group(console: Console, group_id: str, by_lag: bool, number: int) -> dict[str, Any]:
     watched = console.groups.groups().get(group_id)
     found = group_view(console.admin.describe_group(group_id), watched, by_lag=by_lag)
-    return {"group": found, "page": page_of(found.partitions, number, 200), "by_lag": by_lag, "targets": TARGETS}
+    return {
+        "group": found,
+        "page": page_of(found.partitions, number, 200),
+        "by_lag": by_lag,
+        "targets": TARGETS,
+        "is_measured": console.groups.rounds > 0,
+    }
 
 
 async def group(request: Request) -> Response:
     query = request.query_params
-    group_id, by_lag = text(query, "id"), one_of(query, "sort", ("partition", "lag")) == "lag"
+    group_id, by_lag = exact_text(query, "id"), one_of(query, "sort", ("partition", "lag")) == "lag"
     number = whole_number(query, "page", 1, 1, 100_000)
     context = await ask(request, lambda console: _group(console, group_id, by_lag, number))
     return render(request, "group_lag.html" if is_fragment(request) else "group.html", **context)

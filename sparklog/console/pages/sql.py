@@ -3,55 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+import contextlib
+import os
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
+import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from sparklog.console.files import FORMATS, file_pieces
+from sparklog.console.files import FORMATS
+from sparklog.console.sql_child import THREADS_MAX, Job
+from sparklog.console.statements import Statement
 from sparklog.console.views.messages import grid
 from sparklog.console.web import Console, ask, console_of, is_fragment, read_form, render, text
 from sparklog.console.work import BusyError
-from sparklog.errors import InvalidRequestError, QueryCancelledError, SparklogError
+from sparklog.errors import InvalidQueryError, InvalidRequestError, SparklogError
 from sparklog.query.names import written
-from sparklog.query.session import SqlSession
 from sparklog.settings import MIB
 from sparklog.types import INTERNAL_TOPICS
 
 ROWS_MAX = 1_000
 BYTES_MAX = 16 * MIB
-MEMORY_LIMIT_BYTES = 512 * MIB
-STATEMENTS_MAX = 2
-"""At once; each may take the memory above."""
 SECONDS_MAX = 60.0
+FILE_SECONDS_MAX = 600.0
+"""For a file, which has all rows."""
+QUERY_CHARS_MAX = 65_536
+"""Longer statements keep the planner busy for minutes."""
 TICK_S = 0.2
 NAMES_SHOWN = 200
 
 T = TypeVar("T")
 
 
-class Statements:
-    """Those that run; counted on the event loop."""
-
-    def __init__(self) -> None:
-        self.running = 0
-
-
-_statements = Statements()
-
-
-def _session(console: Console) -> SqlSession:
-    return SqlSession(
-        console.options.bootstrap_servers,
-        memory_limit_bytes=MEMORY_LIMIT_BYTES,
-        request_timeout_ms=console.options.request_timeout_ms,
-        security=console.options.security,
-    )
-
-
 async def page(request: Request) -> Response:
+    with contextlib.suppress(BusyError):  # the first statement says so
+        await console_of(request).statements.prepare()
     query, topic = text(request.query_params, "q"), text(request.query_params, "topic")
     if topic and not query:
         query = f"SELECT * FROM {written(topic)} ORDER BY _timestamp DESC LIMIT 100"
@@ -69,8 +57,7 @@ async def run(request: Request) -> Response:
     begun_s = clock.monotonic_s()
     result: dict[str, Any] = {"error": "", "hint": "", "grid": None, "complete": True, "rows": 0, "read": None}
     try:
-        table, complete, read = await _interruptible(request, lambda session: _first_rows(session, query))
-        result |= {"grid": grid(table), "complete": complete, "rows": table.num_rows, "read": read}
+        result |= await _first_rows(request, query)
     except SparklogError as e:
         result |= {"error": str(e), "hint": console.hint(e), "name": e.name}
     result["took_ms"] = round(1000 * (clock.monotonic_s() - begun_s))
@@ -84,60 +71,72 @@ def _names(console: Console) -> list[str]:
     return [written(n) for n in console.names.get() if n not in INTERNAL_TOPICS][:NAMES_SHOWN]
 
 
-def _first_rows(session: SqlSession, query: str) -> tuple[Any, bool, Any]:
-    with session.execute(query) as result:
-        table, complete = result.read_up_to(max_rows=ROWS_MAX, max_bytes=BYTES_MAX)
-        return table, complete, result.statistics
+def _job(console: Console, query: str, format: str) -> tuple[Job, float]:
+    """The job, and the seconds that it may take. Raises InvalidQueryError."""
+    if len(query) > QUERY_CHARS_MAX:
+        raise InvalidQueryError(f"the statement has {len(query):,} characters: at most {QUERY_CHARS_MAX:,}")
+    seconds_max = FILE_SECONDS_MAX if format else SECONDS_MAX
+    options = console.options
+    cpu_s = int(seconds_max * min(THREADS_MAX, os.cpu_count() or 1)) + 10
+    timeout_ms = options.request_timeout_ms
+    return (
+        Job(options.bootstrap_servers, options.security, timeout_ms, query, format, ROWS_MAX, BYTES_MAX, cpu_s),
+        seconds_max,
+    )
 
 
-async def _interruptible(request: Request, work: Callable[[SqlSession], T]) -> T:
-    """Runs `work` with a session; cancels it after SECONDS_MAX, and when the browser has gone away. Raises
-    QueryCancelledError, BusyError."""
-    if _statements.running >= STATEMENTS_MAX:
-        raise BusyError(f"{_statements.running} statements run already")
+async def _first_rows(request: Request, query: str) -> dict[str, Any]:
+    """What the page shows of the result. Raises what `Statement.data` does, and BusyError."""
     console = console_of(request)
-    clock = console.clock
-    sessions: list[SqlSession] = []
-
-    def job() -> T:
-        with _session(console) as session:
-            sessions.append(session)
-            return work(session)
-
-    _statements.running += 1
-    running = asyncio.ensure_future(console.work.run(job))
+    statement = await console.statements.start(*_job(console, query, ""))
     try:
-        until_s = clock.monotonic_s() + SECONDS_MAX
-        while not (await asyncio.wait({running}, timeout=TICK_S))[0]:
-            is_late = clock.monotonic_s() >= until_s
-            if is_late or await request.is_disconnected():
-                for session in sessions:
-                    session.interrupt()
-                await asyncio.wait({running})
-                if is_late:
-                    raise QueryCancelledError(
-                        f"cancelled after {SECONDS_MAX:.0f} s: `sparklog sql` in a terminal has no such limit"
-                    )
-        return running.result()
+        content = await _while_wanted(request, _all(statement), statement)
     finally:
-        _statements.running -= 1
+        await statement.end()
+    outcome = statement.outcome
+    assert outcome is not None  # all has come
+    table = pa.ipc.open_stream(content).read_all()
+    shown = await console.work.run(lambda: grid(table))
+    return {"grid": shown, "complete": outcome.is_complete, "rows": table.num_rows, "read": outcome}
+
+
+async def _all(statement: Statement) -> bytes:
+    return b"".join([piece async for piece in statement.data()])
+
+
+async def _while_wanted(request: Request, answer: Awaitable[T], statement: Statement) -> T:
+    """The answer. The statement is stopped when the browser has gone away."""
+    task = asyncio.ensure_future(answer)
+    try:
+        while not (await asyncio.wait({task}, timeout=TICK_S))[0]:
+            if await request.is_disconnected():
+                statement.stop()
+        return task.result()
+    finally:
+        task.cancel()
 
 
 async def _file(request: Request, query: str, format: str) -> Response:
     if format not in FORMATS:
         raise InvalidRequestError(f"format {format!r}: use one of {', '.join(FORMATS)}")
-
-    def pieces(console: Console) -> Generator[bytes, None, None]:
-        with _session(console) as session, session.execute(query) as result:
-            yield b""  # what is wrong with the statement is known by now
-            yield from file_pieces(result, result.schema, format)
-
     console = console_of(request)
-    steps = console.work.steps(pieces(console))
-    await anext(steps)
+    statement = await console.statements.start(*_job(console, query, format))
+    try:
+        await _while_wanted(request, statement.started(), statement)  # what is wrong with it is known by now
+    except BaseException:
+        statement.stop()
+        raise
     kind = FORMATS[format]
     headers = {"Content-Type": kind.media_type, "Content-Disposition": f'attachment; filename="result.{kind.suffix}"'}
-    return StreamingResponse(steps, headers=headers)
+    return StreamingResponse(_body(statement), headers=headers)
+
+
+async def _body(statement: Statement) -> AsyncIterator[bytes]:
+    try:
+        async for piece in statement.data():
+            yield piece
+    finally:
+        statement.stop()
 
 
 routes = [Route("/sql", page), Route("/sql", run, methods=["POST"])]

@@ -36,11 +36,18 @@ def _batches(console: Console, tp: TopicPartition, offset: int) -> dict[str, Any
     topic = console.admin.describe_topic(tp.topic)
     start = console.admin.list_offsets({tp: "earliest"})[tp].offset
     try:
-        found = console.admin.describe_batches(tp, max(offset, start), batches_max=BATCHES_SHOWN)
+        found = console.admin.describe_batches(tp, max(offset, start), batches_max=BATCHES_SHOWN + 1)
     except OffsetOutOfRangeError:
         found = []  # behind the end
-    after = found[-1].last_offset + 1 if len(found) == BATCHES_SHOWN else None
-    return {"topic": topic, "tp": tp, "batches": found, "start": start, "offset": offset, "after": after}
+    after = found[BATCHES_SHOWN].base_offset if len(found) > BATCHES_SHOWN else None
+    return {
+        "topic": topic,
+        "tp": tp,
+        "batches": found[:BATCHES_SHOWN],
+        "start": start,
+        "offset": offset,
+        "after": after,
+    }
 
 
 async def batches(request: Request) -> Response:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sparklog.client.admin.admin import TopicDescription
-from sparklog.console.views.cluster import problems_of, why_offline
+from sparklog.console.views.cluster import problems_together, why_offline
 from sparklog.console.views.paging import Page, page_of
 from sparklog.console.views.topics import (
     column_rows,
@@ -58,7 +58,8 @@ def _topic(console: Console, name: str, number: int) -> dict[str, Any]:
         "remote_size_bytes": sum(max(0, p.remote_size_bytes) for p in found.partition_details),
         "rate": rate_of(console, found),
         "skew": partition_skew(found),
-        "problems": problems_of(found),
+        "problems": problems_together([found], console.brokers.down()),
+        "is_measured": console.groups.rounds > 0,
         "why_offline": why_offline,
         "readers": readers_of(name, console.groups.groups()),
         "columns": column_rows(found),

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from sparklog.console.views.paging import page_of
 from sparklog.console.views.transactions import STATES, transaction_row, transaction_rows
-from sparklog.console.web import Console, ask, is_fragment, one_of, render, text, whole_number
+from sparklog.console.web import Console, ask, exact_text, is_fragment, one_of, render, text, whole_number
 from sparklog.errors import InvalidRequestError
 
 HANGING_PARTITIONS_MAX = 1_000
@@ -42,7 +42,7 @@ def _transaction(console: Console, transactional_id: str, number: int) -> dict[s
 
 
 async def transaction(request: Request) -> Response:
-    transactional_id = text(request.query_params, "id")
+    transactional_id = exact_text(request.query_params, "id")
     number = whole_number(request.query_params, "page", 1, 1, 100_000)
     context = await ask(request, lambda console: _transaction(console, transactional_id, number))
     return render(request, "transaction.html", **context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sparklog.client.admin.admin import (
@@ -11,6 +11,7 @@ from sparklog.client.admin.admin import (
     PartitionDescription,
     TopicDescription,
 )
+from sparklog.console.views.numbers import number
 from sparklog.console.views.transactions import TransactionRow, transaction_rows
 from sparklog.console.views.watched import WatchedGroup
 from sparklog.errors import error_from_code
@@ -45,27 +46,77 @@ class LargeTopic(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How data are spread. `problems` name partitions that want a look."""
+    """How data are spread over brokers, and the partitions that want a look."""
 
     brokers: list[BrokerRow]
     topics: int
     size_bytes: int
     remote_size_bytes: int
     largest: list[LargeTopic]
-    problems: list[str]
+    problems: Problems
+
+
+class Problems(NamedTuple):
+    """Partitions that are offline, lack replicas or take no records."""
+
+    title: str
+    """How many, and of which kinds; empty if there are none."""
+    lines: list[str]
+    """Those that no broker that is down explains."""
+    folded: list[str]
+    """The others."""
+    brokers: list[int]
+    """The brokers that are down and have replicas of the partitions of `folded`."""
+
+
+def problems_together(topics: Iterable[TopicDescription], down: Collection[int]) -> Problems:
+    """The problems of these topics. Those of partitions with a replica on a broker that is down are folded: the broker
+    is what has to be looked after."""
+    lines: list[str] = []
+    folded: list[str] = []
+    brokers: set[int] = set()
+    offline = lacking = refusing = 0
+    for topic in topics:
+        for p in topic.partition_details:
+            found = _problems(topic.name, p)
+            is_offline = bool(why_offline(p))
+            offline += is_offline
+            lacking += not is_offline and len(p.isr) < len(p.replicas)
+            refusing += bool(p.write_error)
+            missing = set(p.replicas) - set(p.isr)
+            is_explained = not p.write_error and bool(missing) and missing <= set(down)
+            if is_offline and p.leader < 0:
+                is_explained = not set(p.replicas).isdisjoint(down)
+            (folded if is_explained else lines).extend(found)
+            brokers |= set(down) & set(p.replicas) if found and is_explained else set()
+    counts = [
+        f"{number(count)} {'partition' if count == 1 else 'partitions'} {words[count != 1]}"
+        for count, words in (
+            (offline, ("is offline", "are offline")),
+            (lacking, ("lacks replicas", "lack replicas")),
+            (refusing, ("takes no records", "take no records")),
+        )
+        if count
+    ]
+    return Problems(", ".join(counts), lines, folded, sorted(brokers))
+
+
+def replica_brokers(topics: Iterable[TopicDescription]) -> frozenset[int]:
+    """The brokers that keep replicas of these topics."""
+    return frozenset(broker for topic in topics for p in topic.partition_details for broker in p.replicas)
 
 
 def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> Spread:
     """Of the topics that are given."""
+    topics = list(topics)
+    down = replica_brokers(topics) - {b.broker_id for b in cluster.brokers}
     leads = {b.broker_id: 0 for b in cluster.brokers}
     sizes = {b.broker_id: 0 for b in cluster.brokers}
     rows: list[LargeTopic] = []
-    problems: list[str] = []
     for topic in topics:
         parts = [max(0, p.size_bytes) for p in topic.partition_details]
         remote = sum(max(0, p.remote_size_bytes) for p in topic.partition_details)
         rows.append(LargeTopic(topic.name, topic.partitions, sum(parts), remote, skew(parts)))
-        problems += problems_of(topic)
         for p, size_bytes in zip(topic.partition_details, parts, strict=True):
             leads[p.leader] = leads.get(p.leader, 0) + 1
             sizes[p.leader] = sizes.get(p.leader, 0) + size_bytes
@@ -84,7 +135,14 @@ def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> S
         for b in sorted(cluster.brokers, key=lambda b: b.broker_id)
     ]
     rows.sort(key=lambda t: (-t.size_bytes, t.name))
-    return Spread(brokers, len(rows), total, sum(t.remote_size_bytes for t in rows), rows[:LARGEST_SHOWN], problems)
+    return Spread(
+        brokers,
+        len(rows),
+        total,
+        sum(t.remote_size_bytes for t in rows),
+        rows[:LARGEST_SHOWN],
+        problems_together(topics, down),
+    )
 
 
 class DiskRow(NamedTuple):
@@ -122,14 +180,17 @@ def skew(parts: Sequence[int]) -> float:
 
 def problems_of(topic: TopicDescription) -> list[str]:
     """In words, one per partition that is offline, lacks replicas or takes no records."""
+    return [line for p in topic.partition_details for line in _problems(topic.name, p)]
+
+
+def _problems(topic: str, p: PartitionDescription) -> list[str]:
     found = []
-    for p in topic.partition_details:
-        if offline := why_offline(p):
-            found.append(f"{topic.name}-{p.partition} is offline: {offline}")
-        elif len(p.isr) < len(p.replicas):
-            found.append(f"{topic.name}-{p.partition}: {len(p.isr)} of {len(p.replicas)} replicas are in sync")
-        if p.write_error:
-            found.append(f"{topic.name}-{p.partition} took no records: {p.write_error}")
+    if offline := why_offline(p):
+        found.append(f"{topic}-{p.partition} is offline: {offline}")
+    elif len(p.isr) < len(p.replicas):
+        found.append(f"{topic}-{p.partition}: {len(p.isr)} of {len(p.replicas)} replicas are in sync")
+    if p.write_error:
+        found.append(f"{topic}-{p.partition} took no records: {p.write_error}")
     return found
 
 

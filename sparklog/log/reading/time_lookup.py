@@ -194,9 +194,9 @@ def _later(best: OffsetAndTimestamp, found: OffsetAndTimestamp | None) -> Offset
 def _record_timestamps_ms(
     segment: SegmentView, position: int, header: BatchHeader, owner: LogOwner, schemas: TopicSchemas
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Offset and timestamp of every record of a batch, rounded down to ms. A null is smaller than every timestamp,
-    unless all are null: then every record has the batch's. Raises CorruptBatchError that says where the batch is: the
-    answer comes from here, so it is checked here."""
+    """Offset and timestamp of every record of a batch, rounded down to ms. A null counts as the batch's largest one, as
+    readers show it. Raises CorruptBatchError that says where the batch is: the answer comes from here, so it is checked
+    here."""
     shared = segment.acquire()
     try:
         data = shared.file.read(position, header.size_bytes)
@@ -223,11 +223,8 @@ def _timestamps_in(
     offsets = row_offsets(header, sparse)
     if same:
         return offsets, np.full(header.record_count, batch_timestamp_ms(header), np.int64)
-    timestamps = rows.column(0)
-    if timestamps.null_count == len(timestamps):
-        return offsets, np.full(header.record_count, header.max_timestamp_ms, np.int64)
-    micros = timestamps.view(pa.int64())
+    micros = rows.column(0).view(pa.int64())
     if not micros.null_count:
         return offsets, np.asarray(micros.to_numpy() // 1000)
     nulls = micros.is_null().to_numpy(zero_copy_only=False)
-    return offsets, np.where(nulls, _LOWEST, micros.fill_null(0).to_numpy() // 1000)
+    return offsets, np.where(nulls, header.max_timestamp_ms, micros.fill_null(0).to_numpy() // 1000)

@@ -17,7 +17,7 @@ from sparklog.client.admin.admin import (
 )
 from sparklog.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
 from sparklog.console.views.chart import HEIGHT, WIDTH, line_chart
-from sparklog.console.views.cluster import disks, open_long, problems_of, skew, spread
+from sparklog.console.views.cluster import disks, open_long, problems_of, problems_together, skew, spread
 from sparklog.console.views.groups import group_rows, group_view, moves_from_text
 from sparklog.console.views.numbers import age, number, rate, size, time
 from sparklog.console.views.paging import page_of
@@ -97,7 +97,7 @@ def test_how_data_are_spread() -> None:
     ]
     assert [b.is_controller for b in found.brokers] == [False, True]
     assert (found.size_bytes, found.remote_size_bytes, found.largest[0].skew) == (4000, 500, 1.5)
-    assert found.problems == ["t-1: 1 of 2 replicas are in sync"]
+    assert found.problems.lines == ["t-1: 1 of 2 replicas are in sync"]
     assert spread(CLUSTER, []).brokers[0].share == 0
 
 
@@ -114,6 +114,24 @@ def test_partitions_that_want_a_look(changed: dict[str, object], words: str) -> 
     partition = dataclasses.replace(TOPIC.partition_details[0], **changed)  # type: ignore[arg-type]
     topic = dataclasses.replace(TOPIC, partition_details=(partition,))
     assert problems_of(topic) == [f"t-0 {words}"]
+
+
+def test_what_a_broker_that_is_down_explains_is_folded() -> None:
+    two = PartitionDescription(0, 0, 0, 9, 9, 0, 9, 0, "", (0, 3), (0,))
+    alone = PartitionDescription(1, -1, 0, -1, 0, 0, 0, 0, "", (3,), (3,))
+    slow = PartitionDescription(2, 0, 0, 9, 9, 0, 9, 0, "", (0, 1), (0,))
+    both = PartitionDescription(3, 0, 0, 9, 9, 0, 9, 0, "", (0, 1, 3), (0,))
+    full = dataclasses.replace(two, partition=4, write_error="disk is full")
+    topic = dataclasses.replace(TOPIC, partition_details=(two, alone, slow, both, full))
+    found = problems_together([topic], {3})
+    assert found.title == "1 partition is offline, 4 partitions lack replicas, 1 partition takes no records"
+    assert found.folded == ["t-0: 1 of 2 replicas are in sync", "t-1 is offline: it has no leader"]
+    assert [line.partition(":")[0] for line in found.lines] == ["t-2", "t-3", "t-4", "t-4 took no records"]
+    assert found.brokers == [3]
+    assert problems_together([topic], ()).folded == []
+    well = dataclasses.replace(TOPIC, partition_details=TOPIC.partition_details[:1])
+    assert problems_together([well], {3}).title == ""
+    assert spread(CLUSTER, [topic]).problems.brokers == [3]  # it has replicas and is not registered
 
 
 def test_disks() -> None:

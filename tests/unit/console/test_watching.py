@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+import pyarrow as pa
+
+from sparklog.client.admin.admin import BrokerDescription, ClusterDescription, PartitionDescription, TopicDescription
 from sparklog.client.admin.group_admin import GroupDescription, GroupListing, PartitionLag
 from sparklog.console.views.paging import page_of
 from sparklog.console.views.topics import names_matching
 from sparklog.console.views.watched import SAMPLES_MAX, GrowthSample
-from sparklog.console.watching import GROUPS_WATCHED_MAX, TOPICS_RATED_MAX, GroupWatch, TopicNames, TopicRates
+from sparklog.console.watching import (
+    GROUPS_WATCHED_MAX,
+    REPLICAS_AGE_S,
+    TOPICS_RATED_MAX,
+    BrokerWatch,
+    GroupWatch,
+    TopicNames,
+    TopicRates,
+)
 from sparklog.errors import BrokerNotAvailableError, GroupIdNotFoundError
 from sparklog.types import OffsetAndMetadata, TopicPartition
 
@@ -139,3 +150,39 @@ def test_only_so_many_groups_are_watched() -> None:
     watch = GroupWatch(Groups(GROUPS_WATCHED_MAX + 7), SetClock())
     watch.measure()
     assert (len(watch.groups()), watch.left_out) == (GROUPS_WATCHED_MAX, 7)
+
+
+class Brokers:
+    """`registered` brokers; one topic with replicas on `replicas`."""
+
+    def __init__(self) -> None:
+        self.registered = {1, 2, 3}
+        self.replicas: tuple[int, ...] = (1, 2, 3)
+        self.asked = 0
+
+    def describe_cluster(self) -> ClusterDescription:
+        return ClusterDescription("c", 1, tuple(BrokerDescription(b, "a", b) for b in sorted(self.registered)))
+
+    def partition_counts(self, *, include_internal: bool = False) -> dict[str, int]:
+        return {"t": 1}
+
+    def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        self.asked += 1
+        partition = PartitionDescription(0, 1, 0, 1, 1, 0, 1, 0, "", self.replicas, self.replicas)
+        return {n: TopicDescription(n, n, "typed", 1, pa.schema([]), 1, (), None, {}, 0, (partition,)) for n in names}
+
+
+def test_a_broker_with_replicas_that_is_not_registered_is_down() -> None:
+    clock, source = SetClock(), Brokers()
+    watch = BrokerWatch(source, clock)
+    assert watch.down() == []  # nobody has looked yet
+    watch.measure()
+    watch.measure()
+    assert (watch.down(), source.asked) == ([], 1)
+    source.registered = {1, 2}
+    watch.measure()
+    assert (watch.down(), source.asked) == ([3], 2)
+    source.replicas = (1, 2)  # its partitions have been moved
+    clock.now += REPLICAS_AGE_S
+    watch.measure()
+    assert watch.down() == []

@@ -1,0 +1,290 @@
+"""The processes that run the statements of the console's SQL page, each within limits of the operating system.
+
+DuckDB does not count all the memory that a statement takes, its planner does not look at interrupts, and a statement
+may end the process. So the console runs none itself. It starts one process with `main`, which imports the libraries and
+forks a process for each statement: that takes milliseconds, where a start takes a second.
+
+The statement's process reads one `Job` from its socket and writes frames: a byte for the kind, four for the length (big
+endian), the content.
+
+Memory is limited as RLIMIT_DATA, which counts memory that the process does not share. RLIMIT_AS would count the
+broker's files, too, which are mapped as a whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import logging
+import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import fields
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
+
+import msgspec
+
+from sparklog.errors import (
+    InvalidConfigError,
+    InvalidQueryError,
+    InvalidRequestError,
+    SparklogError,
+    UnknownServerError,
+)
+from sparklog.security.client_security import ClientSecurity
+from sparklog.security.secrets import Secret
+from sparklog.settings import MIB
+
+MEMORY_LIMIT_BYTES = 512 * MIB
+"""DuckDB's own limit."""
+DATA_BYTES_MAX = 1280 * MIB
+"""Of the process: DuckDB's limit, 250 MiB for the libraries and their threads, and what DuckDB does not count."""
+THREADS_MAX = 4
+COLUMNS_MAX = 500
+CELLS_MAX = 100_000
+"""Of a page: with many columns it has fewer rows."""
+FRAME_BYTES_MAX = 256 * 1024
+STARTED, DATA, DONE, FAILED = b"S", b"D", b"E", b"X"
+"""Kinds of frames: the statement is understood and its file begins; bytes of the result; `Outcome`; `Failure`."""
+ORDER = struct.Struct("=cI")
+FORK, KILL = b"F", b"K"
+"""Orders to the process that forks: kind, number of the job."""
+ENDED = struct.Struct("=Ii")
+"""Its answers: number of the job, exit code of its process."""
+_HEAD = struct.Struct(">cI")
+_PR_SET_PDEATHSIG = 1
+_NICE = 5
+"""The console's own pages go first."""
+
+_log = logging.getLogger(__name__)
+
+Send = Callable[[bytes, Any], None]
+
+
+class Job(NamedTuple):
+    """A statement. `format` "": its first rows for a page, as an Arrow stream; otherwise all of them as such a file."""
+
+    bootstrap_servers: str
+    security: ClientSecurity | None
+    request_timeout_ms: int
+    query: str
+    format: str
+    rows_max: int
+    bytes_max: int
+    cpu_s: int
+
+
+class Outcome(NamedTuple):
+    """The end of a result. `is_complete`: False if there are more rows than were sent."""
+
+    is_complete: bool
+    rows_read: int
+    bytes_read: int
+
+
+class Failure(NamedTuple):
+    """The error that ended the statement, by its wire code."""
+
+    code: int
+    message: str
+
+
+class _JobPickler(pickle.Pickler):
+    """Lets secrets through, which must not be pickled elsewhere: the socket leads to the console's own child only."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, Secret):
+            return Secret, (value.reveal(),)
+        if isinstance(value, ClientSecurity):
+            return ClientSecurity, tuple(getattr(value, f.name) for f in fields(value))
+        return NotImplemented
+
+
+def job_frame(job: Job) -> bytes:
+    """A job as a frame."""
+    packed = io.BytesIO()
+    _JobPickler(packed).dump(job)
+    return frame(DATA, packed.getvalue())
+
+
+def frame(kind: bytes, content: bytes | memoryview) -> bytes:
+    """A frame as it is sent."""
+    return _HEAD.pack(kind, len(content)) + content
+
+
+def frame_head(data: bytes) -> tuple[bytes, int]:
+    """Kind and content length of a frame's first `HEAD_BYTES` bytes."""
+    kind, length = _HEAD.unpack(data)
+    return kind, length
+
+
+HEAD_BYTES = _HEAD.size
+
+
+def run(job: Job, send: Send) -> None:
+    """Runs a statement and sends its result. Raises what `SqlSession` does, and InvalidQueryError for a result with
+    more columns than a page shows."""
+    import pyarrow as pa
+
+    from sparklog.console.files import FORMATS, file_pieces
+    from sparklog.query.session import SqlSession
+
+    if job.format and job.format not in FORMATS:
+        raise InvalidRequestError(f"format {job.format!r}: use one of {', '.join(FORMATS)}")
+    with (
+        SqlSession(
+            job.bootstrap_servers,
+            memory_limit_bytes=MEMORY_LIMIT_BYTES,
+            threads=min(THREADS_MAX, os.cpu_count() or 1),
+            request_timeout_ms=job.request_timeout_ms,
+            security=job.security,
+        ) as session,
+        session.execute(job.query) as result,
+    ):
+        is_complete = True
+        if job.format:
+            send(STARTED, b"")
+            for piece in file_pieces(result, result.schema, job.format):
+                _send_all(send, piece)
+        else:
+            columns = len(result.schema)
+            if columns > COLUMNS_MAX:
+                raise InvalidQueryError(
+                    f"the result has {columns:,} columns: a page shows {COLUMNS_MAX} at most; save it as a file"
+                )
+            rows_max = min(job.rows_max, CELLS_MAX // max(1, columns))
+            table, is_complete = result.read_up_to(max_rows=rows_max, max_bytes=job.bytes_max)
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            _send_all(send, sink.getvalue())
+        read = result.statistics
+        send(DONE, msgspec.json.encode(Outcome(is_complete, read.rows_read, read.bytes_read)))
+
+
+def _send_all(send: Send, content: Any) -> None:
+    view = memoryview(content)
+    for start in range(0, len(view), FRAME_BYTES_MAX):
+        send(DATA, view[start : start + FRAME_BYTES_MAX])
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The answer for what has ended a statement."""
+    if isinstance(error, SparklogError):
+        return Failure(error.code, str(error))
+    if isinstance(error, MemoryError):
+        return Failure(InvalidQueryError.code, f"the statement needs more memory than {DATA_BYTES_MAX // MIB} MiB")
+    _log.error("a statement failed", exc_info=error)
+    return Failure(UnknownServerError.code, f"{type(error).__name__}: {error}")
+
+
+def limit(cpu_s: int) -> None:
+    """Limits this process, from now on and for good."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
+
+
+def main() -> None:
+    """Imports what takes long, then forks a process for each job. Ends with the console, and its children with it.
+
+    The first argument is the number of the control socket. Orders come from there, with the job's number, and for
+    `FORK` the socket of the job; answers go back, with the job's number and the exit code of its process.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # the second thread belongs to an allocator that is not used here, and that can be forked
+    warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*")
+    os.nice(_NICE)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    ended, signalled = socket.socketpair()
+    signalled.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(signalled.fileno())
+    _warm_up()
+    pids: dict[int, int] = {}
+    while True:
+        readable, _, _ = select.select([control, ended], [], [])
+        if ended in readable:
+            ended.recv(FRAME_BYTES_MAX)
+            for job, status in _exit_codes(pids):
+                del pids[job]
+                control.sendall(ENDED.pack(job, status))
+        if control in readable:
+            data, sockets, _, _ = socket.recv_fds(control, ORDER.size, 1)
+            if len(data) < ORDER.size:
+                break
+            order, job = ORDER.unpack(data)
+            if order == FORK:
+                try:
+                    pids[job] = os.fork()
+                except OSError as e:  # too many processes
+                    _log.warning("no process can be started for a statement: %s", e)
+                    control.sendall(ENDED.pack(job, os.EX_OSERR))
+                if pids.get(job) == 0:
+                    signal.set_wakeup_fd(-1)
+                    control.close()
+                    _run_job(socket.socket(fileno=sockets[0]))
+                os.close(sockets[0])
+            elif job in pids:
+                os.kill(pids[job], signal.SIGKILL)
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+
+
+def _exit_codes(pids: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Number and exit code of each job that has ended."""
+    waited = [(job, os.waitpid(pid, os.WNOHANG)) for job, pid in pids.items()]
+    return [(job, os.waitstatus_to_exitcode(status)) for job, (pid, status) in waited if pid]
+
+
+def _run_job(connection: socket.socket) -> NoReturn:
+    """Receives a job, runs it, and ends the process."""
+    _end_with_parent()
+    try:
+        with connection.makefile("rb") as incoming:
+            _, length = frame_head(incoming.read(HEAD_BYTES))
+            job: Job = pickle.loads(incoming.read(length))
+        limit(job.cpu_s)
+
+        def send(kind: bytes, content: Any) -> None:
+            connection.sendall(frame(kind, content))
+
+        try:
+            run(job, send)
+        except (BrokenPipeError, ConnectionResetError):
+            raise
+        except BaseException as e:  # noqa: BLE001 - the console is told
+            send(FAILED, msgspec.json.encode(failure_of(e)))
+    except OSError:  # the console does not want the result any more
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 - it would run on as the process that forks
+        _log.exception("a statement's process failed")
+        os._exit(1)
+    os._exit(0)  # threads of the clients and of DuckDB are not waited for
+
+
+def _end_with_parent() -> None:
+    """Has the system kill this process when its parent ends, where the system can do that."""
+    parent = os.getppid()
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _warm_up() -> None:
+    """Does once what each statement would have to wait for."""
+    import_module("sparklog.console.files")
+    session = import_module("sparklog.query.session")
+    with suppress(InvalidConfigError):  # duckdb is missing: the statement's error says so
+        session.require_duckdb().connect(":memory:").sql("SELECT 1").to_arrow_table()

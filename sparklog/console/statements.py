@@ -1,0 +1,250 @@
+"""Statements of the SQL page, each in a process of its own: some at once, with a time limit, and ended for sure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from sparklog.console.sql_child import (
+    DATA,
+    DATA_BYTES_MAX,
+    DONE,
+    ENDED,
+    FAILED,
+    FORK,
+    FRAME_BYTES_MAX,
+    HEAD_BYTES,
+    KILL,
+    ORDER,
+    Failure,
+    Job,
+    Outcome,
+    frame_head,
+    job_frame,
+)
+from sparklog.console.work import BusyError
+from sparklog.errors import ERRORS, InvalidQueryError, QueryCancelledError, SparklogError, UnknownServerError
+from sparklog.settings import MIB
+
+STATEMENTS_MAX = 2
+"""At once; each may take `DATA_BYTES_MAX` of memory."""
+_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1"}
+"""Arrow's other allocators take 1 GiB of address space at once; a process with threads should not fork."""
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from sparklog.console.sql_child import main; main()"
+)
+
+
+class _Forker:
+    """The process that forks one for each statement."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        control: socket.socket,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.process = process
+        self.is_alive = True
+        self._control = control
+        self._reader = reader
+        self._writer = writer
+        self._ended: dict[int, asyncio.Future[int]] = {}
+        self._numbers = itertools.count(1)
+        self._answers = asyncio.create_task(self._read_answers())
+
+    def fork(self, connection: socket.socket) -> tuple[int, asyncio.Future[int]]:
+        """Starts a process for the job that comes over `connection`. Returns the job's number, and its exit code to
+        come. Raises OSError."""
+        number = next(self._numbers)
+        socket.send_fds(self._control, [ORDER.pack(FORK, number)], [connection.fileno()])
+        ended = self._ended[number] = asyncio.get_running_loop().create_future()
+        return number, ended
+
+    def kill(self, number: int) -> None:
+        """Ends a job's process, if it has not ended."""
+        if number in self._ended and self.is_alive:
+            self._control.send(ORDER.pack(KILL, number))
+
+    async def close(self) -> None:
+        """Ends all processes and waits for that."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()  # its children end with it
+        await self.process.wait()
+        await self._answers
+
+    async def _read_answers(self) -> None:
+        try:
+            while True:
+                number, code = ENDED.unpack(await self._reader.readexactly(ENDED.size))
+                self._ended.pop(number).set_result(code)
+        except (asyncio.IncompleteReadError, OSError):  # the process has ended
+            self.is_alive = False
+            self._writer.close()
+            for ended in self._ended.values():
+                ended.set_result(-signal.SIGKILL)
+            self._ended.clear()
+
+
+class Statement:
+    """A statement at work. Its process is killed when its time is over, however slowly the result is taken."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        ended: asyncio.Future[int],
+        kill: Callable[[], None],
+        seconds_max: float,
+    ) -> None:
+        self.outcome: Outcome | None = None
+        """Set when all of the result has been read."""
+        self._reader = reader
+        self._writer = writer
+        self._ended = ended
+        self._kill = kill
+        self._seconds_max = seconds_max
+        self._is_late = self._is_stopped = False
+        self._timer = asyncio.get_running_loop().call_later(seconds_max, self._end_late)
+
+    async def started(self) -> None:
+        """Returns when a file's first bytes are to come. Raises what `data` does."""
+        await self._next()
+
+    async def data(self) -> AsyncIterator[bytes]:
+        """The result's bytes, as they come. Raises what the statement has raised, QueryCancelledError when it was
+        stopped or its time is over, and InvalidQueryError when its process has ended otherwise."""
+        while True:
+            kind, content = await self._next()
+            if kind == DONE:
+                self.outcome = msgspec.json.decode(content, type=Outcome)
+                return
+            if kind == DATA:
+                yield content
+
+    def stop(self) -> None:
+        """Kills the process if it is at work; again is fine."""
+        self._is_stopped = True
+        self._timer.cancel()
+        self._kill()
+        self._writer.close()
+
+    async def end(self) -> None:
+        """Stops the statement and waits until its process has ended, so that another one may run."""
+        self.stop()
+        await asyncio.shield(self._ended)
+
+    def _end_late(self) -> None:
+        self._is_late = True
+        self._kill()
+
+    async def _next(self) -> tuple[bytes, bytes]:
+        try:
+            kind, length = frame_head(await self._reader.readexactly(HEAD_BYTES))
+            content = await self._reader.readexactly(length)
+        except (asyncio.IncompleteReadError, OSError):
+            raise await self._failure() from None
+        if kind == FAILED:
+            failure = msgspec.json.decode(content, type=Failure)
+            raise ERRORS.get(failure.code, UnknownServerError)(failure.message)
+        return kind, content
+
+    async def _failure(self) -> SparklogError:
+        """The error for a process that has ended without an answer."""
+        returncode = await asyncio.shield(self._ended)
+        if self._is_late:
+            return QueryCancelledError(
+                f"cancelled after {self._seconds_max:g} s: `sparklog sql` in a terminal has no such limit"
+            )
+        if self._is_stopped:
+            return QueryCancelledError("cancelled")
+        if returncode == -signal.SIGXCPU:
+            return QueryCancelledError(
+                "cancelled: it has taken all the processor time that a statement may take; `sparklog sql` in a terminal has no "
+                "such limit"
+            )
+        name = signal.Signals(-returncode).name if returncode < 0 else f"status {returncode}"
+        return InvalidQueryError(
+            f"the statement has ended its process ({name}): it needs more than {DATA_BYTES_MAX // MIB} MiB of memory, or DuckDB "
+            "failed; no other statement is concerned"
+        )
+
+
+class Statements:
+    """Starts processes for statements; for one event loop."""
+
+    def __init__(self, at_once_max: int = STATEMENTS_MAX) -> None:
+        self.running = 0
+        """Statements whose process has not ended."""
+        self._at_once_max = at_once_max
+        self._forker: _Forker | None = None
+        self._spawning = asyncio.Lock()
+
+    async def prepare(self) -> None:
+        """Starts the process that forks, which takes about a second; the first statement need not wait for that. Raises
+        BusyError if it cannot be started."""
+        async with self._spawning:
+            if self._forker is None or not self._forker.is_alive:
+                self._forker = await _spawn()
+
+    async def start(self, job: Job, seconds_max: float) -> Statement:
+        """Raises BusyError if as many run as may, or if no process can be started."""
+        if self.running >= self._at_once_max:
+            raise BusyError(f"{self.running} SQL statements run already, {self._at_once_max} may")
+        self.running += 1
+        try:
+            await self.prepare()
+            forker = self._forker
+            assert forker is not None  # prepared
+            ours, theirs = socket.socketpair()
+            with theirs:
+                reader, writer = await asyncio.open_connection(sock=ours, limit=FRAME_BYTES_MAX)
+                number, ended = forker.fork(theirs)
+        except OSError as e:
+            self.running -= 1
+            raise BusyError(f"no process can be started for the statement: {e.strerror or e}") from e
+        except BaseException:
+            self.running -= 1
+            raise
+        ended.add_done_callback(self._on_end)
+        writer.write(job_frame(job))
+        return Statement(reader, writer, ended, lambda: forker.kill(number), seconds_max)
+
+    async def close(self) -> None:
+        """Ends all processes and waits for that."""
+        if self._forker is not None:
+            await self._forker.close()
+
+    def _on_end(self, ended: asyncio.Future[int]) -> None:
+        self.running -= 1
+
+
+async def _spawn() -> _Forker:
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), json.dumps(sys.path)]
+    try:
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env=os.environ | _ENVIRONMENT,
+                start_new_session=True,  # Ctrl-C is for the console, which ends its processes
+            )
+    except OSError as e:
+        ours.close()
+        raise BusyError(f"no process can be started for statements: {e.strerror or e}") from e
+    reader, writer = await asyncio.open_connection(sock=ours)
+    return _Forker(process, ours, reader, writer)

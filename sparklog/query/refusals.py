@@ -1,0 +1,52 @@
+"""Kinds of statements that are not about topics, with the reason for each. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from sparklog.errors import InvalidQueryError
+
+ALLOWED = frozenset(
+    {
+        "SELECT", "MULTI", "EXPLAIN", "CREATE", "DROP", "ALTER", "INSERT", "UPDATE", "DELETE", "MERGE_INTO", "PREPARE",
+        "EXECUTE", "TRANSACTION", "CALL", "VACUUM", "ANALYZE", "CREATE_FUNC", "LOGICAL_PLAN", "RELATION",
+    }
+)  # fmt: skip
+"""Kinds as DuckDB names them; MULTI is PIVOT. Other kinds, those of later releases too, are refused."""
+_FILES = "no files are read or written: a result is saved with --output, or in the console with “Save as”"
+_EXTENSIONS = "no extensions are installed, loaded or updated: the functions and types of DuckDB itself are there"
+_DATABASES = (
+    "topics are the only tables, and no other database can be attached: views and tables of a session need none"
+)
+_SETTINGS = (
+    "the settings of DuckDB are locked; times are UTC, and memory is limited by memory_limit_bytes (--memory-limit). SET "
+    "VARIABLE is allowed"
+)
+REASONS = {
+    "COPY": _FILES,
+    "EXPORT": _FILES,
+    "COPY_DATABASE": _DATABASES,
+    "ATTACH": _DATABASES,
+    "DETACH": _DATABASES,
+    "LOAD": _EXTENSIONS,
+    "EXTENSION": _EXTENSIONS,
+    "SET": _SETTINGS,
+    "VARIABLE_SET": _SETTINGS,
+    "PRAGMA": "PRAGMA and IMPORT are not available; SHOW TABLES, DESCRIBE name and SUMMARIZE name tell about tables",
+}
+_VARIABLE = re.compile(r"\s*(re)?set\s+variable\b", re.IGNORECASE)
+_FIRST_WORDS = re.compile(r"\s*([A-Za-z_]+(?:\s+[A-Za-z_]+)?)")
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def check_kind(kind: str, query: str) -> None:
+    """Raises InvalidQueryError for a statement that is not allowed. `kind`: DuckDB's name for it; "": it has none."""
+    text = _COMMENT.sub(" ", query)
+    if kind in ALLOWED or (kind in ("SET", "VARIABLE_SET") and _VARIABLE.match(text)):
+        return
+    words = _FIRST_WORDS.match(text)
+    named = words[1].upper() if words else kind or "this statement"
+    reason = (
+        _EXTENSIONS if "EXTENSION" in named else REASONS.get(kind, "such a statement has nothing to do with topics")
+    )
+    raise InvalidQueryError(f"{named}: {reason}")
