@@ -6,14 +6,17 @@ DuckDB reads and writes no files, loads no extensions and opens no connections h
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from sparklog.client.net.background import on_exit
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.errors import (
@@ -52,6 +55,8 @@ RESULT_BATCH_ROWS = 65_536
 _END = re.compile(r"\b(commit|rollback|end|abort)\b", re.IGNORECASE)
 
 _log = logging.getLogger(__name__)
+
+_live: weakref.WeakSet[SqlSession] = weakref.WeakSet()
 
 
 def require_duckdb() -> Any:
@@ -151,6 +156,7 @@ class SqlSession:
         self._result: QueryResult | None = None
         self._in_transaction = False
         self._closed = False
+        _live.add(self)
 
     def execute(self, query: str) -> QueryResult:
         """Runs the statements of a text and returns the last one's rows. Raises what `sql` does."""
@@ -350,3 +356,12 @@ def _locked_connection(module: Any, memory_limit_bytes: int, threads: int | None
     made.execute("SET TimeZone = 'UTC'")
     made.execute("SET lock_configuration = true")
     return made
+
+
+@on_exit
+def _close_at_exit() -> None:
+    """DuckDB's threads must not ask for rows of a topic when there is no interpreter any more."""
+    for session in list(_live):
+        session.interrupt()
+        with contextlib.suppress(Exception):  # of a statement that is given up
+            session.close()
