@@ -119,6 +119,7 @@ class LocalCluster:
         """Where its ZooKeeper is, with the path in it."""
         if not layout.zookeeper:
             self._zookeeper = ZooKeeperProcess(directory / "zookeeper", port=layout.zookeeper_port)
+            self._zookeeper.temporary = directory if temporary else None
             self.zookeeper_connect = self._zookeeper.hosts + CHROOT
         secured = _secure(directory / SECURE, layout.ports, self.zookeeper_connect) if secure else {}
         self.security = str(directory / SECURE / "client.properties") if secure else None
@@ -160,7 +161,10 @@ class LocalCluster:
             broker.start(timeout_s)
 
     def stop(self) -> None:
-        """Stops all; removes a temporary directory. Again is fine."""
+        """Stops all; removes a temporary directory. Again is fine. Does nothing in a forked child, whose parent's they
+        are."""
+        if self._owner != os.getpid():
+            return
         with ThreadPoolExecutor(len(self.brokers)) as threads:
             list(threads.map(ClusterBroker.stop, self.brokers))
         if self._zookeeper is not None:
@@ -335,5 +339,14 @@ def _free_ports(count: int) -> list[int]:
 @atexit.register
 def _stop_all() -> None:
     for cluster in list(_live):
-        if cluster._owner == os.getpid():
-            cluster.stop()
+        cluster.stop()
+
+
+def _drop_after_fork() -> None:
+    for cluster in list(_live):
+        cluster._unlock()  # the lock is the file's while any process has the descriptor
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_after_fork)
