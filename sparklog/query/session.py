@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -57,6 +58,8 @@ _END = re.compile(r"\b(commit|rollback|end|abort)\b", re.IGNORECASE)
 _log = logging.getLogger(__name__)
 
 _live: weakref.WeakSet[SqlSession] = weakref.WeakSet()
+_parents: list[SqlSession] = []
+"""In a forked child: what the parent had, kept for as long as the child lives."""
 
 
 def require_duckdb() -> Any:
@@ -155,13 +158,14 @@ class SqlSession:
         self._control = Control()
         self._result: QueryResult | None = None
         self._in_transaction = False
-        self._closed = False
+        self._closed = ""
+        """Why it takes no statement; "": it does."""
         _live.add(self)
 
     def execute(self, query: str) -> QueryResult:
         """Runs the statements of a text and returns the last one's rows. Raises what `sql` does."""
         if self._closed:
-            raise ClosedError("this SqlSession is closed: make a new one")
+            raise ClosedError(self._closed)
         self._end_statement()
         self._control = Control()
         try:
@@ -197,7 +201,7 @@ class SqlSession:
     def close(self) -> None:
         """Ends the statement that runs; again is fine."""
         if not self._closed:
-            self._closed = True
+            self._closed = "this SqlSession is closed: make a new one"
             self._end_statement()
             self._bound.clear()
             self._connection.close()
@@ -365,3 +369,17 @@ def _close_at_exit() -> None:
         session.interrupt()
         with contextlib.suppress(Exception):  # of a statement that is given up
             session.close()
+
+
+def _drop_after_fork() -> None:
+    """DuckDB's threads are not in the child: what waits for them, as the end of a connection does, waits forever."""
+    for session in list(_live):
+        session._closed = "this SqlSession belongs to the parent process: make one in the child"
+        if session._result is not None:
+            session._result.is_parents = True
+        _parents.append(session)
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_after_fork)
