@@ -231,7 +231,7 @@ def odd_file(path: Path, limit_bytes: int = FILE_BYTES_MAX) -> str:
 
 def read_regular(path: Path, limit_bytes: int = SMALL_FILE_BYTES_MAX) -> bytes:
     """Return the content of a small regular file. Raises OddFileError, OSError."""
-    with open(open_regular(path), "rb") as file:  # noqa: PTH123  (a descriptor)
+    with open(open_regular(path), "rb") as file:
         _check_size(path, os.fstat(file.fileno()).st_size, limit_bytes)
         return file.read()
 
