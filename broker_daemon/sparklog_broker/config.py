@@ -188,6 +188,8 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     by_parameter: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
     by_parameter["data_dir"] = Path(by_parameter["data_dir"]).expanduser().absolute()
     by_parameter["log_dirs"] = parse_log_dirs(by_parameter["log_dirs"])
+    for setting, path in [("data.dir", by_parameter["data_dir"]), *(("log.dirs", p) for p in by_parameter["log_dirs"])]:
+        _check_utf8(setting, path)
     by_parameter["topic_defaults"] = check(Scope.TOPIC, topic_defaults or {})
     by_parameter["security"] = made = make_security(
         security, str(values["listen"]), str(values["advertised.listeners"])
@@ -229,6 +231,14 @@ def _check_super_users(text: str) -> None:
         parse_super_users(text)
     except InvalidConfigError as e:
         raise InvalidConfigError(f"super.users: {e}") from e
+
+
+def _check_utf8(setting: str, path: Path) -> None:
+    """The broker writes its directories' paths into files and messages, which are UTF-8. Raises InvalidConfigError."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as e:
+        raise InvalidConfigError(f"{setting} = {os.fsencode(path)!r} is not UTF-8: choose another directory") from e
 
 
 def parse_log_dirs(text: str) -> tuple[Path, ...]:

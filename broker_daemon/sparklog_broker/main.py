@@ -183,8 +183,7 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
             own = registered_endpoints(config.security.listeners, server.places, explicit=config.security.is_advertised)
             await cluster.join(own, end)
         metrics.serving(_watched(broker, server, peers.authenticator.counters))
-        with contextlib.suppress(BrokenPipeError):  # who has read enough of it may have closed the pipe
-            print("\n".join(f"listening on {line}" for line in server.addresses), flush=True)
+        _say("".join(f"listening on {line}\n" for line in server.addresses))
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         await stop.wait()
         metrics.draining()
@@ -341,6 +340,16 @@ def _watched(broker: Broker, server: Server, authentication: AuthenticationCount
         cluster=broker.cluster,
         authentication=authentication,
     )
+
+
+def _say(text: str) -> None:
+    """Writes to standard output what its reader may not want, or be able to take: a full disk, a closed pipe."""
+    try:
+        os.write(sys.stdout.fileno(), text.encode())
+    except BrokenPipeError:
+        pass  # who has read enough of it may have closed the pipe
+    except (OSError, ValueError, AttributeError) as e:  # closed: there is no stream
+        log.warning("standard output cannot be written (%s): %s", e, text.strip())
 
 
 def _on_parent_ended(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, lifeline: int) -> None:

@@ -366,9 +366,10 @@ def _locked_connection(module: Any, memory_limit_bytes: int, threads: int | None
 def _close_at_exit() -> None:
     """DuckDB's threads must not ask for rows of a topic when there is no interpreter any more."""
     for session in list(_live):
-        session.interrupt()
-        with contextlib.suppress(Exception):  # of a statement that is given up
-            session.close()
+        if not session._closed:
+            session.interrupt()
+            with contextlib.suppress(Exception):  # of a statement that is given up
+                session.close()
 
 
 def _drop_after_fork() -> None:
