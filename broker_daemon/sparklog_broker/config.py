@@ -15,10 +15,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from sparklog.environment.files import OddFileError, read_regular
 from sparklog.errors import InvalidConfigError
 from sparklog.security.listeners import LOCALHOST, is_any_address, is_local
 from sparklog.security.principals import parse_super_users
-from sparklog.security.secrets import Secret, resolve_secrets
+from sparklog.security.secrets import FILE_BYTES_MAX, Secret, resolve_secrets
 from sparklog.settings import Scope, Value, check, check_names, flatten, settings_of
 from sparklog_broker.security_config import (
     LISTENER_PREFIX,
@@ -289,9 +290,11 @@ def _parse(text: str) -> dict[str, Any]:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Broker settings and topic defaults of a file. Raises InvalidConfigError."""
     try:
-        table = _parse(path.read_text("utf-8"))
+        table = _parse(read_regular(path, FILE_BYTES_MAX).decode().replace("\r\n", "\n"))
     except OSError as e:
         raise InvalidConfigError(f"the configuration file {path} cannot be read: {e.strerror}") from e
+    except OddFileError as e:
+        raise InvalidConfigError(f"the configuration file {e}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise InvalidConfigError(f"{path} is not TOML: {e}") from e
     topic = table.pop(TOPIC_TABLE, {})

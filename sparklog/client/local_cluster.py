@@ -28,6 +28,7 @@ from types import TracebackType
 
 from sparklog.client.local import START_TIMEOUT_S, LocalBroker, start_broker
 from sparklog.client.local_zookeeper import ZooKeeperProcess
+from sparklog.environment.files import read_regular
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import flatten
 
@@ -250,7 +251,7 @@ def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[i
         path = directory / f"broker-{i}" / "broker.toml"
         if not path.exists():
             cluster_setup.add_broker(directory, i, cluster_setup.BrokerPlace("127.0.0.1", port), now)
-        found[i] = flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+        found[i] = flatten(tomllib.loads(read_regular(path).decode()))
         # on one machine any free port will do between brokers, and clients' ports may be new ones
         found[i]["listeners"] = f"CLIENTS://127.0.0.1:{port},INTERNAL://127.0.0.1:0"
         found[i].pop("advertised.listeners", None)
@@ -311,7 +312,7 @@ def _read_layout(directory: Path) -> _Layout:
     if not path.exists():
         return _Layout()
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_regular(path).decode())
         ports = {int(i): int(port) for i, port in found["ports"].items()}
         return _Layout(str(found["zookeeper"]), int(found["zookeeper_port"]), ports)
     except (ValueError, KeyError, TypeError, AttributeError) as e:

@@ -180,7 +180,7 @@ _KINDS = (
 def _check_size(path: Path, size_bytes: int, limit_bytes: int) -> None:
     if size_bytes > limit_bytes:
         raise OddFileError(
-            f"{path} has {size_bytes} bytes, sparklog's own have at most {limit_bytes}: move it away or restore it"
+            f"{path} is larger than {limit_bytes} bytes, the most that is read of it: it has {size_bytes}; move it away or restore it"
         )
 
 

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, not UTF-8, or a pipe whose reader goes away: for the help of every command."""
+"""Standard streams that are closed, full, not UTF-8, or a pipe that nobody reads: for the help of every command."""
 
 from __future__ import annotations
 
