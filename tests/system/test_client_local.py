@@ -14,6 +14,7 @@ import pytest
 
 import sparklog
 from sparklog.client.local import LocalBroker
+from sparklog.client.local_zookeeper import has_java
 from sparklog.errors import BrokerNotAvailableError
 
 
@@ -206,3 +207,31 @@ def test_clients_of_the_parent_say_so_in_a_forked_child(broker: LocalBroker, top
         broker.bootstrap_servers,
     )
     assert said == "child\nparent\n"
+
+
+@pytest.mark.skipif(not has_java(), reason="ZooKeeper needs Java")
+def test_nothing_of_a_cluster_outlives_its_killed_program() -> None:
+    script = """
+        import os, queue, signal, sys, threading, time, sparklog
+        started = queue.Queue()
+        def start():
+            started.put(sparklog.start_local(brokers=2))
+            time.sleep(600)
+        threading.Thread(target=start, daemon=True).start()
+        cluster = started.get(timeout=120)
+        print(cluster.data_dir, cluster.zookeeper.pid, *[b.pid for b in cluster.brokers], flush=True)
+        pid = os.fork()
+        if pid == 0:
+            with cluster:
+                pass
+            sys.exit(0)
+        print(os.waitpid(pid, 0)[1], [b.running for b in cluster.brokers], cluster.data_dir.exists(), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    first, second = done.stdout.splitlines()
+    directory, *pids = first.split()
+    assert second == "0 [True, True] True", "a forked child leaves all as it is"
+    until(lambda: not any(alive(int(pid)) for pid in pids))
+    until(lambda: not Path(directory).exists())
