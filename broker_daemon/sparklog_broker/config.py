@@ -15,10 +15,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from sparklog.environment.files import OddFileError, read_regular
 from sparklog.errors import InvalidConfigError
 from sparklog.security.listeners import LOCALHOST, is_any_address, is_local
 from sparklog.security.principals import parse_super_users
-from sparklog.security.secrets import Secret, resolve_secrets
+from sparklog.security.secrets import FILE_BYTES_MAX, Secret, resolve_secrets
 from sparklog.settings import Scope, Value, check, check_names, flatten, settings_of
 from sparklog_broker.security_config import (
     LISTENER_PREFIX,
@@ -188,6 +189,8 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     by_parameter: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
     by_parameter["data_dir"] = Path(by_parameter["data_dir"]).expanduser().absolute()
     by_parameter["log_dirs"] = parse_log_dirs(by_parameter["log_dirs"])
+    for setting, path in [("data.dir", by_parameter["data_dir"]), *(("log.dirs", p) for p in by_parameter["log_dirs"])]:
+        _check_utf8(setting, path)
     by_parameter["topic_defaults"] = check(Scope.TOPIC, topic_defaults or {})
     by_parameter["security"] = made = make_security(
         security, str(values["listen"]), str(values["advertised.listeners"])
@@ -229,6 +232,14 @@ def _check_super_users(text: str) -> None:
         parse_super_users(text)
     except InvalidConfigError as e:
         raise InvalidConfigError(f"super.users: {e}") from e
+
+
+def _check_utf8(setting: str, path: Path) -> None:
+    """The broker writes its directories' paths into files and messages, which are UTF-8. Raises InvalidConfigError."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as e:
+        raise InvalidConfigError(f"{setting} = {os.fsencode(path)!r} is not UTF-8: choose another directory") from e
 
 
 def parse_log_dirs(text: str) -> tuple[Path, ...]:
@@ -279,9 +290,11 @@ def _parse(text: str) -> dict[str, Any]:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Broker settings and topic defaults of a file. Raises InvalidConfigError."""
     try:
-        table = _parse(path.read_text("utf-8"))
+        table = _parse(read_regular(path, FILE_BYTES_MAX).decode().replace("\r\n", "\n"))
     except OSError as e:
         raise InvalidConfigError(f"the configuration file {path} cannot be read: {e.strerror}") from e
+    except OddFileError as e:
+        raise InvalidConfigError(f"the configuration file {e}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise InvalidConfigError(f"{path} is not TOML: {e}") from e
     topic = table.pop(TOPIC_TABLE, {})

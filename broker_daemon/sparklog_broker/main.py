@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import gc
 import grp
 import logging
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from sparklog.environment import Environment, real_environment
 from sparklog.environment.files import directory_mode
+from sparklog.environment.lifeline import has_ended
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
 from sparklog.metadata.coordination import CoordinationError
 from sparklog.security.listeners import Listener, SecurityProtocol, registered_endpoints
@@ -52,6 +53,7 @@ SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter while another wants it: an I/O thread that verifies batches would make
 the event loop wait for Python's default of 5 ms."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_STDIN = 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,6 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="default INFO"
     )
+    parser.add_argument(
+        "--end-with-parent", action="store_true", help="stop when standard input ends, which the parent process holds"
+    )
+    parser.add_argument(
+        "--temporary", action="store_true", help="with --end-with-parent: if the parent has ended, remove the directory"
+    )
     given = parser.parse_args(arguments)
     set_up_logging(given.log_level)
     try:
@@ -91,7 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.warning("%s", warning)
     except InvalidConfigError as e:
         return _fail(str(e), EXIT_USAGE)
-    return run(config)
+    if not given.end_with_parent:
+        return run(config)
+    try:
+        return run(config, lifeline=_STDIN)
+    finally:
+        if given.temporary and has_ended(_STDIN):  # else it is the parent's to remove
+            shutil.rmtree(config.data_dir, ignore_errors=True)
 
 
 def _cluster_settings(given: argparse.Namespace) -> dict[str, object]:
@@ -104,8 +118,9 @@ def _cluster_settings(given: argparse.Namespace) -> dict[str, object]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def run(config: BrokerConfig) -> int:
-    """Runs a broker until it is told to stop by a signal. Returns the exit code."""
+def run(config: BrokerConfig, *, lifeline: int | None = None) -> int:
+    """Runs a broker until it is told to stop by a signal, or the descriptor `lifeline` reads the end of the file.
+    Returns the exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     descriptors.raise_limit()
     if config.metrics_listen:
@@ -113,7 +128,7 @@ def run(config: BrokerConfig) -> int:
     gc.freeze()  # what imports have made stays; a full collection would stop the event loop for it, 20 ms each time
     gc.enable()
     try:
-        return asyncio.run(_run(config))
+        return asyncio.run(_run(config, lifeline))
     except (ListenError, SparklogError) as e:
         return _fail(str(e), EXIT_FAILED)
 
@@ -132,7 +147,7 @@ class _Parts(NamedTuple):
     peers: PeerSecurity
 
 
-async def _run(config: BrokerConfig) -> int:
+async def _run(config: BrokerConfig, lifeline: int | None) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     ended: list[str] = []
@@ -143,6 +158,8 @@ async def _run(config: BrokerConfig) -> int:
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, partial(_on_signal, stop, number))
+    if lifeline is not None:
+        loop.add_reader(lifeline, partial(_on_parent_ended, loop, stop, lifeline))
     environment = real_environment(int(config.data_file_mode, 8))
     metrics = MetricsService(config, loop, environment)
     contexts = server_contexts(config.security)
@@ -165,8 +182,7 @@ async def _run(config: BrokerConfig) -> int:
             own = registered_endpoints(config.security.listeners, server.places, explicit=config.security.is_advertised)
             await cluster.join(own, end)
         metrics.serving(_watched(broker, server, peers.authenticator.counters))
-        with contextlib.suppress(BrokenPipeError):  # who has read enough of it may have closed the pipe
-            print("\n".join(f"listening on {line}" for line in server.addresses), flush=True)
+        _say("".join(f"listening on {line}\n" for line in server.addresses))
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         await stop.wait()
         metrics.draining()
@@ -323,6 +339,22 @@ def _watched(broker: Broker, server: Server, authentication: AuthenticationCount
         cluster=broker.cluster,
         authentication=authentication,
     )
+
+
+def _say(text: str) -> None:
+    """Writes to standard output what its reader may not want, or be able to take: a full disk, a closed pipe."""
+    try:
+        os.write(sys.stdout.fileno(), text.encode())
+    except BrokenPipeError:
+        pass  # who has read enough of it may have closed the pipe
+    except (OSError, ValueError, AttributeError) as e:  # closed: there is no stream
+        log.warning("standard output cannot be written (%s): %s", e, text.strip())
+
+
+def _on_parent_ended(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, lifeline: int) -> None:
+    loop.remove_reader(lifeline)
+    log.info("the process that has started the broker has ended: stopping")
+    stop.set()
 
 
 def _on_signal(stop: asyncio.Event, number: int) -> None:

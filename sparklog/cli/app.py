@@ -7,6 +7,7 @@ their libraries inside the commands, so that `sparklog --help` answers at once.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -40,8 +41,10 @@ from sparklog.cli.doctor import command as doctor
 from sparklog.cli.errors import hint_for, report
 from sparklog.cli.options import Timeout, set_timeout
 from sparklog.cli.top import command as top
-from sparklog.errors import SparklogError
+from sparklog.environment.streams import abandon_stdout
+from sparklog.errors import SparklogError, one_line
 
+_WRITE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO)
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -141,20 +144,40 @@ def run_app() -> int:
         report(e.name, str(e), hint_for(e))
         return EXIT_FAILED
     except UnicodeEncodeError as e:
-        if _debug or not any(map(_has_raw_bytes, sys.argv)):
+        if _debug:
             raise
         return _not_utf8(e)
     except OSError as e:
-        if _debug or e.filename is None:
+        if _debug:
             raise
-        report("error", f"{e.strerror}: {e.filename}")
+        return _failed(e)
+    except Exception as e:
+        if _debug:
+            raise
+        report("error", f"{type(e).__name__}: {one_line(str(e))}", "`sparklog --debug …` shows where it comes from")
         return EXIT_FAILED
     return _flush(0)
 
 
 def _not_utf8(error: UnicodeEncodeError) -> int:
-    report("error", f"an argument is not UTF-8: {error.object!r}")
-    return EXIT_USAGE
+    is_given = any(map(_has_raw_bytes, sys.argv))
+    report("error", f"{'an argument' if is_given else 'a text'} is not UTF-8: {error.object!r}")
+    return EXIT_USAGE if is_given else EXIT_FAILED
+
+
+def _failed(error: OSError) -> int:
+    """Says what the system has refused. Without a file's name it was standard output, or the network."""
+    what = error.strerror or str(error) or type(error).__name__
+    if isinstance(error.filename, (str, bytes)):
+        what = f"{what}: {os.fsdecode(error.filename)}"
+    elif error.errno in _WRITE_ERRNOS:
+        what = f"standard output cannot be written: {what}"
+    report("error", what)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        abandon_stdout()
+    return EXIT_FAILED
 
 
 def _has_raw_bytes(argument: str) -> bool:
@@ -176,10 +199,12 @@ def _flush(code: int) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         return _close_pipe()
+    except OSError as e:
+        return _failed(e)
     return code
 
 
 def _close_pipe() -> int:
     """The reader of the pipe has had enough (`| head`): no message, and nothing more at the interpreter's exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    abandon_stdout()
     return 0

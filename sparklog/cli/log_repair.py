@@ -41,7 +41,7 @@ def repair(
 ) -> None:
     """Show what a repair of damaged partitions would do, or do it."""
     from sparklog.cli.errors import report as report_error
-    from sparklog.environment.files import RealFiles
+    from sparklog.environment.files import OddFileError, RealFiles
     from sparklog.errors import LogCorruptError
     from sparklog.log.tools.repair import repair as repair_partition
     from sparklog.log.tools.verify import partition_directories
@@ -54,6 +54,10 @@ def repair(
                 report = repair_partition(directory, RealFiles(), dry_run=not yes)
             except LogCorruptError as e:
                 report_error(e.name, str(e), "restore the partition from a copy, or delete the topic")
+                failed += 1
+                continue
+            except OddFileError as e:
+                report_error(e.name, str(e))
                 failed += 1
                 continue
             to_repair += report.changed

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from sparklog.environment.streams import prepare
+
 BROKER_OPTIONS = (
     "--config", "--data-dir", "--listen", "--broker-id", "--zookeeper", "--rack", "--advertised-listener", "--log-level",
 )  # fmt: skip
@@ -16,6 +18,7 @@ BROKER_OPTIONS = (
 
 def run() -> None:
     """Runs the command line of this process and exits with its code."""
+    prepare()
     arguments = sys.argv[1:]
     if is_plain_broker(arguments):
         from sparklog_broker.main import main

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sparklog.environment.files import read_regular
 from sparklog.errors import LogCorruptError
 from sparklog.format import producer_snapshot, txn_index
 from sparklog.format.producer_snapshot import ProducerSnapshot, decode_snapshot
@@ -14,8 +15,8 @@ SUFFIXES = (producer_snapshot.SUFFIX, txn_index.SUFFIX)
 
 
 def dump_producer_file(path: Path) -> dict[str, Any]:
-    """Its content, for JSON. Raises LogCorruptError, OSError."""
-    data = path.read_bytes()
+    """Its content, for JSON. Raises LogCorruptError, StorageError, OSError."""
+    data = read_regular(path)
     content: Any = decode_snapshot(data) if path.suffix == producer_snapshot.SUFFIX else decode_txn_index(data)
     if content is None:
         raise LogCorruptError(f"{path} cannot be read; the broker replays the log's headers instead")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparklog.errors import CorruptBatchError, LogCorruptError
+from sparklog.environment.files import odd_file, open_regular, read_regular
+from sparklog.errors import CorruptBatchError, LogCorruptError, StorageError
 from sparklog.format import batch as batches
 from sparklog.format import offset_index, segment, time_index
 from sparklog.format.checkpoint import PARTITION_FILE
@@ -100,9 +101,11 @@ def segment_paths(path: Path) -> list[Path]:
 
 
 def dump_segment(path: Path) -> SegmentFacts:
-    """Reads a whole segment, checking every batch. Raises OSError, LogCorruptError or TruncatedBatchError for a bad
-    head."""
-    with path.open("rb") as file:
+    """Reads a whole segment, checking every batch. Raises OSError, StorageError, and LogCorruptError or
+    TruncatedBatchError for a bad head."""
+    if reason := odd_file(path):
+        raise StorageError(reason)
+    with open(open_regular(path), "rb") as file:  # noqa: PTH123  (a descriptor)
         read = _reader(file.fileno())
         size = os.fstat(file.fileno()).st_size
         try:
@@ -142,7 +145,7 @@ def read_records(facts: SegmentFacts, limit: int) -> Iterator[dict[str, Any]]:
 
     left = limit
     schema = topic_schema(facts.schema)
-    with Path(facts.path).open("rb") as file:
+    with open(open_regular(Path(facts.path)), "rb") as file:  # noqa: PTH123  (a descriptor)
         read = _reader(file.fileno())
         for b in facts.batches:
             if left <= 0 or not b.crc_ok or b.problem:
@@ -167,7 +170,7 @@ def read_indexes(path: Path, base_offset: int) -> dict[str, list[dict[str, int]]
         count = _entries(path, module)
         if count is None:
             continue
-        data = path.with_suffix(module.SUFFIX).read_bytes()
+        data = read_regular(path.with_suffix(module.SUFFIX))
         entries = np.frombuffer(data[: count * module.ENTRY.itemsize], module.ENTRY)
         offsets = (entries["relative_offset"].astype(np.int64) + base_offset).tolist()
         other = "position" if "position" in (module.ENTRY.names or ()) else "timestamp_ms"

@@ -5,23 +5,22 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
-import ctypes
 import json
 import os
 import selectors
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.client.net.cluster import forget
+from sparklog.environment.lifeline import Lifeline
 from sparklog.errors import BrokerNotAvailableError
 
 __all__ = ["LocalBroker", "start_broker"]
@@ -29,6 +28,7 @@ __all__ = ["LocalBroker", "start_broker"]
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 LOG_LINES_KEPT = 200
+_LOG_READ_BYTES = 65_536
 KEEP_FOR_EVER: dict[str, object] = {"topic.retention.ms": -1}
 _TOPIC = "topic."
 _READY = "listening on "
@@ -38,14 +38,25 @@ _live: set[LocalBroker] = set()
 
 
 class LocalBroker:
-    """A running broker process. `bootstrap_servers` is its address, `data_dir` its directory, `pid` its process."""
+    """A running broker process. `bootstrap_servers` is its address, `data_dir` its directory, `pid` its process.
+
+    The broker ends with the process that has started it. In a forked child it is another process's: the child can use
+    its address, `stop` and `kill` do nothing there.
+    """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], data_dir: Path, temporary: bool, address: str, log: _Log
+        self,
+        process: subprocess.Popen[bytes],
+        data_dir: Path,
+        temporary: bool,
+        address: str,
+        log: _Log,
+        lifeline: Lifeline,
     ) -> None:
         self._process = process
         self._temporary = temporary
         self._log = log
+        self._lifeline = lifeline
         self._owner = os.getpid()
         self.data_dir = data_dir
         self.bootstrap_servers = address
@@ -57,7 +68,8 @@ class LocalBroker:
 
     @property
     def running(self) -> bool:
-        return self._process.poll() is None
+        """True until the broker has ended; in a forked child that is not known, and True."""
+        return not self._is_own or self._process.poll() is None
 
     @property
     def log(self) -> str:
@@ -66,7 +78,9 @@ class LocalBroker:
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
         """Stops the broker cleanly (after `timeout_s` with SIGKILL), removes a temporary data directory; again is fine.
-        Returns the exit code."""
+        Returns the exit code; 0 in a forked child, where nothing is stopped."""
+        if not self._is_own:
+            return 0
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -76,7 +90,10 @@ class LocalBroker:
         return self._reap()
 
     def kill(self) -> None:
-        """Ends the process with SIGKILL, as a crash would; the data directory stays, also a temporary one."""
+        """Ends the process with SIGKILL, as a crash would; the data directory stays, also a temporary one.
+        Does nothing in a forked child."""
+        if not self._is_own:
+            return
         self._process.kill()
         self._temporary = False
         self._reap()
@@ -93,8 +110,13 @@ class LocalBroker:
         state = "running" if self.running else "stopped"
         return f"<LocalBroker {self.bootstrap_servers} {self.data_dir} {state}>"
 
+    @property
+    def _is_own(self) -> bool:
+        return self._owner == os.getpid()
+
     def _reap(self) -> int:
         code = self._process.wait()
+        self._lifeline.cut()
         self._log.close()
         forget(self.bootstrap_servers)
         _live.discard(self)
@@ -108,22 +130,28 @@ class _Log:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._lines: collections.deque[str] = collections.deque(maxlen=LOG_LINES_KEPT)
+        assert process.stderr is not None
+        self._descriptor = process.stderr.fileno()
         self._stream = process.stderr
         self._thread = threading.Thread(target=self._read, name="sparklog-local-log", daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
-        assert self._stream is not None
-        with contextlib.suppress(ValueError, OSError):
-            for line in self._stream:
-                self._lines.append(line.decode(errors="replace").rstrip())
+        # Not through the stream: its lock, held by this thread, would stay held in a forked child.
+        begun = b""
+        with contextlib.suppress(OSError):
+            while chunk := os.read(self._descriptor, _LOG_READ_BYTES):
+                *lines, begun = (begun + chunk).split(b"\n")
+                self._lines.extend(line.decode(errors="replace").rstrip() for line in lines)
+        if begun:
+            self._lines.append(begun.decode(errors="replace").rstrip())
 
     def text(self) -> str:
         return "\n".join(list(self._lines))
 
     def close(self) -> None:
         self._thread.join(5.0)
-        if self._stream is not None:
+        if not self._thread.is_alive():  # else it still reads from the descriptor
             self._stream.close()
 
 
@@ -139,22 +167,30 @@ def start_broker(
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
     given = KEEP_FOR_EVER | dict(settings or {})
     config = _write_config(given)
-    command = [sys.executable, "-m", "sparklog_broker", "--config", str(config)]
+    command = [sys.executable, "-m", "sparklog_broker", "--end-with-parent", "--config", str(config)]
+    command += ["--temporary"] if temporary else []
     command += ["--data-dir", str(directory), *(["--listen", listen] if listen is not None else [])]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=_die_with_parent(),
-        start_new_session=True,  # Ctrl-C is for the program, which then stops the broker
-    )
+    lifeline = Lifeline()
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=lifeline.read_end,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the program, which then stops the broker
+        )
+    except BaseException:
+        lifeline.cut()
+        config.unlink(missing_ok=True)
+        raise
+    lifeline.hand_over()
     log = _Log(process)
     try:
         address = _wait_until_ready(process, timeout_s)
     except BaseException:
         process.kill()
         process.wait()
+        lifeline.cut()
         raise
     finally:
         config.unlink(missing_ok=True)
@@ -163,12 +199,13 @@ def start_broker(
     if address is None:
         process.kill()
         code = process.wait()
+        lifeline.cut()
         log.close()
         if temporary:
             shutil.rmtree(directory, ignore_errors=True)
         raise BrokerNotAvailableError(f"the broker did not start (exit code {code}): {log.text() or 'it said nothing'}")
     forget(address)  # another broker may have used the port before
-    return LocalBroker(process, directory, temporary, address, log)
+    return LocalBroker(process, directory, temporary, address, log, lifeline)
 
 
 def _write_config(settings: Mapping[str, object]) -> Path:
@@ -210,30 +247,11 @@ def _wait_until_ready(process: subprocess.Popen[bytes], timeout_s: float) -> str
     return str(parse_bootstrap(line.removeprefix(_READY).strip())[0])
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """What the child runs before it becomes the broker: the kernel ends it when this process is gone. Linux only, and
-    only for the main thread, because what the kernel watches is the thread that starts the child."""
-    if not sys.platform.startswith("linux") or threading.current_thread() is not threading.main_thread():
-        return None
-    try:
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
-    except (OSError, AttributeError):
-        return None
-    parent = os.getpid()
-    pr_set_pdeathsig = 1
-
-    def in_child() -> None:
-        prctl(pr_set_pdeathsig, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return in_child
-
-
 def _stop_all() -> None:
     for broker in list(_live):
-        if broker._owner == os.getpid():
-            broker.stop()
+        broker.stop()
 
 
 atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_live.clear)

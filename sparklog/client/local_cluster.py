@@ -28,6 +28,7 @@ from types import TracebackType
 
 from sparklog.client.local import START_TIMEOUT_S, LocalBroker, start_broker
 from sparklog.client.local_zookeeper import ZooKeeperProcess
+from sparklog.environment.files import read_regular
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import flatten
 
@@ -119,6 +120,7 @@ class LocalCluster:
         """Where its ZooKeeper is, with the path in it."""
         if not layout.zookeeper:
             self._zookeeper = ZooKeeperProcess(directory / "zookeeper", port=layout.zookeeper_port)
+            self._zookeeper.temporary = directory if temporary else None
             self.zookeeper_connect = self._zookeeper.hosts + CHROOT
         secured = _secure(directory / SECURE, layout.ports, self.zookeeper_connect) if secure else {}
         self.security = str(directory / SECURE / "client.properties") if secure else None
@@ -160,7 +162,10 @@ class LocalCluster:
             broker.start(timeout_s)
 
     def stop(self) -> None:
-        """Stops all; removes a temporary directory. Again is fine."""
+        """Stops all; removes a temporary directory. Again is fine. Does nothing in a forked child, whose parent's they
+        are."""
+        if self._owner != os.getpid():
+            return
         with ThreadPoolExecutor(len(self.brokers)) as threads:
             list(threads.map(ClusterBroker.stop, self.brokers))
         if self._zookeeper is not None:
@@ -246,7 +251,7 @@ def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[i
         path = directory / f"broker-{i}" / "broker.toml"
         if not path.exists():
             cluster_setup.add_broker(directory, i, cluster_setup.BrokerPlace("127.0.0.1", port), now)
-        found[i] = flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+        found[i] = flatten(tomllib.loads(read_regular(path).decode()))
         # on one machine any free port will do between brokers, and clients' ports may be new ones
         found[i]["listeners"] = f"CLIENTS://127.0.0.1:{port},INTERNAL://127.0.0.1:0"
         found[i].pop("advertised.listeners", None)
@@ -307,7 +312,7 @@ def _read_layout(directory: Path) -> _Layout:
     if not path.exists():
         return _Layout()
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_regular(path).decode())
         ports = {int(i): int(port) for i, port in found["ports"].items()}
         return _Layout(str(found["zookeeper"]), int(found["zookeeper_port"]), ports)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
@@ -335,5 +340,14 @@ def _free_ports(count: int) -> list[int]:
 @atexit.register
 def _stop_all() -> None:
     for cluster in list(_live):
-        if cluster._owner == os.getpid():
-            cluster.stop()
+        cluster.stop()
+
+
+def _drop_after_fork() -> None:
+    for cluster in list(_live):
+        cluster._unlock()  # the lock is the file's while any process has the descriptor
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_after_fork)

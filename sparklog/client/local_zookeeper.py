@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from sparklog.environment.lifeline import Lifeline
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
 
 NEEDED = ("zookeeper-", "slf4j-api", "netty-", "metrics-core", "snappy", "commons-io")
@@ -61,6 +62,11 @@ class ZooKeeperProcess:
         self._host = host
         self.port = port or _free_port(host)
         self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: Lifeline | None = None
+        self._owner = os.getpid()
+        self.temporary: Path | None = None
+        """A directory with this one, and with those of brokers, in which nothing is to be left if this process ends
+        without removing it."""
         (directory / "zoo.cfg").write_text(
             f"tickTime={tick_ms}\ndataDir={directory / 'data'}\nclientPort={self.port}\nclientPortAddress={host}\n"
             f"admin.enableServer=false\nminSessionTimeout={2 * tick_ms}\nmaxSessionTimeout={300 * tick_ms}\n"
@@ -85,13 +91,19 @@ class ZooKeeperProcess:
         ]  # fmt: skip
         # Java itself does not notice that its parent is gone: a small process of ours in between does.
         with (self._directory / "output.txt").open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _GUARD, str(os.getpid()), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._lifeline = Lifeline()
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _GUARD, str(self.temporary or ""), *command],
+                    stdin=self._lifeline.read_end,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except BaseException:
+                self._lifeline.cut()
+                raise
+            self._lifeline.hand_over()
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -101,11 +113,13 @@ class ZooKeeperProcess:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """Ends it as a crash would; again is fine."""
-        if self._process is not None:
+        """Ends it as a crash would; again is fine. Does nothing in a forked child, whose parent's it is."""
+        if self._process is not None and self._owner == os.getpid():
             self._signal(signal.SIGKILL)
             self._process.wait(10)
             self._process = None
+        if self._lifeline is not None:
+            self._lifeline.cut()
 
     def pause(self) -> None:
         """Stops it as SIGSTOP does."""
@@ -128,14 +142,37 @@ class ZooKeeperProcess:
             return False
 
 
-_GUARD = """
-import os, signal, subprocess, sys, time
-parent = int(sys.argv[1])
-child = subprocess.Popen(sys.argv[2:])
-while child.poll() is None:
-    if os.getppid() != parent:
-        child.kill()
-    time.sleep(0.2)
+ORPHANED_S = 30
+"""For how long ZooKeeper goes on for its brokers, which end with the same process, and leave the cluster cleanly."""
+_GUARD = f"""
+import fcntl, pathlib, select, shutil, subprocess, sys, time
+
+temporary = sys.argv[1]
+child = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL)
+lifeline = select.poll()
+lifeline.register(0, select.POLLIN)
+
+def has_broker():
+    for path in pathlib.Path(temporary).glob("*/.lock") if temporary else ():
+        try:
+            with path.open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+    return False
+
+while child.poll() is None and not lifeline.poll(200):
+    pass
+if lifeline.poll(0):
+    until = time.monotonic() + {ORPHANED_S}
+    while has_broker() and time.monotonic() < until:
+        time.sleep(0.2)
+    child.kill()
+    child.wait()
+    if temporary:
+        shutil.rmtree(temporary, ignore_errors=True)
 sys.exit(child.returncode)
 """
 

@@ -47,8 +47,10 @@ def start_local(
     `data_dir` None: a temporary directory that `stop` removes. `listen` port 0: any free port. `settings`: broker
     settings, and defaults of topic settings with `topic.` before their name. Other than a broker in earnest it keeps
     records for ever unless you say so (`topic.retention.ms`): what notebooks replay is often years old. Use it in a
-    `with` block; it stops at the end of the block, of this process, or when this process is killed (on Linux). Raises
-    BrokerNotAvailableError with the broker's own words if it does not start, or not within `timeout_s`.
+    `with` block; it stops at the end of the block, or with this process, however that ends; a temporary directory goes
+    with it. In a forked child it is the parent's: `stop` and `kill` do nothing there.
+
+    Raises BrokerNotAvailableError with the broker's own words if it does not start, or not within `timeout_s`.
 
     `brokers` above 1: a cluster of so many with a ZooKeeper (a LocalCluster), for which Java, PySpark and
     `sparklog[cluster]` are needed; `listen` does not count then. Raises InvalidConfigError if something is missing.

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import Protocol
 
-from sparklog.environment.files import storage_error
+from sparklog.environment.files import OddFileError, odd_file, open_regular, storage_error
 
 BUSY_TIMEOUT_S = 5.0
 PRIVATE_MODE = 0o600
@@ -31,8 +31,10 @@ class SqliteDatabases:
 
     def open(self, path: Path) -> sqlite3.Connection:
         try:  # SQLite would let everybody read it; what it puts beside the file has the file's mode
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE))
+            os.close(open_regular(path, os.O_RDWR | os.O_CREAT, PRIVATE_MODE))
             for one in (path, *(path.with_name(path.name + ending) for ending in BESIDE)):
+                if reason := odd_file(one):
+                    raise OddFileError(reason)
                 _make_private(one)
         except OSError as e:
             raise storage_error("open", path, e) from e

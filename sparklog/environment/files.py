@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
+import stat
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,18 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from sparklog.errors import StorageError, StorageFullError, StorageUnavailableError
+
+logger = logging.getLogger(__name__)
+
+FILE_BYTES_MAX = 4 << 30
+"""A segment holds at most 2 GiB of batches, its footer less; no file that is opened to be read may be larger."""
+SMALL_FILE_BYTES_MAX = 256 << 20
+"""A file that is read as a whole. A checkpoint of a million partitions has 200 MB."""
+
+
+class OddFileError(StorageError):
+    """A path leads to something that sparklog does not write: no regular file, or one of an absurd size. Nothing is
+    known of the disk."""
 
 
 class FileIdentity(NamedTuple):
@@ -132,14 +146,94 @@ SYNC_THREADS = 8
 
 
 def read_whole(files: FileSystem, path: Path) -> bytes | None:
-    """The content of a small file, or None if there is none."""
+    """The content of a small file, or None if there is none. Raises OddFileError, StorageError."""
     if not files.exists(path):
         return None
     file = files.open(path)
     try:
-        return file.read(0, file.size())
+        size = file.size()
+        _check_size(path, size, SMALL_FILE_BYTES_MAX)
+        return file.read(0, size)
     finally:
         file.close()
+
+
+def read_rebuildable(files: FileSystem, path: Path) -> bytes | None:
+    """As `read_whole`, for a file without which there is just more to do: an odd one counts as empty. Raises
+    StorageError."""
+    try:
+        return read_whole(files, path)
+    except OddFileError as e:
+        logger.warning("%s; it counts as damaged", e)
+        return b""
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a pipe (FIFO)"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def _check_size(path: Path, size_bytes: int, limit_bytes: int) -> None:
+    if size_bytes > limit_bytes:
+        raise OddFileError(
+            f"{path} is larger than {limit_bytes} bytes, the most that is read of it: it has {size_bytes}; move it away or restore it"
+        )
+
+
+def _check_kind(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
+        raise OddFileError(f"{path} is {kind}, no regular file: move it away or restore it")
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Return a descriptor of a regular file, which is never waited for as the other end of a pipe is. Raises
+    OddFileError for anything else, OSError."""
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
+    except OSError as e:
+        try:
+            found = path.stat()
+        except OSError:
+            raise e from None
+        _check_kind(path, found.st_mode)
+        raise
+    try:
+        _check_kind(path, os.fstat(descriptor).st_mode)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def odd_file(path: Path, limit_bytes: int = FILE_BYTES_MAX) -> str:
+    """Return why `path` cannot be read as a file of sparklog's; "" if it can, or is gone."""
+    try:
+        descriptor = open_regular(path)
+    except FileNotFoundError:
+        return f"{path} is a link that leads nowhere" if path.is_symlink() else ""
+    except OddFileError as e:
+        return str(e)
+    except OSError as e:
+        return f"{path} cannot be opened: {e.strerror}"
+    try:
+        _check_size(path, os.fstat(descriptor).st_size, limit_bytes)
+    except OddFileError as e:
+        return str(e)
+    finally:
+        os.close(descriptor)
+    return ""
+
+
+def read_regular(path: Path, limit_bytes: int = SMALL_FILE_BYTES_MAX) -> bytes:
+    """Return the content of a small regular file. Raises OddFileError, OSError."""
+    with open(open_regular(path), "rb") as file:
+        _check_size(path, os.fstat(file.fileno()).st_size, limit_bytes)
+        return file.read()
 
 
 def read_ahead(file: File, size_bytes: int, position: int = 0) -> None:
@@ -307,11 +401,13 @@ class RealFiles:
         self.file_mode = file_mode
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
-            return RealFile(os.open(path, flags, self.file_mode), path)
+            file = RealFile(open_regular(path, os.O_RDWR | (os.O_CREAT if create else 0), self.file_mode), path)
         except OSError as e:
             raise storage_error("create" if create else "open", path, e) from e
+        if not create:
+            _check_size(path, file.size(), FILE_BYTES_MAX)  # its end closes the descriptor
+        return file
 
     def list_directory(self, path: Path) -> list[str]:
         try:
@@ -374,9 +470,12 @@ class RealFiles:
 
     def exists(self, path: Path) -> bool:
         try:
-            return path.exists()
-        except OSError as e:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as e:  # also of a circle of links, which `Path.exists` takes for nothing
             raise storage_error("look at", path, e) from e
+        return True
 
     def is_directory(self, path: Path) -> bool:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparklog.errors import QueryResultTooLargeError
+from sparklog.errors import ClosedError, QueryResultTooLargeError
 from sparklog.query.scan import Control, ScanStatistics
 
 
@@ -29,6 +29,8 @@ class QueryResult:
         self._control = control
         self._end = end
         self.schema: pa.Schema = reader.schema
+        self.is_parents = False
+        """True in a forked child, which has none of the threads that make the rows."""
 
     @property
     def statistics(self) -> ScanStatistics:
@@ -37,6 +39,10 @@ class QueryResult:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """The rows, some at a time. Raises what `sql` does."""
+        if self.is_parents:
+            raise ClosedError(
+                "this result belongs to the parent process: ask in the child with a SqlSession made there"
+            )
         while True:
             try:
                 batch = self._reader.read_next_batch()
@@ -76,6 +82,8 @@ class QueryResult:
 
     def close(self) -> None:
         """Ends the statement if rows are left; again is fine."""
+        if self.is_parents:
+            return
         self._reader.close()
         end, self._end = self._end, None
         if end is not None:

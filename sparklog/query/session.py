@@ -6,8 +6,11 @@ DuckDB reads and writes no files, loads no extensions and opens no connections h
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from sparklog.client.net import arguments as arg
+from sparklog.client.net.background import on_exit
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.reading.isolation import isolation_of
@@ -58,6 +62,10 @@ RESULT_BATCH_ROWS = 65_536
 _END = re.compile(r"\b(commit|rollback|end|abort)\b", re.IGNORECASE)
 
 _log = logging.getLogger(__name__)
+
+_live: weakref.WeakSet[SqlSession] = weakref.WeakSet()
+_parents: list[SqlSession] = []
+"""In a forked child: what the parent had, kept for as long as the child lives."""
 
 
 def require_duckdb() -> Any:
@@ -163,13 +171,15 @@ class SqlSession:
         self._control = Control()
         self._result: QueryResult | None = None
         self._in_transaction = False
-        self._closed = False
+        self._closed = ""
+        """Why it takes no statement; "": it does."""
+        _live.add(self)
 
     @arg.takes(query=arg.text)
     def execute(self, query: str) -> QueryResult:
         """Runs the statements of a text and returns the last one's rows. Raises what `sql` does."""
         if self._closed:
-            raise ClosedError("this SqlSession is closed: make a new one")
+            raise ClosedError(self._closed)
         self._end_statement()
         self._control = Control()
         try:
@@ -211,7 +221,7 @@ class SqlSession:
     def close(self) -> None:
         """Ends the statement that runs; again is fine."""
         if not self._closed:
-            self._closed = True
+            self._closed = "this SqlSession is closed: make a new one"
             self._end_statement()
             self._bound.clear()
             self._connection.close()
@@ -380,3 +390,27 @@ def _locked_connection(module: Any, memory_limit_bytes: int, threads: int | None
     made.execute("SET TimeZone = 'UTC'")
     made.execute("SET lock_configuration = true")
     return made
+
+
+@on_exit
+def _close_at_exit() -> None:
+    """DuckDB's threads must not ask for rows of a topic when there is no interpreter any more."""
+    for session in list(_live):
+        if not session._closed:
+            session.interrupt()
+            with contextlib.suppress(Exception):  # of a statement that is given up
+                session.close()
+
+
+def _drop_after_fork() -> None:
+    """DuckDB's threads are not in the child: what waits for them, as the end of a connection does, waits forever."""
+    for session in list(_live):
+        session._closed = "this SqlSession belongs to the parent process: make one in the child"
+        if session._result is not None:
+            session._result.is_parents = True
+        _parents.append(session)
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_after_fork)

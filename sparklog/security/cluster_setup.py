@@ -27,11 +27,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from sparklog.environment.files import read_regular
 from sparklog.errors import InvalidConfigError
 from sparklog.security.authority import Authority
 from sparklog.security.listeners import is_local
 from sparklog.security.sasl import SCRAM_SHA_512
-from sparklog.security.secrets import Secret
+from sparklog.security.secrets import FILE_BYTES_MAX, Secret
 from sparklog.security.secure_setup import (
     EVERY_LOCAL_HOST,
     address,
@@ -125,8 +126,10 @@ def add_broker(directory: Path, broker_id: int, place: BrokerPlace, now: datetim
         raise InvalidConfigError(f"{path} is there: another number, or `sparklog certificate renew` for this broker")
     authority = load_authority(directory)
     try:
-        common = flatten(tomllib.loads((directory / COMMON_FILE).read_text(encoding="utf-8")))
-        password = Secret((broker_directories(directory)[0] / PASSWORD_FILE).read_text(encoding="utf-8").strip())
+        common = flatten(tomllib.loads(read_regular(directory / COMMON_FILE, FILE_BYTES_MAX).decode()))
+        password = Secret(
+            read_regular(broker_directories(directory)[0] / PASSWORD_FILE, FILE_BYTES_MAX).decode().strip()
+        )
     except (OSError, ValueError, IndexError) as e:
         raise InvalidConfigError(
             f"{directory} is none that `sparklog broker --secure-setup DIR --brokers N` has made ({e})"
@@ -216,7 +219,7 @@ def retire_authority(directory: Path) -> list[Path]:
 def _trusted(directory: Path) -> list[str]:
     """The newest one is the first."""
     try:
-        text = (directory / "ca.pem").read_text(encoding="ascii")
+        text = read_regular(directory / "ca.pem", FILE_BYTES_MAX).decode("ascii")
     except (OSError, ValueError) as e:
         raise InvalidConfigError(f"{directory / 'ca.pem'} cannot be read: {e}") from e
     return [part + _CERTIFICATE for part in text.split(_CERTIFICATE) if part.strip()]

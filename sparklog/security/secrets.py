@@ -15,6 +15,7 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from sparklog.environment.files import OddFileError, read_regular
 from sparklog.errors import InvalidConfigError
 
 HIDDEN = "[hidden]"
@@ -129,17 +130,16 @@ def _look_up(provider: str, where: str, environment: Mapping[str, str], read: Ca
 
 
 def read_text_file(path: str) -> str:
-    """A file's text, of at most FILE_BYTES_MAX. Raises InvalidConfigError that names the path, and shows nothing of
-    the file; NotTextError if it is not UTF-8."""
+    """A regular file's text, of at most FILE_BYTES_MAX. Raises InvalidConfigError that names the path, and shows
+    nothing of the file; NotTextError if it is not UTF-8."""
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
+        content = read_regular(Path(path), FILE_BYTES_MAX)
     except OSError as e:
         raise InvalidConfigError(f"the file {path!r} cannot be read: {e.strerror}") from None
+    except OddFileError as e:
+        raise InvalidConfigError(str(e)) from None
     except ValueError as e:  # a NUL, or half of a surrogate pair
         raise InvalidConfigError(f"the file {path!r} cannot be read: it is no path ({e})") from None
-    if len(content) > FILE_BYTES_MAX:
-        raise InvalidConfigError(f"the file {path!r} is larger than {FILE_BYTES_MAX} bytes")
     try:
         return content.decode()
     except UnicodeDecodeError:

@@ -23,11 +23,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from sparklog.environment.files import read_regular
 from sparklog.errors import InvalidConfigError
 from sparklog.security.authority import Authority, Identity
 from sparklog.security.sasl import SCRAM_SHA_512
 from sparklog.security.scram import credential_text, make_credential
-from sparklog.security.secrets import Secret
+from sparklog.security.secrets import FILE_BYTES_MAX, Secret
 
 PASSWORD_BYTES = 24
 EVERY_LOCAL_HOST = ("localhost", "127.0.0.1", "::1")
@@ -186,7 +187,7 @@ def renew_certificate(path: Path, authority: Authority, now: datetime.datetime) 
     """A new key and certificate for the same name and hosts in place of those in `path` (both in one file). Raises
     InvalidConfigError."""
     try:
-        renewed = authority.reissue(path.read_text(encoding="ascii"), now)
+        renewed = authority.reissue(read_regular(path, FILE_BYTES_MAX).decode("ascii"), now)
     except (OSError, ValueError) as e:
         raise InvalidConfigError(f"{path} cannot be read: {getattr(e, 'strerror', None) or 'it is not PEM'}") from e
     replace_file(path, 0o600, renewed.key.reveal() + renewed.certificate)
@@ -195,8 +196,8 @@ def renew_certificate(path: Path, authority: Authority, now: datetime.datetime) 
 def load_authority(directory: Path) -> Authority:
     """The one of a directory that a setup has made. Raises InvalidConfigError."""
     try:
-        certificate = (directory / "ca.pem").read_text(encoding="ascii")
-        key = (directory / "ca-key.pem").read_text(encoding="ascii")
+        certificate = read_regular(directory / "ca.pem", FILE_BYTES_MAX).decode("ascii")
+        key = read_regular(directory / "ca-key.pem", FILE_BYTES_MAX).decode("ascii")
     except (OSError, ValueError) as e:
         raise InvalidConfigError(
             f"{directory}: to sign a certificate, ca.pem and ca-key.pem have to be there, as --secure-setup made them "

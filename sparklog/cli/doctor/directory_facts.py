@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sparklog.cli.doctor.facts import DataDirFacts, DirectoryFacts, DiskFacts, HostFacts, ProcessFacts
-from sparklog.environment.files import TEMPORARY_SUFFIX, RealFiles
+from sparklog.environment.files import TEMPORARY_SUFFIX, OddFileError, RealFiles, open_regular, read_regular
 from sparklog.errors import StorageError
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
@@ -142,8 +142,8 @@ def _user(uid: int) -> str:
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
-    except OSError:
+        return read_regular(path)
+    except (StorageError, OSError):
         return None
 
 
@@ -184,12 +184,14 @@ def metadata_problem(path: Path, *, is_running: bool) -> str:
     import sqlite3
 
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:  # noqa: PTH123  (a descriptor)
             mark = file.read(len(SQLITE_MARK))
     except FileNotFoundError:
         return f"{path} is missing"
     except PermissionError:
         return ""  # it is for the broker's user alone
+    except OddFileError as e:
+        return str(e)
     except OSError as e:
         return f"{path} cannot be read: {e.strerror}"
     if mark != SQLITE_MARK:

@@ -28,6 +28,7 @@ from sparklog.client.group.committer import Callback
 from sparklog.client.group.group_consumer import CLOSE_TIMEOUT_MS, GroupConsumer, Listener, require_group
 from sparklog.client.group.group_offsets import Offsets
 from sparklog.client.net import arguments as arg
+from sparklog.client.net.background import on_exit
 from sparklog.client.net.cluster import cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
@@ -621,6 +622,14 @@ def _abandon(fetcher: Fetcher, group: GroupConsumer | None) -> None:
     fetcher.begin_to_close()
     if group is not None:
         group.abandon()
+
+
+@on_exit
+def _end_at_exit() -> None:
+    """A consumer that was not closed ends as one that was dropped: its group member leaves, nothing is committed."""
+    for consumer in list(_live):
+        consumer._closed = "the process ends"
+        _abandon(consumer._fetcher, consumer._group)
 
 
 def _drop_after_fork() -> None:

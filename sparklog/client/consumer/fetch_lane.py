@@ -24,6 +24,7 @@ from sparklog.client.consumer.position import Divergence, Position, ReadyBatches
 from sparklog.client.consumer.serving import Serving
 from sparklog.client.consumer.truncation import check_positions
 from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.background import daemon_thread
 from sparklog.client.net.cluster import METADATA_MAX_AGE_S, Cluster
 from sparklog.client.net.retry import OneAttempt
 from sparklog.client.reading.consumed import ConsumedBatch
@@ -109,7 +110,7 @@ class FetchLane:
     def start(self) -> None:
         """Starts the thread, once."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="sparklog-consumer", daemon=True)
+            self._thread = daemon_thread(self._run, "sparklog-consumer")
             self._thread.start()
 
     def join(self, timeout_s: float) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from sparklog.client.consumer.position import Position
+from sparklog.client.net.background import daemon_thread
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.reading.consumed import ConsumedBatch, decode_one
 from sparklog.client.reading.isolation import Aborted
@@ -170,7 +171,7 @@ class FileFetcher:
         """Reads on from files at the position's offset, until `Taker.take_back`; with `changed` held."""
         self._turns.append(_Turn(position, bytes_per_offset))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="sparklog-consumer-files", daemon=True)
+            self._thread = daemon_thread(self._run, "sparklog-consumer-files")
             self._thread.start()
         self._taker.changed.notify_all()
 

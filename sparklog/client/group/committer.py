@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from sparklog.client.group.group_offsets import ONE_ATTEMPT, Offsets, checked_offsets, commit_offsets
 from sparklog.client.group.membership import Partitions
+from sparklog.client.net.background import daemon_thread
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.errors import (
@@ -89,7 +90,7 @@ class Committer:
                 raise CommitFailedError(f"{COMMITS_QUEUED_MAX} commits are waiting: commit less often")
             self._queue.append(_Commit(checked, done, Deadline(timeout_ms)))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="sparklog-commit", daemon=True)
+                self._thread = daemon_thread(self._run, "sparklog-commit")
                 self._thread.start()
             self._changed.notify_all()
         return done

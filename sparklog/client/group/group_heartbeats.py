@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from sparklog.client.group.membership import EPOCH_JOIN, Changes, MemberConfig, Membership, Partitions
+from sparklog.client.net.background import daemon_thread
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import group_key
 from sparklog.errors import InvalidTopicError, SparklogError, UnreleasedInstanceIdError
@@ -57,7 +58,7 @@ class GroupHeartbeats:
         self._hurry = True
         self._closing = False
         self._failure: SparklogError | None = None
-        self._thread = threading.Thread(target=self._run, name="sparklog-heartbeat", daemon=True)
+        self._thread = daemon_thread(self._run, "sparklog-heartbeat")
 
     # -- the polling thread's side
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from sparklog.client.net.background import daemon_thread
 
 T = TypeVar("T")
 
@@ -19,7 +20,7 @@ class Question(Generic[T]):
         self._answer: T | None = None
         self._error: Exception | None = None
         self.is_answered = False
-        threading.Thread(target=self._run, name="sparklog-question", daemon=True).start()
+        daemon_thread(self._run, "sparklog-question").start()
 
     def _run(self) -> None:
         try:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_whole
+from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_rebuildable, read_whole
 from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
@@ -145,7 +145,7 @@ class LogDirectory:
             ):
                 self.files.remove(self.path / name)  # a crash left it
         self._meta = self._load_meta(cluster_id)
-        mark = read_whole(self.files, self.path / CLEAN_SHUTDOWN_FILE)
+        mark = read_rebuildable(self.files, self.path / CLEAN_SHUTDOWN_FILE)
         if mark is not None:
             self._clean = decode(mark, CleanShutdown)
             self.files.remove(self.path / CLEAN_SHUTDOWN_FILE)  # a crash while loading counts as unclean
@@ -173,7 +173,7 @@ class LogDirectory:
 
     def _load_points(self) -> None:
         path = self.path / RECOVERY_POINTS_FILE
-        data = read_whole(self.files, path)
+        data = read_rebuildable(self.files, path)
         points = decode(data, RecoveryPoints) if data is not None else None
         if points is not None:
             self.points = dict(points.partitions)
@@ -208,7 +208,7 @@ class LogDirectory:
 
     def owner_of(self, name: str) -> PartitionMeta | None:
         """Whose partition the directory `name` holds; None if it does not say."""
-        data = read_whole(self.files, self.path / name / PARTITION_FILE)
+        data = read_rebuildable(self.files, self.path / name / PARTITION_FILE)
         return decode(data, PartitionMeta) if data is not None else None
 
     def make_partitions(self, owners: Iterable[LogOwner]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sparklog.environment.files import FileSystem, read_whole, sync_whole, write_whole
+from sparklog.environment.files import FileSystem, read_rebuildable, sync_whole, write_whole
 from sparklog.errors import StorageError, StorageFullError
 from sparklog.format import producer_snapshot, txn_index
 from sparklog.format.producer_snapshot import (
@@ -107,7 +107,7 @@ class ProducerFiles:
     def _resume(self, offset: int, bounds: LogBounds, safeguards: Safeguards, limit: int) -> PartitionProducers | None:
         """As the snapshot at `offset` has it; None if that, or a file it counts on, cannot be used."""
         path = self._directory / snapshot_name(offset)
-        data = read_whole(self._files, path)
+        data = read_rebuildable(self._files, path)
         snapshot = decode_snapshot(data or b"")
         if snapshot is None or snapshot.offset != offset:
             if data:  # else it was emptied on purpose
@@ -147,7 +147,7 @@ class ProducerFiles:
         return producers
 
     def _read_aborted(self, base: int) -> list[AbortedEntry] | None:
-        return decode_txn_index(read_whole(self._files, self._path_of_aborted(base)) or b"")
+        return decode_txn_index(read_rebuildable(self._files, self._path_of_aborted(base)) or b"")
 
     def _remove_unknown(self, names: set[str]) -> None:
         for base in _offsets_in(names, txn_index.SUFFIX):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparklog.environment.files import FileSystem, read_whole, write_whole
+from sparklog.environment.files import FileSystem, OddFileError, read_rebuildable, write_whole
 from sparklog.format import offset_index, time_index
 from sparklog.format.offset_index import OffsetIndex, decode_offset_index
 from sparklog.format.time_index import TimeIndex, decode_time_index
@@ -86,7 +86,7 @@ def load_indexes(
     files: FileSystem, segment: Path, base_offset: int, next_offset: int, batch_positions: np.ndarray
 ) -> SegmentIndexes | None:
     """The indexes of a sealed segment from their files, or None if either is missing, damaged or insane."""
-    offsets, times = (read_whole(files, path) for path in index_paths(segment))
+    offsets, times = (read_rebuildable(files, path) for path in index_paths(segment))
     if offsets is None or times is None:
         return None
     end = next_offset - base_offset
@@ -114,7 +114,10 @@ def read_largest_timestamp(
     path = segment.with_suffix(time_index.SUFFIX)
     if not files.exists(path):
         return None
-    file = files.open(path)
+    try:
+        file = files.open(path)
+    except OddFileError:
+        return None
     try:
         end_bytes = time_index.LAST_ENTRY_BYTES
         size = file.size()

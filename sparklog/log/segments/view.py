@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparklog.environment.files import FileSystem
+from sparklog.environment.files import FileSystem, OddFileError
 from sparklog.errors import CorruptBatchError, LogCorruptError, StorageFullError, StorageUnavailableError
 from sparklog.format.batch import BatchHeader
 from sparklog.format.offset_index import OffsetIndex
@@ -211,7 +211,7 @@ class SegmentView:
             raise LogCorruptError(f"{self.path}: {e}") from e
         try:
             indexes.save(self._files, self.path)
-        except (StorageFullError, StorageUnavailableError) as e:
+        except (StorageFullError, StorageUnavailableError, OddFileError) as e:
             logger.warning("%s: its rebuilt indexes stay in memory: %s", self.path, e)
         return indexes
 

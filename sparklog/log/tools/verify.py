@@ -6,16 +6,18 @@ like damage for a moment, so whatever is found in a partition is looked at again
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from msgspec import Struct, field
 
+from sparklog.environment.files import SMALL_FILE_BYTES_MAX, odd_file
 from sparklog.errors import LogCorruptError, StorageError
 from sparklog.format import offset_index, producer_snapshot, time_index, txn_index
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
+    LOG_DIRS_FILE,
     META_FILE,
     PARTITION_FILE,
     RECOVERY_POINTS_FILE,
@@ -37,8 +39,16 @@ from sparklog.log.recovery.truncation_mark import TRUNCATION_FILE
 from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
 from sparklog.log.tools.repair import QUARANTINE_SUFFIX
-from sparklog.log.tools.verify_producers import check_producers, read_if_there
-from sparklog.log.tools.verify_segment import Finding, Findings, Progress, SegmentCheck, check_segment
+from sparklog.log.tools.verify_producers import check_producers
+from sparklog.log.tools.verify_segment import (
+    ODD,
+    Finding,
+    Findings,
+    Progress,
+    SegmentCheck,
+    check_segment,
+    read_if_there,
+)
 
 __all__ = ["Finding", "VerifyReport", "bytes_to_check", "partition_directories", "verify"]
 
@@ -114,7 +124,7 @@ def bytes_to_check(paths: Sequence[Path]) -> int:
         for file in files:
             try:
                 total += file.stat().st_size
-            except FileNotFoundError:
+            except OSError:  # `verify` says what it is
                 continue
     return total
 
@@ -133,6 +143,8 @@ def partition_directories(path: Path) -> list[Path]:
 def _kind(path: Path) -> str:
     if path.is_file():
         return "segment"
+    if reason := odd_file(path) if not path.is_dir() else "":
+        raise StorageError(reason)
     if not path.is_dir():
         raise StorageError(f"{path} does not exist; name a log directory, a partition's directory or a segment file")
     if (path / PARTITION_FILE).exists() or any(path.glob(f"*{SUFFIX}")):
@@ -158,6 +170,7 @@ def _verify_directory(
     findings = Findings()
     report.directories += 1
     around = _surroundings(path, findings)
+    _note_odd([path / name for name in _DIRECTORY_FILES], findings)
     meta = read_if_there(path / META_FILE)
     if meta is None:
         findings.add(path / META_FILE, 0, META_FILE, "missing: whose directory this is cannot be told")
@@ -197,6 +210,16 @@ def _surroundings(path: Path, findings: Findings) -> _Surroundings:
 def _owner(directory: Path) -> PartitionMeta | None:
     data = read_if_there(directory / PARTITION_FILE)
     return decode(data, PartitionMeta) if data is not None else None
+
+
+_DIRECTORY_FILES = (META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE)
+
+
+def _note_odd(paths: Iterable[Path], findings: Findings) -> None:
+    """Says of files that are no files why nothing can be read of them."""
+    for path in paths:
+        if reason := odd_file(path, SMALL_FILE_BYTES_MAX):
+            findings.add(path, 0, ODD, reason)
 
 
 # --- partitions ---
@@ -274,6 +297,7 @@ def _look_at_partition(
     _check_journal(directory, checks, findings)
     check_producers(directory, checks, findings, stopped_clean=around.stopped_clean(directory.name))
     _note_others(directory, segments, findings)
+    _note_odd((p for p in sorted(directory.iterdir()) if p not in segments and _is_own(p)), findings)
     return checks, findings
 
 
@@ -434,6 +458,13 @@ def _check_journal(directory: Path, checks: list[SegmentCheck], findings: Findin
 _PARTITION_FILES = frozenset(
     {PARTITION_FILE, TOPIC_FILE, LEADER_EPOCHS_FILE, GAPS_FILE, JOURNAL_FILE, CLEANER_POINT_FILE, TRUNCATION_FILE}
 )
+
+
+_SUFFIXES = frozenset({producer_snapshot.SUFFIX, txn_index.SUFFIX, offset_index.SUFFIX, time_index.SUFFIX})
+
+
+def _is_own(path: Path) -> bool:
+    return path.name in _PARTITION_FILES or path.suffix in _SUFFIXES
 
 
 def _note_others(directory: Path, segments: list[Path], findings: Findings) -> None:

@@ -15,17 +15,9 @@ from sparklog.format.producer_snapshot import ProducerSnapshot, decode_snapshot,
 from sparklog.format.txn_index import AbortedEntry, decode_txn_index, entries_crc
 from sparklog.log.producers.partition_producers import PartitionProducers
 from sparklog.log.segments.header_walk import header_at, walk_headers
-from sparklog.log.tools.verify_segment import Findings, SegmentCheck
+from sparklog.log.tools.verify_segment import Findings, SegmentCheck, read_if_there
 
 _REPLAYED = "the next start replays the log's headers instead"
-
-
-def read_if_there(path: Path) -> bytes | None:
-    """What the file holds; None if there is none."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findings, *, stopped_clean: bool) -> None:
@@ -46,7 +38,7 @@ def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findi
         data = read_if_there(path)
         if data is None:  # a broker at work has replaced it by a newer one
             continue
-        if not data:  # by a repair
+        if not data:  # by a repair, or odd
             findings.note(path, 0, "producers", f"emptied; {_REPLAYED}")
             continue
         snapshot = decode_snapshot(data)

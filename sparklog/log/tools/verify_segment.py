@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
+from sparklog.environment.files import OddFileError, odd_file, open_regular, read_regular
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import offset_index, time_index
 from sparklog.format.batch import HEADER_KEY, BatchHeader, TruncatedBatchError
@@ -44,6 +45,8 @@ from sparklog.log.segments.stored_rows import RowsCheck
 Progress = Callable[[int], None]
 """Called with the number of bytes that have been checked since the last call."""
 
+ODD = "file"
+"""The kind of a finding: no regular file, or one of an absurd size."""
 FINDINGS_MAX = 1000
 """Of one segment: a file that is damaged all over needs no longer list."""
 
@@ -111,6 +114,16 @@ class SegmentCheck(Struct):
     batches: Batches = field(default_factory=Batches)
 
 
+def read_if_there(path: Path) -> bytes | None:
+    """What the file holds; None if there is none, nothing if it cannot be read, which `odd_file` explains."""
+    try:
+        return read_regular(path)
+    except FileNotFoundError:
+        return None
+    except (OddFileError, OSError):
+        return b""
+
+
 def check_segment(
     path: Path,
     *,
@@ -125,7 +138,12 @@ def check_segment(
 
     Raises FileNotFoundError, OSError.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    reason = odd_file(path)
+    if reason:
+        check = SegmentCheck(path, Findings())
+        check.findings.add(path, 0, ODD, reason)
+        return check
+    descriptor = open_regular(path)
     try:
         check = SegmentCheck(path, Findings(), size_bytes=os.fstat(descriptor).st_size)
 
@@ -353,9 +371,8 @@ class _Checker:
             return
         for index, examine in ((offset_index, self._offset_index), (time_index, self._time_index)):
             path = self._path.with_suffix(index.SUFFIX)
-            try:
-                data = path.read_bytes()
-            except FileNotFoundError:
+            data = read_if_there(path)
+            if data is None:
                 if self._check.is_sealed:
                     self._findings.note(path, 0, "index", "missing; it is rebuilt when it is needed")
                 continue

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparklog.environment.files import RealFiles, read_whole, write_whole
+from sparklog.environment.files import RealFile, RealFiles, read_whole, write_whole
 from sparklog.errors import StorageError, StorageFullError
 
 FILES = RealFiles()
@@ -56,7 +56,7 @@ def test_a_full_device() -> None:
     device = Path("/dev/full")
     if not device.exists():
         pytest.skip("this system has no /dev/full")
-    file = FILES.open(device)
+    file = RealFile(os.open(device, os.O_RDWR), device)
     with pytest.raises(StorageFullError, match="/dev/full"):
         file.write(0, b"x")
     file.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 import traceback
 from pathlib import Path
@@ -13,10 +14,19 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sparklog_broker.config import load_config
 
 from sparklog.errors import InvalidConfigError
 from sparklog.security.jaas import parse_jaas
-from sparklog.security.secrets import HIDDEN, Secret, is_sensitive, parse_properties, redact, resolve_secrets
+from sparklog.security.secrets import (
+    HIDDEN,
+    Secret,
+    is_sensitive,
+    parse_properties,
+    read_text_file,
+    redact,
+    resolve_secrets,
+)
 from tests.support.cases import for_each
 
 PASSWORD = "s3cr€t \"pass\" 'word'"
@@ -100,7 +110,7 @@ def test_references_that_lead_nowhere_are_errors_without_values(tmp_path: Path, 
 
 
 def test_a_file_that_is_too_large_is_refused() -> None:
-    with pytest.raises(InvalidConfigError, match="larger"):
+    with pytest.raises(InvalidConfigError, match="is a device, no regular file"):
         resolve_secrets({"a": "${file:/dev/zero}"}, {})
 
 
@@ -215,3 +225,14 @@ def test_any_password_can_be_quoted(user: str, password: str) -> None:
 
     text = f"a.PlainLoginModule required username={quoted('u' + user)} password={quoted(password)};"
     assert parse_jaas(text, "PLAIN") == {"sasl.username": Secret("u" + user), "sasl.password": Secret(password)}
+
+
+def test_a_file_of_settings_is_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "huge").open("wb") as huge:
+        huge.truncate(1 << 40)
+    for name, reason in {"pipe": "is a pipe", "huge": "is larger than 1048576 bytes", "": "is a directory"}.items():
+        with pytest.raises(InvalidConfigError, match=reason):
+            read_text_file(str(tmp_path / name))
+        with pytest.raises(InvalidConfigError, match=reason):
+            load_config(tmp_path / name)

@@ -1,0 +1,203 @@
+"""What is no regular file, or one of an absurd size, under each name of a data directory: whatever meets it ends, and
+says which path it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sparklog.cli.doctor.directory_facts import data_dir_facts
+from sparklog.cli.segment_dump import dump_segment, segment_paths
+from sparklog.environment.databases import SqliteDatabases
+from sparklog.environment.files import FILE_BYTES_MAX, OddFileError, RealFiles, read_regular, read_whole
+from sparklog.errors import SparklogError, StorageError
+from sparklog.log.tools.repair import repair
+from sparklog.log.tools.verify import bytes_to_check, verify
+from tests.unit.log.inspect_support import stopped_directory
+from tests.unit.log.manager_support import E0, E1, started
+
+TIB = 1 << 40
+BOUND_S = 60
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def sock(path: Path) -> None:
+    before = Path.cwd()
+    os.chdir(path.parent)  # a socket's path may be too long
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(before)
+
+
+def circle(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def nowhere(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(TIB)
+
+
+ODD: list[Callable[[Path], None]] = [fifo, sock, Path.mkdir, circle, huge]
+
+
+@contextlib.contextmanager
+def bounded(what: object) -> Iterator[None]:
+    """Fails instead of hanging."""
+
+    def late(*_: object) -> None:
+        raise AssertionError(f"{what}: it hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(BOUND_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def put(make: Callable[[Path], None], path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    make(path)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directories of partitions 0 and 1, with every kind of file."""
+    made = stopped_directory(tmp_path_factory.mktemp("odd") / "data")
+    (first,) = sorted((made / "events-0").glob("*.arrow"))[:1]
+    for suffix in (".txnindex", ".snapshot"):
+        (made / "events-0" / f"{first.stem}{suffix}").touch()
+    return made
+
+
+PARTITION_NAMES = (
+    "partition.json", "topic.json", "leader-epochs.json", "truncation.json", "repaired-gaps.json", "cleaner-point.json",
+    "remote-log.journal", "FIRST.arrow", "LAST.arrow", "FIRST.index", "FIRST.timeindex", "FIRST.txnindex",
+    "FIRST.snapshot", "LAST.snapshot", "FIRST.arrow.cleaned", "FIRST.arrow.swap", "FIRST.arrow.deleted",
+    "leader-epochs.json.tmp",
+)  # fmt: skip
+DIRECTORY_NAMES = (
+    ".lock", "meta.json", "clean-shutdown", "recovery-points.json", "log-dirs.json", "expiry-clock.json",
+    "broker-epoch.json", "recovery-points.json.tmp", ".probe",
+)  # fmt: skip
+
+
+def pairs(names: tuple[str, ...], always: tuple[str, ...]) -> list[tuple[str, Callable[[Path], None]]]:
+    """Each name with one kind, those of `always` with all."""
+    return [(name, make) for i, name in enumerate(names) for make in (ODD if name in always else [ODD[i % len(ODD)]])]
+
+
+PAIRS = pairs(PARTITION_NAMES, ("leader-epochs.json", "LAST.arrow"))
+DIRECTORY_PAIRS = pairs(DIRECTORY_NAMES, ("recovery-points.json",))
+
+
+def named(directory: Path, name: str) -> Path:
+    segments = sorted(directory.glob("*.arrow"))
+    return directory / name.replace("FIRST", segments[0].stem).replace("LAST", segments[-1].stem)
+
+
+def copy(stopped: Path, to: Path) -> Path:
+    shutil.rmtree(to, ignore_errors=True)
+    return Path(shutil.copytree(stopped, to))
+
+
+def test_in_a_partition_only_that_one_is_offline(stopped: Path, tmp_path: Path) -> None:
+    for name, make in PAIRS:
+        data_dir = copy(stopped, tmp_path / "data")
+        path = named(data_dir / "events-0", name)
+        put(make, path)
+        with bounded(name):
+            manager = started(data_dir)
+            try:
+                assert E1 in manager.logs, name
+                if E0 in manager.offline:
+                    assert path.name in str(manager.offline[E0]), name
+                else:
+                    log = manager.get(E0)
+                    assert log.log_end_offset, name
+                    found = log.reader.read(0, 1 << 20)
+                    assert found is not None, name
+                    found.release()
+            finally:
+                manager.close()
+
+
+def test_of_a_directory_a_start_goes_on_or_says_why_not(stopped: Path, tmp_path: Path) -> None:
+    for name, make in DIRECTORY_PAIRS:
+        data_dir = copy(stopped, tmp_path / "data")
+        put(make, data_dir / name)
+        with bounded(name):
+            try:
+                manager = started(data_dir)
+            except StorageError as e:
+                assert name.removesuffix(".tmp") in str(e), name
+            else:
+                assert set(manager.logs) == {E0, E1}, name
+                manager.close()
+
+
+def test_the_tools_say_which_file_it_is(stopped: Path, tmp_path: Path) -> None:
+    for place, make in [(f"events-0/{name}", make) for name, make in PAIRS] + DIRECTORY_PAIRS:
+        data_dir = copy(stopped, tmp_path / "data")
+        path = named(data_dir / "events-0", place.removeprefix("events-0/")) if "/" in place else data_dir / place
+        put(make, path)
+        with bounded(place):
+            bytes_to_check([data_dir])
+            found = verify([data_dir])
+            told = [f.path for f in (*found.damage, *found.notes)]
+            is_seen = "/" in place and not place.endswith((".tmp", ".cleaned", ".swap", ".deleted"))
+            if is_seen or place in ("meta.json", "clean-shutdown", "recovery-points.json", "log-dirs.json"):
+                assert str(path) in told, place
+            assert not [f for f in found.damage if "events-1" in f.path], place
+            with contextlib.suppress(SparklogError):
+                repair(data_dir / "events-0", RealFiles(), dry_run=True)
+            repair(data_dir / "events-1", RealFiles(), dry_run=True) if place != "recovery-points.json" else None
+            data_dir_facts(data_dir)
+            for segment in segment_paths(data_dir / "events-0"):
+                with contextlib.suppress(SparklogError):
+                    dump_segment(segment)
+
+
+def test_the_reason_names_the_path_and_what_it_is(tmp_path: Path) -> None:
+    expected = {
+        fifo: r"odd is a pipe \(FIFO\), no regular file: move it away",
+        sock: "odd is a socket, no regular file",
+        Path.mkdir: "odd is a directory, no regular file",
+        circle: "odd: Too many levels of symbolic links",
+        huge: f"odd is larger than .* bytes, the most that is read of it: it has {TIB}",
+    }
+    for make, reason in expected.items():
+        path = tmp_path / "odd"
+        with bounded(make):
+            make(path)
+            with pytest.raises(StorageError, match=reason):
+                read_whole(RealFiles(), path)
+            with pytest.raises((OddFileError, OSError)):
+                read_regular(path)
+            with pytest.raises(StorageError, match="odd"):
+                SqliteDatabases().open(path)
+        path.rmdir() if make is Path.mkdir else path.unlink()
+    put(nowhere, tmp_path / "odd")  # as good as absent
+    assert read_whole(RealFiles(), tmp_path / "odd") is None
+    with (tmp_path / "segment").open("wb") as file:
+        file.truncate(FILE_BYTES_MAX)
+    RealFiles().open(tmp_path / "segment").close()
