@@ -39,6 +39,7 @@ from sparklog.format.batch import (
     encode_batch,
     verify_batch,
 )
+from sparklog.format.body_layout import InflatedSizeError
 from sparklog.format.offset_column import OFFSET_FIELD, decode_rows, row_offsets, with_offset_column
 from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.schema import timestamp_bounds_ms
@@ -144,8 +145,10 @@ class SourceBatch(NamedTuple):
 
 
 def _not_compacted(segment: LogSegment, position: int, offset: int, error: CorruptBatchError) -> LogCorruptError:
+    too_large = isinstance(error, InflatedSizeError)
+    hint = " (queued.max.inflated.bytes, or the topic's max.message.inflated.ratio: raise it)" if too_large else ""
     return LogCorruptError(
-        f"{segment.path}, position {position}: the batch at offset {offset}: {error}; it is not compacted"
+        f"{segment.path}, position {position}: the batch at offset {offset}: {error}{hint}; it is not compacted"
     )
 
 
