@@ -119,8 +119,6 @@ class BodyLayout:
                 f"{len(nodes)} nodes and {len(buffers)} buffers, the schema's columns have {len(self._tied_to)} and "
                 f"{self.buffer_count}"
             )
-        if message.rows > BATCH_ROWS_MAX:
-            raise InflatedSizeError(f"it says that it has {message.rows} rows, at most {BATCH_ROWS_MAX} are allowed")
         seen = self._seen
         if seen is None or seen.rows != message.rows or seen.nodes != nodes.tobytes():
             self._check_nodes(message.rows, nodes)
@@ -238,6 +236,8 @@ def _are_sound(buffers: np.ndarray, bounds: Sequence[tuple[int, int]], body_byte
 
 
 def _check_longest(rows: _Rows, inflated_bytes_max: int, plain_body_bytes: int) -> None:
+    if rows.rows > BATCH_ROWS_MAX:
+        raise InflatedSizeError(f"it says that it has {rows.rows} rows, at most {BATCH_ROWS_MAX} are allowed")
     if rows.longest > max(inflated_bytes_max // ROW_BYTES, _BODY_ROWS_MAX * plain_body_bytes):
         raise _too_large(f"it says that it has {rows.longest} rows", inflated_bytes_max)
 

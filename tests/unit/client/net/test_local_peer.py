@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -68,12 +69,12 @@ def test_only_names_of_brokers_sockets_are_connected_to() -> None:
 
 
 @pytest.fixture
-def bait() -> socket.socket:
+def bait() -> Iterator[socket.socket]:
     """A Unix socket of another program, which counts nothing but being connected to."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.bind(f"\0sparklog-{os.urandom(16).hex()}")
     sock.listen()
-    yield sock  # type: ignore[misc]
+    yield sock
     sock.close()
 
 

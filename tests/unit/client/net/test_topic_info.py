@@ -10,10 +10,11 @@ MIB = 1 << 20
 
 
 def test_a_broker_does_not_set_what_its_clients_inflate() -> None:
-    for given, expected in (
+    cases: tuple[tuple[dict[str, object], int], ...] = (
         ({}, 128 * MIB),
         ({"max.message.bytes": MIB, "max.message.inflated.ratio": 3}, 3 * MIB),
         ({"max.message.bytes": 1024 * MIB, "max.message.inflated.ratio": 1024}, INFLATED_BYTES_MAX),
-    ):
+    )
+    for given, expected in cases:
         info = TopicInfo("t", "id", "envelope", 1, 1, {1: ENVELOPE_SCHEMA}, (), None, given, 0, ())
         assert info.inflated_bytes_max == expected, given
