@@ -161,6 +161,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("response.write.timeout.ms", _B, 60_000, "A client that does not read its answer is disconnected after this time; one that does not read what it has fetched, after connections.max.idle.ms.", "ms", 100, 3_600_000),
     Setting("response.max.bytes", _B, 16 * MIB, "Largest answer, without the records of a fetch; longer lists come in pages.", "bytes", 64 * 1024, 16 * MIB),
     Setting("queued.max.request.bytes", _B, 512 * MIB, "Memory for requests being read or processed, and for answers that are not read: these get half of it, then the slowest reader is disconnected; beyond it no socket is read from.", "bytes", MIB, 64 * 1024 * MIB),
+    Setting("queued.max.inflated.bytes", _B, 256 * MIB, "Memory for batches that are decompressed, all together: to check them at the append, to compact them, to look timestamps up. A batch that takes more alone is refused, whatever its topic allows; more than 1 GiB always.", "bytes", 8 * MIB, 64 * 1024 * MIB),
     Setting("fetch.max.bytes", _B, 55 * MIB, "Most bytes one fetch is answered with, whatever the client asks.", "bytes", MIB, 1024 * MIB),
     Setting("fetch.purgatory.max", _B, 100_000, "Waiting fetches; one more is answered at once.", "requests", 1, 10_000_000),
     Setting("local.socket.enabled", _B, True, "Whether producers and consumers on the same host are offered a Unix socket, which costs half the processor time of TCP."),

@@ -82,6 +82,7 @@ class BrokerConfig(Struct, frozen=True):
     response_write_timeout_ms: int
     response_max_bytes: int
     queued_max_request_bytes: int
+    queued_max_inflated_bytes: int
     fetch_max_bytes: int
     fetch_purgatory_max: int
     local_socket_enabled: bool

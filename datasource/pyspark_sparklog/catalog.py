@@ -18,7 +18,9 @@ from pyspark_sparklog.options import Subscription
 from pyspark_sparklog.planning import Extent
 from pyspark_sparklog.schemas import TopicShape
 from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.answers import check_named
 from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.connection import Connection
 from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
 from sparklog.client.reading.offset_lookup import FoundOffset, look_up_offsets
 from sparklog.errors import InvalidPartitionsError, NotLeaderError, SparklogError, UnknownTopicOrPartitionError
@@ -176,7 +178,9 @@ class Catalog:
         if not positions:
             time.sleep(max_wait_ms / 1000)
             return True
-        return self._asking("new data", lambda c, wait: _wait_for_data(c, positions, max_wait_ms, self.isolation))
+        return self._asking(
+            "new data", lambda c, wait: _wait_for_data(c, positions, max_wait_ms, self.isolation, wait.attempt_ms)
+        )
 
     def _asking(self, what: str, ask: Callable[[Cluster, BrokerWait], T]) -> T:
         wait = BrokerWait(f"asking {self.address} for {what}", self.wait_ms, self.request_timeout_ms)
@@ -207,27 +211,30 @@ def _lost_with(c: Cluster, leader: Endpoint, partitions: Iterable[TopicPartition
         raise
 
 
-def _wait_for_data(c: Cluster, positions: Mapping[TopicPartition, int], max_wait_ms: int, isolation: int) -> bool:
+def _wait_for_data(
+    c: Cluster, positions: Mapping[TopicPartition, int], max_wait_ms: int, isolation: int, timeout_ms: int
+) -> bool:
     by_leader: dict[Endpoint, list[TopicPartition]] = {}
-    for tp, found in c.leaders(positions).items():
+    for tp, found in c.leaders(positions, timeout_ms=timeout_ms).items():
         if not isinstance(found, SparklogError):
             by_leader.setdefault(found.endpoint, []).append(tp)
         elif not isinstance(found, UnknownTopicOrPartitionError):
             raise found
     with ExitStack() as stack:
-        waiting = []
+        waiting: list[tuple[Endpoint, list[FetchPartition], Connection]] = []
         for endpoint, partitions in by_leader.items():
             asked = [FetchPartition(tp.topic, tp.partition, positions[tp], 0) for tp in partitions]
             # max_bytes 0: nothing is transferred, the answer comes when there is something to transfer
             request = FetchRequest(max_wait_ms, 1, 0, isolation, asked)
             with _lost_with(c, endpoint, partitions):
-                connection = stack.enter_context(c.connection(endpoint, purpose="wait"))
+                connection = stack.enter_context(c.connection(endpoint, purpose="wait", timeout_ms=timeout_ms))
                 connection.send(Api.FETCH, request, wait_ms=max_wait_ms)
-            waiting.append((endpoint, partitions, connection))
+            waiting.append((endpoint, asked, connection))
         grown = not waiting
-        for endpoint, partitions, connection in waiting:
-            with _lost_with(c, endpoint, partitions):
+        for endpoint, asked, connection in waiting:
+            with _lost_with(c, endpoint, [TopicPartition(a.topic, a.partition) for a in asked]):
                 response, _ = connection.receive(FetchResponse)
+                check_named(endpoint, asked, response.results)
             for r in response.results:
                 if r.error_code == NotLeaderError.code:
                     c.look_again([r.topic], endpoint)

@@ -45,11 +45,11 @@ def add(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Add a user. It may do what ACLs allow it, and nothing else where there is an authorizer."""
-    stored = _stored(name)
-    password = read_password(stored)
+    _check(name)
+    password = read_password(name)
     with open_admin(bootstrap_servers) as admin:
-        admin.set_user_password(stored, password, _named(mechanism), iterations=iterations, only_new=True)
-    print(f"added user {stored}")
+        admin.set_user_password(name, password, _named(mechanism), iterations=iterations, only_new=True)
+    print(f"added user {name}")
 
 
 @app.command(
@@ -64,11 +64,11 @@ def set_password(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change a user's password."""
-    stored = _stored(name)
-    password = read_password(stored)
+    _check(name)
+    password = read_password(name)
     with open_admin(bootstrap_servers) as admin:
-        admin.set_user_password(stored, password, _named(mechanism), iterations=iterations, only_existing=True)
-    print(f"changed the password of {stored}")
+        admin.set_user_password(name, password, _named(mechanism), iterations=iterations, only_existing=True)
+    print(f"changed the password of {name}")
 
 
 @app.command("list", epilog="**Examples**\n\n`sparklog user list`")
@@ -92,17 +92,16 @@ def list_users(bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
 @app.command("remove", epilog="**Examples**\n\n`sparklog user remove alice`\n\nThe user's connections end at once.")
 def remove(name: Name, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Remove a user. ACLs that name it stay."""
-    stored = _stored(name)
     with open_admin(bootstrap_servers) as admin:
-        admin.remove_user(stored)
-    print(f"removed user {stored}")
+        admin.remove_user(name)
+    print(f"removed user {name}")
 
 
-def _stored(name: str) -> str:
-    """The name as brokers keep it, and as ACLs have to name it. Raises InvalidConfigError."""
-    from sparklog.security.scram import normalized_name
+def _check(name: str) -> None:
+    """Refuses the name before a password is asked for. Raises InvalidConfigError."""
+    from sparklog.security.scram import checked_name
 
-    return normalized_name(name)
+    checked_name(name)
 
 
 def read_password(name: str) -> Secret:

@@ -57,7 +57,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError, InvalidRequestError
-from sparklog.format.body_layout import INFLATED_BYTES_MAX, layout_of_schema
+from sparklog.format.body_layout import INFLATED_BYTES_MAX, ROW_BYTES, layout_of_schema, stated_bytes
 from sparklog.format.checksum import crc32c
 from sparklog.format.flat import Bytes, RecordBatchMessage, record_batch_message
 from sparklog.format.value_check import check_values
@@ -385,6 +385,14 @@ def message_of(data: Bytes, position: int, header: BatchHeader) -> RecordBatchMe
             f"the header {header.record_count} in {header.body_length_bytes}"
         )
     return message
+
+
+def decoded_size_bytes(data: Bytes, header: BatchHeader) -> int:
+    """Memory that a reader of the one batch in `data` needs beside its bytes: the decompressed columns, as the batch
+    states them before they are decompressed, and an offset for each row. Raises CorruptBatchError."""
+    message = message_of(data, 0, header)
+    body = memoryview(data)[header.size_bytes - header.body_length_bytes : header.size_bytes]
+    return stated_bytes(message, body) + ROW_BYTES * max(header.record_count, 0)
 
 
 def stamp_batch(

@@ -37,6 +37,8 @@ ROW_BYTES = 8
 """What a row is counted as whose columns take no bytes: readers make its offset, an i64."""
 FEW_BUFFERS = 64
 """Of so many, Python has looked at each before NumPy has begun."""
+BATCH_ROWS_MAX = 1 << 25
+"""Rows of one batch, however few bytes they take: a reader's offsets of so many rows take 256 MiB."""
 _LENGTH_MAX = 2**31 - 1
 _BODY_ROWS_MAX = 8
 """A row has at least a bit of a byte of the body, unless the body is compressed."""
@@ -234,12 +236,17 @@ def _are_sound(buffers: np.ndarray, bounds: Sequence[tuple[int, int]], body_byte
 
 
 def _check_longest(rows: _Rows, inflated_bytes_max: int, plain_body_bytes: int) -> None:
+    if rows.rows > BATCH_ROWS_MAX:
+        raise InflatedSizeError(f"it says that it has {rows.rows} rows, at most {BATCH_ROWS_MAX} are allowed")
     if rows.longest > max(inflated_bytes_max // ROW_BYTES, _BODY_ROWS_MAX * plain_body_bytes):
         raise _too_large(f"it says that it has {rows.longest} rows", inflated_bytes_max)
 
 
 def stated_bytes(message: RecordBatchMessage, body: Bytes) -> int:
-    """How much the buffers of a compressed message say that they take, whatever else is wrong with it."""
+    """Bytes that the buffers of the message say that they take decompressed, whatever else is wrong with the message;
+    0 for an uncompressed one."""
+    if message.compression == "none":
+        return 0
     at, stored = message.buffers[:, 0], message.buffers[:, 1]
     words = np.frombuffer(body, "<i8", len(body) // 8)
     found = words[at[(stored > 0) & (at >= 0) & (at < 8 * len(words))] >> 3]

@@ -14,7 +14,8 @@ and the column [53, 58]. One that has lost all its rows but had to stay (the las
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, BatchHeader, decode_batch, message_of
-from sparklog.format.body_layout import INFLATED_BYTES_MAX
+from sparklog.format.body_layout import INFLATED_BYTES_MAX, stated_bytes
 from sparklog.format.compressed_check import check_compressed
 from sparklog.format.envelope_layout import is_envelope
 from sparklog.format.identity_cache import kept_by_identity
@@ -80,12 +81,18 @@ def decode_rows(
 
 
 def check_new_rows(
-    data: memoryview, position: int, header: BatchHeader, schema: pa.Schema, inflated_bytes_max: int
+    data: memoryview,
+    position: int,
+    header: BatchHeader,
+    schema: pa.Schema,
+    inflated_bytes_max: int,
+    hold: Callable[[int], AbstractContextManager[object]] = nullcontext,
 ) -> None:
     """Checks that the batch at `position` of `data`, which is about to be appended, holds what `schema`, the topic's,
     says.
 
-    Raises CorruptBatchError; InflatedSizeError, before anything is decompressed.
+    `hold`: gives a context in which as many bytes may be decompressed. Raises CorruptBatchError; InflatedSizeError,
+    before anything is decompressed.
     """
     if is_envelope(schema) and is_small_batch(data, position, header):
         return
@@ -93,8 +100,10 @@ def check_new_rows(
     if decode_packed_batch(batch, schema, header) is not None:
         return
     message = message_of(batch, 0, header)
-    if not check_compressed(batch, schema, header, message, inflated_bytes_max):
-        decode_batch(batch, schema, header=header, message=message, inflated_bytes_max=inflated_bytes_max)
+    stated = stated_bytes(message, batch[header.size_bytes - header.body_length_bytes :])
+    with hold(stated if stated <= inflated_bytes_max else 0):  # larger ones are refused before they take memory
+        if not check_compressed(batch, schema, header, message, inflated_bytes_max):
+            decode_batch(batch, schema, header=header, message=message, inflated_bytes_max=inflated_bytes_max)
 
 
 def row_offsets(header: BatchHeader, offsets: np.ndarray | None) -> np.ndarray:

@@ -29,6 +29,7 @@ from sparklog.log.directories.directory_set import DirectorySet
 from sparklog.log.directories.known import KnownDirectories
 from sparklog.log.directories.log_directory import LogDirectory, make_new_partitions
 from sparklog.log.directories.placement import place_of_known, places_for_new
+from sparklog.log.inflated_memory import InflatedMemory
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.retention.expiry_clock import ExpiryClock
@@ -75,6 +76,7 @@ class LogManager:
         expiry_rate: int | None = None,
         broker_id: int = 0,
         handles: HandleCache | None = None,
+        inflated: InflatedMemory | None = None,
         remote: RemoteAccess = NO_ACCESS,
     ) -> None:
         """Makes the directories if needed and locks them. `log_dirs` hold the partitions; without them `data_dir` does.
@@ -88,6 +90,7 @@ class LogManager:
         self._files = files or RealFiles()
         self._clock: MachineClock = clock or SystemClock()
         self._handles = HandleCache() if handles is None else handles
+        self._inflated = InflatedMemory() if inflated is None else inflated
         self._remote = remote
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._offline: dict[TopicPartition, SparklogError] = {}
@@ -205,6 +208,7 @@ class LogManager:
             high_watermark=points.high_watermark,
             recovery_point=points.recovery_point,
             handles=self._handles,
+            inflated=self._inflated,
             newest_schema_id=spec.newest_schema_id,
             remote=self._remote,
             made=spec.made,
@@ -318,6 +322,7 @@ class LogManager:
                 expiry_clock=self.expiry_clock,
                 clean=True,
                 handles=self._handles,
+                inflated=self._inflated,
                 newest_schema_id=spec.newest_schema_id,
                 remote=self._remote,
             )

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from sparklog.environment.clock import Clock
 from sparklog.environment.files import FileSystem
 from sparklog.log.appends.segment_writer import SegmentWriter
+from sparklog.log.inflated_memory import InflatedMemory
 from sparklog.log.leader_epochs import LeaderEpochCache
 from sparklog.log.log_health import LogHealth
 from sparklog.log.model import LogConfig, LogOwner
@@ -55,9 +56,16 @@ class LogState(Struct, eq=False):
     """The broker's clock at the last append: it never goes back within a log."""
     durable_log_start: int = 0
     """Where the log begins at the least after a crash: the log start of the last checkpoint."""
+    inflated: InflatedMemory = field(default_factory=InflatedMemory)
+    """Memory of decompressed batches, which all logs of a broker share."""
     health: LogHealth = field(default_factory=LogHealth)
     write_lock: threading.Lock = field(default_factory=threading.Lock)
     swap_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def inflated_bytes_max(self) -> int:
+        """Bytes that one batch may take decompressed: the smaller of the topic's and the broker's bound."""
+        return self.inflated.batch_bytes_max(self.config.inflated_bytes_max)
 
     @property
     def segments(self) -> SegmentList:

@@ -20,6 +20,7 @@ from sparklog.log.appends.log_appender import LogAppender
 from sparklog.log.appends.replica_appender import ReplicaAppender
 from sparklog.log.compaction.replacement import SegmentReplacement
 from sparklog.log.durability.flusher import LogFlusher
+from sparklog.log.inflated_memory import InflatedMemory
 from sparklog.log.leader_epochs import EpochEnd, LeaderEpochs
 from sparklog.log.log_state import LogState
 from sparklog.log.model import LogConfig, LogOwner, ProducerInfo
@@ -66,6 +67,7 @@ class PartitionLog:
         high_watermark: int = 0,
         recovery_point: int = 0,
         handles: HandleCache | None = None,
+        inflated: InflatedMemory | None = None,
         remote: RemoteAccess = NO_ACCESS,
         newest_schema_id: int = 1,
         made: bool = False,
@@ -77,8 +79,9 @@ class PartitionLog:
 
         `schema_of` gives the topic's schema for an id (KeyError or UnknownSchemaError for an unknown one). `clean`: the
         log was closed with its data sealed; otherwise the last segment is scanned and a torn tail cut. The offsets are
-        those of the last checkpoint (0 when there is none). `expiry_clock`: by which records grow old. `remote`: how
-        to get at what is in the object store. `newest_schema_id`: of a marker in a log that has no segment. `made`:
+        those of the last checkpoint (0 when there is none). `inflated`: memory of decompressed batches, which the
+        broker's logs share. `expiry_clock`: by which records grow old. `remote`: how to get at what is in the object
+        store. `newest_schema_id`: of a marker in a log that has no segment. `made`:
         the directory was there before, as a partition's. `same_boot`: the machine has not stopped since the log was
         last written to, so that nothing of it can be lost but by somebody's hand. `checkpointed`: there is a
         checkpoint that knows the log. `safeguards`: for tests. Raises LogCorruptError, StorageError.
@@ -94,6 +97,7 @@ class PartitionLog:
             clean=clean,
             points=(log_start_offset, high_watermark, recovery_point),
             handles=HandleCache() if handles is None else handles,
+            inflated=InflatedMemory() if inflated is None else inflated,
             remote=remote,
             newest_schema_id=newest_schema_id,
             made=made,

@@ -7,8 +7,9 @@ the client's secret with them.
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparklog.errors import InvalidConfigError
 
@@ -26,7 +27,7 @@ def fetch(
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
     """The answer to a GET, with `data` to a POST; at most `bytes_max` of it. `ca_location`: PEM file of the authorities
-    that are trusted; "": those of the system.
+    that are trusted; "": those of the system. `timeout_s`: for the whole answer, however slowly it comes.
 
     Raises InvalidConfigError (not https, or the file of authorities cannot be read), urllib.error.HTTPError (it
     refuses, or redirects), OSError (it does not answer, or its certificate is not valid).
@@ -40,11 +41,26 @@ def fetch(
     except OSError as e:  # ssl.SSLError is one
         raise InvalidConfigError(f"https.ca.location = {ca_location}: {e.strerror or 'no PEM certificates'}") from e
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.sslsocket_class = _socket_until(time.monotonic() + timeout_s)
     opener = urllib.request.build_opener(_no_redirects(), urllib.request.HTTPSHandler(context=context))
     request = urllib.request.Request(url, data, dict(headers or {}))
     with opener.open(request, timeout=max(timeout_s, 0.001)) as answer:
         content: bytes = answer.read(bytes_max)
     return content
+
+
+def _socket_until(end_s: float) -> type[ssl.SSLSocket]:
+    """Sockets that receive nothing after `end_s` (monotonic time). Their own timeout begins again with each byte."""
+
+    class SocketUntil(ssl.SSLSocket):
+        def recv_into(self, *args: Any, **more: Any) -> int:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the answer is not complete in time")
+            self.settimeout(left_s)
+            return super().recv_into(*args, **more)
+
+    return SocketUntil
 
 
 def _no_redirects() -> urllib.request.HTTPRedirectHandler:

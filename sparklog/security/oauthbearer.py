@@ -13,7 +13,6 @@ not looked at.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -28,7 +27,10 @@ from sparklog.security.secrets import HIDDEN, Secret
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """What can be pinned: those with a private and a public key. With HS… the set of public keys would be the secret."""
 JWKS_CHARS_MAX = 1024 * 1024
+KEYS_MAX = 256
 RSA_BITS_MIN = 2_048
+RSA_BITS_MAX = 16_384
+"""OpenSSL verifies with no larger ones."""
 _SEPARATOR = "\x01"
 _KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
@@ -146,6 +148,8 @@ def _parse_jwks(jwt: Any, text: str) -> list[_Key]:
         usable = [e for e in entries if e.get("kty") in _KEY_TYPES.values() and e.get("use", "sig") == "sig"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidConfigError('the set of keys is not of the form {"keys": [{"kty": …}, …]}') from None
+    if len(usable) > KEYS_MAX:
+        raise InvalidConfigError(f"the set has {len(usable)} keys for signatures; at most {KEYS_MAX} are allowed")
     keys: list[_Key] = []
     for entry in usable:
         if "d" in entry:
@@ -155,9 +159,9 @@ def _parse_jwks(jwt: Any, text: str) -> list[_Key]:
             key = _Key(entry.get("kid"), entry["kty"], algorithm, jwt.PyJWK(entry).key)
         except (jwt.PyJWTError, ValueError, TypeError, KeyError) as e:
             raise InvalidConfigError(f"key {len(keys) + 1} of the set cannot be read: {type(e).__name__}") from None
-        if key.key_type == "RSA" and key.key.key_size < RSA_BITS_MIN:
+        if key.key_type == "RSA" and not RSA_BITS_MIN <= key.key.key_size <= RSA_BITS_MAX:
             raise InvalidConfigError(
-                f"key {len(keys) + 1} of the set has {key.key.key_size} bits: at least {RSA_BITS_MIN}"
+                f"key {len(keys) + 1} of the set has {key.key.key_size} bits: {RSA_BITS_MIN} to {RSA_BITS_MAX}"
             )
         keys.append(key)
     if not keys:
@@ -169,7 +173,7 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > 2**40:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 2**40:
         raise SaslAuthenticationFailedError(f"the token's {name} is no time")
     return int(value * 1000)
 

@@ -10,11 +10,10 @@ from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
 from sparklog.security.principals import user
 from sparklog.security.sasl import CREDENTIALS_WRONG, SCRAM_SHA_256, SaslStep
 from sparklog.security.scram import (
-    ITERATIONS_MIN,
     CredentialLookup,
+    UnknownUsers,
+    checked_name,
     credential_matches,
-    normalized_name,
-    unknown_user_credential,
 )
 from sparklog.security.secrets import Secret
 
@@ -24,12 +23,9 @@ MESSAGE_BYTES_MAX = 4_096
 class PlainServer:
     """One exchange: one message. `lookup` gives SCRAM-SHA-256 credentials."""
 
-    def __init__(
-        self, lookup: CredentialLookup, server_secret: bytes, unknown_iterations: int = ITERATIONS_MIN
-    ) -> None:
+    def __init__(self, lookup: CredentialLookup, unknown: UnknownUsers) -> None:
         self._lookup = lookup
-        self._server_secret = server_secret
-        self._unknown_iterations = unknown_iterations
+        self._unknown = unknown
         self._used = False
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
@@ -38,7 +34,7 @@ class PlainServer:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
         self._used = True
         name, password = _parse(token)
-        unknown = unknown_user_credential(SCRAM_SHA_256, name, self._server_secret, self._unknown_iterations)
+        unknown = self._unknown.credential(name)
         known = self._lookup(name)
         if not credential_matches(SCRAM_SHA_256, password, known or unknown) or known is None:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
@@ -58,6 +54,6 @@ def _parse(token: bytes) -> tuple[str, Secret]:
         authzid, name, password = token[: MESSAGE_BYTES_MAX + 1].decode().split("\0")
         if authzid not in ("", name) or not password or len(token) > MESSAGE_BYTES_MAX:
             raise ValueError
-        return normalized_name(name), Secret(password)
+        return checked_name(name), Secret(password)
     except (ValueError, InvalidConfigError):
         raise SaslAuthenticationFailedError(CREDENTIALS_WRONG) from None

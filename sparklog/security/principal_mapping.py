@@ -51,12 +51,17 @@ class MappingRule(NamedTuple):
     change_case: Callable[[str], str] = str
 
     def apply(self, name: str) -> str | None:
-        """The mapped name; None: the rule does not match the whole of `name`."""
+        """The mapped name; None: the rule does not match the whole of `name`. Raises InvalidConfigError for letters
+        that a change of case makes the same as others: a dotless i would become the I of another name."""
         if self.pattern is None:
             return name
         if self.pattern.fullmatch(name) is None:
             return None
-        return self.change_case(self.pattern.sub(self._replacement, name))
+        mapped = self.pattern.sub(self._replacement, name)
+        changed = self.change_case(mapped)
+        if changed.upper() != mapped.upper() or changed.lower() != mapped.lower():
+            raise InvalidConfigError(f"{mapped!r} has letters that are others in {changed!r}")
+        return changed
 
     def _replacement(self, match: re.Match[str]) -> str:
         return "".join(piece if isinstance(piece, str) else match[piece] or "" for piece in self.pieces)
@@ -142,19 +147,19 @@ def _pieces(replacement: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]
 def map_name(rules: tuple[MappingRule, ...], name: str) -> Principal:
     """The principal of a certificate with the subject `name` (RFC 2253). Raises SaslAuthenticationFailedError if no
     rule matches."""
-    mapped = (
-        next((m for rule in rules if (m := rule.apply(name)) is not None), None)
-        if len(name) <= NAME_CHARS_MAX
-        else None
-    )
-    if mapped is None:
-        raise SaslAuthenticationFailedError(
-            f"no rule of ssl.principal.mapping.rules matches the certificate's name {name[:200]!r}"
-        )
     try:
-        return user(mapped)
+        mapped = (
+            next((m for rule in rules if (m := rule.apply(name)) is not None), None)
+            if len(name) <= NAME_CHARS_MAX
+            else None
+        )
+        if mapped is not None:
+            return user(mapped)
     except InvalidConfigError as e:
         raise SaslAuthenticationFailedError(f"the certificate's name {name[:200]!r} makes no principal: {e}") from e
+    raise SaslAuthenticationFailedError(
+        f"no rule of ssl.principal.mapping.rules matches the certificate's name {name[:200]!r}"
+    )
 
 
 def certificate_name(der: bytes) -> str:

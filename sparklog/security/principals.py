@@ -7,6 +7,7 @@ authentication. How a certificate's name becomes a principal is in `principal_ma
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -35,20 +36,46 @@ ANY_USER = Principal(USER_TYPE, "*")
 
 
 def check_name(name: str) -> str:
-    """Returns `name` if a user can have it. Raises InvalidConfigError: empty, too long, "*", or with control
-    characters."""
-    if not name or name == ANY_USER.name:
+    """Returns `name` if a principal can have it.
+
+    A name is its own normal form (NFKC, and none of the characters that SASLprep removes): two names that only look
+    different to a program would be one user to another one. Raises InvalidConfigError that says what is wrong.
+    """
+    if not name.strip() or name == ANY_USER.name:
         raise InvalidConfigError(f"a user cannot be named {name!r}")
     if len(name) > NAME_CHARS_MAX:
         raise InvalidConfigError(f"a user's name has {len(name)} characters; at most {NAME_CHARS_MAX} are allowed")
     if not name.isprintable():
-        raise InvalidConfigError(f"a user's name {name!r}: control characters are not allowed")
+        raise InvalidConfigError(f"a user's name {name!r}: control characters and invisible ones are not allowed")
+    if name != name.strip():
+        raise InvalidConfigError(f"a user's name {name!r} begins or ends with a space: leave it out")
+    if name.startswith(f"{USER_TYPE}:"):
+        raise InvalidConfigError(f"a user's name {name!r} begins with {USER_TYPE}:, which principals begin with")
+    normal = _normal_form(name)
+    if normal != name:
+        raise InvalidConfigError(f"a user's name {name!r} is not in its normal form (Unicode NFKC): write {normal!r}")
     return name
 
 
+def check_user_name(name: str) -> str:
+    """Returns `name` if an authenticated user can have it. Raises InvalidConfigError, also for ANONYMOUS: that is every
+    peer without authentication, and a user of this name would have its rights and give it the user's."""
+    if name == ANONYMOUS.name:
+        raise InvalidConfigError(f"a user cannot be named {name!r}: that is every peer without authentication")
+    return check_name(name)
+
+
+def _normal_form(name: str) -> str:
+    if name.isascii():
+        return name
+    import stringprep
+
+    return unicodedata.normalize("NFKC", "".join(c for c in name if not stringprep.in_table_b1(c)))
+
+
 def user(name: str) -> Principal:
-    """The principal of a user. Raises InvalidConfigError if nobody can be named so."""
-    return Principal(USER_TYPE, check_name(name))
+    """The principal of an authenticated user. Raises InvalidConfigError if no user can be named so."""
+    return Principal(USER_TYPE, check_user_name(name))
 
 
 def parse_principal(text: str, *, wildcard: bool = False) -> Principal:
@@ -58,7 +85,7 @@ def parse_principal(text: str, *, wildcard: bool = False) -> Principal:
         raise InvalidConfigError(f"{text!r} is no principal: write {USER_TYPE}:name")
     if wildcard and name == ANY_USER.name:
         return ANY_USER
-    return user(name)
+    return Principal(USER_TYPE, check_name(name))
 
 
 def parse_super_users(text: str) -> frozenset[Principal]:

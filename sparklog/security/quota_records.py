@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 
 from sparklog.errors import InvalidConfigError
-from sparklog.security.quotas import Entity, QuotaKey, QuotaTable, check_rates
+from sparklog.security.quotas import Entity, QuotaKey, QuotaTable, check_entity, check_rates
 from sparklog.security.records import RecordId, RecordKind
 
 CLIENT_ID_CHARS_MAX = 1_024
@@ -23,6 +23,8 @@ def quota_record(entity: Entity, quotas: Quotas) -> tuple[RecordId, bytes | None
     """The record of the entity's quotas; without any there is none. Raises InvalidConfigError."""
     any_key = QuotaKey.PRODUCER_BYTE_RATE if entity.ip is None else QuotaKey.CONNECTION_CREATION_RATE
     QuotaTable({entity: quotas or {any_key: 1.0}})
+    if quotas:  # of another name they can still be taken away
+        check_entity(entity)
     check_rates(quotas)
     named = {name: value for name, value in entity._asdict().items() if value is not None}
     identity = json.dumps(named, sort_keys=True, ensure_ascii=False).encode()

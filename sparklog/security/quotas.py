@@ -29,6 +29,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from sparklog.errors import InvalidConfigError
+from sparklog.security.principals import check_name
 from sparklog.security.token_bucket import Bucket, Rate, charge, full, throttle_ms
 
 DEFAULT = ""
@@ -175,6 +176,12 @@ def _check(entity: Entity, key: QuotaKey, limit: float) -> None:
         raise InvalidConfigError(
             f"{key} = {limit}: a number above 0 is needed" if key in RATES else f"{key} = {limit}: at least 0"
         )
+
+
+def check_entity(entity: Entity) -> None:
+    """Checks the user of a quota that is set now. Raises InvalidConfigError for a name that no principal has."""
+    if entity.user not in (None, DEFAULT):
+        check_name(str(entity.user))
 
 
 def check_rates(quotas: Mapping[QuotaKey, float]) -> None:

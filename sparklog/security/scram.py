@@ -4,7 +4,8 @@ The server keeps of a password only a salt, `StoredKey`, `ServerKey` and the num
 to log in. `scramp` parses, computes and compares in constant time; this module adds what a server owes its users:
 
 - A user who is not known gets a salt made from the server's secret and the name. It is the same at every try, as a
-  known user's is, and the exchange fails at the same message with the same text.
+  known user's is, and the exchange fails at the same message with the same text. Salts and iterations of unknown
+  users have the sizes of known ones, as often as known ones have them (`UnknownUsers`).
 - Nonces are made by the server for each exchange, and an exchange is used once, so that a replayed message proves
   nothing.
 - At least 4,096 iterations, on both sides: nobody can make the other side's work cheaper.
@@ -17,14 +18,16 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Callable
-from typing import Any
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
 from sparklog.security.optional import require
-from sparklog.security.principals import check_name, user
+from sparklog.security.principals import check_user_name, user
 from sparklog.security.sasl import CREDENTIALS_WRONG, SCRAM_MECHANISMS, SaslStep
 from sparklog.security.secrets import HIDDEN, Secret
 
@@ -32,6 +35,8 @@ ITERATIONS_MIN = 4_096
 ITERATIONS_MAX = 1_000_000
 """A second or so of work: more would let whoever sets a password stop the client."""
 SALT_BYTES = 32
+SHAPES_MAX = 64
+"""Shapes of credentials that unknown names are given: each costs an HMAC at a login."""
 MESSAGE_BYTES_MAX = 4_096
 
 CredentialLookup = Callable[[str], "ScramCredential | None"]
@@ -50,10 +55,13 @@ class ScramCredential(Struct, frozen=True):
         return f"ScramCredential({HIDDEN}, iterations={self.iterations})"
 
 
-def normalized_name(name: str) -> str:
-    """A user's name as SCRAM compares it (SASLprep, RFC 4013): users are stored under this one. Raises
-    InvalidConfigError."""
-    return check_name(_prepared(name, "the user's name"))
+def checked_name(name: str) -> str:
+    """Returns the name of a user with a password. Clients prepare names (SASLprep, RFC 4013) before they send them, so
+    only a name that stays as it is can log in. Raises InvalidConfigError, which shows the prepared name."""
+    prepared = _prepared(check_user_name(name), f"the user's name {name!r}")
+    if prepared != name:
+        raise InvalidConfigError(f"the user's name {name!r} is not in its normal form (SASLprep): write {prepared!r}")
+    return name
 
 
 def make_credential(
@@ -115,33 +123,62 @@ def parse_credential(mechanism: str, text: str) -> ScramCredential:
     return credential
 
 
-def unknown_user_credential(mechanism: str, name: str, server_secret: bytes, iterations: int) -> ScramCredential:
-    """A credential for a user who does not exist: no password matches it, and its salt is always the same.
+class Shape(NamedTuple):
+    """The parts of a credential that every client sees: its number of iterations and the size of its salt."""
 
-    `server_secret`: at least 32 random bytes that all brokers of the cluster share and nobody else knows.
-    """
-    if len(server_secret) < 32:
-        raise InvalidConfigError("the secret for unknown users has fewer than 32 bytes")
+    iterations: int = ITERATIONS_MIN
+    salt_bytes: int = SALT_BYTES
 
-    def derived(purpose: str) -> bytes:
-        return hmac.digest(server_secret, f"{mechanism}\0{purpose}\0{name}".encode(), "sha512")
 
-    size = _hash(mechanism)().digest_size
-    return ScramCredential(derived("salt")[:SALT_BYTES], derived("stored")[:size], derived("server")[:size], iterations)
+class UnknownUsers:
+    """Credentials for names that no user of a mechanism has. Immutable, so any thread may use it."""
+
+    def __init__(self, mechanism: str, server_secret: bytes, known: Iterable[ScramCredential] = ()) -> None:
+        """`server_secret`: at least 32 random bytes that all brokers of the cluster share and nobody else knows.
+        `known`: the mechanism's credentials; without any, unknown users look like new ones."""
+        if len(server_secret) < 32:
+            raise InvalidConfigError("the secret for unknown users has fewer than 32 bytes")
+        self._mechanism = mechanism
+        self._secret = server_secret
+        self._hash_bytes = _hash(mechanism)().digest_size
+        counts = Counter(Shape(c.iterations, len(c.salt)) for c in known)
+        self._shapes = counts.most_common(SHAPES_MAX) or [(Shape(), 1)]
+
+    def credential(self, name: str) -> ScramCredential:
+        """The credential of an unknown name: no password matches it, and it is the same at every call."""
+        shape = self._shape(name)
+        stored, server = self._derived(f"stored\0{name}"), self._derived(f"server\0{name}")
+        # another shape, another salt: so it looks like a new password
+        seed = f"salt\0{shape.iterations}\0{shape.salt_bytes}\0{name}"
+        blocks = range(-(-shape.salt_bytes // hashlib.sha512().digest_size))
+        salt = b"".join(self._derived(f"{block}\0{seed}") for block in blocks)
+        return ScramCredential(
+            salt[: shape.salt_bytes], stored[: self._hash_bytes], server[: self._hash_bytes], shape.iterations
+        )
+
+    def _shape(self, name: str) -> Shape:
+        """One of the known shapes, as often as users have it. Each shape draws a number of its own from the name and
+        the largest one wins: a new user changes the shape of few unknown names, as known names keep theirs, too."""
+        if len(self._shapes) == 1:
+            return self._shapes[0][0]
+
+        def drawn(shape: Shape, users: int) -> float:
+            found = self._derived(f"shape\0{shape.iterations}\0{shape.salt_bytes}\0{name}")
+            return math.log((int.from_bytes(found[:8], "big") + 1) / 2**64) / users
+
+        return max(self._shapes, key=lambda known: drawn(*known))[0]
+
+    def _derived(self, purpose: str) -> bytes:
+        return hmac.digest(self._secret, f"{self._mechanism}\0{purpose}".encode(), "sha512")
 
 
 class ScramServer:
     """One exchange of the server: client-first gives server-first, client-final gives server-final and the
     principal."""
 
-    def __init__(
-        self, mechanism: str, lookup: CredentialLookup, server_secret: bytes, unknown_iterations: int = ITERATIONS_MIN
-    ) -> None:
-        """`unknown_iterations`: as many as new users get, so that an unknown one looks like them."""
-        self._mechanism = mechanism
+    def __init__(self, mechanism: str, lookup: CredentialLookup, unknown: UnknownUsers) -> None:
         self._lookup = lookup
-        self._server_secret = server_secret
-        self._unknown_iterations = unknown_iterations
+        self._unknown = unknown
         self._name = ""
         self._known = False
         self._messages = 0
@@ -171,14 +208,23 @@ class ScramServer:
 
     def _auth_info(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         try:
-            credential = self._lookup(name)
+            credential = self._lookup(name) if _is_allowed(name) else None
         except Exception as e:
             self._lookup_error = e  # the library would make a failed authentication of it
             raise
         self._name, self._known = name, credential is not None
-        unknown = unknown_user_credential(self._mechanism, name, self._server_secret, self._unknown_iterations)
+        unknown = self._unknown.credential(name)
         found = credential or unknown  # made for known ones, too: the time must not tell
         return found.salt, found.stored_key, found.server_key, found.iterations
+
+
+def _is_allowed(name: str) -> bool:
+    """True if the name could be given to a new user. Brokers before this rule may have stored others."""
+    try:
+        check_user_name(name)
+    except InvalidConfigError:
+        return False
+    return True
 
 
 class ScramClient:

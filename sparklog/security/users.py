@@ -13,7 +13,7 @@ import msgspec
 
 from sparklog.errors import InvalidConfigError, ResourceNotFoundError
 from sparklog.security.sasl import SCRAM_MECHANISMS
-from sparklog.security.scram import ScramCredential, credential_text, normalized_name, parse_credential
+from sparklog.security.scram import ScramCredential, checked_name, credential_text, parse_credential
 
 Credentials = Mapping[str, ScramCredential]
 """A user's, by their mechanisms."""
@@ -50,7 +50,7 @@ def parse_initial(text: str) -> dict[str, Credentials]:
             mechanism, _, credential = rest.partition(":")
             if mechanism not in SCRAM_MECHANISMS:
                 raise InvalidConfigError("sasl.scram.initial.credentials: NAME=MECHANISM:salt=… is needed")
-            users.setdefault(normalized_name(name), {})[mechanism] = parse_credential(mechanism, credential)
+            users.setdefault(checked_name(name), {})[mechanism] = parse_credential(mechanism, credential)
     return dict(users)
 
 
@@ -58,7 +58,7 @@ def altered_users(
     users: Mapping[str, Credentials], alterations: Sequence[UserAlteration]
 ) -> dict[str, Credentials | None]:
     """What becomes of the users that the alterations name: all of them, or none; None: the user is gone, for no
-    credential is left. Names as `normalized_name` gives them.
+    credential is left. A user whose name is not allowed any more can still be removed.
 
     Raises InvalidConfigError (a name or mechanism that cannot be, a credential altered twice), ResourceNotFoundError
     (what is to be removed is not there).
@@ -68,8 +68,8 @@ def altered_users(
     for name, mechanism, credential in alterations:
         if mechanism not in SCRAM_MECHANISMS:
             raise InvalidConfigError(f"{mechanism!r} is no SCRAM mechanism: use {' or '.join(SCRAM_MECHANISMS)}")
-        if normalized_name(name) != name:
-            raise InvalidConfigError(f"the user's name {name!r} is not in the form in which SCRAM compares names")
+        if credential is not None:
+            checked_name(name)
         if (name, mechanism) in seen:
             raise InvalidConfigError(f"user {name!r}: {mechanism} is altered twice at once")
         seen.add((name, mechanism))

@@ -4,7 +4,7 @@
     python -m tests.fuzz probe [--seconds S] [PEER ...]
 
 TARGET is one that reads batches (decode, append, recovery, compaction, tiering, dump, verify, repair), `readers`,
-`broker`, `clients`, or `all`.
+`broker`, `clients`, `spark`, or `all`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tests.fuzz import probe
 from tests.fuzz.broker_target import run_requests
 from tests.fuzz.campaign import BATCH_TARGETS, BatchTarget, Outcome, run_batches
 from tests.fuzz.cases import make_case
-from tests.fuzz.client_campaign import run_clients
+from tests.fuzz.client_campaign import run_clients, run_spark
 from tests.fuzz.reader_campaign import run_readers
 
-OTHER_TARGETS = ("readers", "broker", "clients")
+OTHER_TARGETS = ("readers", "broker", "clients", "spark")
 
 
 def run_target(
@@ -40,6 +40,8 @@ def run_target(
         return run_requests(seeds, work_dir, seconds=seconds)
     if name == "clients":
         return run_clients(seeds, work_dir, seconds=seconds)
+    if name == "spark":
+        return run_spark(seeds, work_dir, seconds=seconds)
     with BatchTarget(name, work_dir) as target:
         return run_batches(target, seeds, seconds=seconds)
 

@@ -13,15 +13,24 @@ from tests.fuzz.hostile_server import HostileServer, make_plan
 from tests.fuzz.planted import honest
 from tests.system.broker_process import BrokerProcess, create_topic, produce
 
+TARGETS = {"clients": "tests.fuzz.client_targets:clients", "spark": "tests.fuzz.spark_targets:spark"}
 
-def run_clients(seeds: Iterable[int], work_dir: Path, *, seconds: float | None = None) -> Outcome:
+
+def run_spark(seeds: Iterable[int], work_dir: Path, *, seconds: float | None = None) -> Outcome:
+    """Runs the data source's readers against the server of every seed."""
+    return run_clients(seeds, work_dir, seconds=seconds, target="spark")
+
+
+def run_clients(
+    seeds: Iterable[int], work_dir: Path, *, seconds: float | None = None, target: str = "clients"
+) -> Outcome:
     """Runs the clients against the server of every seed."""
     started = time.monotonic()
     findings: list[Finding] = []
     cases = lied = 0
     broker = BrokerProcess(work_dir / "data", settings="topic.retention.ms = -1\n", work_dir=work_dir)
     server = HostileServer((broker.host, broker.port))
-    child = Child("tests.fuzz.client_targets:clients", work_dir, patience_s=240.0)
+    child = Child(TARGETS[target], work_dir, patience_s=240.0)
     try:
         with broker.connect() as client:
             create_topic(client, "envelope", 2)
@@ -33,8 +42,8 @@ def run_clients(seeds: Iterable[int], work_dir: Path, *, seconds: float | None =
             answer = child.call(server.address)
             lied += server.lied > 0
             if not answer.is_as_it_should:
-                command = f"python -m tests.fuzz run clients --seed {seed}"
-                findings.append(Finding("clients", plan.name, f"{answer.kind}: {answer.text}", command))
+                command = f"python -m tests.fuzz run {target} --seed {seed}"
+                findings.append(Finding(target, plan.name, f"{answer.kind}: {answer.text}", command))
             late = seconds is not None and time.monotonic() - started > seconds
             if late or len(findings) >= FINDINGS_MAX:
                 break

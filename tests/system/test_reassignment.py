@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -140,6 +142,41 @@ def test_brokers_that_restart_in_the_middle_go_on(cluster: sparklog.LocalCluster
     until(lambda: directories(cluster, 2) == set(), "what broker 2 has lost meanwhile to go")
     assert values(cluster) == list(range(9_030))
     assert admin.describe_cluster().throttle_bytes == 0
+
+
+@pytest.mark.torture
+def test_brokers_are_killed_in_the_middle_of_many_moves(cluster: sparklog.LocalCluster, admin: sparklog.Admin) -> None:
+    """Every move meets the SIGKILL of a broker that is to get the partitions, of one that has them, or of the
+    controller. What has been acknowledged stays, on the brokers that were asked for."""
+    chance = random.Random(20)
+    admin.create_topic("events", replica_assignment=[[1, 2]] * 3)
+    fill(cluster, 0, 9_000, size=2_000)
+    written, here, killed = 9_000, {1, 2}, Counter[str]()
+    for number in range(12):
+        there = set(chance.sample(range(1, 5), 2))
+        while there == here:
+            there = set(chance.sample(range(1, 5), 2))
+        admin.alter_partition_reassignments({tp: sorted(there) for tp in EVENTS}, throttle_bytes=300_000)
+        until(lambda: any(0 < r.copied_bytes < r.total_bytes for r in admin.list_partition_reassignments()), "copies")
+        controller = admin.describe_cluster().controller_id
+        role = ("gets them", "has them", "controller")[number % 3]
+        victims = {"gets them": there - here, "has them": here, "controller": {controller}}[role]
+        victim = chance.choice(sorted(victims))
+        cluster.brokers[victim - 1].kill()
+        killed[role] += 1
+        if number % 2:
+            fill(cluster, written, 30)  # while it is away, and others take over
+            written += 30
+        cluster.brokers[victim - 1].start()
+        admin.alter_partition_reassignments({}, throttle_bytes=0)
+        until(lambda: done(admin) and {frozenset(r) for r in replicas(admin)} == {frozenset(there)}, "the move")  # noqa: B023
+        fill(cluster, written, 30)
+        written += 30
+        assert values(cluster) == list(range(written)), f"move {number}: killed {victim}, which {role}"
+        here = there
+    for gone in {1, 2, 3, 4} - here:
+        until(lambda: directories(cluster, gone) == set(), f"broker {gone} to drop what it has lost")  # noqa: B023
+    print(f"12 moves, killed: {dict(killed)}; {written} records")
 
 
 def test_a_reassignment_is_cancelled(cluster: sparklog.LocalCluster, admin: sparklog.Admin) -> None:

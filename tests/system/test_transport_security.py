@@ -295,6 +295,9 @@ def test_users_on_the_command_line(secure: SecureBroker) -> None:
     assert "no user 'erin'" in run("remove", "erin", code=1)
     assert "no user 'erin'" in run("set-password", "erin", stdin="x\n", code=1)
     assert "stdin" in run("add", "frank", code=2)
-    # what is said is the name that ACLs have to name: here NFKC makes two letters of one
-    assert run("add", "\ufb01ne", stdin="x\n") == "added user fine\n"
-    assert run("remove", "\ufb01ne") == "removed user fine\n"
+    # another name that clients would send as an existing one: the existing user's password stays
+    assert run("add", "fine", stdin="x\n") == "added user fine\n"
+    for command in ("add", "set-password"):
+        assert "write 'fine'" in run(command, "\ufb01ne", stdin="y\n", code=1)
+    connect(secure, "SASL", settings_of(secure, WAYS[1][1], "fine", "x")).close()
+    assert run("remove", "fine") == "removed user fine\n"

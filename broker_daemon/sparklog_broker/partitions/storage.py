@@ -11,6 +11,7 @@ from sparklog.environment import Environment
 from sparklog.environment.files import FileSystem
 from sparklog.errors import StorageError, StorageUnavailableError
 from sparklog.log.directories.broker_epoch import member_of_cluster
+from sparklog.log.inflated_memory import InflatedMemory
 from sparklog.log.log_manager import LogManager
 from sparklog.log.segments.slices import HandleCache
 from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
@@ -94,6 +95,7 @@ class Storage:
             broker_id=config.broker_id,
             expiry_rate=config.log_retention_clock_catch_up_rate,
             handles=HandleCache(descriptors.of_process(config).files),
+            inflated=InflatedMemory(config.queued_max_inflated_bytes),
             remote=remote,
         )
         store: MetadataStore | None = None

@@ -129,8 +129,8 @@ class Authenticator:
         if mechanism == OAUTHBEARER and keys is not None:
             return OAuthBearerServer(keys)
         if mechanism == PLAIN:
-            return PlainServer(self._users.lookup(SCRAM_SHA_256), self._users.secret)
-        return ScramServer(mechanism, self._users.lookup(mechanism), self._users.secret)
+            return PlainServer(self._users.lookup(SCRAM_SHA_256), self._users.unknown(SCRAM_SHA_256))
+        return ScramServer(mechanism, self._users.lookup(mechanism), self._users.unknown(mechanism))
 
     # -- requests
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from sparklog.errors import InvalidConfigError
-from sparklog.security.scram import CredentialLookup
+from sparklog.security.scram import CredentialLookup, UnknownUsers
 from sparklog.security.users import Credentials, decode_user, encode_user
 
 log = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ class Users:
     """Changed on the event loop's thread; `lookup`'s functions may be called from any."""
 
     def __init__(self, secret: bytes, initial: Mapping[str, Credentials] | None = None) -> None:
-        """`secret`: for the answers to unknown names; see `scram.unknown_user_credential`. `initial`: users that count
+        """`secret`: for the answers to unknown names; see `scram.UnknownUsers`. `initial`: users that count
         as long as there are no records of their names."""
         self._initial = initial or {}
         self.secret = secret
@@ -24,6 +24,8 @@ class Users:
         self._records: dict[str, Credentials] = {}
         """Empty credentials: nobody of this name, also if there is an initial user."""
         self._users: Mapping[str, Credentials] = self._initial
+        self._unknown: dict[str, UnknownUsers] = {}
+        """By mechanism; made at the first login after a change."""
 
     def follow(self, changes: Mapping[str, bytes | None]) -> None:
         """Takes over changed records of users, by their names; None: there is no record any more."""
@@ -39,6 +41,7 @@ class Users:
         before = self._users
         users = {name: credentials for name, credentials in {**self._initial, **self._records}.items() if credentials}
         self._users = users  # in one step: other threads read it
+        self._unknown = {}
         for name in changes:
             if name in before and name not in users:
                 self.on_removed(name)
@@ -52,10 +55,19 @@ class Users:
         secret = changes.get(UNKNOWN_USERS)
         if secret:
             self.secret = secret
+            self._unknown = {}
 
     def lookup(self, mechanism: str) -> CredentialLookup:
         """Finds credentials of a mechanism by the user's name."""
         return lambda name: self._users.get(name, {}).get(mechanism)
+
+    def unknown(self, mechanism: str) -> UnknownUsers:
+        """The credentials of names that no user of the mechanism has."""
+        found = self._unknown.get(mechanism)
+        if found is None:
+            known = (c[mechanism] for c in self._users.values() if mechanism in c)
+            found = self._unknown[mechanism] = UnknownUsers(mechanism, self.secret, known)
+        return found
 
     def knows(self, name: str) -> bool:
         return name in self._users

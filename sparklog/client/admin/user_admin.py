@@ -25,7 +25,7 @@ from sparklog.protocol.security_messages import (
     ScramCredentialUpsertion,
 )
 from sparklog.security.sasl import SCRAM_MECHANISMS
-from sparklog.security.scram import ITERATIONS_MIN, make_credential, normalized_name
+from sparklog.security.scram import ITERATIONS_MIN, checked_name, make_credential
 from sparklog.security.secrets import Secret
 
 
@@ -52,7 +52,7 @@ def set_password(
     Raises InvalidConfigError (a name, password or number that cannot be; with `only_new` a user who is there),
     ResourceNotFoundError (with `only_existing` a user who is not).
     """
-    stored = normalized_name(name)
+    stored = checked_name(name)
     upsertions = []
     for mechanism in mechanisms:
         made = make_credential(mechanism, password, iterations)
@@ -74,11 +74,10 @@ def set_password(
 def remove_user(cluster: Cluster, name: str, *, timeout_ms: int = 30_000) -> None:
     """Removes all of a user's credentials; the user's connections end. Raises ResourceNotFoundError."""
     deadline = Deadline(timeout_ms)
-    stored = normalized_name(name)
-    found = describe_users(cluster, [stored], timeout_ms=deadline.left_ms())
+    found = describe_users(cluster, [name], timeout_ms=deadline.left_ms())
     if not found:
-        raise ResourceNotFoundError(f"there is no user {stored!r}")
-    deletions = [ScramCredentialDeletion(stored, mechanism) for mechanism in found[0].mechanisms]
+        raise ResourceNotFoundError(f"there is no user {name!r}")
+    deletions = [ScramCredentialDeletion(name, mechanism) for mechanism in found[0].mechanisms]
     request = AlterUserScramCredentialsRequest(deletions, [])
     _alter(cluster, request, deadline.left_ms(), Repeating((ResourceNotFoundError,)))
 

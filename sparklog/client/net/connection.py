@@ -27,7 +27,7 @@ from sparklog.client.net.patience import Patience
 from sparklog.client.net.read_ahead import READ_AHEAD_BYTES, ReadAhead
 from sparklog.client.net.reused_memory import ReusedMemory
 from sparklog.client.net.session import SASL_APIS, Session
-from sparklog.client.net.sockets import connect_socket, own_address, reason
+from sparklog.client.net.sockets import TcpEnds, connect_socket, own_address, reason, tcp_ends
 from sparklog.client.net.tls_stream import TlsStream, secure, speaks_tls
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -107,12 +107,14 @@ class Connection:
         *,
         timeout_ms: int = 30_000,
         local_socket: str = "",
+        offered_by: TcpEnds = (None, None),
         security: ClientSecurity = PLAINTEXT,
         client_id: str = "",
         patience: Patience | None = None,
     ) -> None:
         """Connects and shakes hands, all of it within `timeout_ms`; with `local_socket` through the Unix socket of
-        that name, which the broker at `endpoint` has offered. `client_id`: what the broker is told (`client.id`).
+        that name, which the broker at `endpoint` has offered through the TCP connection with the ends `offered_by`.
+        `client_id`: what the broker is told (`client.id`).
         `patience`: with late answers; who has left the cluster is not waited for.
 
         Raises BrokerNotAvailableError (nobody listens there), RequestTimedOutError, UnsupportedVersionError (the broker
@@ -136,7 +138,8 @@ class Connection:
         self._session = Session(security)
         self._patience = patience
         self._expected_at = 0.0
-        self._socket: Any = connect_socket(endpoint, local_socket, connecting)
+        self._socket: Any = connect_socket(endpoint, local_socket, connecting, offered_by)
+        self.tcp_ends = tcp_ends(self._socket)
         self._tls: TlsStream | None = None
         if security.protocol.tls and not local_socket:
             self._socket = self._tls = secure(self._socket, endpoint, security, connecting)
@@ -494,7 +497,9 @@ def connect_for_data(
     if not offered:
         return connection
     try:
-        local = Connection(endpoint, timeout_ms=deadline.left_ms(), local_socket=offered, **who)
+        local = Connection(
+            endpoint, timeout_ms=deadline.left_ms(), local_socket=offered, offered_by=connection.tcp_ends, **who
+        )
         local.timeout_ms = timeout_ms
     except SparklogError:  # no more connections, or another network namespace
         return connection

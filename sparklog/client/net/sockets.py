@@ -7,9 +7,11 @@ import socket
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.local_peer import Address, check_name, check_owner
 from sparklog.errors import BrokerNotAvailableError
 from sparklog.protocol.local_socket import enlarge_send_buffer
 
+TcpEnds = tuple[Address, Address] | tuple[None, None]
 _CONNECT_S_MIN = 0.001
 """A timeout of 0 would mean not to wait at all."""
 
@@ -20,11 +22,24 @@ def own_address(sock: socket.socket) -> str:
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
 
 
-def connect_socket(endpoint: Endpoint, local_socket: str, deadline: Deadline) -> socket.socket:
-    """A connected socket, which blocks. Raises BrokerNotAvailableError."""
+def tcp_ends(sock: socket.socket) -> TcpEnds:
+    """The addresses of this end and of the other one; None of a Unix socket, or if the other end is gone already."""
+    if sock.family == socket.AF_UNIX:
+        return None, None
+    try:
+        return sock.getsockname()[:2], sock.getpeername()[:2]
+    except OSError:
+        return None, None
+
+
+def connect_socket(
+    endpoint: Endpoint, local_socket: str, deadline: Deadline, offered_by: TcpEnds = (None, None)
+) -> socket.socket:
+    """A connected socket, which blocks. `offered_by`: the ends of the TCP connection through which the broker has
+    offered `local_socket`; see `local_peer`. Raises BrokerNotAvailableError."""
     try:
         if local_socket:
-            return _connect_local(local_socket, deadline.left_s)
+            return _connect_local(local_socket, deadline.left_s, offered_by)
         sock = _connect_tcp(endpoint, deadline)
         if sock.getsockname() == sock.getpeername():
             # nobody listens on a port of the ephemeral range, and the kernel has connected the socket to itself
@@ -60,12 +75,14 @@ def _connect_tcp(endpoint: Endpoint, deadline: Deadline) -> socket.socket:
     raise failure
 
 
-def _connect_local(name: str, timeout_s: float) -> socket.socket:
+def _connect_local(name: str, timeout_s: float, offered_by: TcpEnds) -> socket.socket:
+    check_name(name)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         enlarge_send_buffer(sock)
         sock.settimeout(max(timeout_s, _CONNECT_S_MIN))
         sock.connect(f"\0{name}")
+        check_owner(sock, *offered_by)
         sock.settimeout(None)
     except BaseException:
         sock.close()

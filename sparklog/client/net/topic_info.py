@@ -15,6 +15,7 @@ from sparklog.errors import (
     UnknownSchemaError,
     error_from_code,
 )
+from sparklog.format.body_layout import INFLATED_BYTES_MAX
 from sparklog.format.schema import KIND_ENVELOPE
 from sparklog.protocol.topic_messages import PartitionState, TopicState
 from sparklog.settings import Scope, Setting, settings_of
@@ -58,9 +59,9 @@ class TopicInfo:
 
     @cached_property
     def inflated_bytes_max(self) -> int:
-        """What a batch of the topic may take once it is decompressed; the default's share, if the broker knows of
-        none."""
-        return self.max_message_bytes * self._number(_INFLATED_RATIO)
+        """Bytes that a batch of the topic may take once it is decompressed; the default's share, if the broker knows of
+        none. No more than INFLATED_BYTES_MAX, whatever the broker says."""
+        return min(self.max_message_bytes * self._number(_INFLATED_RATIO), INFLATED_BYTES_MAX)
 
     def _number(self, setting: Setting) -> int:
         given = self.broker_defaults | self.configs

@@ -25,11 +25,12 @@ from sparklog.format.batch import (
     stamp_batch,
     verify_checksum,
 )
-from sparklog.format.body_layout import InflatedSizeError, stated_bytes
+from sparklog.format.body_layout import INFLATED_BYTES_MAX, InflatedSizeError, stated_bytes
 from sparklog.format.envelope_layout import I64, template
 from sparklog.format.offset_column import check_new_rows
 from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
 from sparklog.format.producer_snapshot import ProducedBatch
+from sparklog.log.inflated_memory import InflatedMemory
 from sparklog.log.model import AppendInfo, LogConfig
 from sparklog.log.segments.batch_times import roll_time_ms
 from sparklog.log.segments.segment import LogSegment, PlacedBatch
@@ -46,12 +47,13 @@ def check_payload(
     config: LogConfig,
     schema_of: SchemaOf,
     now_ms: int,
+    inflated: InflatedMemory,
     *,
     internal: bool = False,
 ) -> list[tuple[int, BatchHeader]]:
     """(position, header) of the batches that fill `view`, each of which may be appended, and can be decoded by who
-    reads it. `internal`: the broker's own, of any size; it has encoded them itself, and their producers need no
-    sequence numbers.
+    reads it. `inflated`: memory to decompress them. `internal`: the broker's own, of any size; it has encoded them
+    itself, and their producers need no sequence numbers.
 
     Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidTimestampError, InvalidRequestError.
     """
@@ -70,7 +72,7 @@ def check_payload(
         except KeyError as e:
             raise UnknownSchemaError(f"the topic has no schema {header.schema_id}; read its metadata again") from e
         if not internal:
-            _check_rows(view, position, header, schema, config)
+            _check_rows(view, position, header, schema, config, inflated)
         found.append((position, header))
     if not found:
         raise InvalidRequestError("there is no batch to append")
@@ -94,7 +96,7 @@ def work_bytes(payload: memoryview) -> int:
                 message = message_of(payload, position, header)
                 found = header.size_bytes
                 body = payload[position + found - header.body_length_bytes : position + found]
-                stated = stated_bytes(message, body) if message.compression != "none" else 0
+                stated = stated_bytes(message, body)
             position += found
             size += max(found, stated // INFLATED_PER_WRITTEN)
     except CorruptBatchError:
@@ -102,13 +104,25 @@ def work_bytes(payload: memoryview) -> int:
     return size
 
 
-def _check_rows(view: memoryview, position: int, header: BatchHeader, schema: pa.Schema, config: LogConfig) -> None:
+def _check_rows(
+    view: memoryview,
+    position: int,
+    header: BatchHeader,
+    schema: pa.Schema,
+    config: LogConfig,
+    inflated: InflatedMemory,
+) -> None:
+    bytes_max = inflated.batch_bytes_max(config.inflated_bytes_max)
     try:
-        check_new_rows(view, position, header, schema, config.inflated_bytes_max)
+        check_new_rows(view, position, header, schema, bytes_max, inflated.hold)
     except InflatedSizeError as e:
+        bound = (
+            "the topic's max.message.bytes times max.message.inflated.ratio"
+            if bytes_max == config.inflated_bytes_max
+            else f"the broker's queued.max.inflated.bytes, never more than {INFLATED_BYTES_MAX}"
+        )
         raise MessageTooLargeError(
-            f"a batch of {header.size_bytes} bytes: {e} (max.message.bytes times max.message.inflated.ratio): send smaller "
-            f"batches (batch.size.bytes) or raise one of them"
+            f"a batch of {header.size_bytes} bytes: {e} ({bound}): send smaller batches (batch.size.bytes) or raise it"
         ) from e
     except CorruptBatchError as e:
         raise CorruptBatchError(f"a batch of {header.record_count} records does not fit the topic's schema: {e}") from e

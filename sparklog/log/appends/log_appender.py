@@ -46,7 +46,8 @@ class LogAppender:
         """
         view = memoryview(payload).cast("B")
         self._state.health.check()
-        found = check_payload(view, self._state.config, self._state.schema_of, self._state.clock.now_ms())
+        state = self._state
+        found = check_payload(view, state.config, state.schema_of, state.clock.now_ms(), state.inflated)
         with self._state.write_lock:
             self._state.health.check()
             return self._append_new(view, found, leader_epoch, guard, issued=issued)
@@ -57,7 +58,12 @@ class LogAppender:
         view = memoryview(payload).cast("B")
         self._state.health.check()
         found = check_payload(
-            view, self._state.config, self._state.schema_of, self._state.clock.now_ms(), internal=True
+            view,
+            self._state.config,
+            self._state.schema_of,
+            self._state.clock.now_ms(),
+            self._state.inflated,
+            internal=True,
         )
         with self._state.write_lock:
             self._state.health.check()

@@ -33,7 +33,8 @@ class SegmentReplacement:
             self._state.config.compaction.delete_retention_ms,
             self._state.config.segment_bytes,
             self._state.config.index_interval_bytes,
-            self._state.config.inflated_bytes_max,
+            self._state.inflated_bytes_max,
+            self._state.inflated,
             throttle,
         )
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,9 +35,11 @@ from sparklog.format.batch import (
     ATTRIBUTE_TRANSACTIONAL,
     BatchHeader,
     decode_header,
+    decoded_size_bytes,
     encode_batch,
     verify_batch,
 )
+from sparklog.format.body_layout import InflatedSizeError
 from sparklog.format.offset_column import OFFSET_FIELD, decode_rows, row_offsets, with_offset_column
 from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.schema import timestamp_bounds_ms
@@ -45,6 +48,7 @@ from sparklog.log.compaction.key_hash import HashSeeds, KeyHashes, hash_keys
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.compaction.policy import NO_HORIZON
 from sparklog.log.compaction.swap import CLEANED_SUFFIX
+from sparklog.log.inflated_memory import InflatedMemory
 from sparklog.log.model import LogOwner
 from sparklog.log.producers.transactions import AbortedRanges
 from sparklog.log.segments.indexes import SegmentIndexes
@@ -57,6 +61,9 @@ logger = logging.getLogger(__name__)
 
 WRITE_BYTES = 1 << 20
 """Batches are gathered up to this size for one write."""
+
+REWRITTEN_COPIES = 2
+"""The rows of a batch, and those of them that stay."""
 
 NEVER_MS = -2
 """Before any delete horizon."""
@@ -89,6 +96,8 @@ class RunContext(Struct, frozen=True):
     segment_bytes: int
     index_interval_bytes: int
     inflated_bytes_max: int
+    inflated: InflatedMemory
+    """Memory of decompressed batches."""
     throttle: Callable[[int], None] = pass_freely
     deletions_may_go: Callable[[], bool] = always
     """Whether tombstones and markers go now, once their time is over."""
@@ -116,6 +125,13 @@ class SourceBatch(NamedTuple):
         except CorruptBatchError as e:
             raise self._not_compacted(e) from e
 
+    def decoding(self, context: RunContext, copies: int = 1) -> AbstractContextManager[None]:
+        """The context in which the rows, and so many copies of them, may be in memory. Raises LogCorruptError."""
+        try:
+            return context.inflated.hold(copies * decoded_size_bytes(self.data, self.header))
+        except CorruptBatchError as e:
+            raise self._not_compacted(e) from e
+
     def schema(self, context: RunContext) -> pa.Schema:
         """What the rows were written with. Raises LogCorruptError if the batch names a schema that the topic does not
         have."""
@@ -129,8 +145,10 @@ class SourceBatch(NamedTuple):
 
 
 def _not_compacted(segment: LogSegment, position: int, offset: int, error: CorruptBatchError) -> LogCorruptError:
+    too_large = isinstance(error, InflatedSizeError)
+    hint = " (queued.max.inflated.bytes, or the topic's max.message.inflated.ratio: raise it)" if too_large else ""
     return LogCorruptError(
-        f"{segment.path}, position {position}: the batch at offset {offset}: {error}; it is not compacted"
+        f"{segment.path}, position {position}: the batch at offset {offset}: {error}{hint}; it is not compacted"
     )
 
 
@@ -152,7 +170,9 @@ def source_batches(segment: LogSegment, context: RunContext, start_offset: int =
                 verify_batch(data, 0, read)
             except CorruptBatchError as e:
                 raise _not_compacted(segment, at, header.base_offset, e) from e
-            yield SourceBatch(segment, at, read, data)
+            batch = SourceBatch(segment, at, read, data)
+            with batch.decoding(context):
+                yield batch
     finally:
         shared.release()
 
@@ -341,7 +361,7 @@ def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
                 continue
             data = sources[batch.segment].file.read(batch.position, batch.header.size_bytes)
             source = SourceBatch(plan.segments[batch.segment], batch.position, batch.header, data)
-            written = data if batch.as_it_is else _encode(source, batch, context)
+            written = data if batch.as_it_is else _encoded(source, batch, context)
             context.throttle(len(written))
             writer.add(written)
         return writer.finish()
@@ -351,6 +371,11 @@ def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
     finally:
         for shared in sources:
             shared.release()
+
+
+def _encoded(source: SourceBatch, plan: BatchPlan, context: RunContext) -> memoryview:
+    with source.decoding(context, REWRITTEN_COPIES):
+        return _encode(source, plan, context)
 
 
 def _encode(source: SourceBatch, plan: BatchPlan, context: RunContext) -> memoryview:

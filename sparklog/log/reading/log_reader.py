@@ -75,7 +75,7 @@ class LogReader:
 
     @property
     def _schemas(self) -> TopicSchemas:
-        return TopicSchemas(self._state.schema_of, self._state.config.inflated_bytes_max)
+        return TopicSchemas(self._state.schema_of, self._state.inflated_bytes_max, self._state.inflated)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp:
         """The first record, in log order, with at least this timestamp; (-1, -1) when none is below the high watermark.

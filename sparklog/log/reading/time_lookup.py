@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError
-from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, verify_checksum
+from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, decoded_size_bytes, verify_checksum
 from sparklog.format.offset_column import decode_rows, row_offsets
+from sparklog.log.inflated_memory import InflatedMemory
 from sparklog.log.model import LogOwner
 from sparklog.log.segments.batch_times import batch_timestamp_ms
 from sparklog.log.segments.stored_schema import SchemaOf, schema_of_batch
@@ -26,6 +27,8 @@ class TopicSchemas(NamedTuple):
 
     schema_of: SchemaOf
     inflated_bytes_max: int
+    inflated: InflatedMemory
+    """Memory of decompressed batches."""
 
 
 Bounds = tuple[int, int]
@@ -204,7 +207,8 @@ def _record_timestamps_ms(
         shared.release()
     try:
         verify_checksum(data, 0, header)
-        return _timestamps_in(data, header, owner, schemas)
+        with schemas.inflated.hold(decoded_size_bytes(data, header)):
+            return _timestamps_in(data, header, owner, schemas)
     except CorruptBatchError as e:
         raise type(e)(f"{segment.path}, position {position}: the batch at offset {header.base_offset}: {e}") from e
 
@@ -218,7 +222,11 @@ def _timestamps_in(
     if not header.record_count:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     rows, sparse = decode_rows(
-        data, schema, header, [] if same else [column], inflated_bytes_max=schemas.inflated_bytes_max
+        data,
+        schema,
+        header,
+        [] if same else [column],
+        inflated_bytes_max=schemas.inflated_bytes_max,
     )
     offsets = row_offsets(header, sparse)
     if same:

@@ -11,6 +11,7 @@ from sparklog.environment.files import TEMPORARY_SUFFIX, FileSystem, read_whole
 from sparklog.errors import LogCorruptError
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
 from sparklog.log.appends.segment_writer import SegmentWriter
+from sparklog.log.inflated_memory import InflatedMemory
 from sparklog.log.leader_epochs import load_epochs
 from sparklog.log.log_state import LogState
 from sparklog.log.model import LogConfig, LogOwner
@@ -43,6 +44,7 @@ def open_state(
     clean: bool,
     points: tuple[int, int, int],
     handles: HandleCache,
+    inflated: InflatedMemory,
     remote: RemoteAccess,
     newest_schema_id: int,
     made: bool,
@@ -88,7 +90,7 @@ def open_state(
     state = LogState(
         directory, owner, config.for_partition(owner), schema_of, newest_schema_id, files, clock, expiry_clock, handles,
         tier, truncation, gaps, writer, offsets, epochs, PartitionProducers(safeguards), ProducerFiles(files, directory),
-        max((s.append_time_ms for s in segments), default=0), offsets.log_start,
+        max((s.append_time_ms for s in segments), default=0), offsets.log_start, inflated,
     )  # fmt: skip
     state.load_producers()
     return state

@@ -20,7 +20,7 @@ from sparklog.protocol.security_messages import (
     SaslHandshakeResponse,
 )
 from sparklog.security.sasl import SCRAM_SHA_256
-from sparklog.security.scram import ScramServer, make_credential
+from sparklog.security.scram import ScramServer, UnknownUsers, make_credential
 from sparklog.security.secrets import Secret
 from sparklog.security.tls import server_context
 from tests.benchmarks import kafka, secure_servers
@@ -52,7 +52,7 @@ class Wire:
 
 def scram_server(password: str = PASSWORD) -> ScramServer:
     credential = make_credential(SCRAM_SHA_256, Secret(password))
-    return ScramServer(SCRAM_SHA_256, {NAME: credential}.get, b"s" * 32)
+    return ScramServer(SCRAM_SHA_256, {NAME: credential}.get, UnknownUsers(SCRAM_SHA_256, b"s" * 32))
 
 
 def like_sparklog(server: ScramServer) -> Callable[[bytes], bytes]:

@@ -11,7 +11,7 @@ from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.planning import Extent
 
 from sparklog.client.net.cluster import forget
-from sparklog.errors import BrokerNotAvailableError
+from sparklog.errors import BrokerNotAvailableError, InvalidRequestError
 from sparklog.protocol.messages import Api
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from tests.unit.client.fake_broker import FakeBroker
@@ -50,6 +50,25 @@ def test_waiting_for_data_means_data_that_may_be_read(fake: FakeBroker) -> None:
     committed = Catalog(ClusterAddress(fake.address), 0, READ_COMMITTED)
     assert not committed.wait_for_data({TP0: 32}, 0)
     assert committed.wait_for_data({TP0: 31}, 0)
+
+
+class Misnaming(FakeBroker):
+    """Answers a fetch about another partition than the one that was asked for."""
+
+    def _answer(self, api: Api, message: Any, payload: bytearray, code: int) -> tuple[Any, bytes]:
+        answer, body = super()._answer(api, message, payload, code)
+        if api is Api.FETCH:
+            answer.results[0].partition += 7
+        return answer, body
+
+
+def test_an_answer_about_another_partition_is_a_typed_error() -> None:
+    broker = Misnaming()
+    fill(broker, 1, rows=42)
+    with pytest.raises(InvalidRequestError, match="not about the 1 partitions"):
+        Catalog(ClusterAddress(broker.address), 0).wait_for_data({TP0: 32}, 0)
+    broker.close()
+    forget(broker.address)
 
 
 def test_the_largest_long_is_asked_for_as_the_largest_time_there_is(fake: FakeBroker) -> None:

@@ -61,7 +61,7 @@ def open_keyed(
     files: FileSystem | None = None,
     clock: ManualClock | None = None,
     clean: bool = True,
-    **offsets: int,
+    **offsets: Any,
 ) -> PartitionLog:
     given = SETTINGS | (settings or {})
     return open_log(directory, given, files=files, clock=clock, clean=clean, owner=OWNER, **offsets)

@@ -39,7 +39,7 @@ from sparklog.security.handshake import (
 )
 from sparklog.security.principals import ANONYMOUS, Principal, user
 from sparklog.security.sasl import MECHANISMS, SaslStep
-from sparklog.security.scram import ScramClient, ScramServer, make_credential
+from sparklog.security.scram import ScramClient, ScramServer, UnknownUsers, make_credential
 from sparklog.security.secrets import Secret
 from tests.support.cases import for_each
 
@@ -231,7 +231,7 @@ def test_an_exchange_has_few_messages() -> None:
 
 def test_with_the_real_mechanism() -> None:
     credential = make_credential(SCRAM, Secret("pencil"))
-    auth = Authentication(RULES, lambda m: ScramServer(m, {"alice": credential}.get, bytes(32)), 0)
+    auth = Authentication(RULES, lambda m: ScramServer(m, {"alice": credential}.get, UnknownUsers(m, bytes(32))), 0)
     client = ScramClient(SCRAM, "alice", Secret("pencil"))
     auth.receive(ChooseMechanism(SCRAM), 0)
     (challenge,) = auth.receive(SaslToken(client.first()), 0)

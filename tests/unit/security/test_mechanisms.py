@@ -25,7 +25,7 @@ from sparklog.security.oauthbearer import OAuthBearerServer, bearer_message
 from sparklog.security.plain import PlainServer, plain_message
 from sparklog.security.principals import user
 from sparklog.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_MECHANISMS, SCRAM_SHA_256, SaslServer
-from sparklog.security.scram import ScramClient, ScramServer, make_credential
+from sparklog.security.scram import ScramClient, ScramServer, UnknownUsers, make_credential
 from sparklog.security.secrets import Secret
 from tests.support.cases import for_each
 
@@ -48,8 +48,8 @@ def server(mechanism: str) -> SaslServer:
     if mechanism == OAUTHBEARER:
         return OAuthBearerServer(Tokens())
     if mechanism == PLAIN:
-        return PlainServer(CREDENTIALS[SCRAM_SHA_256].get, SERVER_SECRET)
-    return ScramServer(mechanism, CREDENTIALS[mechanism].get, SERVER_SECRET)
+        return PlainServer(CREDENTIALS[SCRAM_SHA_256].get, UnknownUsers(SCRAM_SHA_256, SERVER_SECRET))
+    return ScramServer(mechanism, CREDENTIALS[mechanism].get, UnknownUsers(mechanism, SERVER_SECRET))
 
 
 def first_message(mechanism: str) -> bytes:
@@ -88,7 +88,10 @@ def session(mechanism: str) -> Session:
 
 def signature_of(mechanism: str, credentials: Any) -> bytes:
     """The server's last message in an exchange of its own."""
-    client, other = ScramClient(mechanism, "alice", PASSWORD), ScramServer(mechanism, credentials.get, SERVER_SECRET)
+    client, other = (
+        ScramClient(mechanism, "alice", PASSWORD),
+        ScramServer(mechanism, credentials.get, UnknownUsers(mechanism, SERVER_SECRET)),
+    )
     return other.respond(client.respond(other.respond(client.first(), 0).challenge), 0).challenge
 
 

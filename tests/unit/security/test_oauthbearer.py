@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
-from sparklog.security.oauthbearer import OAuthBearerServer, TokenRules, TokenVerifier, bearer_message
+from sparklog.security.oauthbearer import KEYS_MAX, OAuthBearerServer, TokenRules, TokenVerifier, bearer_message
 from sparklog.security.principals import user
 from sparklog.security.secrets import Secret
 from tests.support.cases import for_each
@@ -84,6 +84,9 @@ def forged() -> dict[str, str]:
         "expired": token(exp=NOW_S - 31),
         "no expiry": token(exp=None),
         "infinite": token(exp=10**15),
+        "more than a float holds": token(exp=10**400),
+        "key id is a path": token(kid="../../../../proc/self/environ"),
+        "key id is an address": token(kid="https://evil/key"),
         "not yet": token(nbf=NOW_S + 31),
         "from the future": token(iat=NOW_S + 31),
         "other audience": token(aud="other"),
@@ -156,6 +159,10 @@ def private(key: Any) -> dict[str, Any]:
         (json.dumps({"keys": [private(RSA_KEY)]}), RULES),
         (json.dumps({"keys": [public(rsa.generate_private_key(65537, 1024), "r")]}), RULES),
         (" " * (1024 * 1024 + 1), RULES),
+        (json.dumps({"keys": [public(RSA_KEY, str(i)) for i in range(KEYS_MAX + 1)]}), RULES),
+        (json.dumps({"keys": [public(RSA_KEY, "r") | {"n": b64(bytes([255] * 100_000))}]}), RULES),
+        (json.dumps({"keys": [public(RSA_KEY, "r") | {"alg": ["RS256"]}]}), RULES),
+        ('{"keys":' * 100_000, RULES),
         (JWKS, TokenRules(audiences=("a",), algorithms=("HS256",))),
         (JWKS, TokenRules(audiences=("a",), algorithms=())),
         (JWKS, TokenRules(audiences=(), issuer="")),
@@ -172,6 +179,17 @@ def test_a_key_is_used_for_its_own_algorithm_only() -> None:
     assert verifier.verify(token(algorithm="PS256"), NOW_MS)[0] == "alice"
     with pytest.raises(SaslAuthenticationFailedError):
         verifier.verify(token(algorithm="RS256"), NOW_MS)
+
+
+def test_two_keys_of_one_id_open_nothing() -> None:
+    """Which of them is meant cannot be told; a set that an attacker may add to would let the attacker in."""
+    for first, second in ((RSA_KEY, OTHER_KEY), (OTHER_KEY, RSA_KEY)):
+        verifier = TokenVerifier(json.dumps({"keys": [public(first, "r"), public(second, "r")]}), RULES)
+        for key in (RSA_KEY, OTHER_KEY):
+            with pytest.raises(SaslAuthenticationFailedError):
+                verifier.verify(token(key), NOW_MS)
+    mixed = TokenVerifier(json.dumps({"keys": [public(RSA_KEY, "r"), public(EC_KEY, "r")]}), RULES)
+    assert mixed.verify(token(), NOW_MS)[0] == "alice"  # of another type: it could not have signed this token
 
 
 def test_a_token_that_is_none_is_not_sent() -> None:

@@ -11,9 +11,34 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.security.acl_records import acl_from_texts
 from sparklog.security.principal_mapping import certificate_name, map_name, parse_mapping_rules
-from sparklog.security.principals import ANY_USER, Principal, parse_principal, parse_super_users
+from sparklog.security.principals import (
+    ANONYMOUS,
+    ANY_USER,
+    Principal,
+    check_name,
+    check_user_name,
+    parse_principal,
+    parse_super_users,
+    user,
+)
+from sparklog.security.quota_records import quota_record
+from sparklog.security.quotas import Entity, QuotaKey
+from sparklog.security.sasl import SCRAM_SHA_256
+from sparklog.security.scram import (
+    ScramClient,
+    ScramServer,
+    UnknownUsers,
+    checked_name,
+    credential_text,
+    make_credential,
+)
+from sparklog.security.secrets import Secret
+from sparklog.security.users import UserAlteration, altered_users, parse_initial
 from tests.support.cases import for_each
+
+CREDENTIAL = make_credential(SCRAM_SHA_256, Secret("pencil"))
 
 DUKE = "CN=Duke,OU=ServiceUsers,O=Org,C=US"
 
@@ -28,6 +53,95 @@ def test_parse() -> None:
 def test_no_principal(text: str) -> None:
     with pytest.raises(InvalidConfigError):
         parse_principal(text)
+
+
+STRANGE_NAMES = (
+    "", " ", "\u3000", " admin", "admin ", "*", "User:admin", "admin\n", "ad\0min", "ad\u200bmin", "ad\u202emin",
+    "ad\u00admin", "\uff41\uff44\uff4d\uff49\uff4e", "e\u0301va", "\ufb01nance", "\u212aim", "admin\ufe0f", "adm\u00a0in",
+    "x" * 1025,
+)  # fmt: skip
+
+
+def test_names_that_pass_for_others_are_refused_everywhere() -> None:
+    for name in STRANGE_NAMES:
+        for enters in (
+            check_name,
+            check_user_name,
+            checked_name,
+            user,
+            lambda name: parse_principal(f"User:{name}"),
+            lambda name: parse_super_users(f"User:a;User:{name}" if name.strip() == name and name else "User:*"),
+            lambda name: quota_record(Entity(user=name or " "), {QuotaKey.PRODUCER_BYTE_RATE: 1.0}),
+            lambda name: (
+                acl_from_texts("Topic", "literal", "t", f"User:{name}", "*", "Read", "Allow")
+                if name != "*"
+                else check_name(name)
+            ),
+            lambda name: altered_users({}, [UserAlteration(name, SCRAM_SHA_256, CREDENTIAL)]),
+            lambda name: (
+                parse_initial(f"{name or '*'}={SCRAM_SHA_256}:{credential_text(CREDENTIAL)}")
+                if name.strip() == name
+                else check_name(name)
+            ),
+        ):
+            with pytest.raises(InvalidConfigError):
+                enters(name)
+    with pytest.raises(InvalidConfigError, match="write 'admin'"):
+        check_name("\uff41\uff44\uff4d\uff49\uff4e")
+
+
+def test_names_of_all_scripts_are_allowed() -> None:
+    for name in (
+        "alice",
+        "CN=Zo\u00eb M\u00fcller,O=B\u00e4r & Co",
+        "\u6d4b\u8bd5",
+        "\u0430\u043b\u0438\u0441\u0430",
+        "a:b",
+        "a b",
+        "brokers",
+    ):
+        assert check_name(name) == name
+
+
+def test_nobody_is_authenticated_as_anonymous() -> None:
+    """Every peer without authentication has this principal: ACLs and quotas name it, users cannot have it."""
+    assert parse_principal("User:ANONYMOUS") == ANONYMOUS
+    assert quota_record(Entity(user="ANONYMOUS"), {QuotaKey.PRODUCER_BYTE_RATE: 1.0})[1] is not None
+    for enters in (user, check_user_name, checked_name):
+        with pytest.raises(InvalidConfigError, match="without authentication"):
+            enters("ANONYMOUS")
+    with pytest.raises(SaslAuthenticationFailedError, match="without authentication"):
+        map_name(parse_mapping_rules("RULE:^CN=(.*?),.*$/$1/"), "CN=ANONYMOUS,O=x")
+
+
+def test_a_stored_user_with_a_strange_name_can_be_removed_and_not_log_in() -> None:
+    stored = {"ANONYMOUS": {SCRAM_SHA_256: CREDENTIAL}}
+    assert altered_users(stored, [UserAlteration("ANONYMOUS", SCRAM_SHA_256, None)]) == {"ANONYMOUS": None}
+    lookup = {"ANONYMOUS": CREDENTIAL}.get
+    server = ScramServer(SCRAM_SHA_256, lookup, UnknownUsers(SCRAM_SHA_256, bytes(32)))
+    client = ScramClient(SCRAM_SHA_256, "ANONYMOUS", Secret("pencil"))
+    proof = client.respond(server.respond(client.first(), 0).challenge)
+    with pytest.raises(SaslAuthenticationFailedError):
+        server.respond(proof, 0)
+
+
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [
+        ("RULE:^CN=(.*?),.*$/$1/L", "CN=\u0130van,O=x"),
+        ("RULE:^CN=(.*?),.*$/$1/U", "CN=adm\u0131n,O=x"),
+        ("RULE:^CN=(.*?),.*$/$1/U", "CN=\u00df,O=x"),
+        ("RULE:^CN=(.*?),.*$/$1/L", "CN=\u212aim,O=x"),
+        ("RULE:^CN=(.*?),.*$/$1/", "CN=\uff41dmin,O=x"),
+        ("RULE:^CN=(.*?),.*$/$1/", "CN=,O=x"),
+        ("RULE:^CN=(.*?),.*$/$1/", "CN=*,O=x"),
+        ("RULE:^CN=(.*?)(,.*)?$/$1/", "CN=User:admin,O=x"),
+    ],
+)
+def test_a_certificate_does_not_become_another_name(rules: str, name: str) -> None:
+    """Letters that lose what tells them apart when they change case, and names that principals cannot have."""
+    with pytest.raises(SaslAuthenticationFailedError, match="makes no principal"):
+        map_name(parse_mapping_rules(rules), name)
 
 
 def test_super_users_are_separated_by_semicolons() -> None:

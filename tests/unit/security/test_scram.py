@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 
 import pytest
 import scramp
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.security import plain as plain_module
 from sparklog.security import scram
 from sparklog.security.plain import PlainServer, plain_message
 from sparklog.security.principals import user
@@ -18,23 +20,23 @@ from sparklog.security.scram import (
     ScramClient,
     ScramCredential,
     ScramServer,
+    UnknownUsers,
     credential_matches,
     credential_text,
     make_credential,
-    normalized_name,
     parse_credential,
-    unknown_user_credential,
 )
 from sparklog.security.secrets import Secret
 from tests.support.cases import for_each
 
 SERVER_SECRET = bytes(range(32))
 PASSWORD = Secret("pencil")
+UNKNOWN = {m: UnknownUsers(m, SERVER_SECRET) for m in SCRAM_MECHANISMS}
 CREDENTIALS = {m: {"user": make_credential(m, PASSWORD)} for m in SCRAM_MECHANISMS}
 
 
 def server(mechanism: str = SCRAM_SHA_256) -> ScramServer:
-    return ScramServer(mechanism, CREDENTIALS[mechanism].get, SERVER_SECRET)
+    return ScramServer(mechanism, CREDENTIALS[mechanism].get, UNKNOWN[mechanism])
 
 
 @pytest.mark.parametrize("mechanism", SCRAM_MECHANISMS)
@@ -51,7 +53,7 @@ def test_the_example_of_rfc_7677(monkeypatch: pytest.MonkeyPatch) -> None:
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     credential = make_credential(SCRAM_SHA_256, PASSWORD, 4096, salt)
     monkeypatch.setattr(scramp.core.Nonce, "create", lambda: scramp.core.Nonce("%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"))
-    broker = ScramServer(SCRAM_SHA_256, {"user": credential}.get, SERVER_SECRET)
+    broker = ScramServer(SCRAM_SHA_256, {"user": credential}.get, UNKNOWN[SCRAM_SHA_256])
     first = broker.respond(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO", 0)
     assert first.challenge == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     final = broker.respond(
@@ -75,15 +77,66 @@ def test_unknown_users_look_like_known_ones_with_a_wrong_password(mechanism: str
     assert known_error == unknown_error
     assert (len(known["s"]), known["i"], len(known["r"])) == (len(unknown["s"]), unknown["i"], len(unknown["r"]))
     assert attempt("nobody")[0]["s"] == unknown["s"] != attempt("somebody")[0]["s"]
-    other_secret = unknown_user_credential(mechanism, "nobody", bytes(32), 4096)
+    other_secret = UnknownUsers(mechanism, bytes(32)).credential("nobody")
     assert base64.b64encode(other_secret.salt).decode() != unknown["s"]
+
+
+def credentials_of(shapes: dict[tuple[int, int], int]) -> list[ScramCredential]:
+    """As many credentials of each (iterations, bytes of the salt)."""
+    return [
+        ScramCredential(bytes(salt_bytes), bytes(32), bytes(32), iterations)
+        for (iterations, salt_bytes), users in shapes.items()
+        for _ in range(users)
+    ]
+
+
+def test_unknown_users_have_the_shapes_of_known_ones() -> None:
+    """Whoever tries names sees iterations and the size of the salt: a number that only unknown names have tells that
+    nobody has the name, one that they never have tells that somebody does."""
+    for shapes in (
+        {},
+        {(16_384, 32): 1},
+        {(4_096, 32): 30, (16_384, 32): 10},
+        {(4_096, 16): 10, (8_192, 200): 10, (1_000_000, 32): 20},
+    ):
+        unknown = UnknownUsers(SCRAM_SHA_256, SERVER_SECRET, credentials_of(shapes))
+        names = [f"name-{i}" for i in range(4_000)]
+        found = Counter((c.iterations, len(c.salt)) for c in map(unknown.credential, names))
+        assert found.keys() == (shapes or {(4_096, 32): 1}).keys()
+        for shape, users in shapes.items():
+            assert abs(found[shape] / len(names) - users / sum(shapes.values())) < 0.05, (shapes, found)
+
+
+def test_a_new_user_changes_few_unknown_names_and_their_salt_too() -> None:
+    """The iterations of a known name change with its password alone, and then the salt does."""
+    shapes = {(4_096, 32): 50, (16_384, 32): 50}
+    before = UnknownUsers(SCRAM_SHA_256, SERVER_SECRET, credentials_of(shapes))
+    after = UnknownUsers(SCRAM_SHA_256, SERVER_SECRET, credentials_of(shapes | {(65_536, 32): 2}))
+    pairs = [(before.credential(f"name-{i}"), after.credential(f"name-{i}")) for i in range(2_000)]
+    changed = [(a, b) for a, b in pairs if a != b]
+    assert 0 < len(changed) < 100
+    assert all(a.salt != b.salt and b.iterations == 65_536 for a, b in changed)
+
+
+def test_plain_works_as_long_for_unknown_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked = []
+    monkeypatch.setattr(
+        plain_module, "credential_matches", lambda _, __, credential: worked.append(credential) or False
+    )
+    known = credentials_of({(16_384, 32): 1})[0]
+    unknown = UnknownUsers(SCRAM_SHA_256, SERVER_SECRET, [known])
+    for name in ("user", "nobody"):
+        with pytest.raises(SaslAuthenticationFailedError):
+            PlainServer({"user": known}.get, unknown).respond(plain_message(name, PASSWORD), 0)
+    assert [c.iterations for c in worked] == [16_384, 16_384]
 
 
 def test_no_proof_opens_a_made_up_credential(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even one that fits: the user is not known."""
     fitting = CREDENTIALS[SCRAM_SHA_256]["user"]
-    monkeypatch.setattr(scram, "unknown_user_credential", lambda *_: fitting)
-    client, broker = ScramClient(SCRAM_SHA_256, "nobody", PASSWORD), ScramServer(SCRAM_SHA_256, {}.get, SERVER_SECRET)  # type: ignore[arg-type]
+    monkeypatch.setattr(UnknownUsers, "credential", lambda *_: fitting)
+    client = ScramClient(SCRAM_SHA_256, "nobody", PASSWORD)
+    broker = ScramServer(SCRAM_SHA_256, lambda _: None, UNKNOWN[SCRAM_SHA_256])
     proof = client.respond(broker.respond(client.first(), 0).challenge)
     with pytest.raises(SaslAuthenticationFailedError):
         broker.respond(proof, 0)
@@ -148,7 +201,7 @@ def test_the_client_refuses_a_broker_that_makes_its_work_cheap_or_endless_or_kno
 
 @given(st.lists(st.binary(max_size=80) | st.text("nrpc=,abuse", max_size=40).map(str.encode), max_size=4))
 def test_garbage_is_a_failed_authentication_and_nothing_else(messages: list[bytes]) -> None:
-    for exchange in (server(), PlainServer(CREDENTIALS[SCRAM_SHA_256].get, SERVER_SECRET)):
+    for exchange in (server(), PlainServer(CREDENTIALS[SCRAM_SHA_256].get, UNKNOWN[SCRAM_SHA_256])):
         for message in messages:
             try:
                 step = exchange.respond(message, 0)
@@ -162,7 +215,7 @@ def test_a_lookup_that_fails_is_no_wrong_password() -> None:
         raise OSError("store")
 
     with pytest.raises(OSError, match="store"):
-        ScramServer(SCRAM_SHA_256, fails, SERVER_SECRET).respond(b"n,,n=user,r=abc", 0)
+        ScramServer(SCRAM_SHA_256, fails, UNKNOWN[SCRAM_SHA_256]).respond(b"n,,n=user,r=abc", 0)
 
 
 def test_credentials_are_salted_and_written_as_kafka_writes_them() -> None:
@@ -194,13 +247,12 @@ def test_limits_of_passwords_and_names() -> None:
     for password in ("", "a\0b", "\u200b"):
         with pytest.raises(InvalidConfigError):
             make_credential(SCRAM_SHA_256, Secret(password))
-    assert normalized_name("I\u00adX") == "IX"  # RFC 4013: the soft hyphen is mapped to nothing
     with pytest.raises(InvalidConfigError):
-        unknown_user_credential(SCRAM_SHA_256, "x", b"short", 4096)
+        UnknownUsers(SCRAM_SHA_256, b"short")
 
 
 def plain() -> PlainServer:
-    return PlainServer(CREDENTIALS[SCRAM_SHA_256].get, SERVER_SECRET)
+    return PlainServer(CREDENTIALS[SCRAM_SHA_256].get, UNKNOWN[SCRAM_SHA_256])
 
 
 def test_plain() -> None:

@@ -45,8 +45,8 @@ class Peer:
     def __init__(self, users: Users) -> None:
         def make_server(mechanism: str) -> Any:
             if mechanism == PLAIN:
-                return PlainServer(users.lookup(SCRAM_SHA_256), SECRET)
-            return ScramServer(mechanism, users.lookup(mechanism), SECRET)
+                return PlainServer(users.lookup(SCRAM_SHA_256), users.unknown(SCRAM_SHA_256))
+            return ScramServer(mechanism, users.lookup(mechanism), users.unknown(mechanism))
 
         rules = ListenerRules("CLIENTS", (*SCRAM_MECHANISMS, PLAIN), tls=True, failed_delay_ms=0)
         self.authentication = Authentication(rules, make_server, SystemClock().now_ms())

@@ -1,0 +1,82 @@
+"""The process behind a Unix socket that a broker offers: the client sends it nothing before these rules hold.
+
+A broker tells the socket's name, and a hostile one may tell any: of another program, or of another user's process that
+wants to see a password. So the name has a broker's form (`NAME`). The socket's process, as the kernel knows it
+(SO_PEERCRED), belongs to root, to the client's own user, or to the user whose process answers on the TCP connection
+that the name came through. The kernel's tables of connections know that user only on the same host.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+NAME = re.compile(r"sparklog-[0-9a-f]{32}")
+"""Names of brokers' sockets, in the abstract namespace."""
+TABLE_BYTES_MAX = 16 * 1024 * 1024
+"""Size up to which a table of connections is read: about 100,000 of them."""
+_ROOT = 0
+_ESTABLISHED = "01"
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_CREDENTIALS = struct.Struct("3i")
+_WORD = struct.Struct("=I")
+
+Address = tuple[str, int]
+"""Host (an IP address) and port."""
+
+
+def check_name(name: str) -> str:
+    """Returns the name of a socket if a broker can have it. Raises PermissionError."""
+    if NAME.fullmatch(name) is None:
+        raise PermissionError(f"the broker offers the Unix socket {name[:64]!r}, which is no name of a broker's socket")
+    return name
+
+
+def check_owner(sock: socket.socket, own: Address | None, peer: Address | None) -> None:
+    """Checks whose process the connected Unix socket leads to. `own`, `peer`: the ends of the TCP connection to the
+    broker, None where there is none. Raises PermissionError."""
+    _, owner, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    if owner in (_ROOT, os.geteuid()):
+        return
+    broker = None if own is None or peer is None else tcp_owner(_tables(), own, peer)
+    if owner != broker:
+        raise PermissionError(f"the Unix socket that the broker offers is of user {owner}, not of the broker's")
+
+
+def tcp_owner(tables: Iterable[str], own: Address, peer: Address) -> int | None:
+    """The user whose process has the other end of the connection from `own` to `peer`, in tables like /proc/net/tcp;
+    None: no process of this host."""
+    wanted = {(theirs, ours) for theirs, ours in zip(_hex(peer), _hex(own), strict=True)}
+    for table in tables:
+        for line in table.splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 7 and fields[3] == _ESTABLISHED and (fields[1], fields[2]) in wanted:
+                return int(fields[7])
+    return None
+
+
+def _tables() -> Iterable[str]:
+    for path in _TABLES:
+        try:
+            with path.open(encoding="ascii") as file:
+                yield file.read(TABLE_BYTES_MAX)
+        except OSError:  # no IPv6, or another system
+            continue
+
+
+def _hex(address: Address) -> tuple[str, str]:
+    """The address as the tables of IPv4 and of IPv6 write it: words in the machine's byte order."""
+    found = ipaddress.ip_address(address[0].partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else found
+    long = found.packed if isinstance(found, ipaddress.IPv6Address) else bytes(10) + b"\xff\xff" + found.packed
+    port = f":{address[1]:04X}"
+    return ("" if mapped is None else _words(mapped.packed)) + port, _words(long) + port
+
+
+def _words(packed: bytes) -> str:
+    return "".join(f"{word:08X}" for (word,) in _WORD.iter_unpack(packed))
