@@ -8,6 +8,7 @@
 | `/brokers/known/<id>` | the last broker epoch that the controller has acted on |
 | `/config` | settings of the cluster |
 | `/security/<kind>/<key>` | a security record (`security.records`); the key is percent-encoded |
+| `/deleted_topics/<topic_id>` | a `DeletedTopic`: brokers delete the files of the topic |
 | `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms", "owner", "request_id"}` |
 | `/topics/<name>/config` | settings of the topic |
 | `/topics/<name>/schemas/<id>` | Arrow IPC schema message |
@@ -30,9 +31,11 @@ from sparklog.format.decoders import convert, json_decoder
 from sparklog.metadata.coordination import Create, Delete, Node, NodeExistsError, NoNodeError, Op, SetData, Steps
 from sparklog.replication.cluster_image import (
     NO_EPOCH,
+    UNKNOWN_WRITES,
     BrokerImage,
     ClusterDelta,
     ClusterImage,
+    DeletedTopic,
     PartitionImage,
     TopicImage,
     Version,
@@ -46,6 +49,7 @@ CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
 KNOWN = "/brokers/known"
 TOPICS = "/topics"
+DELETED = "/deleted_topics"
 CONFIG = "/config"
 SECURITY = "/security"
 _BASE = (
@@ -53,6 +57,7 @@ _BASE = (
     (BROKER_IDS, b""),
     (KNOWN, b""),
     (TOPICS, b""),
+    (DELETED, b""),
     (CONFIG, b"{}"),
     (SECURITY, b""),
     *((f"{SECURITY}/{kind}", b"") for kind in RecordKind),
@@ -88,6 +93,8 @@ class ClusterNode(msgspec.Struct, frozen=True):
 
     cluster_id: str
     format: int = 1
+    generation: int = 0
+    """As in ClusterImage."""
 
 
 class ControllerNode(msgspec.Struct, frozen=True):
@@ -148,6 +155,9 @@ def write_ops(delta: ClusterDelta, before: ClusterImage, after: ClusterImage) ->
         ops.append(SetData(path, data) if broker_id in before.known else Create(path, data))
     if delta.configs:
         ops.append(SetData(CONFIG, encode(dict(after.configs))))
+    for topic_id, deleted in sorted(delta.deleted.items()):
+        path = f"{DELETED}/{topic_id}"
+        ops.append(Delete(path) if deleted is None else Create(path, encode(deleted)))
     for record, value in sorted(delta.security.items()):
         if value is not None:
             ops.append(SetData(_record(record), value) if record in before.security else Create(_record(record), value))
@@ -222,26 +232,29 @@ def _chunk(topic: TopicImage, chunk: int) -> bytes:
 # --- reading
 
 
-def load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
+def load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int = UNKNOWN_WRITES) -> Steps:
     """Returns the ClusterImage that is stored, without brokers; reads all topics at once, and all of it again if one is
     deleted meanwhile: a broker that starts reads while the controller writes. Raises what the calls fail with,
     msgspec.ValidationError for nodes that make no sense."""
     for reads_left in reversed(range(READS_MAX)):
         try:
-            return (yield from _load_image(coordination, controller_epoch, zxid))
+            return (yield from _load_image(coordination, controller_epoch, zxid, writes))
         except NoNodeError:
             if not reads_left:
                 raise
     raise AssertionError("unreachable")
 
 
-def _load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
+def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int) -> Steps:
     """Raises NoNodeError if something is deleted while it is read."""
-    names, known_ids, config = yield [
+    names, deleted_ids, known_ids, config, cluster = yield [
         coordination.children(TOPICS),
+        coordination.children(DELETED),
         coordination.children(KNOWN),
         coordination.get(CONFIG),
+        coordination.get(CLUSTER),
     ]
+    deleted = yield [coordination.get(f"{DELETED}/{i}") for i in deleted_ids]
     known = yield [coordination.get(f"{KNOWN}/{i}") for i in known_ids]
     topics: dict[str, TopicImage] = {}
     calls = []
@@ -269,6 +282,9 @@ def _load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
         topics,
         msgspec.json.decode(config.data),
         security,
+        {i: decode(_there(node).data, DeletedTopic) for i, node in zip(deleted_ids, deleted, strict=True)},
+        writes,
+        0 if cluster is None else decode(cluster.data, ClusterNode).generation,
     )
 
 

@@ -260,6 +260,13 @@ class Replicas:
         if replica.may_be_written:
             self._let_appends_end(partition, replica)
             return
+        if partition_log.leader_epoch > image.leader_epoch:  # a leader of an older history would cut the log
+            log.error(
+                "partition %s is not copied from broker %d: the log has records of leader epoch %d, the cluster's "
+                "metadata say %d; they are older than the log",
+                key, image.leader, partition_log.leader_epoch, image.leader_epoch,
+            )  # fmt: skip
+            return
         follower = Follower(image, partition_log, first_fetch=self._fetches, config=self._config)
         following = self._following[key] = Following(key, follower, partition_log)
         replica.state = follower

@@ -13,6 +13,7 @@ from sparklog.environment.files import TEMPORARY_SUFFIX, RealFiles
 from sparklog.errors import StorageError
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
+    CLUSTER_IMAGE_FILE,
     LOG_DIRS_FILE,
     META_FILE,
     PARTITION_FILE,
@@ -34,7 +35,7 @@ VERIFIED_BYTES_MAX = 1 << 30
 """What is read without being asked to: a matter of seconds."""
 ENTRIES_MAX = 200_000
 OWN = frozenset(
-    {LOCK_FILE, PROBE_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE, EXPIRY_CLOCK_FILE,
+    {LOCK_FILE, PROBE_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE, CLUSTER_IMAGE_FILE, EXPIRY_CLOCK_FILE,
      CACHE_DIRECTORY, "lost+found"}
 )  # fmt: skip
 SQLITE_MARK = b"SQLite format 3\0"

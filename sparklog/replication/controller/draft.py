@@ -8,10 +8,12 @@ from msgspec.structs import replace
 
 from sparklog.errors import UnknownTopicOrPartitionError
 from sparklog.replication.cluster_image import (
+    DELETED_MAX,
     UNCLEAN_SETTING,
     BrokerImage,
     ClusterDelta,
     ClusterImage,
+    DeletedTopic,
     PartitionImage,
     TopicImage,
     Version,
@@ -41,9 +43,12 @@ class Draft:
         self._partitions: dict[TopicPartition, PartitionImage] = {}
         self._configs: dict[str, Value | None] = {}
         self._security: dict[RecordId, bytes | None] = {}
+        self._deleted: dict[str, DeletedTopic | None] = {}
 
     def delta(self) -> ClusterDelta:
-        return ClusterDelta(self.brokers, self.known, self._topics, self._partitions, self._configs, self._security)
+        return ClusterDelta(
+            self.brokers, self.known, self._topics, self._partitions, self._configs, self._security, self._deleted
+        )
 
     def image(self) -> ClusterImage:
         """With the changes so far, under a version of its own."""
@@ -97,6 +102,15 @@ class Draft:
         self._topics[topic.name] = topic
 
     def delete_topic(self, name: str) -> None:
+        """Raises UnknownTopicOrPartitionError."""
+        kept = {i: d for i, d in {**self._image.deleted, **self._deleted}.items() if d is not None}
+        numbers = sorted((deleted.number, topic_id) for topic_id, deleted in kept.items())
+        self._deleted[self.topic(name).topic_id] = DeletedTopic(name, numbers[-1][0] + 1 if numbers else 0)
+        for _, topic_id in numbers[: max(0, len(numbers) + 1 - DELETED_MAX)]:
+            if topic_id in self._image.deleted:
+                self._deleted[topic_id] = None
+            else:
+                del self._deleted[topic_id]
         self._topics[name] = None
         for tp in [tp for tp in self._partitions if tp.topic == name]:
             del self._partitions[tp]
