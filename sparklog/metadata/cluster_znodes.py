@@ -3,6 +3,7 @@
 | node | content |
 |---|---|
 | `/controller_epoch` | the epoch; each write of the controller sets it: its version fences, its mzxid is the image's |
+| `/terms` | the last TERMS_MAX controller epochs, each a `Term` |
 | `/controller` | ephemeral: `{"broker_id", "epoch"}` |
 | `/brokers/ids/<id>` | ephemeral: a `Registration`; its czxid is the broker epoch |
 | `/brokers/known/<id>` | the last broker epoch that the controller has acted on |
@@ -45,6 +46,8 @@ from sparklog.security.records import RecordId, RecordKind
 
 CONTROLLER = "/controller"
 CLUSTER = "/cluster"
+TERMS = "/terms"
+TERMS_MAX = 200
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
 KNOWN = "/brokers/known"
@@ -61,6 +64,7 @@ _BASE = (
     (CONFIG, b"{}"),
     (SECURITY, b""),
     *((f"{SECURITY}/{kind}", b"") for kind in RecordKind),
+    (TERMS, b"[]"),
     (CONTROLLER_EPOCH, b"0"),
 )
 READS_MAX = 20
@@ -102,6 +106,20 @@ class ControllerNode(msgspec.Struct, frozen=True):
 
     broker_id: int
     epoch: int
+
+
+class Term(msgspec.Struct, frozen=True, array_like=True):
+    """A controller epoch: the session in which its controller was elected, and the version of `/controller_epoch` at
+    which it began. Controllers of earlier releases note none."""
+
+    epoch: int
+    session: int
+    first_write: int
+
+
+def begin_term(terms: tuple[Term, ...], term: Term) -> Op:
+    """Make the operation that notes a new term, after `terms`."""
+    return SetData(TERMS, encode((*terms, term)[-TERMS_MAX:]))
 
 
 def make_base(coordination: Any) -> Steps:
@@ -247,12 +265,13 @@ def load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int 
 
 def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int) -> Steps:
     """Raises NoNodeError if something is deleted while it is read."""
-    names, deleted_ids, known_ids, config, cluster = yield [
+    names, deleted_ids, known_ids, config, cluster, terms = yield [
         coordination.children(TOPICS),
         coordination.children(DELETED),
         coordination.children(KNOWN),
         coordination.get(CONFIG),
         coordination.get(CLUSTER),
+        coordination.get(TERMS),
     ]
     deleted = yield [coordination.get(f"{DELETED}/{i}") for i in deleted_ids]
     known = yield [coordination.get(f"{KNOWN}/{i}") for i in known_ids]
@@ -284,8 +303,14 @@ def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int
         security,
         {i: decode(_there(node).data, DeletedTopic) for i, node in zip(deleted_ids, deleted, strict=True)},
         writes,
+        next((t.session for t in terms_in(terms) if t.epoch == controller_epoch), 0),
         0 if cluster is None else decode(cluster.data, ClusterNode).generation,
     )
+
+
+def terms_in(node: Node | None) -> tuple[Term, ...]:
+    """Decode `/terms`."""
+    return () if node is None else decode(node.data, tuple[Term, ...])
 
 
 def _there(node: Node | None) -> Node:

@@ -163,7 +163,7 @@ class ControllerSession:
                 return
             yield from znodes.make_base(self._zk)
             while True:
-                epoch_node = yield self._zk.get(znodes.CONTROLLER_EPOCH)
+                epoch_node, terms = yield [self._zk.get(znodes.CONTROLLER_EPOCH), self._zk.get(znodes.TERMS)]
                 current = yield self._zk.get(znodes.CONTROLLER, lambda: self._call(self._again))
                 epoch = int(epoch_node.data)
                 if current is not None and current.owner == self._zk.session_id:
@@ -177,6 +177,10 @@ class ControllerSession:
                         [
                             Create(znodes.CONTROLLER, mine, ephemeral=True),
                             SetData(znodes.CONTROLLER_EPOCH, b"%d" % (epoch + 1), epoch_node.version),
+                            znodes.begin_term(
+                                znodes.terms_in(terms),
+                                znodes.Term(epoch + 1, self._zk.session_id, epoch_node.version + 1),
+                            ),
                         ]
                     )
                 except (NodeExistsError, BadVersionError):

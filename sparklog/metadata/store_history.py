@@ -8,6 +8,7 @@ would cut logs and end replicas that the newer history had made. So it obeys non
 | has the same generation, and no number is lower | goes on |
 | has a higher generation: an operator has written the metadata back (`sparklog cluster restore-metadata`) | goes on |
 | has a lower controller epoch, zxid of the controllers' last write, number of their writes, or generation | refuses |
+| has gone on from an older point, so that a controller epoch began before the write seen | refuses |
 | has another cluster's id, or none | refuses |
 
 A broker that refuses is not elected, takes no images, and does not start. What it leads and copies goes on, as while
@@ -21,6 +22,7 @@ import contextlib
 from typing import Any, NamedTuple
 
 from sparklog.metadata import cluster_znodes as znodes
+from sparklog.metadata.cluster_znodes import Term
 from sparklog.metadata.coordination import NoNodeError, Steps
 from sparklog.replication.cluster_image import NO_EPOCH, UNKNOWN_WRITES, ClusterImage
 
@@ -30,18 +32,21 @@ _NO_NODE = "/controller_epoch/none"
 
 
 class StoreMark(NamedTuple):
-    """A point in the store's history. Fields with their defaults are not known, and not compared."""
+    """A point in the store's history. Fields with their defaults are not known, and not compared. `term`: of the
+    controller epoch; `terms`: of the store as it is now."""
 
     cluster_id: str = ""
     controller_epoch: int = NO_EPOCH
     zxid: int = NO_EPOCH
     writes: int = UNKNOWN_WRITES
     generation: int = 0
+    term: int = 0
+    terms: tuple[Term, ...] = ()
 
 
 def mark_of(cluster_id: str, image: ClusterImage) -> StoreMark:
     """The point in the history at which the store had `image`."""
-    return StoreMark(cluster_id, *image.version, image.writes, image.generation)
+    return StoreMark(cluster_id, *image.version, image.writes, image.generation, image.term)
 
 
 def older(one: StoreMark, other: StoreMark) -> str:
@@ -61,6 +66,17 @@ def older(one: StoreMark, other: StoreMark) -> str:
         return f"its last write of a controller is zxid {one.zxid:#x}, after {other.zxid:#x}"
     if UNKNOWN_WRITES not in (one.writes, other.writes) and _is_less(one.writes, other.writes):
         return f"its controllers have written {one.writes} times, after {other.writes}"
+    return _branch(one.terms, other)
+
+
+def _branch(terms: tuple[Term, ...], other: StoreMark) -> str:
+    """The reason why a history with `terms` does not contain the point `other`, though it has gone on for longer."""
+    for term in terms:
+        if term.epoch == other.controller_epoch and other.term not in (0, term.session):
+            return f"another controller had the controller epoch {term.epoch}"
+        is_before = term.epoch > other.controller_epoch and other.writes != UNKNOWN_WRITES
+        if is_before and _is_less(term.first_write, other.writes):
+            return f"controller epoch {term.epoch} began with write {term.first_write}, before {other.writes} of an earlier one"
     return ""
 
 
@@ -81,8 +97,9 @@ def catch_up(coordination: Any) -> Steps:
 def read_mark(coordination: Any) -> Steps:
     """Returns the StoreMark of what is stored now. Makes no node."""
     yield from catch_up(coordination)
-    cluster, epoch = yield [coordination.get(znodes.CLUSTER), coordination.get(znodes.CONTROLLER_EPOCH)]
-    mark = StoreMark()
+    paths = znodes.CLUSTER, znodes.CONTROLLER_EPOCH, znodes.TERMS
+    cluster, epoch, terms = yield [coordination.get(path) for path in paths]
+    mark = StoreMark(terms=znodes.terms_in(terms))
     if cluster is not None:
         found = znodes.decode(cluster.data, znodes.ClusterNode)
         mark = mark._replace(cluster_id=found.cluster_id, generation=found.generation)

@@ -155,6 +155,8 @@ class ClusterImage(Struct, frozen=True):
     """The newest DELETED_MAX deletions, by topic id."""
     writes: int = UNKNOWN_WRITES
     """Version of `/controller_epoch`, which counts the controllers' writes; UNKNOWN_WRITES: not known."""
+    term: int = 0
+    """Identity of the controller epoch (the session in which the controller was elected), 0: not known."""
     generation: int = 0
     """Rises when an operator writes the cluster's metadata back into an older store."""
 
@@ -181,6 +183,7 @@ class ClusterImage(Struct, frozen=True):
             MappingProxyType(_merged(self.security, delta.security)) if delta.security else self.security,
             MappingProxyType(_merged(self.deleted, delta.deleted)) if delta.deleted else self.deleted,
             self.writes + 1 if self.writes != UNKNOWN_WRITES else UNKNOWN_WRITES,
+            self.term,
             self.generation,
         )
 

@@ -48,6 +48,7 @@ from sparklog.replication.controller.model import (
     DeleteTopic,
     Request,
 )
+from sparklog.replication.restoration import is_restored
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.controller_client import ControllerClient
@@ -402,9 +403,13 @@ class ClusterTopics(Topics):
             self._background.retention.run_soon()
             self._background.cleaner.run_soon()
         if wanted.partitions > there.partitions:
-            specs = list(self._specs(wanted, self._replicas.image, there.partitions))
-            await self._places.make_room(specs)
-            await self._make(specs)
+            image = self._replicas.image
+            specs = list(self._specs(wanted, image, there.partitions))
+            restored = [s for s in specs if (p := image.partition(s.owner.topic_partition)) and is_restored(p)]
+            new = [spec for spec in specs if spec not in restored]
+            await self._places.make_room(new)
+            await self._make(new)
+            await self._make(restored, take_back=True)
             added: list[Partition] = await self._pace.list_of(self.partitions.opened(wanted, there.partitions))
             self.partitions.grow(replace(there, partitions=wanted.partitions), added)
 

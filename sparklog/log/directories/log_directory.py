@@ -227,15 +227,14 @@ class LogDirectory:
     def strays(self) -> dict[tuple[str, int], str]:
         """Names of partition directories that were put aside, by topic id and partition; of several the one with the
         newest records."""
-        found: dict[tuple[str, int], str] = {}
+        found: dict[tuple[str, int], tuple[bool, int, str]] = {}
         for name in filter(STRAY.fullmatch, self.files.list_directory(self.path)):
             owner = self.owner_of(name)
-            if owner is None or not self.has_segments(name):
-                continue
-            key = owner.topic_id, owner.partition
-            if key not in found or self.newest_epoch_of(found[key]) < self.newest_epoch_of(name):
-                found[key] = name
-        return found
+            if owner is not None:
+                key = owner.topic_id, owner.partition
+                rank = self.has_segments(name), self.newest_epoch_of(name), name
+                found[key] = max(found.get(key, rank), rank)
+        return {key: name for key, (_, _, name) in found.items()}
 
     def count_strays(self) -> int:
         """Number of partition directories that were put aside."""
