@@ -271,12 +271,17 @@ class Cluster:
         return mark_of(self._storage.cluster_id, max(self._first_image, self.image, key=lambda image: image.version))
 
     @property
+    def controller_id(self) -> int:
+        """The controller's broker id, as far as this broker knows; -1: there is none that it obeys."""
+        return -1 if self.older_store else self.controller.controller_id
+
+    @property
     def older_store(self) -> str:
         """As of Membership."""
         return self.membership.older_store if self._follows_images else ""
 
     @property
-    def put_aside(self) -> Iterable[str]:
+    def put_aside(self) -> Sequence[str]:
         """Names of topics whose files this broker has put aside, because an image lacked them."""
         return sorted(topic.name for topic in self._copies.put_aside.values())
 
