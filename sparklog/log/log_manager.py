@@ -173,7 +173,9 @@ class LogManager:
             for directory in list(found.get(name, ())):
                 owner = directory.owner_of(name)
                 if owner is not None and owner.topic_id != spec.owner.topic_id:
-                    logger.warning("%s is of another topic (id %s), it is put aside", directory.path / name, owner.topic_id)
+                    logger.warning(
+                        "%s is of another topic (id %s), it is put aside", directory.path / name, owner.topic_id
+                    )
                     directory.move_aside(name, STRAY_ENDING)
                     found[name].remove(directory)
             if name in found and not found[name]:

@@ -159,7 +159,7 @@ class ControllerSession:
         tries."""
         turn = self._turn
         try:
-            if (yield from self._is_older()):
+            if (yield from self.is_older()):
                 return
             yield from znodes.make_base(self._zk)
             while True:
@@ -185,7 +185,7 @@ class ControllerSession:
                     )
                 except (NodeExistsError, BadVersionError):
                     continue
-            if not (yield from self._is_older()):
+            if not (yield from self.is_older()):
                 yield from self._take_over(epoch, epoch_node.version, epoch_node.mzxid)
         except (ConnectionLossError, SessionExpiredError):
             return
@@ -195,8 +195,8 @@ class ControllerSession:
                 if self._is_asked_again:
                     self._call(self._again)
 
-    def _is_older(self) -> Steps:
-        """Compares the store's history with what this broker has seen. Nodes that cannot be read are no history."""
+    def is_older(self) -> Steps:
+        """Compare the store's history with what this broker has seen. Returns True if the store is older."""
         found = yield from read_mark(self._zk)
         seen = self._seen()
         reason = older(found, seen) or older(found, mark_of(seen.cluster_id, self._stored))
@@ -208,7 +208,9 @@ class ControllerSession:
                 "what the brokers know: sparklog cluster restore-metadata", self._broker_id, reason,
             )  # fmt: skip
         elif self.older and not reason:
-            logger.info("ZooKeeper's data are as new as what broker %d has seen; it follows them again", self._broker_id)
+            logger.info(
+                "ZooKeeper's data are as new as what broker %d has seen; it follows them again", self._broker_id
+            )
         self.older = reason
         return bool(reason)
 

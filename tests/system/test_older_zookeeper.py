@@ -22,7 +22,11 @@ NEW = "made-after-the-copy"
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "sparklog.cli.main", *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "sparklog.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
@@ -35,14 +39,10 @@ def test_an_older_copy_of_zookeeper_loses_nothing(tmp_path: Path) -> None:
         cluster.zookeeper.kill()
         shutil.copytree(data, copy)
         cluster.zookeeper.start()
-        until(lambda: cluster.metadata(1, COPIED).controller_id >= 0, "a controller")
+        until(lambda: cluster.metadata(1, COPIED).controller >= 0, "a controller")
         until(lambda: cluster.create(1, NEW, 3, min_insync_replicas=2) is None, "the new topic")
         until(lambda: cluster.in_sync(NEW, 3, asked=1), "all in sync")
-        sent = {
-            (topic, number): [b"%d" % n for n in range(20)]
-            for topic in (COPIED, NEW)
-            for number in range(3)
-        }
+        sent = {(topic, number): [b"%d" % n for n in range(20)] for topic in (COPIED, NEW) for number in range(3)}
         for (topic, number), values in sent.items():
             cluster.produce(cluster.leader_of(topic, number, asked=1), topic, number, values)
 
@@ -58,7 +58,7 @@ def test_an_older_copy_of_zookeeper_loses_nothing(tmp_path: Path) -> None:
         cluster.zookeeper.start()
         until(lambda: all("are older than" in cluster.processes[i].stderr for i in BROKERS), "all refuse it")
         assert all_is_there()
-        said = cli("doctor", "--bootstrap-servers", f"127.0.0.1:{cluster.ports[1]}", "--interval", "0")
+        said = cli("doctor", "--bootstrap-servers", f"127.0.0.1:{cluster.ports[1]}", "--interval", "0s")
         assert "there is no controller" in said.stdout and "restore-metadata" in said.stdout
 
         cluster.kill(3)  # it does not start with the older data

@@ -157,9 +157,7 @@ class Cluster:
             storage.remote_reads,
             self.replicas.counters,
         )
-        self._copies = ImageCopies(
-            self._config, self._loop, self._environment.files, storage, self._put_aside
-        )
+        self._copies = ImageCopies(self._config, self._loop, self._environment.files, storage, self._put_aside)
         self._topics = ClusterTopics(
             self._config, self._environment, storage, self._store, partitions, background, pace, self.replicas
         )

@@ -78,11 +78,18 @@ class Membership:
         self._published = asyncio.Event()
         self._ticking: asyncio.TimerHandle | None = None
         now_ms = lambda: int(clock.monotonic_s() * 1_000)  # noqa: E731
-        self.registration = BrokerRegistration(
-            coordination, broker_id, registration, now_ms, on_registered, on_duplicate, call=self._call
-        )
         self._session = ControllerSession(
             coordination, broker_id, self._controller, now_ms, self._on_effect, call=self._call, seen=seen
+        )
+        self.registration = BrokerRegistration(
+            coordination,
+            broker_id,
+            registration,
+            now_ms,
+            on_registered,
+            on_duplicate,
+            call=self._call,
+            is_older=self._session.is_older,
         )
 
     def start(self) -> None:
@@ -202,3 +209,4 @@ class Membership:
         if self.is_controller:
             self._session.handle(Tick())
         self._session.look_again()
+        self.registration.look_again()

@@ -168,7 +168,9 @@ class ReplicaPlaces:
 
         def is_elsewhere(owner: PartitionMeta, epoch: int) -> bool:
             state = state_of(owner)
-            return state is not None and self._config.broker_id not in state.replicas and is_end_of_replica(state, epoch)
+            return (
+                state is not None and self._config.broker_id not in state.replicas and is_end_of_replica(state, epoch)
+            )
 
         def is_absent(owner: PartitionMeta, _: int) -> bool:
             state = state_of(owner)

@@ -160,7 +160,9 @@ def topics_put_aside(facts: Facts) -> Iterator[Finding]:
             f"the cluster's metadata lack topics that {data_dir.path} has records of: {named(data_dir.put_aside)}",
             "ZooKeeper has lost them, or its data were replaced by older ones. Their files are put aside, nothing is lost.",
             "Write the topics back into ZooKeeper; they find their files. Brokers may run.",
-            quoted("sparklog", "cluster", "restore-metadata", "--data-dir", data_dir.path, "--zookeeper", "HOST:PORT/PATH"),
+            quoted(
+                "sparklog", "cluster", "restore-metadata", "--data-dir", data_dir.path, "--zookeeper", "HOST:PORT/PATH"
+            ),
         )
 
 

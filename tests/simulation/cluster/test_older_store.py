@@ -168,6 +168,7 @@ def test_a_broker_that_has_seen_less_makes_no_other_lose_records(play: Play) -> 
     play.pass_time(1.0)
     copy = play.world.zookeeper.copy()
     make_on = [i for i in BROKERS if i != 3]
+    play.until(lambda: (image := play.world.controller_image()) is not None and len(image.brokers) == 2)
     broker, loop = play[1].broker, play[1].loop
     assert broker is not None and loop is not None
     work = broker.topics.create(TopicSpec(NEW, 1, replication_factor=2))
