@@ -22,7 +22,7 @@ NEW = "made-after-the-copy"
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "sparklog.cli.main", *arguments],
+        [sys.executable, "-m", "sparklog.cli", *arguments],
         capture_output=True,
         text=True,
         timeout=120,
@@ -64,6 +64,8 @@ def test_an_older_copy_of_zookeeper_loses_nothing(tmp_path: Path) -> None:
         cluster.kill(3)  # it does not start with the older data
         refusing = cluster.launch(3, cluster.ports[3], "broker-3", wait=False)
         assert refusing.process.wait(60) == 1
+        assert refusing.process.stdout is not None
+        refusing.process.stdout.close()
         assert "sparklog cluster restore-metadata" in refusing.stderr
 
         directories = [f"--data-dir={tmp_path / f'broker-{i}' / 'data'}" for i in BROKERS]
