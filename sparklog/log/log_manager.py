@@ -305,6 +305,10 @@ class LogManager:
             raise UnknownTopicOrPartitionError(f"no partition {tp} here")
         return directory.path, directory.data_dir_id
 
+    def partitions_in(self, paths: Collection[Path]) -> list[TopicPartition]:
+        """The partitions whose log is in one of the log directories."""
+        return [tp for tp, directory in self._place.copy().items() if directory.path in paths]
+
     def expire_producers(self, expiration_ms: int) -> int:
         """Every log forgets the producers that have written nothing for so long; returns how many it were."""
         now_ms = self.expiry_clock.now_ms()
@@ -424,8 +428,8 @@ class LogManager:
         ending: str = REMOVED_ENDING,
     ) -> int:
         """Moves directories that no log is open in out of the way: those of `names`, or of all, of which
-        `is_elsewhere`, which is told the leader epoch of the newest records, says so. `purge_deleted` unlinks them, unless `ending` puts
-        them aside. How many."""
+        `is_elsewhere`, which is told the leader epoch of the newest records, says so. `purge_deleted` unlinks them,
+        unless `ending` puts them aside. How many."""
         open_here = {str(tp) for tp in [*self._logs, *self._offline]}
         wanted = None if names is None else set(names)
         count = 0

@@ -87,8 +87,8 @@ def _is_less(one: int, other: int) -> bool:
 def catch_up(coordination: Any) -> Steps:
     """Have the server that this client is connected to know all writes before now.
 
-    A call that writes goes through the leader of the ensemble, also one that cannot succeed. Reads that follow it in the
-    session see everything before it.
+    A call that writes goes through the leader of the ensemble, also one that cannot succeed. Reads that follow it in
+    the session see everything before it.
     """
     with contextlib.suppress(NoNodeError):
         yield coordination.delete(_NO_NODE)

@@ -96,7 +96,7 @@ def _after_all(partition: PartitionImage, known: list[PartitionImage]) -> Partit
 
 
 def is_restored(partition: PartitionImage) -> bool:
-    """Tell whether a partition that is new to a broker was written back, and is no new one: its leader epoch says so."""
+    """Tell by the leader epoch whether a partition that a broker has not seen was written back, and is not new."""
     return partition.leader_epoch >= EPOCHS_SKIPPED
 
 

@@ -35,6 +35,7 @@ from sparklog_broker.cluster.cluster_records import ClusterRecords
 from sparklog_broker.cluster.cluster_topics import ClusterTopics, is_here
 from sparklog_broker.cluster.controller_client import ControllerClient, done
 from sparklog_broker.cluster.failed_disks import FailedDisks
+from sparklog_broker.cluster.full_disks import FullDisks
 from sparklog_broker.cluster.image_copies import ImageCopies
 from sparklog_broker.cluster.images import ImageFollower
 from sparklog_broker.cluster.isr_proposals import IsrProposals
@@ -250,9 +251,12 @@ class Cluster:
         log_starts = LogStarts(self._loop, lambda: storage.run(storage.logs.checkpoint))
         self.replicas.start(self._partitions, self.server, proposals, self.membership.registration, log_starts)
         self._disks = FailedDisks(self._config.broker_id, self._partitions, self.membership, self.controller)
+        self._full_disks = FullDisks(
+            self._config.broker_id, self._environment.clock, storage, self.replicas, self.membership, self.controller
+        )
         self._background.on_offline = self._on_offline
         self.membership.start()
-        running = proposals.run(), self.images.run(), self._retry(), self._disks.run()
+        running = proposals.run(), self.images.run(), self._retry(), self._disks.run(), self._full_disks.run()
         self._tasks = [self._loop.create_task(run) for run in running]
         patience_s = 2 * self._config.zookeeper_session_timeout_ms / 1_000 + JOIN_SLACK_S
         if not await self.images.until_true(self._is_known, patience_s):

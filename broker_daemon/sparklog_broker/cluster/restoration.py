@@ -2,7 +2,7 @@
 
 | step | if a crash comes behind it |
 |---|---|
-| the copies and the store are read, what has to be written is decided (`sparklog.replication.restoration`) | nothing has happened |
+| copies and store are read, the rules decide what is written (`replication/restoration.py`) | nothing has happened |
 | the ids of producers and schemas skip those that may have been given out since | they skip some more at the next run |
 | topics, then all the rest, each write fenced | brokers go on refusing; the next run writes what is left |
 | generation of the cluster and controller epoch, in one write | brokers follow the store again |

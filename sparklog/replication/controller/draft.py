@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -33,10 +34,13 @@ class Draft:
         image: ClusterImage,
         offline: Mapping[tuple[int, int], Collection[TopicPartition]],
         safeguards: Safeguards,
+        full: Mapping[tuple[int, int], Collection[TopicPartition]] = MappingProxyType({}),
     ) -> None:
+        """`full`: as `offline`, of disks that have no room."""
         self._image = image
         self._offline = offline
         self._guards = safeguards
+        self._full = full
         self.brokers: dict[int, BrokerImage | None] = {}
         self.known: dict[int, int] = {}
         self._topics: dict[str, TopicImage | None] = {}
@@ -74,11 +78,15 @@ class Draft:
                 return False
             return tp not in self._offline.get((replica, broker.broker_epoch), ())
 
+        def is_full(replica: int) -> bool:
+            broker = self.broker(replica)
+            return broker is not None and tp in self._full.get((replica, broker.broker_epoch), ())
+
         image = self._image if not self._configs else self.image()
         allowed = bool(image.setting(topic, UNCLEAN_SETTING, False)) if unclean is None else unclean
         if not self._guards.eligible_leaders_only:
             allowed = True
-        return ElectionRules(can_lead, image.min_insync(topic, len(partition.target)), allowed)
+        return ElectionRules(can_lead, image.min_insync(topic, len(partition.target)), allowed, is_full)
 
     # --- topics
 

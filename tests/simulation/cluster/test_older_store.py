@@ -1,4 +1,4 @@
-"""ZooKeeper's data are replaced by an older copy, or lose a topic: brokers lose no record, and the metadata come back."""
+"""ZooKeeper's data are replaced by an older copy, or lose a topic: brokers lose no record, the metadata come back."""
 
 from __future__ import annotations
 
