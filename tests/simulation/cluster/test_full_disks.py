@@ -8,7 +8,7 @@ import pytest
 
 from sparklog.log.directories.room import HOLD_S
 from sparklog.testing.sim_loop import Simulation
-from tests.simulation.cluster.play import TP, Play
+from tests.simulation.cluster.play import Play
 
 SOON_S = 8.0
 """Well below `replica.lag.time.max.ms` of brokers in earnest: two looks, and what the controller needs."""
