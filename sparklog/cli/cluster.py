@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sparklog.cli.errors import report
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_pairs
 from sparklog.settings import Scope, settings_of
 
@@ -117,22 +118,11 @@ def adopt(
     from sparklog_broker.config import load_config
 
     from sparklog.environment import real_environment
-    from sparklog.errors import StorageUnavailableError
-    from sparklog.metadata.coordination import CoordinationError
-    from sparklog.metadata.zookeeper import ZooKeeper
 
     given = load_config(
         config, data_dir=None if data_dir is None else str(data_dir), broker_id=broker_id, zookeeper_connect=zookeeper
     )
-    try:
-        coordination = ZooKeeper.connect(
-            zookeeper,
-            login=given.security.zookeeper_login,
-            set_acl=bool(given.security.settings["zookeeper.set.acl"]),
-            tls=given.security.zookeeper_tls,
-        )
-    except CoordinationError as e:
-        raise StorageUnavailableError(str(e)) from e
+    coordination = _connected(given, zookeeper)
     try:
         done = adoption.adopt(given, coordination, real_environment(int(given.data_file_mode, 8)))
     finally:
@@ -144,6 +134,76 @@ def adopt(
     )
     print(f"start it: sparklog broker --data-dir {given.data_dir} --broker-id {broker_id} --zookeeper {zookeeper}")
     print("give its topics more replicas: sparklog reassign plan --replication-factor 3", file=sys.stderr)
+
+
+_RESTORE_EPILOG = """\
+**Examples**
+
+`sparklog cluster restore-metadata --data-dir /var/lib/sparklog --zookeeper zk1:2181,zk2:2181/sparklog`
+
+`sparklog cluster restore-metadata --data-dir /mnt/broker-1 --data-dir /mnt/broker-2 --zookeeper zk1:2181/sparklog --yes`
+
+For the day on which ZooKeeper's data are lost, or were replaced by an older copy. Each broker keeps a copy of the newest
+metadata that it has seen, and refuses an older store: it deletes nothing, and goes on with what it leads. This command writes
+the copy back: topics with their places, schemas and settings, users, ACLs and quotas. Topics whose files brokers have put
+aside come back, too, and find their files. Brokers may run; they follow by themselves.
+
+Name the directories of as many brokers as you can reach: the newest copy counts. Without --yes nothing is written.
+"""
+
+
+@app.command("restore-metadata", epilog=_RESTORE_EPILOG)
+def restore_metadata(
+    zookeeper: Annotated[str, typer.Option(metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster.")],
+    data_dir: Annotated[list[Path], typer.Option(help="A broker's data directory; repeatable.")],
+    config: Annotated[Path | None, typer.Option(help="A broker's configuration file (for zookeeper.…).")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Really write.")] = False,
+) -> None:
+    """Write the cluster's metadata back into ZooKeeper, from the copies that its brokers keep."""
+    from sparklog_broker.cluster import restoration
+    from sparklog_broker.config import load_config
+
+    from sparklog.environment.files import RealFiles
+
+    given = load_config(config, data_dir=str(data_dir[0]), zookeeper_connect=zookeeper)
+    copy = restoration.newest_copy(RealFiles(), data_dir)
+    coordination = _connected(given, zookeeper)
+    try:
+        done = restoration.write_back(coordination, copy) if yes else restoration.plan(coordination, copy)
+    finally:
+        coordination.close()
+    print(f"cluster  {copy.cluster_id}")
+    print(f"store    {'older than the copy: ' + done.why if done.why else 'not older than the copy'}")
+    for name in done.decided.restored:
+        print(f"topic    {name} {'is back' if yes else 'is to come back'}")
+    for name in done.decided.refused:
+        print(
+            f"topic    {name} stays away: another topic has the name. Copy its records elsewhere, delete it, run this again"
+        )
+    if not done.is_needed:
+        print("nothing is to be written")
+    elif not yes:
+        report("not written", "this was a dry run", "say it again with --yes; brokers may run")
+        raise typer.Exit(1)
+    if done.decided.refused:
+        raise typer.Exit(1)
+
+
+def _connected(given: Any, zookeeper: str) -> Any:
+    """Connect to ZooKeeper as a broker with the configuration would. Raises StorageUnavailableError."""
+    from sparklog.errors import StorageUnavailableError
+    from sparklog.metadata.coordination import CoordinationError
+    from sparklog.metadata.zookeeper import ZooKeeper
+
+    try:
+        return ZooKeeper.connect(
+            zookeeper,
+            login=given.security.zookeeper_login,
+            set_acl=bool(given.security.settings["zookeeper.set.acl"]),
+            tls=given.security.zookeeper_tls,
+        )
+    except CoordinationError as e:
+        raise StorageUnavailableError(str(e)) from e
 
 
 @app.command("describe", epilog=_DESCRIBE_EPILOG)

@@ -26,6 +26,19 @@ class MachineClock(Clock, Protocol):
         ...
 
 
+class SteadyClock:
+    """Wall-clock time as it was when this was made, which goes on without jumps: for durations between times that are
+    shown, or stored."""
+
+    def __init__(self, clock: MachineClock) -> None:
+        self._clock = clock
+        self._began_ms = clock.now_ms() - int(clock.monotonic_s() * 1_000)
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 UTC."""
+        return self._began_ms + int(self._clock.monotonic_s() * 1_000)
+
+
 class SystemClock:
     """The machine's clocks."""
 

@@ -29,6 +29,7 @@ PARTITION_FILE = "partition.json"
 RECOVERY_POINTS_FILE = "recovery-points.json"
 CLEAN_SHUTDOWN_FILE = "clean-shutdown"
 LOG_DIRS_FILE = "log-dirs.json"
+CLUSTER_IMAGE_FILE = "cluster-image.bin"
 
 
 class DataDirMeta(Struct, frozen=True):

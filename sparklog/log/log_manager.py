@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -27,7 +27,13 @@ from sparklog.format.checkpoint import META_FILE, PartitionMeta, PartitionPoints
 from sparklog.format.topic_record import TOPIC_FILE
 from sparklog.log.directories.directory_set import DirectorySet
 from sparklog.log.directories.known import KnownDirectories
-from sparklog.log.directories.log_directory import LogDirectory, make_new_partitions
+from sparklog.log.directories.log_directory import (
+    DELETED_ENDING,
+    REMOVED_ENDING,
+    STRAY_ENDING,
+    LogDirectory,
+    make_new_partitions,
+)
 from sparklog.log.directories.placement import place_of_known, places_for_new
 from sparklog.log.inflated_memory import InflatedMemory
 from sparklog.log.model import LogConfig, LogOwner
@@ -120,9 +126,17 @@ class LogManager:
 
     # --- start ---
 
-    def load(self, cluster_id: str, specs: Iterable[PartitionSpec], deleted: Collection[str] = ()) -> None:
+    def load(
+        self,
+        cluster_id: str,
+        specs: Iterable[PartitionSpec],
+        deleted: Collection[str] = (),
+        *,
+        puts_aside: bool = False,
+    ) -> None:
         """Opens the logs of `specs`; one that cannot be opened goes offline with its error, the others go on. What is
-        left of the `deleted` topics (ids) is moved out of the way, to be unlinked by `purge_deleted`.
+        left of the `deleted` topics (ids) is moved out of the way, to be unlinked by `purge_deleted`. `puts_aside`: a
+        directory of another topic is no damage; it is put aside, and taken back when its topic is here again.
 
         Raises StorageError when a directory is another broker's or cluster's, or when none can be used.
         """
@@ -139,6 +153,10 @@ class LogManager:
         if deleted:
             found = self.directories.without_deleted(found, deleted)
         specs = list(specs)
+        if puts_aside:
+            self._put_others_aside(found, specs)
+            for directory, spec in self._take_back(spec for spec in specs if spec.owner.directory_name not in found):
+                found[spec.owner.directory_name] = [directory]
         for spec in specs:
             self._load_partition(spec, found.pop(spec.owner.directory_name, []))
         for name, directories in found.items():
@@ -151,6 +169,37 @@ class LogManager:
         self.settle_failures()
         self.directories.check_one_left()
         self.save_expiry_clock()  # a machine may crash before the first flush, and start again with another time
+
+    def _put_others_aside(self, found: dict[str, list[LogDirectory]], specs: Iterable[PartitionSpec]) -> None:
+        for spec in specs:
+            name = spec.owner.directory_name
+            for directory in list(found.get(name, ())):
+                owner = directory.owner_of(name)
+                if owner is not None and owner.topic_id != spec.owner.topic_id:
+                    logger.warning(
+                        "%s is of another topic (id %s), it is put aside", directory.path / name, owner.topic_id
+                    )
+                    directory.move_aside(name, STRAY_ENDING)
+                    found[name].remove(directory)
+            if name in found and not found[name]:
+                del found[name]
+
+    def _take_back(self, specs: Iterable[PartitionSpec]) -> Iterator[tuple[LogDirectory, PartitionSpec]]:
+        """Directories that were put aside, and are of `specs`, get their names again."""
+        strays = [(directory, directory.strays()) for directory in self.directories.live]
+        if not any(its for _, its in strays):
+            return
+        for spec in specs:
+            key = spec.owner.topic_id, spec.owner.partition
+            place = next(((directory, its[key]) for directory, its in strays if key in its), None)
+            if place is not None:
+                place[0].take_back(spec.owner, place[1])
+                yield place[0], spec
+
+    @property
+    def put_aside(self) -> int:
+        """Number of partition directories that were put aside, in all directories. Raises StorageError."""
+        return sum(directory.count_strays() for directory in self.directories.live)
 
     def _note_boot(self, directory: LogDirectory) -> None:
         if directory.same_boot:
@@ -260,6 +309,10 @@ class LogManager:
             raise UnknownTopicOrPartitionError(f"no partition {tp} here")
         return directory.path, directory.data_dir_id
 
+    def partitions_in(self, paths: Collection[Path]) -> list[TopicPartition]:
+        """The partitions whose log is in one of the log directories."""
+        return [tp for tp, directory in self._place.copy().items() if directory.path in paths]
+
     def expire_producers(self, expiration_ms: int) -> int:
         """Every log forgets the producers that have written nothing for so long; returns how many it were."""
         now_ms = self.expiry_clock.now_ms()
@@ -267,11 +320,14 @@ class LogManager:
 
     # --- topics ---
 
-    def create_partitions(self, specs: Iterable[PartitionSpec]) -> None:
+    def create_partitions(self, specs: Iterable[PartitionSpec], *, take_back: bool = False) -> None:
         """As `create_partition` of each. Their directories are made together, which takes far fewer fsyncs; where that
-        does not work one is made after the other."""
+        does not work one is made after the other. `take_back`: a partition whose directory was put aside has it
+        again."""
         specs = [spec for spec in specs if spec.owner.topic_partition not in self._logs]
         self.directories.in_each(self._forget_stale_points)
+        if take_back:
+            list(self._take_back(specs))
         made = make_new_partitions(self.directories.live, self._partition_counts(), [spec.owner for spec in specs])
         for spec in specs:
             directory = made.get(spec.owner.directory_name)
@@ -320,7 +376,7 @@ class LogManager:
                 files=directory.files,
                 clock=self._clock,
                 expiry_clock=self.expiry_clock,
-                clean=True,
+                clean=not directory.was_put_aside(path.name),
                 handles=self._handles,
                 inflated=self._inflated,
                 newest_schema_id=spec.newest_schema_id,
@@ -354,24 +410,31 @@ class LogManager:
             log.mark_deleted()
         for directory in self.directories.live:
             if directory.files.exists(directory.path / str(tp)):
-                directory.move_aside(str(tp), "delete")
+                directory.move_aside(str(tp), DELETED_ENDING)
             directory.points.pop(str(tp), None)
 
-    def remove_replica(self, owner: LogOwner, error: SparklogError) -> None:
+    def remove_replica(self, owner: LogOwner, error: SparklogError, ending: str = REMOVED_ENDING) -> None:
         """Takes a partition away that is on other brokers now; who still uses its log is told `error`. What it has in
-        the object store stays: it is theirs. Its files go with the next `purge_deleted`. One that is not here is fine.
-        """
+        the object store stays: it is theirs. Its files go with the next `purge_deleted`, unless `ending` puts them
+        aside. One that is not here is fine."""
         tp = owner.topic_partition
         log = self._logs.pop(tp, None)
         self._offline.pop(tp, None)
         self._place.pop(tp, None)
         if log is not None:
             log.mark_deleted(error)
-        self.remove_replicas(lambda found: found.topic_id == owner.topic_id, [owner.directory_name])
+        self.remove_replicas(lambda found, _: found.topic_id == owner.topic_id, [owner.directory_name], ending=ending)
 
-    def remove_replicas(self, is_elsewhere: Callable[[PartitionMeta], bool], names: Iterable[str] | None = None) -> int:
-        """Moves directories that no log is open in out of the way, to be unlinked by `purge_deleted`: those of `names`,
-        or of all, of which `is_elsewhere` says that other brokers have the partition. How many."""
+    def remove_replicas(
+        self,
+        is_elsewhere: Callable[[PartitionMeta, int], bool],
+        names: Iterable[str] | None = None,
+        *,
+        ending: str = REMOVED_ENDING,
+    ) -> int:
+        """Moves directories that no log is open in out of the way: those of `names`, or of all, of which
+        `is_elsewhere`, which is told the leader epoch of the newest records, says so. `purge_deleted` unlinks them,
+        unless `ending` puts them aside. How many."""
         open_here = {str(tp) for tp in [*self._logs, *self._offline]}
         wanted = None if names is None else set(names)
         count = 0
@@ -380,8 +443,8 @@ class LogManager:
                 if name in open_here or not directory.files.exists(directory.path / name):
                     continue
                 owner = directory.owner_of(name)
-                if owner is not None and is_elsewhere(owner):
-                    directory.move_aside(name, "removed")
+                if owner is not None and is_elsewhere(owner, directory.newest_epoch_of(name)):
+                    directory.move_aside(name, ending)
                     count += 1
         return count
 

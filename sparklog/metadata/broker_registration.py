@@ -6,6 +6,7 @@
 | a node of the own session | the answer to its creation was lost: it is ours |
 | a node of an earlier session of this process | deleted, made anew (KAFKA-7165): it would go when that session ends |
 | a node of another process | `on_duplicate`; waited for, a former life's goes with its session |
+| an older store than the broker has seen (`store_history`) | the broker keeps its epoch, as while ZooKeeper is away |
 
 From SUSPENDED on a timer runs: when the session may have ended the broker is not sure of its place any more
 (`is_certain`) and begins to lead nothing. What it leads it may go on leading: nothing is committed without those who
@@ -33,6 +34,12 @@ from sparklog.metadata.coordination import (
 from sparklog.replication.cluster_image import NO_EPOCH
 
 
+def _never_older() -> Steps:
+    """For a broker that compares no histories."""
+    return False
+    yield []
+
+
 class BrokerRegistration:
     """`on_registered(broker_epoch)` after every registration; `call` as in ControllerSession."""
 
@@ -46,7 +53,9 @@ class BrokerRegistration:
         on_duplicate: Callable[[], None] = lambda: None,
         *,
         call: Callable[[Callable[[], None]], None] = lambda step: step(),
+        is_older: Callable[[], Steps] = _never_older,
     ) -> None:
+        """`is_older`: steps that return True if the store is older than what the broker has seen."""
         self._zk = coordination
         self._path = f"{znodes.BROKER_IDS}/{broker_id}"
         self._registration = registration
@@ -54,6 +63,11 @@ class BrokerRegistration:
         self._on_registered = on_registered
         self._on_duplicate = on_duplicate
         self._call = call
+        self._is_older = is_older
+        self._is_refused = False
+        """True if the broker has not registered because the store is older."""
+        self._has_ended = False
+        """True from the end of the session on, until the broker registers again."""
         self._suspended_ms: int | None = None
         self._is_registering = False
         self._is_asked_again = False
@@ -71,7 +85,7 @@ class BrokerRegistration:
 
     def is_certain(self) -> bool:
         """Whether the session cannot have ended yet."""
-        if self.broker_epoch == NO_EPOCH:
+        if self.broker_epoch == NO_EPOCH or self._has_ended:
             return False
         return self._suspended_ms is None or self._now_ms() - self._suspended_ms < self._zk.session_timeout_ms
 
@@ -79,14 +93,28 @@ class BrokerRegistration:
         if state is SessionState.SUSPENDED:
             self._suspended_ms = self._now_ms()
         elif state is SessionState.LOST:
-            if self.broker_epoch != NO_EPOCH:  # the process lives: what it has in memory and in caches is there
-                lives = self.lives.then(self.broker_epoch)
-                self._registration = replace(self._registration, clean_epochs=lives.clean, flushed_epochs=lives.flushed)
-            self.broker_epoch = NO_EPOCH
+            self._has_ended = True
         else:
             self._suspended_ms = None
-            if self.broker_epoch == NO_EPOCH:
+            if self._is_unregistered:
                 self._register()
+
+    @property
+    def _is_unregistered(self) -> bool:
+        return self.broker_epoch == NO_EPOCH or self._has_ended
+
+    def look_again(self) -> None:
+        """Register if the store that was refused is another one now."""
+        if self._is_refused and self._is_unregistered:
+            self._register()
+
+    def _begin_life(self) -> None:
+        """The session has ended, and the process lives: what it has in memory and in caches is there."""
+        self._has_ended = False
+        if self.broker_epoch != NO_EPOCH:
+            lives = self.lives.then(self.broker_epoch)
+            self._registration = replace(self._registration, clean_epochs=lives.clean, flushed_epochs=lives.flushed)
+        self.broker_epoch = NO_EPOCH
 
     def _register(self) -> None:
         if self._is_registering:
@@ -97,6 +125,11 @@ class BrokerRegistration:
 
     def _steps(self) -> Steps:
         try:
+            self._is_refused = yield from self._is_older()
+            if self._is_refused:
+                return
+            if self._has_ended:
+                self._begin_life()
             yield from znodes.make_base(self._zk)
             while True:
                 try:
@@ -121,9 +154,9 @@ class BrokerRegistration:
             return
         finally:
             self._is_registering = False
-            if self._is_asked_again and self.broker_epoch == NO_EPOCH:
+            if self._is_asked_again and self._is_unregistered:
                 self._call(self._again)
 
     def _again(self) -> None:
-        if self.broker_epoch == NO_EPOCH:
+        if self._is_unregistered:
             self._register()

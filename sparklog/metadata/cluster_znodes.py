@@ -3,11 +3,13 @@
 | node | content |
 |---|---|
 | `/controller_epoch` | the epoch; each write of the controller sets it: its version fences, its mzxid is the image's |
+| `/terms` | the last TERMS_MAX controller epochs, each a `Term` |
 | `/controller` | ephemeral: `{"broker_id", "epoch"}` |
 | `/brokers/ids/<id>` | ephemeral: a `Registration`; its czxid is the broker epoch |
 | `/brokers/known/<id>` | the last broker epoch that the controller has acted on |
 | `/config` | settings of the cluster |
 | `/security/<kind>/<key>` | a security record (`security.records`); the key is percent-encoded |
+| `/deleted_topics/<topic_id>` | a `DeletedTopic`: brokers delete the files of the topic |
 | `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms", "owner", "request_id"}` |
 | `/topics/<name>/config` | settings of the topic |
 | `/topics/<name>/schemas/<id>` | Arrow IPC schema message |
@@ -30,9 +32,11 @@ from sparklog.format.decoders import convert, json_decoder
 from sparklog.metadata.coordination import Create, Delete, Node, NodeExistsError, NoNodeError, Op, SetData, Steps
 from sparklog.replication.cluster_image import (
     NO_EPOCH,
+    UNKNOWN_WRITES,
     BrokerImage,
     ClusterDelta,
     ClusterImage,
+    DeletedTopic,
     PartitionImage,
     TopicImage,
     Version,
@@ -42,10 +46,13 @@ from sparklog.security.records import RecordId, RecordKind
 
 CONTROLLER = "/controller"
 CLUSTER = "/cluster"
+TERMS = "/terms"
+TERMS_MAX = 200
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
 KNOWN = "/brokers/known"
 TOPICS = "/topics"
+DELETED = "/deleted_topics"
 CONFIG = "/config"
 SECURITY = "/security"
 _BASE = (
@@ -53,9 +60,11 @@ _BASE = (
     (BROKER_IDS, b""),
     (KNOWN, b""),
     (TOPICS, b""),
+    (DELETED, b""),
     (CONFIG, b"{}"),
     (SECURITY, b""),
     *((f"{SECURITY}/{kind}", b"") for kind in RecordKind),
+    (TERMS, b"[]"),
     (CONTROLLER_EPOCH, b"0"),
 )
 READS_MAX = 20
@@ -88,6 +97,8 @@ class ClusterNode(msgspec.Struct, frozen=True):
 
     cluster_id: str
     format: int = 1
+    generation: int = 0
+    """As in ClusterImage."""
 
 
 class ControllerNode(msgspec.Struct, frozen=True):
@@ -95,6 +106,20 @@ class ControllerNode(msgspec.Struct, frozen=True):
 
     broker_id: int
     epoch: int
+
+
+class Term(msgspec.Struct, frozen=True, array_like=True):
+    """A controller epoch: the session in which its controller was elected, and the version of `/controller_epoch` at
+    which it began. Controllers of earlier releases note none."""
+
+    epoch: int
+    session: int
+    first_write: int
+
+
+def begin_term(terms: tuple[Term, ...], term: Term) -> Op:
+    """Make the operation that notes a new term, after `terms`."""
+    return SetData(TERMS, encode((*terms, term)[-TERMS_MAX:]))
 
 
 def make_base(coordination: Any) -> Steps:
@@ -148,6 +173,9 @@ def write_ops(delta: ClusterDelta, before: ClusterImage, after: ClusterImage) ->
         ops.append(SetData(path, data) if broker_id in before.known else Create(path, data))
     if delta.configs:
         ops.append(SetData(CONFIG, encode(dict(after.configs))))
+    for topic_id, deleted in sorted(delta.deleted.items()):
+        path = f"{DELETED}/{topic_id}"
+        ops.append(Delete(path) if deleted is None else Create(path, encode(deleted)))
     for record, value in sorted(delta.security.items()):
         if value is not None:
             ops.append(SetData(_record(record), value) if record in before.security else Create(_record(record), value))
@@ -222,26 +250,30 @@ def _chunk(topic: TopicImage, chunk: int) -> bytes:
 # --- reading
 
 
-def load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
+def load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int = UNKNOWN_WRITES) -> Steps:
     """Returns the ClusterImage that is stored, without brokers; reads all topics at once, and all of it again if one is
     deleted meanwhile: a broker that starts reads while the controller writes. Raises what the calls fail with,
     msgspec.ValidationError for nodes that make no sense."""
     for reads_left in reversed(range(READS_MAX)):
         try:
-            return (yield from _load_image(coordination, controller_epoch, zxid))
+            return (yield from _load_image(coordination, controller_epoch, zxid, writes))
         except NoNodeError:
             if not reads_left:
                 raise
     raise AssertionError("unreachable")
 
 
-def _load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
+def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int) -> Steps:
     """Raises NoNodeError if something is deleted while it is read."""
-    names, known_ids, config = yield [
+    names, deleted_ids, known_ids, config, cluster, terms = yield [
         coordination.children(TOPICS),
+        coordination.children(DELETED),
         coordination.children(KNOWN),
         coordination.get(CONFIG),
+        coordination.get(CLUSTER),
+        coordination.get(TERMS),
     ]
+    deleted = yield [coordination.get(f"{DELETED}/{i}") for i in deleted_ids]
     known = yield [coordination.get(f"{KNOWN}/{i}") for i in known_ids]
     topics: dict[str, TopicImage] = {}
     calls = []
@@ -269,7 +301,16 @@ def _load_image(coordination: Any, controller_epoch: int, zxid: int) -> Steps:
         topics,
         msgspec.json.decode(config.data),
         security,
+        {i: decode(_there(node).data, DeletedTopic) for i, node in zip(deleted_ids, deleted, strict=True)},
+        writes,
+        next((t.session for t in terms_in(terms) if t.epoch == controller_epoch), 0),
+        0 if cluster is None else decode(cluster.data, ClusterNode).generation,
     )
+
+
+def terms_in(node: Node | None) -> tuple[Term, ...]:
+    """Decode `/terms`."""
+    return () if node is None else decode(node.data, tuple[Term, ...])
 
 
 def _there(node: Node | None) -> Node:

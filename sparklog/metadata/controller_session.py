@@ -29,6 +29,7 @@ from sparklog.metadata.coordination import (
     Steps,
     drive,
 )
+from sparklog.metadata.store_history import StoreMark, mark_of, older, read_mark
 from sparklog.replication.cluster_image import BrokerImage, ClusterImage, Version
 from sparklog.replication.controller.controller import Controller
 from sparklog.replication.controller.model import (
@@ -64,7 +65,9 @@ class ControllerSession:
         *,
         call: Callable[[Callable[[], None]], None] = lambda step: step(),
         fenced: bool = True,
+        seen: Callable[[], StoreMark] = StoreMark,
     ) -> None:
+        """`seen`: mark of the newest image that this broker has had (`store_history`)."""
         self._zk = coordination
         self._broker_id = broker_id
         self._controller = controller
@@ -78,6 +81,12 @@ class ControllerSession:
         self._watch = 0
         self._own_watch = 0
         self._stored = ClusterImage()
+        self._seen = seen
+        self.older = ""
+        """The reason why the store is older than what this broker has seen; "": it is not. Then the broker is not
+        elected, and takes no images, until the store is another one."""
+        self.is_comparing = False
+        """True from a new connection on until the store's history has been compared."""
         self._unwritten: Write | None = None
         self._is_retired = False
         self._is_contending = False
@@ -108,6 +117,11 @@ class ControllerSession:
         """An event for the controller, of whatever this broker was asked."""
         self._carry_out(self._controller.handle(event, self._now_ms()))
 
+    def look_again(self) -> None:
+        """Compare the store's history again if the last comparison has found an older one."""
+        if self.older:
+            self._contend()
+
     # --- election
 
     def _on_state(self, state: SessionState) -> None:
@@ -115,7 +129,10 @@ class ControllerSession:
             self._turn += 1
             self._is_contending = False
             self.handle(SessionLost())
+        elif state is SessionState.SUSPENDED:
+            self.is_comparing = False
         elif state is SessionState.CONNECTED:
+            self.is_comparing = True
             if self._controller.image is None:
                 self._contend()
             else:
@@ -142,9 +159,11 @@ class ControllerSession:
         tries."""
         turn = self._turn
         try:
+            if (yield from self.is_older()):
+                return
             yield from znodes.make_base(self._zk)
             while True:
-                epoch_node = yield self._zk.get(znodes.CONTROLLER_EPOCH)
+                epoch_node, terms = yield [self._zk.get(znodes.CONTROLLER_EPOCH), self._zk.get(znodes.TERMS)]
                 current = yield self._zk.get(znodes.CONTROLLER, lambda: self._call(self._again))
                 epoch = int(epoch_node.data)
                 if current is not None and current.owner == self._zk.session_id:
@@ -158,11 +177,16 @@ class ControllerSession:
                         [
                             Create(znodes.CONTROLLER, mine, ephemeral=True),
                             SetData(znodes.CONTROLLER_EPOCH, b"%d" % (epoch + 1), epoch_node.version),
+                            znodes.begin_term(
+                                znodes.terms_in(terms),
+                                znodes.Term(epoch + 1, self._zk.session_id, epoch_node.version + 1),
+                            ),
                         ]
                     )
                 except (NodeExistsError, BadVersionError):
                     continue
-            yield from self._take_over(epoch, epoch_node.version, epoch_node.mzxid)
+            if not (yield from self.is_older()):
+                yield from self._take_over(epoch, epoch_node.version, epoch_node.mzxid)
         except (ConnectionLossError, SessionExpiredError):
             return
         finally:
@@ -171,9 +195,28 @@ class ControllerSession:
                 if self._is_asked_again:
                     self._call(self._again)
 
+    def is_older(self) -> Steps:
+        """Compare the store's history with what this broker has seen. Returns True if the store is older."""
+        found = yield from read_mark(self._zk)
+        seen = self._seen()
+        reason = older(found, seen) or older(found, mark_of(seen.cluster_id, self._stored))
+        self.is_comparing = False
+        if reason and reason != self.older:
+            logger.error(
+                "ZooKeeper's data are older than what broker %d has seen, or another cluster's (%s): the broker goes on "
+                "with what it has seen, deletes nothing and is not the controller. Restore a newer copy, or write back "
+                "what the brokers know: sparklog cluster restore-metadata", self._broker_id, reason,
+            )  # fmt: skip
+        elif self.older and not reason:
+            logger.info(
+                "ZooKeeper's data are as new as what broker %d has seen; it follows them again", self._broker_id
+            )
+        self.older = reason
+        return bool(reason)
+
     def _take_over(self, epoch: int, fence: int, zxid: int) -> Steps:
         self._epoch, self._fence, self._unwritten = epoch, fence, None
-        self._stored = yield from znodes.load_image(self._zk, epoch, zxid)
+        self._stored = yield from znodes.load_image(self._zk, epoch, zxid, fence)
         logger.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
         self.handle(Elected(self._stored))
         self._watch_brokers()
@@ -192,11 +235,15 @@ class ControllerSession:
 
         try:
             node = yield self._zk.get(znodes.CONTROLLER, lambda: self._call(on_watch))
+            fence = yield self._zk.get(znodes.CONTROLLER_EPOCH)
         except (ConnectionLossError, SessionExpiredError):
             return  # read again with the next connection
+        self.is_comparing = False  # a controller's own knowledge is the newest, and its writes are fenced
         is_own = node is not None and node.owner == self._zk.session_id
         if not is_own or znodes.decode(node.data, znodes.ControllerNode).epoch != self._epoch:
             self.handle(SessionLost())
+        elif self._controller.image is not None and (fence is None or fence.version < self._fence):
+            self.handle(SessionLost())  # an older copy of the store; whoever contends compares
 
     # --- brokers
 

@@ -17,7 +17,9 @@ from typing import Any
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
 from sparklog.metadata.coordination import (
@@ -74,6 +76,8 @@ class ZooKeeper:
         self._session_timeout_ms = session_timeout_ms
         self._lock = threading.Lock()
         self._listeners: list[Callable[[SessionState], None]] = []
+        self._waited_s = 0.0
+        """Time between attempts to connect, since there was a connection."""
         client.add_listener(self._on_state)
 
     @classmethod
@@ -102,8 +106,16 @@ class ZooKeeper:
             secured |= {"use_ssl": True, "verify_certs": True, "check_hostname": tls.check_hostname}
             secured |= {"ca": tls.authorities} if tls.authorities else {}
             secured |= {"certfile": tls.identity, "keyfile": tls.identity} if tls.identity else {}
+        handler = SequentialThreadingHandler()
+        handler.sleep_func = lambda seconds: zookeeper._wait_to_connect(seconds)
+        retry = KazooRetry(**_RETRY, sleep_func=handler.sleep_func)
         client = KazooClient(
-            servers, timeout=session_timeout_ms / 1_000, connection_retry=_RETRY, logger=_KAZOO_LOG, **secured
+            servers,
+            timeout=session_timeout_ms / 1_000,
+            connection_retry=retry,
+            handler=handler,
+            logger=_KAZOO_LOG,
+            **secured,
         )
         zookeeper = cls(client, session_timeout_ms)
         try:
@@ -196,7 +208,18 @@ class ZooKeeper:
         self._client.stop()
         self._client.close()
 
+    def _wait_to_connect(self, seconds: float) -> None:
+        """Sleep between two attempts to connect. A server refuses a client that has seen a newer write than the server
+        has, and says so to nobody. When that goes on for longer than the session, the server may have an older copy of
+        its data: connect all the same, so that its history is compared (`store_history`)."""
+        self._waited_s += seconds
+        if self._waited_s * 1_000 >= self._session_timeout_ms:
+            self._client.last_zxid = 0
+        SequentialThreadingHandler.sleep_func(seconds)
+
     def _on_state(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._waited_s = 0.0
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:

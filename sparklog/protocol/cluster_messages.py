@@ -199,18 +199,21 @@ class OfflinePartition(Message):
 
 class DirectoryFailedRequest(Message):
     """The broker's replicas of these partitions are offline until it is restarted: their disk has failed, or they are
-    damaged (KIP-112). Told again to every new controller."""
+    damaged (KIP-112). Told again to every new controller. `room`: 0, 1: the disk is full, and the replicas are not
+    offline, 2: it has room again."""
 
     broker_id: BrokerId
     broker_epoch: Int64
     partitions: Annotated[list[OfflinePartition], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+    room: Annotated[int, Meta(ge=0, le=2), Since(4)] = 0
 
 
 class DirectoryFailedResponse(Message):
     """Others lead what the broker led there, and it is in none of the ISRs. `leaderless`: partitions that nobody can
-    lead now."""
+    lead now. `moved`: of a full disk, partitions whose ISR the broker has left."""
 
     leaderless: Annotated[int, Meta(ge=0)]
+    moved: Annotated[int, Meta(ge=0), Since(4, ignorable=True)] = 0
 
 
 MARKERS_MAX = PARTITIONS_PER_REQUEST_MAX

@@ -23,6 +23,9 @@ V = TypeVar("V")
 
 NO_LEADER = -1
 NO_EPOCH = -1
+UNKNOWN_WRITES = -1
+DELETED_MAX = 1_000
+"""Deletions that are kept. A broker that comes back after more of them puts the files of the topics aside."""
 MIN_INSYNC_SETTING = "min.insync.replicas"
 INTERNAL_REPLICAS, INTERNAL_MIN_INSYNC = 3, 2
 """An internal topic with so many replicas needs so many in sync (Kafka's transaction.state.log.min.isr): what groups
@@ -113,6 +116,15 @@ class TopicImage(Struct, frozen=True):
     request_id: str = ""
 
 
+class DeletedTopic(Struct, frozen=True):
+    """The order to delete a topic, by its id. Brokers delete no files of a topic without one: an image that lacks the
+    topic may come from an older copy of the store."""
+
+    name: str
+    number: int
+    """Rises with each deletion; the lowest numbers are dropped first."""
+
+
 class ClusterDelta(Struct, frozen=True):
     """What changes from one image to the next; None: it is gone. `partitions` are laid over `topics`."""
 
@@ -122,6 +134,8 @@ class ClusterDelta(Struct, frozen=True):
     partitions: Mapping[TopicPartition, PartitionImage] = field(default_factory=dict)
     configs: Mapping[str, Value | None] = field(default_factory=dict)
     security: Mapping[RecordId, bytes | None] = field(default_factory=dict)
+    deleted: Mapping[str, DeletedTopic | None] = field(default_factory=dict)
+    """Deletions by topic id."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__struct_fields__)
@@ -137,6 +151,14 @@ class ClusterImage(Struct, frozen=True):
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     configs: Mapping[str, Value] = field(default_factory=dict)
     security: Mapping[RecordId, bytes] = field(default_factory=dict)
+    deleted: Mapping[str, DeletedTopic] = field(default_factory=dict)
+    """The newest DELETED_MAX deletions, by topic id."""
+    writes: int = UNKNOWN_WRITES
+    """Version of `/controller_epoch`, which counts the controllers' writes; UNKNOWN_WRITES: not known."""
+    term: int = 0
+    """Identity of the controller epoch (the session in which the controller was elected), 0: not known."""
+    generation: int = 0
+    """Rises when an operator writes the cluster's metadata back into an older store."""
 
     def apply(self, delta: ClusterDelta, version: Version) -> ClusterImage:
         """The image after `delta`; this very one if `version` is not newer. Raises KeyError for a partition of a topic
@@ -159,6 +181,10 @@ class ClusterImage(Struct, frozen=True):
             MappingProxyType(topics),
             MappingProxyType(_merged(self.configs, delta.configs)),
             MappingProxyType(_merged(self.security, delta.security)) if delta.security else self.security,
+            MappingProxyType(_merged(self.deleted, delta.deleted)) if delta.deleted else self.deleted,
+            self.writes + 1 if self.writes != UNKNOWN_WRITES else UNKNOWN_WRITES,
+            self.term,
+            self.generation,
         )
 
     def partition(self, tp: TopicPartition) -> PartitionImage | None:

@@ -20,13 +20,14 @@ T = TypeVar("T")
 Encoded = ClusterImage | ClusterDelta | PartitionImage
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """Encode a mapping that nobody can change, for msgspec."""
     if isinstance(value, MappingProxyType):
         return dict(value)
     raise NotImplementedError(f"{type(value).__name__} is in no image")
 
 
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=plain)
 _IMAGE = msgpack_decoder(ClusterImage)
 _DELTA = msgpack_decoder(ClusterDelta)
 _PARTITION = msgpack_decoder(PartitionImage)

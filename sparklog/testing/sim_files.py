@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileIdentity, storage_error, sync_whole, write_whole
-from sparklog.errors import StorageError
+from sparklog.errors import StorageError, StorageFullError
 
 SECTOR_BYTES = 512
 DISK_BYTES = 1 << 40
@@ -392,6 +392,10 @@ class SimFiles:
 
     def space(self, path: Path) -> tuple[int, int]:
         self._directory(path)
+        try:
+            self.called("space", path)
+        except StorageFullError:
+            return DISK_BYTES, 0
         return DISK_BYTES, DISK_BYTES // 2
 
     def boot_id(self) -> str:

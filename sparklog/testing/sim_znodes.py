@@ -44,6 +44,21 @@ class Znodes:
         self._nodes: dict[str, _Znode] = {"/": _Znode(b"", 0, 0, 0, 0)}
         self._zxid = 0
 
+    def copy(self) -> Znodes:
+        """The same nodes, which change no more with these."""
+        copy = Znodes()
+        copy._nodes, copy._zxid = dict(self._nodes), self._zxid
+        return copy
+
+    def skip_to(self, zxid: int) -> None:
+        """Give out only zxids above `zxid` from now on."""
+        self._zxid = max(self._zxid, zxid)
+
+    @property
+    def zxid(self) -> int:
+        """The last one that was given out."""
+        return self._zxid
+
     def next_zxid(self) -> int:
         self._zxid += 1
         return self._zxid

@@ -10,6 +10,7 @@ order of their connection and take a random time. The same seed and the same cal
 - The server ends a session that it has not heard of for the session's timeout; the ephemeral nodes go. The client
   learns of it when it connects: LOST, then CONNECTED with a new session.
 - `stop()`, `start()`: of the whole ensemble. It forgets nothing; sessions live on from the start.
+- `copy()`, and `put_back(copy)` while it is stopped: its data become those of an earlier moment, sessions too.
 
 A thread that waits for a future's result gets it at once: in a simulation a job takes no time. What the client has
 asked before is done first. Without a connection it gets ConnectionLossError.
@@ -75,6 +76,13 @@ class _Request(Struct, eq=False):
     answered: bool = False
     outcome: Callable[[], None] | None = None
     """What it has come to, once the server has done it."""
+
+
+class StoreCopy(Struct, frozen=True):
+    """What ZooKeeper's data directory has at one moment."""
+
+    znodes: Znodes
+    sessions: frozenset[int]
 
 
 class _Watches(Struct):
@@ -154,6 +162,17 @@ class SimZooKeeper:
             session.last_heard_ms = self.now_ms
             self._expire_later(session)
 
+    def copy(self) -> StoreCopy:
+        """Copy the data directory."""
+        return StoreCopy(self.znodes.copy(), frozenset(self._sessions))
+
+    def put_back(self, copy: StoreCopy, *, zxid: int = 0) -> None:
+        """Replace the data by those of the copy. `zxid`: an ensemble begins an epoch of zxids, all above this one."""
+        assert not self.is_up
+        self.znodes = copy.znodes.copy()
+        self.znodes.skip_to(zxid)
+        self._sessions = {i: _Session(i, self.now_ms) for i in copy.sessions}
+
     # --- the server
 
     def open_session(self, client: SimClient, session_id: int) -> int:
@@ -187,7 +206,8 @@ class SimZooKeeper:
 
     def _expire(self, session: _Session) -> None:
         silent_ms = self.now_ms - session.last_heard_ms
-        if self.is_up and session.client is None and silent_ms >= self.session_timeout_ms:
+        is_current = self._sessions.get(session.session_id) is session
+        if self.is_up and is_current and session.client is None and silent_ms >= self.session_timeout_ms:
             self.end_session(session.session_id)
 
     def changed(self, changes: Sequence[Change]) -> None:

@@ -42,13 +42,13 @@ class Disks:
         if not (self.full or self.broken or self.short or self.once):
             return 0
         number = self._fault(operation, "/" + path.parts[1])
-        self.touched += number != 0
+        self.touched += number != 0 and operation != "space"
         return number
 
     def _fault(self, operation: str, disk: str) -> int:
         if disk in self.broken:
             return errno.EIO
-        if disk in self.full and operation in CHANGES:
+        if disk in self.full and (operation in CHANGES or operation == "space"):
             return errno.ENOSPC
         if self.short and operation in OPENS:
             return errno.EMFILE

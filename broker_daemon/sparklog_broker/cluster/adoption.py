@@ -110,7 +110,7 @@ def _adopt(config: BrokerConfig, coordination: Coordination, environment: Enviro
 
 
 def _adopted_before(config: BrokerConfig, coordination: Coordination, files: FileSystem, paths: list[Path]) -> Adopted:
-    node = _wait(coordination.get(znodes.CLUSTER))
+    node = wait_for(coordination.get(znodes.CLUSTER))
     cluster_id = None if node is None else znodes.decode(node.data, znodes.ClusterNode).cluster_id
     data = read_whole(files, paths[0] / META_FILE)
     meta = None if data is None else decode(data, DataDirMeta)
@@ -123,18 +123,18 @@ def _adopted_before(config: BrokerConfig, coordination: Coordination, files: Fil
 
 
 def _take_in(config: BrokerConfig, coordination: Coordination, store: SqliteStore) -> Adopted:
-    _run(znodes.make_base(coordination))
-    if _wait(coordination.get(f"{znodes.BROKER_IDS}/{config.broker_id}")) is not None:
+    run_steps(znodes.make_base(coordination))
+    if wait_for(coordination.get(f"{znodes.BROKER_IDS}/{config.broker_id}")) is not None:
         raise AdoptionRefusedError(
             f"a broker {config.broker_id} is registered in the cluster: give this one another id with --broker-id"
         )
-    known = _wait(coordination.get(f"{znodes.KNOWN}/{config.broker_id}"))
-    cluster_id = _run(znodes.take_cluster_id(coordination, store.cluster_id()))
+    known = wait_for(coordination.get(f"{znodes.KNOWN}/{config.broker_id}"))
+    cluster_id = run_steps(znodes.take_cluster_id(coordination, store.cluster_id()))
     ids = IdBlocks(coordination)
     topics = store.topics()
     for _ in range(TRIES_MAX):
-        epoch = _wait(coordination.get(znodes.CONTROLLER_EPOCH))
-        image = _run(znodes.load_image(coordination, int(epoch.data), epoch.mzxid))
+        epoch = wait_for(coordination.get(znodes.CONTROLLER_EPOCH))
+        image = run_steps(znodes.load_image(coordination, int(epoch.data), epoch.mzxid))
         there = check(store, topics, image, config.broker_id, known is not None, ids.end(PRODUCER_IDS))
         ids.take(PRODUCER_IDS, 0, store.producer_ids_end())
         highest = max((i for topic in topics.values() for i in topic.schemas), default=ENVELOPE_SCHEMA_ID)
@@ -200,11 +200,11 @@ def _write(
     for number, delta in enumerate(deltas):
         after = image.apply(delta, Version(image.version.controller_epoch, image.version.zxid + 1))
         fence = SetData(znodes.CONTROLLER_EPOCH, b"%d" % (epoch + 1), version + number)
-        _wait(coordination.transaction([fence, *znodes.write_ops(delta, image, after)]))
+        wait_for(coordination.transaction([fence, *znodes.write_ops(delta, image, after)]))
         image = after
     if deltas:
         try:
-            _wait(coordination.delete(znodes.CONTROLLER))
+            wait_for(coordination.delete(znodes.CONTROLLER))
         except NoNodeError:
             return
 
@@ -224,7 +224,7 @@ def _become_member(files: FileSystem, path: Path, cluster_id: str, broker_id: in
         files.write_atomic(path / META_FILE, encode(replace(meta, cluster_id=cluster_id, broker_id=broker_id)))
 
 
-def _run(steps: Steps) -> Any:
+def run_steps(steps: Steps) -> Any:
     """Does the steps, one after the other, on this thread."""
     send: Any = partial(next, steps)
     while True:
@@ -233,12 +233,12 @@ def _run(steps: Steps) -> Any:
         except StopIteration as e:
             return e.value
         try:
-            result = [_wait(f) for f in waiting] if isinstance(waiting, list) else _wait(waiting)
+            result = [wait_for(f) for f in waiting] if isinstance(waiting, list) else wait_for(waiting)
         except CoordinationError as e:
             send = partial(steps.throw, e)
         else:
             send = partial(steps.send, result)
 
 
-def _wait(future: Future[Any]) -> Any:
+def wait_for(future: Future[Any]) -> Any:
     return future.result(WAIT_S)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,12 @@ from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailabl
 from sparklog.log.directories.broker_epoch import NO_EPOCH, note_lives, note_registration, noted_lives
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import Coordination, CoordinationError, Steps
+from sparklog.metadata.image_copy import read_copy
 from sparklog.metadata.image_store import IdBlocks, ImageStore
+from sparklog.metadata.store_history import StoreMark, mark_of, older, read_mark
 from sparklog.protocol.cluster_messages import ControlledShutdownRequest, ControlledShutdownResponse
 from sparklog.protocol.messages import Api
-from sparklog.replication.cluster_image import UNCLEAN_SETTING, ClusterImage, Version
+from sparklog.replication.cluster_image import UNCLEAN_SETTING, ClusterImage, TopicImage, Version
 from sparklog.replication.controller.model import ControlledShutdown, ControllerConfig
 from sparklog.replication.replica.model import ReplicaConfig
 from sparklog.security.listeners import endpoint_for
@@ -33,6 +35,8 @@ from sparklog_broker.cluster.cluster_records import ClusterRecords
 from sparklog_broker.cluster.cluster_topics import ClusterTopics, is_here
 from sparklog_broker.cluster.controller_client import ControllerClient, done
 from sparklog_broker.cluster.failed_disks import FailedDisks
+from sparklog_broker.cluster.full_disks import FullDisks
+from sparklog_broker.cluster.image_copies import ImageCopies
 from sparklog_broker.cluster.images import ImageFollower
 from sparklog_broker.cluster.isr_proposals import IsrProposals
 from sparklog_broker.cluster.log_starts import LogStarts
@@ -69,6 +73,7 @@ class Cluster:
         loop: asyncio.AbstractEventLoop,
         environment: Environment,
         connect: Connect,
+        put_aside: Mapping[str, TopicImage],
     ) -> None:
         self._zk = coordination
         self._config = config
@@ -76,6 +81,7 @@ class Cluster:
         self._environment = environment
         self._connect = connect
         self._first_image = image
+        self._put_aside = put_aside
         self._follows_images = False
         self.has_joined = False
         """Whether clients may ask about the cluster: before, this broker knows what the store had when it started."""
@@ -97,16 +103,28 @@ class Cluster:
         environment: Environment,
         connect: Connect = asyncio.open_connection,
     ) -> Cluster:
-        """Reads what is stored of the cluster, and makes it if nothing is. Raises StorageUnavailableError."""
+        """Reads what is stored of the cluster, and makes it if nothing is. Raises StorageUnavailableError, also for a
+        store that is older than what this broker has seen."""
+        copy = read_copy(environment.files, config.data_dir)
         try:
+            found = await perform(read_mark(coordination))
+            reason = "" if copy is None else older(found, copy.mark)
+            if reason:
+                raise StorageUnavailableError(
+                    f"ZooKeeper's data at {config.zookeeper_connect} are older than what this broker has seen, or another "
+                    f"cluster's ({reason}). With them it would lose records. Restore a newer copy of ZooKeeper's data, or "
+                    f"write back what the brokers know: sparklog cluster restore-metadata --data-dir {config.data_dir} "
+                    f"--zookeeper {config.zookeeper_connect}"
+                )
             await perform(znodes.make_base(coordination))
             cluster_id = await perform(znodes.take_cluster_id(coordination, environment.randomness.new_id()))
             epoch = await done(coordination.get(znodes.CONTROLLER_EPOCH))
             assert epoch is not None, "made above"
-            image = await perform(znodes.load_image(coordination, int(epoch.data), epoch.mzxid))
+            image = await perform(znodes.load_image(coordination, int(epoch.data), epoch.mzxid, epoch.version))
         except (CoordinationError, msgspec.DecodeError) as e:
             raise StorageUnavailableError(f"what ZooKeeper has of the cluster cannot be read: {e!r}") from e
-        return cls(coordination, cluster_id, image, config, loop, environment, connect)
+        absent = {} if copy is None else {**copy.put_aside, **_absent(copy.image, image)}
+        return cls(coordination, cluster_id, image, config, loop, environment, connect, absent)
 
     # --- parts of the broker
 
@@ -140,6 +158,7 @@ class Cluster:
             storage.remote_reads,
             self.replicas.counters,
         )
+        self._copies = ImageCopies(self._config, self._loop, self._environment.files, storage, self._put_aside)
         self._topics = ClusterTopics(
             self._config, self._environment, storage, self._store, partitions, background, pace, self.replicas
         )
@@ -219,6 +238,7 @@ class Cluster:
             ),
             on_registered=lambda epoch: self._on_registered(epoch, on_lost),
             on_duplicate=on_duplicate,
+            seen=self._seen,
         )
         proposals = IsrProposals(self.membership, self.controller, self._config.broker_id)
         # What was read at the start lacks the brokers: the first image comes from the controller, as a whole.
@@ -231,9 +251,12 @@ class Cluster:
         log_starts = LogStarts(self._loop, lambda: storage.run(storage.logs.checkpoint))
         self.replicas.start(self._partitions, self.server, proposals, self.membership.registration, log_starts)
         self._disks = FailedDisks(self._config.broker_id, self._partitions, self.membership, self.controller)
+        self._full_disks = FullDisks(
+            self._config.broker_id, self._environment.clock, storage, self.replicas, self.membership, self.controller
+        )
         self._background.on_offline = self._on_offline
         self.membership.start()
-        running = proposals.run(), self.images.run(), self._retry(), self._disks.run()
+        running = proposals.run(), self.images.run(), self._retry(), self._disks.run(), self._full_disks.run()
         self._tasks = [self._loop.create_task(run) for run in running]
         patience_s = 2 * self._config.zookeeper_session_timeout_ms / 1_000 + JOIN_SLACK_S
         if not await self.images.until_true(self._is_known, patience_s):
@@ -244,6 +267,25 @@ class Cluster:
                 )
             log.warning("the controller has not heard of this broker for %d s; it goes on trying", patience_s)
         self.has_joined = True
+
+    def _seen(self) -> StoreMark:
+        """The mark of the newest image that this broker has had."""
+        return mark_of(self._storage.cluster_id, max(self._first_image, self.image, key=lambda image: image.version))
+
+    @property
+    def controller_id(self) -> int:
+        """The controller's broker id, as far as this broker knows; -1: there is none that it obeys."""
+        return -1 if self.older_store else self.controller.controller_id
+
+    @property
+    def older_store(self) -> str:
+        """As of Membership."""
+        return self.membership.older_store if self._follows_images else ""
+
+    @property
+    def put_aside(self) -> Sequence[str]:
+        """Names of topics whose files this broker has put aside, because an image lacked them."""
+        return sorted(topic.name for topic in self._copies.put_aside.values())
 
     def _is_known(self, image: ClusterImage) -> bool:
         epoch = self.membership.registration.broker_epoch
@@ -271,9 +313,10 @@ class Cluster:
             try:
                 self._security.follow(image.security)
                 self.replicas.image = image  # roles of new partitions begin with it
-                await self._topics.follow(image)
+                absent = await self._topics.follow(image)
                 self.replicas.follow_image(image)
                 self._disks.look(image)
+                self._copies.follow(image, absent)
             except Exception:
                 log.exception("image %s cannot be followed", image.version)
 
@@ -328,6 +371,7 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.replicas.stop()
+        await self._copies.stop()
         self.membership.stop()
         self.controller.close()
         self.peers.close()
@@ -335,6 +379,12 @@ class Cluster:
     def close(self) -> None:
         """Ends the session: the broker is gone. Blocks."""
         self._zk.close()
+
+
+def _absent(before: ClusterImage, after: ClusterImage) -> dict[str, TopicImage]:
+    """By topic id: topics that were in `before`, are not in `after`, and nobody has ordered to delete."""
+    left = {topic.topic_id for topic in after.topics.values()} | after.deleted.keys()
+    return {topic.topic_id: topic for topic in before.topics.values() if topic.topic_id not in left}
 
 
 async def perform(steps: Steps) -> Any:

@@ -48,6 +48,7 @@ from sparklog.replication.controller.model import (
     DeleteTopic,
     Request,
 )
+from sparklog.replication.restoration import is_restored
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.controller_client import ControllerClient
@@ -347,12 +348,23 @@ class ClusterTopics(Topics):
 
     # --- images
 
-    async def follow(self, image: ClusterImage) -> None:
-        """Serves the topics of `image`, and no others."""
+    async def follow(self, image: ClusterImage) -> list[TopicImage]:
+        """Serves the topics of `image`, and no others. Files of a topic are deleted if `image` has the order to delete
+        it, else they are put aside.
+
+        Returns:
+            The topics whose files were put aside, as they were before.
+        """
+        absent: list[TopicImage] = []
         for name, known in list(self.partitions.topics.items()):
             found = image.topics.get(name)
-            if found is None or found.topic_id != known.topic_id:
-                await self._remove(known)
+            if found is not None and found.topic_id == known.topic_id:
+                continue
+            before = self._followed.get(name)
+            is_deleted = known.topic_id in image.deleted
+            if not is_deleted and before is not None and before.topic_id == known.topic_id:
+                absent.append(before)
+            await self._remove(known, is_deleted=is_deleted)
         added: list[Topic] = []
         for name, wanted in image.topics.items():
             there = self.partitions.topics.get(name)
@@ -362,13 +374,14 @@ class ClusterTopics(Topics):
             elif before is None or not _is_same(before, wanted):
                 await self._change(there, topic_of(wanted, there))
         if added:
-            await self._make([spec for topic in added for spec in self._specs(topic, image)])
+            await self._make([spec for topic in added for spec in self._specs(topic, image)], take_back=True)
             for topic in added:
                 self.partitions.add(topic, await self._pace.list_of(self.partitions.opened(topic)))
                 self._storage.run(partial(self._storage.topic_files.note, topic))
 
         self._followed = image.topics
         await self._places.follow(image)
+        return absent
 
     @property
     def has_to_retry(self) -> bool:
@@ -390,7 +403,13 @@ class ClusterTopics(Topics):
             self._background.retention.run_soon()
             self._background.cleaner.run_soon()
         if wanted.partitions > there.partitions:
-            await self._make(list(self._specs(wanted, self._replicas.image, there.partitions)))
+            image = self._replicas.image
+            specs = list(self._specs(wanted, image, there.partitions))
+            restored = [s for s in specs if (p := image.partition(s.owner.topic_partition)) and is_restored(p)]
+            new = [spec for spec in specs if spec not in restored]
+            await self._places.make_room(new)
+            await self._make(new)
+            await self._make(restored, take_back=True)
             added: list[Partition] = await self._pace.list_of(self.partitions.opened(wanted, there.partitions))
             self.partitions.grow(replace(there, partitions=wanted.partitions), added)
 
@@ -407,21 +426,30 @@ class ClusterTopics(Topics):
 
         self._storage.run(partition_log.flusher.flush).add_done_callback(flushed)
 
-    async def _remove(self, topic: Topic) -> None:
+    async def _remove(self, topic: Topic, *, is_deleted: bool) -> None:
         gone = self.partitions.remove(topic)
         for number in range(topic.partitions):
             self._replicas.drop(TopicPartition(topic.name, number))
         await self._pace.list_of(partition.on_deleted() for partition in gone)
-        await self._storage.run(lambda: self._storage.topic_files.delete_files(topic))
-        self._storage.run(self._storage.logs.purge_deleted)
+        if is_deleted:
+            await self._storage.run(lambda: self._storage.topic_files.delete_files(topic))
+            self._storage.run(self._storage.logs.purge_deleted)
+            return
+        log.error(
+            "topic %s (id %s) is not in the cluster's metadata any more, and nobody has ordered to delete it: its files are "
+            "put aside. sparklog cluster restore-metadata takes it back", topic.name, topic.topic_id,
+        )  # fmt: skip
+        await self._storage.run(lambda: self._storage.topic_files.put_aside(topic))
 
     def _specs(self, topic: Topic, image: ClusterImage, first: int = 0) -> Iterator[PartitionSpec]:
         return partition_specs(topic, self._config, first=first, is_here=is_here(image, self._config.broker_id))
 
-    async def _make(self, specs: Sequence[PartitionSpec]) -> None:
-        """Makes the logs. What cannot be made is offline, the others go on."""
+    async def _make(self, specs: Sequence[PartitionSpec], *, take_back: bool = False) -> None:
+        """Makes the logs. What cannot be made is offline, the others go on. `take_back`: of files that were put
+        aside, if there are any."""
+        logs = self._storage.logs
         try:
-            await asyncio.shield(self._storage.run(lambda: self._storage.logs.create_partitions(specs)))
+            await asyncio.shield(self._storage.run(lambda: logs.create_partitions(specs, take_back=take_back)))
         except SparklogError as e:
             log.error("%d new partitions: %s", len(specs), e)  # noqa: TRY400 - its message says it all
 

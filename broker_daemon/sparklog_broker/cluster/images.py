@@ -45,6 +45,9 @@ class ImageFollower:
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
+            if not self._membership.may_take_images:
+                await asyncio.sleep(RETRY_S)
+                continue
             try:
                 news = await self._news()
             except SparklogError as e:
@@ -54,7 +57,8 @@ class ImageFollower:
                 await asyncio.sleep(RETRY_S)
                 continue
             self._told = ""
-            await self._take(news)
+            if self._membership.may_take_images:
+                await self._take(news)
 
     async def until_true(self, condition: Callable[[ClusterImage], bool], timeout_s: float) -> bool:
         """Returns True when `condition` holds for the image that this broker goes by; False when it has not in

@@ -20,6 +20,7 @@ from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.broker_registration import BrokerRegistration
 from sparklog.metadata.controller_session import ControllerSession
 from sparklog.metadata.coordination import Coordination
+from sparklog.metadata.store_history import StoreMark
 from sparklog.replication.cluster_image import ClusterDelta, ClusterImage, Version
 from sparklog.replication.controller.controller import Controller
 from sparklog.replication.controller.model import (
@@ -64,9 +65,10 @@ class Membership:
         *,
         on_registered: Callable[[int], None],
         on_duplicate: Callable[[], None],
+        seen: Callable[[], StoreMark],
     ) -> None:
         """`on_registered` is called with the broker epoch after every registration, `on_duplicate` when another process
-        is registered under this id."""
+        is registered under this id. `seen`: as of ControllerSession."""
         self._loop = loop
         self._controller = Controller(controller)
         self._tokens: Iterator[int] = count()
@@ -76,11 +78,18 @@ class Membership:
         self._published = asyncio.Event()
         self._ticking: asyncio.TimerHandle | None = None
         now_ms = lambda: int(clock.monotonic_s() * 1_000)  # noqa: E731
-        self.registration = BrokerRegistration(
-            coordination, broker_id, registration, now_ms, on_registered, on_duplicate, call=self._call
-        )
         self._session = ControllerSession(
-            coordination, broker_id, self._controller, now_ms, self._on_effect, call=self._call
+            coordination, broker_id, self._controller, now_ms, self._on_effect, call=self._call, seen=seen
+        )
+        self.registration = BrokerRegistration(
+            coordination,
+            broker_id,
+            registration,
+            now_ms,
+            on_registered,
+            on_duplicate,
+            call=self._call,
+            is_older=self._session.is_older,
         )
 
     def start(self) -> None:
@@ -105,6 +114,17 @@ class Membership:
     @property
     def is_controller(self) -> bool:
         return self._controller.image is not None
+
+    @property
+    def older_store(self) -> str:
+        """The reason why ZooKeeper's data are older than what this broker has seen, or another cluster's; "": they are
+        not."""
+        return self._session.older
+
+    @property
+    def may_take_images(self) -> bool:
+        """False while the store is older than what this broker has seen, or may be."""
+        return not self._session.older and not self._session.is_comparing
 
     def controller_image(self) -> ClusterImage:
         """What is stored. Raises NotControllerError."""
@@ -188,3 +208,5 @@ class Membership:
         self._ticking = self._loop.call_later(CONTROLLER_TICK_S, self._tick)
         if self.is_controller:
             self._session.handle(Tick())
+        self._session.look_again()
+        self.registration.look_again()

@@ -5,6 +5,9 @@
 | the image names this broker, there is no log | a new log, empty: its leader fills it, and it joins the ISR |
 | a log, and the image does not name this broker | role ended, then log closed, its directory renamed, then unlinked |
 | a directory of a partition that is elsewhere (first image after a start) | renamed, then unlinked |
+| a directory of a topic that the image has the order to delete (first image after a start) | renamed, then unlinked |
+| a directory of a topic that the image lacks without an order to delete it (first image after a start) | put aside |
+| a replica with records of a newer leader epoch than the image has, which does not name this broker | put aside |
 
 A replica that is named anew never goes on with files that an earlier one has left: nobody has kept them up to date. It
 is not in the ISR, so nothing is lost by it. What cannot be made (a full disk) is tried again.
@@ -14,15 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from sparklog.environment.clock import MachineClock
 from sparklog.errors import NotLeaderError, SparklogError
 from sparklog.format.checkpoint import PartitionMeta
+from sparklog.log.directories.log_directory import DELETED_ENDING, REMOVED_ENDING, STRAY_ENDING
 from sparklog.log.log_manager import PartitionSpec
 from sparklog.metadata.store import Topic
-from sparklog.replication.cluster_image import ClusterImage, TopicImage
+from sparklog.replication.cluster_image import ClusterImage, PartitionImage, TopicImage
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.replicas import Replicas
 from sparklog_broker.config import BrokerConfig
@@ -87,9 +91,13 @@ class ReplicaPlaces:
 
     async def _remove(self, removed: list[Partition], image: ClusterImage) -> None:
         owners = [spec.owner for spec in self._specs(removed)]
+        newer: set[TopicPartition] = set()
         for partition in removed:
             state = image.partition(partition.key)
             assert state is not None, "found in this image"
+            partition_log = partition.open_log
+            if partition_log is not None and not is_end_of_replica(state, partition_log.leader_epoch):
+                newer.add(partition.key)
             self._replicas.release(partition, state)
             partition.end_replica(
                 NotLeaderError(f"partition {partition.key} is on brokers {list(state.replicas)} now; read the metadata")
@@ -98,10 +106,13 @@ class ReplicaPlaces:
         for owner in owners:
             gone = NotLeaderError(f"partition {owner.topic_partition} has moved to other brokers; read the metadata")
             try:
-                await asyncio.shield(self._storage.run(partial(logs.remove_replica, owner, gone)))
+                ending = STRAY_ENDING if owner.topic_partition in newer else REMOVED_ENDING
+                await asyncio.shield(self._storage.run(partial(logs.remove_replica, owner, gone, ending)))
             except SparklogError as e:  # the next start finds it
                 log.error("the files of %s, which has moved, stay: %s", owner.topic_partition, e)  # noqa: TRY400
         log.info("%d replicas have moved to other brokers", len(removed))
+        if newer:
+            log.error("%s: have newer records than the cluster's metadata, the files are put aside", sorted(newer))
         self._storage.run(logs.purge_deleted).add_done_callback(_log_failure)
 
     async def _make(self, added: list[Partition]) -> None:
@@ -121,6 +132,21 @@ class ReplicaPlaces:
         for topic in {p.key.topic: self._partitions.topics[p.key.topic] for p in added if not p.key.partition}.values():
             self._storage.run(partial(self._storage.topic_files.note, topic))
 
+    async def make_room(self, specs: Sequence[PartitionSpec]) -> None:
+        """Put directories aside that partitions which begin now would find: they are of a history in which the topic
+        had these partitions before."""
+        job = partial(self._make_room, specs)
+        try:
+            await asyncio.shield(self._storage.run(job))
+        except SparklogError as e:
+            log.error("files of earlier partitions cannot be put aside: %s", e)  # noqa: TRY400
+
+    def _make_room(self, specs: Sequence[PartitionSpec]) -> None:
+        """On the admin thread."""
+        for spec in specs:
+            owner = spec.owner
+            self._storage.logs.remove_replicas(_is_of(owner.topic_id), [owner.directory_name], ending=STRAY_ENDING)
+
     def _create(self, specs: list[PartitionSpec]) -> None:
         """On the admin thread."""
         for spec in specs:
@@ -129,21 +155,36 @@ class ReplicaPlaces:
         self._storage.logs.create_partitions(specs)
 
     def _clear(self, image: ClusterImage) -> None:
-        """On the admin thread. What a reassignment has taken away while this broker was down. Directories of topics
-        that the image does not have are left alone: a store that has lost topics must not take their records along."""
+        """On the admin thread. What has been taken away while this broker was down: see the module. A store that has
+        lost topics must not take their records along."""
         topics = {topic.topic_id: topic for topic in image.topics.values()}
+        logs = self._storage.logs
 
-        def is_elsewhere(owner: PartitionMeta) -> bool:
+        def state_of(owner: PartitionMeta) -> PartitionImage | None:
             topic = topics.get(owner.topic_id)
             if topic is None or not 0 <= owner.partition < len(topic.partitions):
-                return False
-            return self._config.broker_id not in topic.partitions[owner.partition].replicas
+                return None
+            return topic.partitions[owner.partition]
+
+        def is_elsewhere(owner: PartitionMeta, epoch: int) -> bool:
+            state = state_of(owner)
+            return (
+                state is not None and self._config.broker_id not in state.replicas and is_end_of_replica(state, epoch)
+            )
+
+        def is_absent(owner: PartitionMeta, _: int) -> bool:
+            state = state_of(owner)
+            return state is None or self._config.broker_id not in state.replicas
 
         try:
-            count = self._storage.logs.remove_replicas(is_elsewhere)
-            if count:
-                log.info("%d replicas have moved to other brokers while this one was away", count)
-                self._storage.logs.purge_deleted()
+            moved = logs.remove_replicas(is_elsewhere)
+            deleted = logs.remove_replicas(lambda owner, _: owner.topic_id in image.deleted, ending=DELETED_ENDING)
+            absent = logs.remove_replicas(is_absent, ending=STRAY_ENDING)
+            if moved or deleted:
+                log.info("%d replicas have moved, or were deleted, while this broker was away", moved + deleted)
+                logs.purge_deleted()
+            if absent:
+                log.error("%d directories are of no partition of the cluster's metadata, they are put aside", absent)
         except SparklogError as e:
             log.error("files of replicas that have moved stay until the next start: %s", e)  # noqa: TRY400
 
@@ -156,8 +197,17 @@ class ReplicaPlaces:
             yield from partition_specs(topic, self._config, is_here=_is_one_of(numbers))
 
 
-def _is_of(topic_id: str) -> Callable[[PartitionMeta], bool]:
-    return lambda owner: owner.topic_id == topic_id
+def is_end_of_replica(state: PartitionImage, newest_epoch: int) -> bool:
+    """Tell whether a state that does not name the broker orders it to delete its replica.
+
+    A replica that leaves an assignment ends the leader epoch (`election.settled`). A state with an epoch that the log
+    has records of is of an older history, before the replica was added.
+    """
+    return state.leader_epoch > newest_epoch
+
+
+def _is_of(topic_id: str) -> Callable[[PartitionMeta, int], bool]:
+    return lambda owner, _: owner.topic_id == topic_id
 
 
 def _is_one_of(numbers: set[int]) -> Callable[[str, int], bool]:

@@ -83,6 +83,8 @@ class Replicas:
         self.image = ClusterImage()
         self.noted_epoch = NO_EPOCH
         """The broker epoch that stands in the log directories: nothing is led or copied in another life."""
+        self.full: frozenset[TopicPartition] = frozenset()
+        """Partitions whose disk has no room: nothing is copied into them."""
         self.counters = ReplicationCounters()
         self._was_certain = True
         self._eligible: dict[int, int] = {}
@@ -247,7 +249,7 @@ class Replicas:
         if was_leading:
             partition.on_role_changed()
             self.on_leadership(key, False)
-        is_open = partition_log is not None
+        is_open = partition_log is not None and key not in self.full
         if (
             is_open
             and before is not None
@@ -255,10 +257,22 @@ class Replicas:
         ):
             return
         self._unfollow(key)
-        if partition_log is None or image.leader in (NO_LEADER, self._broker_id) or not self._is_sure:
+        if (
+            partition_log is None
+            or key in self.full
+            or image.leader in (NO_LEADER, self._broker_id)
+            or not self._is_sure
+        ):
             return  # a fetch without a registration would count for none
         if replica.may_be_written:
             self._let_appends_end(partition, replica)
+            return
+        if partition_log.leader_epoch > image.leader_epoch:  # a leader of an older history would cut the log
+            log.error(
+                "partition %s is not copied from broker %d: the log has records of leader epoch %d, the cluster's "
+                "metadata say %d; they are older than the log",
+                key, image.leader, partition_log.leader_epoch, image.leader_epoch,
+            )  # fmt: skip
             return
         follower = Follower(image, partition_log, first_fetch=self._fetches, config=self._config)
         following = self._following[key] = Following(key, follower, partition_log)

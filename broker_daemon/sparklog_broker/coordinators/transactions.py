@@ -14,7 +14,7 @@ import logging
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 
-from sparklog.environment.clock import Clock
+from sparklog.environment.clock import MachineClock, SteadyClock
 from sparklog.errors import (
     ConcurrentTransactionsError,
     CoordinatorLoadingError,
@@ -75,13 +75,13 @@ class TransactionCoordinator:
         self,
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
-        clock: Clock,
+        clock: MachineClock,
         storage: Storage,
         partitions: Partitions,
         topic: InternalTopic,
         markers: MarkerWriter,
     ) -> None:
-        self._clock = clock
+        self._clock = SteadyClock(clock)  # timeouts and leases must not end because the clock is set
         self._storage = storage
         self._partitions = partitions
         self.topic = topic

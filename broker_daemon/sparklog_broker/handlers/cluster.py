@@ -19,7 +19,7 @@ from sparklog.protocol.cluster_messages import (
     ReplicaFetchRequest,
 )
 from sparklog.replication.cluster_image import Version
-from sparklog.replication.controller.model import ControlledShutdown, DirectoryFailed
+from sparklog.replication.controller.model import ControlledShutdown, DirectoryFailed, DirectoryFull
 from sparklog.replication.image_codec import encode
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster import cluster_records
@@ -76,6 +76,11 @@ async def controlled_shutdown(
 async def directory_failed(request: DirectoryFailedRequest, payload: memoryview, context: RequestContext) -> Response:
     """Only the controller answers, when the broker leads none of the partitions any more."""
     partitions = tuple(TopicPartition(p.topic, p.partition) for p in request.partitions)
+    if request.room:
+        moved = await _cluster(context).membership.ask(
+            lambda token: DirectoryFull(token, request.broker_id, request.broker_epoch, partitions, request.room == 1)
+        )
+        return Response(DirectoryFailedResponse(0, moved))
     leaderless = await _cluster(context).membership.ask(
         lambda token: DirectoryFailed(token, request.broker_id, request.broker_epoch, partitions)
     )

@@ -64,7 +64,7 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
         context = await create_missing(context, request.topics)
     response = MetadataResponse(
         cluster_id=broker.storage.cluster_id,
-        controller=broker.config.broker_id if broker.cluster is None else broker.cluster.controller.controller_id,
+        controller=broker.config.broker_id if broker.cluster is None else broker.cluster.controller_id,
         brokers=_brokers(broker, host, port, context.listener),
         topics=[],
     )

@@ -151,7 +151,7 @@ async def describe_cluster(request: DescribeClusterRequest, payload: memoryview,
     if broker.cluster is None:
         me = BrokerState(broker.config.broker_id, *context.local_address, broker.config.broker_rack or None, 0)
         return Response(DescribeClusterResponse(broker.storage.cluster_id, me.broker_id, -1, [me]))
-    image, controller = broker.cluster.image, broker.cluster.controller.controller_id
+    image, controller = broker.cluster.image, broker.cluster.controller_id
     if controller not in image.brokers or not broker.cluster.is_certain:
         controller = -1
     states: list[BrokerState] = []

@@ -33,6 +33,10 @@ class ClusterState(NamedTuple):
     max_lag: int = 0
     in_sync_lag: int = 0
     session: SessionCounters | None = None
+    has_older_store: bool = False
+    """True while ZooKeeper's data are older than what the broker has seen, and it refuses them."""
+    put_aside: int = 0
+    """Topics whose files the broker has put aside, because the cluster's metadata lack them."""
 
 
 def read_cluster(watched: Watched, offline_here: int, slices: Slices) -> ClusterState:
@@ -41,7 +45,7 @@ def read_cluster(watched: Watched, offline_here: int, slices: Slices) -> Cluster
     if cluster is None:
         return ClusterState(offline=offline_here)
     image, counted = cluster.image, cluster.replicas.counters
-    is_controller = cluster.controller.controller_id == watched.config.broker_id
+    is_controller = cluster.controller_id == watched.config.broker_id
     offline = away = 0
     if is_controller:
         for topic in slices.each(list(image.topics.values())):
@@ -69,6 +73,8 @@ def read_cluster(watched: Watched, offline_here: int, slices: Slices) -> Cluster
         lag,
         in_sync_lag,
         cluster.session,
+        bool(cluster.older_store),
+        len(cluster.put_aside),
     )
 
 
@@ -123,6 +129,16 @@ def cluster_families(state: ClusterState) -> Iterator[Metric]:
     )
     if state.session is not None:
         yield from _session_families(state.session)
+        yield one_gauge(
+            "sparklog_zookeeper_is_older",
+            "Whether ZooKeeper's data are older than what this broker has seen, so that it refuses them.",
+            int(state.has_older_store),
+        )
+        yield one_gauge(
+            "sparklog_topics_put_aside",
+            "Topics whose files this broker has put aside, because the cluster's metadata lack them.",
+            state.put_aside,
+        )
 
 
 def _session_families(session: SessionCounters) -> Iterator[Metric]:

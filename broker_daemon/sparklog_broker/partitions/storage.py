@@ -120,7 +120,8 @@ class Storage:
             ]
             if remote.cache is not None:
                 remote.cache.clear()
-            logs.load(store.cluster_id(), specs, [i for i, state in unfinished.items() if state is Unfinished.DELETING])
+            deleting = [i for i, state in unfinished.items() if state is Unfinished.DELETING]
+            logs.load(store.cluster_id(), specs, deleting, puts_aside=shared is not None)
             opened = cls(config, loop, environment, logs, store, remote)
             opened.topic_files.finish(unfinished)
         except BaseException:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from sparklog.errors import InvalidConfigError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.format.schema_evolution import SchemaChange
 from sparklog.format.topic_record import TOPIC_FILE, encode_topic
+from sparklog.log.directories.log_directory import STRAY_ENDING
 from sparklog.log.log_manager import LogManager, PartitionSpec
 from sparklog.log.model import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
@@ -110,6 +111,17 @@ class TopicFiles:
         """The topic is no longer in the store: what cannot be moved away now is at the next start."""
         if self._delete_partitions(topic.name, range(topic.partitions)):
             self.finish({topic.topic_id: Unfinished.DELETING})
+
+    def put_aside(self, topic: Topic) -> None:
+        """Serve the files of a topic no more, and keep them. Files that cannot be moved now are moved at the next
+        start."""
+        gone = UnknownTopicOrPartitionError(f"topic {topic.name!r} is not in the cluster's metadata any more")
+        for number in range(topic.partitions):
+            owner = LogOwner(topic.name, topic.topic_id, number)
+            try:
+                self._logs.remove_replica(owner, gone, STRAY_ENDING)
+            except SparklogError as e:
+                log.error("the files of %s are not put aside: %s", owner.topic_partition, e)  # noqa: TRY400
 
     def _delete_partitions(self, topic: str, numbers: Iterable[int]) -> bool:
         """Whether the files of all of them are out of the way."""

@@ -80,9 +80,11 @@ def no_controller(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.error,
             "there is no controller",
-            "No broker can be elected as one: ZooKeeper is down, or the brokers cannot reach it. Records are read and "
-            "written as before, but nothing takes the place of a leader that goes now, and no topic can be changed.",
-            "Bring ZooKeeper back; the brokers go on by themselves.",
+            "No broker can be elected as one: ZooKeeper is down, the brokers cannot reach it, or its data are older than "
+            "what they have seen. Records are read and written as before, but nothing takes the place of a leader that "
+            "goes now, and no topic can be changed.",
+            "Bring ZooKeeper back; the brokers go on by themselves. If the brokers' logs say that its data are older: "
+            "sparklog cluster restore-metadata.",
             "sparklog cluster describe",
         )
 

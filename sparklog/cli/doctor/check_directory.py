@@ -147,9 +147,23 @@ def set_aside(facts: Facts) -> Iterator[Finding]:
                 Severity.warning,
                 f"{directory.path} has what a broker or a repair has moved aside: {named(directory.set_aside)}",
                 "It was of no topic, or damaged. It is kept because somebody may want it, and takes room.",
-                "Look into it; delete what you do not need.",
+                "Look into it; delete what you do not need. Topics that can be taken back are named by themselves.",
                 quoted("ls", "-la", "--", directory.path),
             )
+
+
+def topics_put_aside(facts: Facts) -> Iterator[Finding]:
+    data_dir = facts.data_dir
+    if data_dir is not None and data_dir.put_aside:
+        yield Finding(
+            Severity.error,
+            f"the cluster's metadata lack topics that {data_dir.path} has records of: {named(data_dir.put_aside)}",
+            "ZooKeeper has lost them, or its data were replaced by older ones. Their files are put aside, nothing is lost.",
+            "Write the topics back into ZooKeeper; they find their files. Brokers may run.",
+            quoted(
+                "sparklog", "cluster", "restore-metadata", "--data-dir", data_dir.path, "--zookeeper", "HOST:PORT/PATH"
+            ),
+        )
 
 
 def others_files(facts: Facts) -> Iterator[Finding]:
@@ -240,6 +254,7 @@ CHECKS = (
     Check("metadata-store", metadata_store),
     Check("foreign-files", foreign_files),
     Check("set-aside", set_aside),
+    Check("topics-put-aside", topics_put_aside),
     Check("others-files", others_files),
     Check("absent-directories", absent_directories),
     Check("mixed-directories", mixed_directories),

@@ -127,6 +127,28 @@ def failing_disks(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def older_store(facts: Facts) -> Iterator[Finding]:
+    page = facts.page
+    command = "sparklog cluster restore-metadata --data-dir DIR --zookeeper HOST:PORT/PATH"
+    if page is not None and page.has_older_store:
+        yield Finding(
+            Severity.error,
+            "ZooKeeper's data are older than what the broker has seen, or another cluster's",
+            "The broker refuses them: it goes on with what it leads and copies, deletes nothing, and there is no "
+            "controller. It would not start again.",
+            "Restore a newer copy of ZooKeeper's data, or write back what the brokers know.",
+            command,
+        )
+    if page is not None and page.put_aside:
+        yield Finding(
+            Severity.error,
+            f"the broker has put aside the files of {page.put_aside:,} topics that the cluster's metadata lack",
+            "ZooKeeper has lost them, or its data were replaced by older ones. Nothing is lost.",
+            "Write the topics back into ZooKeeper; they find their files. The broker's log names them.",
+            command,
+        )
+
+
 def failing_background(facts: Facts) -> Iterator[Finding]:
     page = facts.page
     for count, what, why in (
@@ -215,6 +237,7 @@ CHECKS = (
     Check("request-memory", request_memory),
     Check("refused-connections", refused_connections),
     Check("failing-disks", failing_disks),
+    Check("older-store", older_store),
     Check("failing-background", failing_background),
     Check("swapped", swapped),
     Check("overcommit", overcommit),

@@ -13,6 +13,7 @@ from sparklog.environment.files import TEMPORARY_SUFFIX, OddFileError, RealFiles
 from sparklog.errors import StorageError
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
+    CLUSTER_IMAGE_FILE,
     LOG_DIRS_FILE,
     META_FILE,
     PARTITION_FILE,
@@ -28,13 +29,14 @@ from sparklog.log.retention.expiry_clock import EXPIRY_CLOCK_FILE
 from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.log.tools.repair import QUARANTINE_SUFFIX
 from sparklog.log.tools.verify import bytes_to_check, verify
+from sparklog.metadata.image_copy import decode_copy
 from sparklog.metadata.sqlite_store import METADATA_FILE
 
 VERIFIED_BYTES_MAX = 1 << 30
 """What is read without being asked to: a matter of seconds."""
 ENTRIES_MAX = 200_000
 OWN = frozenset(
-    {LOCK_FILE, PROBE_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE, EXPIRY_CLOCK_FILE,
+    {LOCK_FILE, PROBE_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE, CLUSTER_IMAGE_FILE, EXPIRY_CLOCK_FILE,
      CACHE_DIRECTORY, "lost+found"}
 )  # fmt: skip
 SQLITE_MARK = b"SQLite format 3\0"
@@ -69,8 +71,16 @@ def data_dir_facts(path: Path, log_dirs: Iterable[Path] = (), *, deep: bool | No
         tuple(directories),
         tuple(d for d in absent if Path(d) in remembered),
         metadata_problem(path / METADATA_FILE, is_running=holder is not None),
+        topics_put_aside(path),
         holder,
     )
+
+
+def topics_put_aside(path: Path) -> tuple[str, ...]:
+    """Names of the topics that the broker of the data directory has put aside."""
+    data = _read(path / CLUSTER_IMAGE_FILE)
+    copy = decode_copy(data) if data is not None else None
+    return tuple(sorted(topic.name for topic in copy.put_aside.values())) if copy is not None else ()
 
 
 def directory_facts(path: Path, *, deep: bool | None) -> DirectoryFacts:

@@ -134,6 +134,8 @@ class PageFacts(NamedTuple):
     fsync_failures: int = 0
     cleaner_failing: int = 0
     tier_failing: int = 0
+    has_older_store: bool = False
+    put_aside: int = 0
     refused_connections: int = 0
 
 
@@ -198,6 +200,8 @@ class DataDirFacts(NamedTuple):
     log_dirs: tuple[DirectoryFacts, ...] = ()
     absent: tuple[str, ...] = ()
     metadata_problem: str = ""
+    put_aside: tuple[str, ...] = ()
+    """Topics whose files the broker has put aside, because the cluster's metadata lack them."""
     holder: ProcessFacts | None = None
 
 

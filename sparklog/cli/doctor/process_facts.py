@@ -53,6 +53,8 @@ def page_facts(url: str, host: str, series: Series) -> PageFacts:
         fsync_failures=round(total(series, "sparklog_fsync_failures_total")),
         cleaner_failing=round(total(series, "sparklog_cleaner_failing_logs")),
         tier_failing=round(total(series, "sparklog_tier_failing_partitions")),
+        has_older_store=bool(total(series, "sparklog_zookeeper_is_older")),
+        put_aside=round(total(series, "sparklog_topics_put_aside")),
         refused_connections=round(total(series, "sparklog_connections_refused_total")),
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sparklog.environment.files import File, FileSystem
 from sparklog.errors import SparklogError, StorageError
-from sparklog.log.directories.log_directory import LogDirectory, take_lock
+from sparklog.log.directories.log_directory import DELETED_ENDING, LogDirectory, take_lock
 from sparklog.log.directories.watched_files import LOCK_FILE
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class DirectorySet:
                     kept.setdefault(name, []).append(directory)
                 else:
                     logger.info("%s is of a deleted topic, it is removed", directory.path / name)
-                    directory.move_aside(name, "delete")
+                    directory.move_aside(name, DELETED_ENDING)
         return kept
 
     def in_each(self, job: Callable[[LogDirectory], int | None]) -> list[int]:

@@ -19,6 +19,7 @@ from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_
 from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
+    CLUSTER_IMAGE_FILE,
     LOG_DIRS_FILE,
     META_FILE,
     PARTITION_FILE,
@@ -31,7 +32,7 @@ from sparklog.format.checkpoint import (
     decode,
     encode,
 )
-from sparklog.format.epoch_checkpoint import FIRST_ENTRIES, LEADER_EPOCHS_FILE, encode_epochs
+from sparklog.format.epoch_checkpoint import FIRST_ENTRIES, LEADER_EPOCHS_FILE, decode_epochs, encode_epochs
 from sparklog.format.segment import parse_segment_name
 from sparklog.log.directories.watched_files import LOCK_FILE, PROBE_FILE, DirectoryHealth, WatchedFiles
 from sparklog.log.model import LogOwner
@@ -40,6 +41,7 @@ from sparklog.log.tiering.journal import JOURNAL_FILE
 
 logger = logging.getLogger(__name__)
 
+DELETED_ENDING, STRAY_ENDING, REMOVED_ENDING = "delete", "stray", "removed"
 DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
 STRAY = re.compile(r".+\.[0-9a-f]{32}-stray")
 REMOVED = re.compile(r".+\.[0-9a-f]{32}-removed")
@@ -99,6 +101,7 @@ class LogDirectory:
         place of such a replica it would say what was never there: a new checkpoint comes before that, and before the
         moved directories are unlinked, which say it until then."""
         self._clean: CleanShutdown | None = None
+        self._taken_back: set[str] = set()
         self._meta: DataDirMeta | None = None
         self._lock: File | None = None
         self.same_boot = False
@@ -133,7 +136,11 @@ class LogDirectory:
 
     def is_clean(self, name: str) -> bool:
         """Whether the last stop vouches for the partition directory `name`."""
-        return self._clean is not None and name not in self._clean.unclean
+        return self._clean is not None and name not in self._clean.unclean and not self.was_put_aside(name)
+
+    def was_put_aside(self, name: str) -> bool:
+        """True if the partition directory `name` was put aside and taken back: no stop vouches for it."""
+        return name in self._taken_back
 
     # --- start ---
 
@@ -211,6 +218,35 @@ class LogDirectory:
         data = read_rebuildable(self.files, self.path / name / PARTITION_FILE)
         return decode(data, PartitionMeta) if data is not None else None
 
+    def newest_epoch_of(self, name: str) -> int:
+        """Read the leader epoch of the newest records in the directory `name`; -1 if nothing says it."""
+        data = read_whole(self.files, self.path / name / LEADER_EPOCHS_FILE)
+        entries = decode_epochs(data) if data is not None else None
+        return entries[-1].epoch if entries else -1
+
+    def strays(self) -> dict[tuple[str, int], str]:
+        """Names of partition directories that were put aside, by topic id and partition; of several the one with the
+        newest records."""
+        found: dict[tuple[str, int], tuple[bool, int, str]] = {}
+        for name in filter(STRAY.fullmatch, self.files.list_directory(self.path)):
+            owner = self.owner_of(name)
+            if owner is not None:
+                key = owner.topic_id, owner.partition
+                rank = self.has_segments(name), self.newest_epoch_of(name), name
+                found[key] = max(found.get(key, rank), rank)
+        return {key: name for key, (_, _, name) in found.items()}
+
+    def count_strays(self) -> int:
+        """Number of partition directories that were put aside."""
+        return sum(bool(STRAY.fullmatch(name)) for name in self.files.list_directory(self.path))
+
+    def take_back(self, owner: LogOwner, stray: str) -> None:
+        """Give the directory `stray`, which was put aside, its name again. Raises StorageError."""
+        self._taken_back.add(owner.directory_name)
+        self.files.rename(self.path / stray, self.path / owner.directory_name)
+        self.files.sync_directory(self.path)
+        logger.info("%s was put aside as %s and is taken back", self.path / owner.directory_name, stray)
+
     def make_partitions(self, owners: Iterable[LogOwner]) -> None:
         """Makes the directories of new partitions, durable on return. Leaves nothing behind if it fails, as far as the
         disk lets it. Raises StorageFullError, StorageError."""
@@ -239,12 +275,12 @@ class LogDirectory:
         return points if points is not None and points.topic_id == owner.topic_id else None
 
     def move_aside(self, name: str, ending: str) -> Path:
-        """Renames the partition directory `name` to one that is not loaded: with "delete", "stray" or "removed"."""
+        """Renames the partition directory `name` to one that is not loaded; `ending`: one of the `…_ENDING`."""
         target = self.path / f"{name[:_NAME_CHARS_KEPT]}.{uuid.uuid4().hex}-{ending}"
         self.files.rename(self.path / name, target)
         self.files.sync_directory(self.path)
         self.points.pop(name, None)
-        self.has_stale_points |= ending != "delete"  # another topic of that name has another id
+        self.has_stale_points |= ending != DELETED_ENDING  # another topic of that name has another id
         return target
 
     def purge_deleted(self) -> int:
@@ -301,7 +337,15 @@ class LogDirectory:
 
 
 _OWN_FILES = frozenset(
-    {LOCK_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE, CACHE_DIRECTORY}
+    {
+        LOCK_FILE,
+        META_FILE,
+        RECOVERY_POINTS_FILE,
+        CLEAN_SHUTDOWN_FILE,
+        LOG_DIRS_FILE,
+        CLUSTER_IMAGE_FILE,
+        CACHE_DIRECTORY,
+    }
 )
 
 

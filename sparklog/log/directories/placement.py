@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sparklog.errors import LogCorruptError, StorageError
 from sparklog.log.directories.known import KnownDirectories
-from sparklog.log.directories.log_directory import LogDirectory, the_one_with_data
+from sparklog.log.directories.log_directory import STRAY_ENDING, LogDirectory, the_one_with_data
 from sparklog.log.model import LogOwner
 
 logger = logging.getLogger(__name__)
@@ -64,6 +64,6 @@ def places_for_new(owner: LogOwner, directories: list[LogDirectory]) -> list[Log
             if found is not None and found.topic_id == owner.topic_id:
                 directory.files.sync_directory(directory.path)  # it may be of a run that did not come to that
                 return [directory]
-            aside = directory.move_aside(name, "stray")
+            aside = directory.move_aside(name, STRAY_ENDING)
             logger.warning("%s belongs to no topic, it was moved to %s", directory.path / name, aside)
     return directories

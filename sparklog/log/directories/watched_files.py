@@ -71,6 +71,8 @@ class DirectoryHealth:
         self.syncs = Histogram()
         """Of files' fsyncs that succeeded."""
         self.sync_failures = 0
+        self.shortages = 0
+        """Writes that have failed because the disk is full."""
         self._counting = threading.Lock()
 
     def hold(self, lock: File) -> None:
@@ -95,6 +97,9 @@ class DirectoryHealth:
         began_s = self._now_s()
         try:
             file.sync()
+        except StorageFullError:
+            self.note_shortage()
+            raise
         except StorageError as e:
             with self._counting:
                 self.sync_failures += 1
@@ -102,6 +107,11 @@ class DirectoryHealth:
             raise
         with self._counting:
             self.syncs.observe(self._now_s() - began_s)
+
+    def note_shortage(self) -> None:
+        """A write has failed because the disk is full."""
+        with self._counting:
+            self.shortages += 1
 
     def check(self) -> None:
         """Raises StorageError if the directory has failed."""
@@ -198,6 +208,9 @@ class WatchedFile:
         self._health.look_before_write()
         try:
             self._inner.write(position, data)
+        except StorageFullError:
+            self._health.note_shortage()
+            raise
         except StorageError as e:
             self._health.note(e)
             raise
@@ -206,6 +219,9 @@ class WatchedFile:
         self._health.check()
         try:
             self._inner.truncate(size_bytes)
+        except StorageFullError:
+            self._health.note_shortage()
+            raise
         except StorageError as e:
             self._health.note(e)
             raise
@@ -241,6 +257,9 @@ class WatchedFiles:
         self._health.check()
         try:
             return operation()
+        except StorageFullError:
+            self._health.note_shortage()
+            raise
         except StorageError as e:
             self._health.note(e)
             raise

@@ -36,7 +36,9 @@ class FlushPolicy(Struct, frozen=True):
         return unflushed_records > 0 and (self.group or 0 <= self.messages <= unflushed_records)
 
     def due(self, dirty_since_ms: int | None, now_ms: int) -> bool:
-        return self.ms != NEVER and dirty_since_ms is not None and now_ms - dirty_since_ms >= self.ms
+        if self.ms == NEVER or dirty_since_ms is None:
+            return False
+        return not 0 <= now_ms - dirty_since_ms < self.ms  # a clock that was set back must not keep it from the disk
 
 
 class Dirty:

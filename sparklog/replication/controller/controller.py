@@ -6,6 +6,7 @@
 | BrokersChanged | who is gone, or has another broker epoch, leaves every ISR; leaders are elected; Write |
 | AlterPartition | checks of `isr_changes`; Write, then Answer |
 | ControlledShutdown | its partitions get other leaders; Write, then Answer with what is left |
+| DirectoryFull | who has no room leaves the ISRs that others can keep, others lead; Write, then Answer |
 | DirectoryFailed, Elect, Reassign, topics, AlterSecurity | Write, then Answer |
 | Tick | leaderless partitions, reassignments, preferred leaders; Write |
 | Written OK | the image changes, and only here; Publish, the Answers that waited; the next Write |
@@ -60,6 +61,7 @@ from sparklog.replication.controller.model import (
     CreateTopic,
     DeleteTopic,
     DirectoryFailed,
+    DirectoryFull,
     Effect,
     Elect,
     Elected,
@@ -101,6 +103,7 @@ class Controller:
         self._answers: list[Answer | Refuse] = []
         self._writing: Write | None = None
         self._offline: dict[tuple[int, int], set[TopicPartition]] = {}
+        self._full: dict[tuple[int, int], set[TopicPartition]] = {}
         self._has_seen_brokers = False
         self._rebalance_at_ms: int | None = None
 
@@ -189,7 +192,7 @@ class Controller:
             effects.append(self._writing)
 
     def _decide(self, image: ClusterImage, now_ms: int) -> deque[ClusterDelta]:
-        draft = Draft(image, self._offline, self._guards)
+        draft = Draft(image, self._offline, self._guards, self._full)
         for _ in range(min(len(self._queue), BATCH_MAX)):
             event = self._queue[0]
             if isinstance(event, AlterSecurity) and not _fits(draft, event):
@@ -233,11 +236,14 @@ class Controller:
                 draft.brokers[broker_id] = new
             if known.get(broker_id) != broker.broker_epoch:
                 draft.known[broker_id] = broker.broker_epoch
-        self._offline = {
-            life: tps
-            for life, tps in self._offline.items()
-            if life[0] in brokers and brokers[life[0]].broker_epoch == life[1]
-        }
+        self._offline, self._full = (
+            {
+                life: tps
+                for life, tps in disks.items()
+                if life[0] in brokers and brokers[life[0]].broker_epoch == life[1]
+            }
+            for disks in (self._offline, self._full)
+        )
         for tp, partition in list(draft.all_partitions()):
             if (
                 partition.leader == NO_LEADER
@@ -297,6 +303,8 @@ class Controller:
                 return self._shut_down(draft, request)
             case DirectoryFailed():
                 return self._fail_directory(draft, request)
+            case DirectoryFull():
+                return self._spare_directory(draft, request)
             case Elect():
                 return operations.elect_leaders(draft, request)
             case Reassign():
@@ -351,6 +359,25 @@ class Controller:
             leaderless += draft.change(tp, election.elect(left, rules)).leader == NO_LEADER
         return leaderless
 
+    def _spare_directory(self, draft: Draft, request: DirectoryFull) -> int:
+        """Returns the number of ISRs that the broker has left."""
+        self._check_life(draft, request.broker_id, request.broker_epoch)
+        full = self._full.setdefault((request.broker_id, request.broker_epoch), set())
+        if not request.is_full:
+            full.difference_update(request.partitions)
+            return 0
+        full.update(request.partitions)
+        count = 0
+        for tp in request.partitions:
+            try:
+                partition = draft.partition(tp)
+            except UnknownTopicOrPartitionError:
+                continue  # deleted meanwhile
+            after = election.spare(partition, request.broker_id, draft.rules(tp, partition))
+            count += after is not partition
+            draft.change(tp, after)
+        return count
+
     # --- time
 
     def _on_tick(self, draft: Draft, now_ms: int) -> None:
@@ -375,7 +402,8 @@ class Controller:
             astray = list(_led_by_others(preferred))
             if preferred and 100 * len(astray) > self._config.imbalance_percent * len(preferred):
                 for tp, partition in astray:
-                    if broker_id in partition.isr and draft.rules(tp, partition).can_lead(broker_id):
+                    rules = draft.rules(tp, partition)
+                    if broker_id in partition.isr and rules.can_lead(broker_id) and not rules.is_full(broker_id):
                         draft.change(tp, replace(partition, leader=broker_id))
 
 

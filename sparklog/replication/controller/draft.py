@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
 from sparklog.errors import UnknownTopicOrPartitionError
 from sparklog.replication.cluster_image import (
+    DELETED_MAX,
     UNCLEAN_SETTING,
     BrokerImage,
     ClusterDelta,
     ClusterImage,
+    DeletedTopic,
     PartitionImage,
     TopicImage,
     Version,
@@ -31,19 +34,25 @@ class Draft:
         image: ClusterImage,
         offline: Mapping[tuple[int, int], Collection[TopicPartition]],
         safeguards: Safeguards,
+        full: Mapping[tuple[int, int], Collection[TopicPartition]] = MappingProxyType({}),
     ) -> None:
+        """`full`: as `offline`, of disks that have no room."""
         self._image = image
         self._offline = offline
         self._guards = safeguards
+        self._full = full
         self.brokers: dict[int, BrokerImage | None] = {}
         self.known: dict[int, int] = {}
         self._topics: dict[str, TopicImage | None] = {}
         self._partitions: dict[TopicPartition, PartitionImage] = {}
         self._configs: dict[str, Value | None] = {}
         self._security: dict[RecordId, bytes | None] = {}
+        self._deleted: dict[str, DeletedTopic | None] = {}
 
     def delta(self) -> ClusterDelta:
-        return ClusterDelta(self.brokers, self.known, self._topics, self._partitions, self._configs, self._security)
+        return ClusterDelta(
+            self.brokers, self.known, self._topics, self._partitions, self._configs, self._security, self._deleted
+        )
 
     def image(self) -> ClusterImage:
         """With the changes so far, under a version of its own."""
@@ -69,11 +78,15 @@ class Draft:
                 return False
             return tp not in self._offline.get((replica, broker.broker_epoch), ())
 
+        def is_full(replica: int) -> bool:
+            broker = self.broker(replica)
+            return broker is not None and tp in self._full.get((replica, broker.broker_epoch), ())
+
         image = self._image if not self._configs else self.image()
         allowed = bool(image.setting(topic, UNCLEAN_SETTING, False)) if unclean is None else unclean
         if not self._guards.eligible_leaders_only:
             allowed = True
-        return ElectionRules(can_lead, image.min_insync(topic, len(partition.target)), allowed)
+        return ElectionRules(can_lead, image.min_insync(topic, len(partition.target)), allowed, is_full)
 
     # --- topics
 
@@ -97,6 +110,15 @@ class Draft:
         self._topics[topic.name] = topic
 
     def delete_topic(self, name: str) -> None:
+        """Raises UnknownTopicOrPartitionError."""
+        kept = {i: d for i, d in {**self._image.deleted, **self._deleted}.items() if d is not None}
+        numbers = sorted((deleted.number, topic_id) for topic_id, deleted in kept.items())
+        self._deleted[self.topic(name).topic_id] = DeletedTopic(name, numbers[-1][0] + 1 if numbers else 0)
+        for _, topic_id in numbers[: max(0, len(numbers) + 1 - DELETED_MAX)]:
+            if topic_id in self._image.deleted:
+                self._deleted[topic_id] = None
+            else:
+                del self._deleted[topic_id]
         self._topics[name] = None
         for tp in [tp for tp in self._partitions if tp.topic == name]:
             del self._partitions[tp]

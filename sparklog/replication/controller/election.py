@@ -27,6 +27,8 @@ class ElectionRules(NamedTuple):
     can_lead: Callable[[int], bool]
     min_insync: int = 1
     unclean: bool = False
+    is_full: Callable[[int], bool] = lambda _: False
+    """The broker's disk with the partition has no room: other candidates come first."""
 
 
 def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
@@ -76,6 +78,7 @@ def elect(
     if current in partition.isr and rules.can_lead(current) and not always:
         return partition
     candidates = [r for r in (order if order is not None else partition.replicas) if rules.can_lead(r)]
+    candidates.sort(key=rules.is_full)  # otherwise they keep their order
     for candidate in candidates:
         if candidate in partition.isr:
             return _led_by(partition, candidate)
@@ -92,6 +95,20 @@ def elect(
 
 def _led_by(partition: PartitionImage, leader: int) -> PartitionImage:
     return replace(partition, leader=leader, last_leader=NO_LEADER)
+
+
+def spare(partition: PartitionImage, full: int, rules: ElectionRules) -> PartitionImage:
+    """Take the broker `full`, whose disk has no room, out of the ISR, and have another member lead.
+
+    Nothing changes if the other members are fewer than min.insync.replicas, or if none of them can lead and has room:
+    nothing would be gained.
+    """
+    left = [r for r in partition.isr if r != full]
+    if full not in partition.isr or partition.recovering or len(left) < max(1, rules.min_insync):
+        return partition
+    if not any(rules.can_lead(r) and not rules.is_full(r) for r in left):
+        return partition
+    return elect(with_isr(partition, left, rules.min_insync), rules)
 
 
 # --- reassignment (KIP-455)

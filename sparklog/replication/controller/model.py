@@ -155,6 +155,17 @@ class DirectoryFailed(Struct, frozen=True):
     partitions: tuple[TopicPartition, ...]
 
 
+class DirectoryFull(Struct, frozen=True):
+    """A disk of the broker is full, or has room again: the partitions that are on it. Told again all the time while it
+    is full. The answer is the number of partitions whose ISR the broker has left now."""
+
+    token: Hashable
+    broker_id: int
+    broker_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    is_full: bool
+
+
 class ElectionKind(Enum):
     PREFERRED = "preferred"
     UNCLEAN = "unclean"
@@ -219,6 +230,7 @@ Request = (
     | AlterPartition
     | ControlledShutdown
     | DirectoryFailed
+    | DirectoryFull
     | Elect
     | Reassign
     | Cordon

@@ -47,6 +47,10 @@ def _elect_one(draft: Draft, tp: TopicPartition, kind: ElectionKind) -> None:
             return
         if preferred not in partition.isr or not draft.rules(tp, partition).can_lead(preferred):
             raise EligibleLeadersNotAvailableError(f"{tp}: the preferred leader {preferred} is not in sync")
+        if draft.rules(tp, partition).is_full(preferred):
+            raise EligibleLeadersNotAvailableError(
+                f"{tp}: the disk of the preferred leader {preferred} is full; free space there, then ask again"
+            )
         draft.change(tp, replace(partition, leader=preferred))
     elif partition.leader == NO_LEADER:
         elected = election.elect(partition, draft.rules(tp, partition, unclean=True))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from sparklog.replication.cluster_image import ClusterDelta, ClusterImage, PartitionImage
 from sparklog.types import TopicPartition
 
@@ -44,6 +46,6 @@ def parts_of(delta: ClusterDelta, after: ClusterImage) -> Iterator[ClusterDelta]
             size += weight
         part[tp] = delta.partitions[tp]
     rest = {tp: p for tp, p in delta.partitions.items() if tp.topic in delta.topics}
-    last = ClusterDelta(delta.brokers, delta.known, delta.topics, {**part, **rest}, delta.configs, delta.security)
+    last = replace(delta, partitions={**part, **rest})
     if last:
         yield last

@@ -67,9 +67,13 @@ class Coordinator:
             assert found is None or isinstance(found, records.ParticipantValue)
             self._shared.replay_participant(transactional_id, int(parts[1]), found)
 
-    def loaded(self, now_ms: int) -> Effects:
-        """All records have been replayed: what was decided is driven on."""
+    def loaded(self, now_ms: int, *, from_elsewhere: bool = False) -> Effects:
+        """All records have been replayed: what was decided is driven on. `from_elsewhere`: another broker may have
+        written them, by another clock, so the timeouts of open transactions begin again."""
         self._shared.replayed_all(now_ms)
+        if from_elsewhere:
+            self._plain.time_again(now_ms)
+            self._shared.time_again(now_ms)
         effects = Effects(decided=[*self._plain.prepared_ids(), *self._shared.prepared_ids()])
         self._finish(effects, now_ms)
         return effects

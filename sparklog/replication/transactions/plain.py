@@ -56,6 +56,9 @@ class _Plain(Struct):
     started_ms: int = -1
     updated_ms: int = -1
     partitions: set[TopicPartition] = field(default_factory=set)
+    timed_from_ms: int | None = None
+    """Start of the timeout; None: `started_ms`. Not in the records: the coordinator before may have had another clock, so
+    the timeout begins again when another broker takes over."""
 
     @property
     def participants(self) -> dict[int, set[TopicPartition]]:
@@ -188,7 +191,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         if found.state.is_prepared:
             raise ConcurrentTransactionsError(f"transaction {found.transactional_id!r} is being ended; try again")
         if found.state is not State.ONGOING:
-            found.state, found.started_ms = State.ONGOING, now_ms
+            found.state, found.started_ms, found.timed_from_ms = State.ONGOING, now_ms, None
             found.partitions.clear()
         elif found.partitions.issuperset(request.partitions):
             return True
@@ -246,7 +249,14 @@ class PlainTransactions(TransactionMachine[_Plain]):
     def _is_overdue(self, found: _Plain, now_ms: int) -> bool:
         """At the end of an id's epochs the next tick has a producer id."""
         can_end = found.identity.producer_epoch < CLIENT_EPOCH_MAX or len(self._ids) > 0
-        return can_end and now_ms - found.started_ms >= found.timeout_ms
+        from_ms = found.started_ms if found.timed_from_ms is None else found.timed_from_ms
+        return can_end and now_ms - from_ms >= found.timeout_ms
+
+    def time_again(self, now_ms: int) -> None:
+        """Begin the timeouts of open transactions again."""
+        for found in self._by_id.values():
+            if found.state is State.ONGOING:
+                found.timed_from_ms = now_ms
 
     def _expiration_ms(self, found: _Plain) -> int:
         return self._limits.id_expiration_ms

@@ -70,6 +70,8 @@ class _Transaction(Struct):
     lease_ms: int = 0
     renewed_ms: int = 0
     """Not in the records: after a restart every lease begins anew."""
+    timed_from_ms: int | None = None
+    """Start of the timeout; None: `started_ms`. Not in the records, as `renewed_ms`."""
 
     def is_of(self, request: Join | EndShared | Renew) -> bool:
         return (self.version, self.run_id) == (request.version, request.run_id)
@@ -81,7 +83,8 @@ class _Transaction(Struct):
     def is_overdue(self, now_ms: int) -> bool:
         """Whether its time is over, or its lease."""
         lease_is_over = self.lease_ms > 0 and now_ms - self.renewed_ms >= self.lease_ms
-        return lease_is_over or now_ms - self.started_ms >= self.timeout_ms
+        from_ms = self.started_ms if self.timed_from_ms is None else self.timed_from_ms
+        return lease_is_over or now_ms - from_ms >= self.timeout_ms
 
 
 class _Application(Struct):
@@ -202,7 +205,7 @@ class SharedTransactions(TransactionMachine[_Application]):
             self._replayed[transactional_id, producer_id] = value
 
     def replayed_all(self, now_ms: int) -> None:
-        """Puts the participants into their transactions; leases begin anew."""
+        """Puts the participants into their transactions; leases begin again."""
         for (transactional_id, producer_id), value in self._replayed.items():
             app = self._by_id.get(transactional_id)
             t = None if app is None else app.transaction
@@ -212,6 +215,12 @@ class SharedTransactions(TransactionMachine[_Application]):
             if app.transaction is not None:
                 app.transaction.renewed_ms = now_ms
         self._replayed.clear()
+
+    def time_again(self, now_ms: int) -> None:
+        """Begin the timeouts of all transactions again."""
+        for app in self._by_id.values():
+            if app.transaction is not None:
+                app.transaction.timed_from_ms = now_ms
 
     # -- requests
 

@@ -174,6 +174,9 @@ class SetClock(SystemClock):
     def now_ms(self) -> int:
         return self.ms
 
+    def monotonic_s(self) -> float:
+        return self.ms / 1_000
+
 
 def test_timeouts_abort_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SetClock()

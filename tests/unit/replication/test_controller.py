@@ -23,6 +23,7 @@ from sparklog.replication.controller.model import (
     CreateTopic,
     DeleteTopic,
     DirectoryFailed,
+    DirectoryFull,
     Effect,
     Elect,
     Elected,
@@ -363,6 +364,65 @@ def test_a_failed_disk_hands_its_partitions_over() -> None:
     assert cluster.partition(TopicPartition("t", 1)).leader == 1
     cluster.stop(2)
     assert cluster.partition().leader == -1
+
+
+def full(broker: int, *, is_full: bool = True) -> DirectoryFull:
+    return DirectoryFull("f", broker, 10 + broker, (TP,), is_full)
+
+
+def test_a_full_disk_hands_its_partitions_over_until_there_is_room() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2, 3]], **MIN_2)
+    assert cluster.ask(full(1)) == 1
+    after = cluster.partition()
+    assert (after.leader, after.isr, after.elr, after.leader_epoch) == (2, (2, 3), (), 1)
+    assert cluster.ask(full(1)) == 0, "it is told again and again"
+    cluster.propose(2, [1, 2, 3])
+    cluster.now_ms = 300_000
+    cluster.tell(Tick())
+    assert cluster.partition().leader == 2, "no preferred leader without room"
+    refused = cluster.ask(Elect("e", ElectionKind.PREFERRED, (TP,)))[TP]
+    assert isinstance(refused, errors.EligibleLeadersNotAvailableError) and "full" in str(refused)
+    assert cluster.ask(full(1, is_full=False)) == 0
+    cluster.now_ms = 600_000
+    cluster.tell(Tick())
+    assert cluster.partition().leader == 1
+
+
+def test_a_full_disk_keeps_what_no_other_one_has_room_for() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2, 3]], **MIN_2)
+    before = cluster.partition()
+    cluster.propose(1, [1, 2])
+    assert cluster.ask(full(1)) == 0, "one member alone is below min.insync.replicas"
+    assert (cluster.partition().leader, cluster.partition().isr) == (1, (1, 2))
+    cluster.propose(1, [1, 2, 3])
+    cluster.ask(full(2))
+    assert cluster.partition().isr == (1, 3), "a follower leaves the ISR, too: it would hold up acknowledgements"
+    cluster.propose(1, [1, 2, 3])
+    assert cluster.ask(full(3)) == cluster.ask(full(1)) == 0, "all are full"
+    assert cluster.partition() == replace(before, partition_epoch=cluster.partition().partition_epoch)
+
+
+def test_whoever_has_room_is_elected_first() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2, 3]])
+    cluster.tell(full(2))
+    cluster.propose(1, [1, 2, 3])
+    cluster.stop(1)
+    assert cluster.partition().leader == 3
+    cluster.stop(3)
+    assert cluster.partition().leader == 2, "a full one is better than none"
+
+
+def test_a_full_disk_of_another_life_is_forgotten() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2]])
+    cluster.ask(full(1))
+    cluster.stop(1)
+    cluster.start(1)
+    cluster.propose(2, [1, 2])
+    assert cluster.ask(Elect("e", ElectionKind.PREFERRED, (TP,))) == {TP: None}
 
 
 def test_preferred_leaders_on_demand_and_with_time() -> None:

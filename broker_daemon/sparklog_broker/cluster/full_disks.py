@@ -1,0 +1,132 @@
+"""Log directories that are full are told to the controller: others lead the partitions there, as far as other in-sync
+replicas have room. The broker copies nothing into a full directory, so that its replicas join no ISR. When there is
+room again it says so, copies what it lacks, and leads again what it is the preferred leader of.
+
+The controller keeps this in memory. It is told again every TELL_AGAIN_S: there may be another controller, and another
+in-sync replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from pathlib import Path
+
+from sparklog.environment.clock import MachineClock
+from sparklog.errors import SparklogError
+from sparklog.log.directories.log_directory import LogDirectory
+from sparklog.log.directories.room import Room
+from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX
+from sparklog.protocol.cluster_messages import DirectoryFailedRequest, DirectoryFailedResponse, OfflinePartition
+from sparklog.protocol.messages import Api
+from sparklog.replication.cluster_image import NO_EPOCH
+from sparklog.replication.controller.model import DirectoryFull
+from sparklog.types import TopicPartition
+from sparklog_broker.cluster.controller_client import ControllerClient
+from sparklog_broker.cluster.membership import Membership
+from sparklog_broker.cluster.replicas import Replicas
+from sparklog_broker.partitions.storage import Storage
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+TELL_AGAIN_S = 5.0
+TIMEOUT_S = 10.0
+
+
+class FullDisks:
+    """Event-loop thread only."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        clock: MachineClock,
+        storage: Storage,
+        replicas: Replicas,
+        membership: Membership,
+        controller: ControllerClient,
+    ) -> None:
+        self._broker_id = broker_id
+        self._clock = clock
+        self._storage = storage
+        self._replicas = replicas
+        self._membership = membership
+        self._controller = controller
+        self._rooms: dict[Path, Room] = {}
+        self._told: frozenset[TopicPartition] = frozenset()
+        """Partitions that the controller takes for full."""
+        self._tell_at_s = 0.0
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self._look()
+                await self._tell()
+            except SparklogError as e:
+                log.info("the controller does not know yet which disks are full here: %s", e)
+
+    async def _look(self) -> None:
+        before = {path for path, room in self._rooms.items() if room.is_full}
+        for directory in self._storage.logs.directories.live:
+            now_s = self._clock.monotonic_s()
+            room = self._rooms.get(directory.path, Room()).look(directory.health.shortages, now_s)
+            if room.wants_space(now_s):
+                size_bytes, free_bytes = await self._storage.run(partial(_space_of, directory))
+                room = room.measure(size_bytes, free_bytes, now_s)
+            self._rooms[directory.path] = room
+        full = {path for path, room in self._rooms.items() if room.is_full}
+        for path in full - before:
+            log.error("%s is full: nothing is copied into it until there is room, and others lead, if they can", path)
+        for path in before - full:
+            log.info("%s has room again", path)
+        if full != before:
+            self._tell_at_s = 0.0
+            self._replicas.full = self._partitions_in(full)
+            self._replicas.follow_image(self._replicas.image)
+
+    def _partitions_in(self, paths: set[Path]) -> frozenset[TopicPartition]:
+        return frozenset(self._storage.logs.partitions_in(paths)) if paths else frozenset()
+
+    async def _tell(self) -> None:
+        full = self._partitions_in({path for path, room in self._rooms.items() if room.is_full})
+        self._replicas.full = full
+        now_s = self._clock.monotonic_s()
+        if (not full and not self._told) or now_s < self._tell_at_s:
+            return
+        epoch = self._membership.registration.broker_epoch
+        if epoch == NO_EPOCH:
+            return
+        self._tell_at_s = now_s + TELL_AGAIN_S
+        await self._tell_of(epoch, sorted(self._told - full), is_full=False)
+        await self._tell_of(epoch, sorted(full), is_full=True)
+        self._told = full
+
+    async def _tell_of(self, epoch: int, keys: list[TopicPartition], *, is_full: bool) -> None:
+        moved = 0
+        for first in range(0, len(keys), PARTITIONS_PER_REQUEST_MAX):
+            part = tuple(keys[first : first + PARTITIONS_PER_REQUEST_MAX])
+            if await self._controller.find():
+                make = partial(_directory_full, self._broker_id, epoch, part, is_full)
+                moved += await self._membership.ask(make)
+            else:
+                named = [OfflinePartition(*key) for key in part]
+                request = DirectoryFailedRequest(self._broker_id, epoch, named, 1 if is_full else 2)
+                answer = await self._controller.request(
+                    "full disks", Api.DIRECTORY_FAILED, request, DirectoryFailedResponse, timeout_s=TIMEOUT_S
+                )
+                moved += answer.moved
+        if moved:
+            log.warning("%d partitions have left this broker, whose disk is full", moved)
+
+
+def _directory_full(
+    broker_id: int, epoch: int, keys: tuple[TopicPartition, ...], is_full: bool, token: int
+) -> DirectoryFull:
+    return DirectoryFull(token, broker_id, epoch, keys, is_full)
+
+
+def _space_of(directory: LogDirectory) -> tuple[int, int]:
+    return directory.files.space(directory.path)

@@ -1,0 +1,80 @@
+"""The copy of the newest image in the data directory (`sparklog.metadata.image_copy`), kept up to date, and the topics
+whose files this broker has put aside."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from sparklog.environment.files import FileSystem
+from sparklog.errors import SparklogError
+from sparklog.metadata.image_copy import ImageCopy, write_copy
+from sparklog.replication.cluster_image import ClusterImage, TopicImage
+from sparklog_broker.config import BrokerConfig
+from sparklog_broker.partitions.storage import Storage
+
+log = logging.getLogger(__name__)
+
+WRITE_EVERY_S = 5.0
+
+
+class ImageCopies:
+    """Event-loop thread only. A change is written at once, further ones within WRITE_EVERY_S."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        files: FileSystem,
+        storage: Storage,
+        put_aside: Mapping[str, TopicImage],
+    ) -> None:
+        self._config = config
+        self._loop = loop
+        self._files = files
+        self._storage = storage
+        self.put_aside = dict(put_aside)
+        """By topic id; see ImageCopy."""
+        self._image = ClusterImage()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_changed = False
+
+    def follow(self, image: ClusterImage, absent: Iterable[TopicImage]) -> None:
+        """Note that the broker obeys `image`, which lacks the topics `absent` without an order to delete them."""
+        self.put_aside |= {topic.topic_id: topic for topic in absent}
+        found = {topic.topic_id for topic in image.topics.values()}
+        for topic_id in [i for i in self.put_aside if i in found or i in image.deleted]:
+            del self.put_aside[topic_id]
+        self._image, self._is_changed = image, True
+        if self._timer is None:
+            self._write()
+
+    def _write(self) -> None:
+        self._timer = None
+        if not self._is_changed:
+            return
+        self._is_changed = False
+        copy = ImageCopy(self._storage.cluster_id, self._image, dict(self.put_aside))
+        self._timer = self._loop.call_later(WRITE_EVERY_S, self._write)
+        self._storage.run(partial(self._write_now, copy)).add_done_callback(self._on_written)
+
+    def _write_now(self, copy: ImageCopy) -> None:
+        write_copy(self._files, self._config.data_dir, copy)
+
+    def _on_written(self, writing: asyncio.Future[None]) -> None:
+        error = None if writing.cancelled() else writing.exception()
+        if isinstance(error, SparklogError):
+            self._is_changed = True
+            log.warning("the copy of the cluster's metadata stays as it was, it is written again: %s", error)
+
+    async def stop(self) -> None:
+        """Write what has changed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._write()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self._storage.run(lambda: None)

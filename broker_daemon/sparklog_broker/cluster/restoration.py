@@ -1,0 +1,172 @@
+"""Writes the cluster's metadata back into ZooKeeper, from the copies in the data directories of its brokers.
+
+| step | if a crash comes behind it |
+|---|---|
+| copies and store are read, the rules decide what is written (`replication/restoration.py`) | nothing has happened |
+| the ids of producers and schemas skip those that may have been given out since | they skip some more at the next run |
+| topics, then all the rest, each write fenced | brokers go on refusing; the next run writes what is left |
+| generation of the cluster and controller epoch, in one write | brokers follow the store again |
+| `/controller` is deleted | the next write of a controller that is still there is fenced |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from sparklog.environment.files import FileSystem
+from sparklog.errors import AdoptionRefusedError, StorageUnavailableError
+from sparklog.format.checkpoint import CLUSTER_IMAGE_FILE
+from sparklog.metadata import cluster_znodes as znodes
+from sparklog.metadata.coordination import (
+    BadVersionError,
+    Coordination,
+    CoordinationError,
+    Create,
+    NoNodeError,
+    Op,
+    SetData,
+)
+from sparklog.metadata.image_copy import ImageCopy, read_copy
+from sparklog.metadata.image_store import PRODUCER_IDS, SCHEMA_IDS, IdBlocks
+from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
+from sparklog.metadata.store_history import StoreMark, older, read_mark
+from sparklog.replication.cluster_image import ClusterDelta, ClusterImage, TopicImage, Version
+from sparklog.replication.restoration import EPOCHS_SKIPPED, Restoration, difference, restore
+from sparklog_broker.cluster.adoption import run_steps, wait_for
+
+TRIES_MAX = 20
+PRODUCER_IDS_SKIPPED = 100_000_000
+SCHEMA_IDS_SKIPPED = 10_000
+RECORDS_PER_WRITE = 200
+
+
+class Plan(NamedTuple):
+    """What is written back. `why`: the reason why the store is older than the copy; "": it only lacks topics."""
+
+    copy: ImageCopy
+    why: str
+    found: StoreMark
+    fence: int
+    stored: ClusterImage
+    decided: Restoration
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.why or self.decided.restored)
+
+
+def newest_copy(files: FileSystem, data_dirs: Sequence[Path]) -> ImageCopy:
+    """Read the copies of several brokers; the newest one counts, with all topics that any of them has put aside.
+
+    Raises:
+        AdoptionRefusedError: There is no copy, or they are of several clusters.
+        StorageError: A directory cannot be read.
+    """
+    copies = [copy for path in data_dirs if (copy := read_copy(files, path)) is not None]
+    if not copies:
+        raise AdoptionRefusedError(
+            f"there is no sound {CLUSTER_IMAGE_FILE} in {', '.join(map(str, data_dirs))}: name data directories of brokers "
+            f"that have been in the cluster"
+        )
+    clusters = sorted({copy.cluster_id for copy in copies})
+    if len(clusters) > 1:
+        raise AdoptionRefusedError(
+            f"the directories are of brokers of several clusters ({', '.join(clusters)}): name those of one"
+        )
+    newest = max(copies, key=lambda copy: (copy.image.generation, copy.image.version))
+    put_aside: Mapping[str, TopicImage] = {i: topic for copy in copies for i, topic in copy.put_aside.items()}
+    return replace(newest, put_aside=put_aside)
+
+
+def plan(coordination: Coordination, copy: ImageCopy) -> Plan:
+    """Decide what is to be written. Writes nothing, unless ZooKeeper has nothing of a cluster at all.
+
+    Raises:
+        AdoptionRefusedError: ZooKeeper has another cluster.
+        StorageUnavailableError: ZooKeeper cannot be reached or read.
+    """
+    try:
+        found = run_steps(read_mark(coordination))
+        if found.cluster_id and found.cluster_id != copy.cluster_id:
+            raise AdoptionRefusedError(
+                f"ZooKeeper has cluster {found.cluster_id}, the copy is of cluster {copy.cluster_id}: name another path "
+                f"behind --zookeeper, or other data directories"
+            )
+        why = older(found, copy.mark)
+        run_steps(znodes.make_base(coordination))
+        epoch = wait_for(coordination.get(znodes.CONTROLLER_EPOCH))
+        stored = run_steps(znodes.load_image(coordination, int(epoch.data), epoch.mzxid, epoch.version))
+    except (CoordinationError, TimeoutError, msgspec.DecodeError) as e:
+        raise StorageUnavailableError(f"ZooKeeper cannot be reached or read, run it again: {e!r}") from e
+    decided = restore(stored, copy.image, copy.put_aside, is_older=bool(why))
+    return Plan(copy, why, found, epoch.version, stored, decided)
+
+
+def write_back(coordination: Coordination, copy: ImageCopy) -> Plan:
+    """Write what `plan` decides. Blocks. Raises as `plan`."""
+    for _ in range(TRIES_MAX):
+        planned = plan(coordination, copy)
+        if not planned.is_needed:
+            return planned
+        try:
+            _write(coordination, planned)
+        except BadVersionError:
+            continue  # a controller was elected or has written: look again
+        except (CoordinationError, TimeoutError) as e:
+            raise StorageUnavailableError(f"ZooKeeper cannot be reached, run it again: {e!r}") from e
+        return planned
+    raise StorageUnavailableError("the cluster's controller changes all the time; run it again")
+
+
+def _write(coordination: Coordination, planned: Plan) -> None:
+    ids = IdBlocks(coordination)
+    if planned.why:
+        ids.take(PRODUCER_IDS, PRODUCER_IDS_SKIPPED, 0)
+    known = [i for t in planned.decided.after.topics.values() for i in t.schemas]
+    ids.take(SCHEMA_IDS, 0, max(known, default=ENVELOPE_SCHEMA_ID) + SCHEMA_IDS_SKIPPED)
+    image, fence = planned.stored, planned.fence
+    epoch = b"%d" % image.version.controller_epoch
+    for delta in _parts(difference(image, planned.decided.after)):
+        after = image.apply(delta, Version(image.version.controller_epoch, image.version.zxid + 1))
+        ops = znodes.write_ops(delta, image, after)
+        wait_for(coordination.transaction([SetData(znodes.CONTROLLER_EPOCH, epoch, fence), *ops]))
+        image, fence = after, fence + 1
+    wait_for(coordination.transaction(_last_ops(planned, fence)))
+    try:
+        wait_for(coordination.delete(znodes.CONTROLLER))
+    except NoNodeError:
+        return
+
+
+def _last_ops(planned: Plan, fence: int) -> list[Op]:
+    generation = max(planned.found.generation, planned.copy.image.generation) + 1
+    epoch = max(planned.stored.version.controller_epoch, planned.copy.image.version.controller_epoch) + EPOCHS_SKIPPED
+    cluster = znodes.encode(znodes.ClusterNode(planned.copy.cluster_id, generation=generation))
+    return [
+        SetData(znodes.CONTROLLER_EPOCH, b"%d" % epoch, fence),
+        SetData(znodes.CLUSTER, cluster) if planned.found.cluster_id else Create(znodes.CLUSTER, cluster),
+    ]
+
+
+def _parts(delta: ClusterDelta) -> Iterator[ClusterDelta]:
+    """Each topic is a write of its own; of the others RECORDS_PER_WRITE each are."""
+    for name, topic in sorted(delta.topics.items()):
+        yield ClusterDelta(topics={name: topic})
+    if delta.known or delta.configs:
+        yield ClusterDelta(known=delta.known, configs=delta.configs)
+    for security in _pieces(delta.security.items()):
+        yield ClusterDelta(security=security)
+    for deleted in _pieces(delta.deleted.items()):
+        yield ClusterDelta(deleted=deleted)
+
+
+def _pieces(items: Iterable[tuple[Any, Any]]) -> Iterator[dict[Any, Any]]:
+    left = iter(items)
+    while piece := dict(islice(left, RECORDS_PER_WRITE)):
+        yield piece

@@ -1,0 +1,86 @@
+"""cluster-image.bin in a broker's data directory: the newest image of the cluster that the broker has obeyed.
+
+It is for the day on which ZooKeeper's data are lost, or replaced by an older copy: a broker compares the store with it
+before it starts, and `sparklog cluster restore-metadata` writes it back. Nothing else reads it.
+
+| bytes | content |
+|---|---|
+| 0 to 3 | CRC-32C of all that follows, big-endian |
+| 4 to end | MessagePack: a `Content`, structs as maps with the names of their fields |
+
+Written whole (temporary file, fsync, rename). If the file is lost or damaged, the broker does not notice an older store
+at its next start, and writes the file again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from sparklog.environment.files import FileSystem, read_whole
+from sparklog.format.checkpoint import CLUSTER_IMAGE_FILE
+from sparklog.format.checksum import crc32c
+from sparklog.format.decoders import msgpack_decoder
+from sparklog.metadata.store_history import StoreMark, mark_of
+from sparklog.replication.cluster_image import ClusterImage, TopicImage
+from sparklog.replication.image_codec import plain
+
+logger = logging.getLogger(__name__)
+
+_CHECKSUM_BYTES = 4
+
+
+class ImageCopy(Struct, frozen=True):
+    """The content of the file."""
+
+    cluster_id: str
+    image: ClusterImage
+    """Without the brokers that were registered."""
+    put_aside: Mapping[str, TopicImage] = field(default_factory=dict)
+    """By topic id: topics that an image lacked without an order to delete them, as they were before."""
+
+    @property
+    def mark(self) -> StoreMark:
+        """The point in the store's history."""
+        return mark_of(self.cluster_id, self.image)
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=plain)
+
+
+def encode_copy(copy: ImageCopy) -> bytes:
+    """Encode the file's bytes."""
+    body = _ENCODER.encode(replace(copy, image=replace(copy.image, brokers={})))
+    return crc32c(body).to_bytes(_CHECKSUM_BYTES) + body
+
+
+def decode_copy(data: bytes) -> ImageCopy | None:
+    """Decode the file's bytes; None if they are damaged."""
+    body = data[_CHECKSUM_BYTES:]
+    if len(data) < _CHECKSUM_BYTES or crc32c(body).to_bytes(_CHECKSUM_BYTES) != data[:_CHECKSUM_BYTES]:
+        return None
+    try:
+        return msgpack_decoder(ImageCopy).decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def read_copy(files: FileSystem, data_dir: Path) -> ImageCopy | None:
+    """Read the copy in `data_dir`; None if there is no sound one. Raises StorageError."""
+    data = read_whole(files, data_dir / CLUSTER_IMAGE_FILE)
+    copy = None if data is None else decode_copy(data)
+    if data is not None and copy is None:
+        logger.warning(
+            "%s is damaged: an older copy of ZooKeeper's data is not noticed now", data_dir / CLUSTER_IMAGE_FILE
+        )
+    return copy
+
+
+def write_copy(files: FileSystem, data_dir: Path, copy: ImageCopy) -> None:
+    """Write the copy into `data_dir`. Raises StorageFullError, StorageError."""
+    files.write_atomic(data_dir / CLUSTER_IMAGE_FILE, encode_copy(copy))

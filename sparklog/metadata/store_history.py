@@ -1,0 +1,108 @@
+"""Comparison of the store's history with the newest image that a broker has seen.
+
+ZooKeeper's data may be replaced by an older copy of them, or by another cluster's. A broker that obeyed such a store
+would cut logs and end replicas that the newer history had made. So it obeys none:
+
+| the store, compared with the newest image seen | the broker |
+|---|---|
+| has the same generation, and no number is lower | goes on |
+| has a higher generation: an operator has written the metadata back (`sparklog cluster restore-metadata`) | goes on |
+| has a lower controller epoch, zxid of the controllers' last write, number of their writes, or generation | refuses |
+| has gone on from an older point, so that a controller epoch began before the write seen | refuses |
+| has another cluster's id, or none | refuses |
+
+A broker that refuses is not elected, takes no images, and does not start. What it leads and copies goes on, as while
+ZooKeeper is away. In one history none of the numbers falls. The zxid alone would not do: an ensemble that starts from
+an older copy begins a new epoch of zxids, which are all higher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, NamedTuple
+
+from sparklog.metadata import cluster_znodes as znodes
+from sparklog.metadata.cluster_znodes import Term
+from sparklog.metadata.coordination import NoNodeError, Steps
+from sparklog.replication.cluster_image import NO_EPOCH, UNKNOWN_WRITES, ClusterImage
+
+_WRAPS = 1 << 32
+"""ZooKeeper counts a node's versions in 32 bits."""
+_NO_NODE = "/controller_epoch/none"
+
+
+class StoreMark(NamedTuple):
+    """A point in the store's history. Fields with their defaults are not known, and not compared. `term`: of the
+    controller epoch; `terms`: of the store as it is now."""
+
+    cluster_id: str = ""
+    controller_epoch: int = NO_EPOCH
+    zxid: int = NO_EPOCH
+    writes: int = UNKNOWN_WRITES
+    generation: int = 0
+    term: int = 0
+    terms: tuple[Term, ...] = ()
+
+
+def mark_of(cluster_id: str, image: ClusterImage) -> StoreMark:
+    """The point in the history at which the store had `image`."""
+    return StoreMark(cluster_id, *image.version, image.writes, image.generation, image.term)
+
+
+def older(one: StoreMark, other: StoreMark) -> str:
+    """Compare two marks of the same broker.
+
+    Returns:
+        The reason why `one` is older than `other`, or of another cluster; "" if it is neither.
+    """
+    if other.cluster_id and one.cluster_id != other.cluster_id:
+        return f"it has cluster {one.cluster_id or 'none'}, not {other.cluster_id}"
+    if one.generation != other.generation:
+        is_older = one.generation < other.generation
+        return f"its generation is {one.generation}, after {other.generation}" if is_older else ""
+    if one.controller_epoch < other.controller_epoch:
+        return f"its controller epoch is {one.controller_epoch}, after {other.controller_epoch}"
+    if one.zxid < other.zxid:
+        return f"its last write of a controller is zxid {one.zxid:#x}, after {other.zxid:#x}"
+    if UNKNOWN_WRITES not in (one.writes, other.writes) and _is_less(one.writes, other.writes):
+        return f"its controllers have written {one.writes} times, after {other.writes}"
+    return _branch(one.terms, other)
+
+
+def _branch(terms: tuple[Term, ...], other: StoreMark) -> str:
+    """The reason why a history with `terms` does not contain the point `other`, though it has gone on for longer."""
+    for term in terms:
+        if term.epoch == other.controller_epoch and other.term not in (0, term.session):
+            return f"another controller had the controller epoch {term.epoch}"
+        is_before = term.epoch > other.controller_epoch and other.writes != UNKNOWN_WRITES
+        if is_before and _is_less(term.first_write, other.writes):
+            return f"controller epoch {term.epoch} began with write {term.first_write}, before {other.writes} of an earlier one"
+    return ""
+
+
+def _is_less(one: int, other: int) -> bool:
+    return (one - other) % _WRAPS >= _WRAPS // 2
+
+
+def catch_up(coordination: Any) -> Steps:
+    """Have the server that this client is connected to know all writes before now.
+
+    A call that writes goes through the leader of the ensemble, also one that cannot succeed. Reads that follow it in
+    the session see everything before it.
+    """
+    with contextlib.suppress(NoNodeError):
+        yield coordination.delete(_NO_NODE)
+
+
+def read_mark(coordination: Any) -> Steps:
+    """Returns the StoreMark of what is stored now. Makes no node."""
+    yield from catch_up(coordination)
+    paths = znodes.CLUSTER, znodes.CONTROLLER_EPOCH, znodes.TERMS
+    cluster, epoch, terms = yield [coordination.get(path) for path in paths]
+    mark = StoreMark(terms=znodes.terms_in(terms))
+    if cluster is not None:
+        found = znodes.decode(cluster.data, znodes.ClusterNode)
+        mark = mark._replace(cluster_id=found.cluster_id, generation=found.generation)
+    if epoch is not None:
+        mark = mark._replace(controller_epoch=int(epoch.data), zxid=epoch.mzxid, writes=epoch.version)
+    return mark

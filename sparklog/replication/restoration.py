@@ -1,0 +1,116 @@
+"""The image that is written back into a store which is older than what the brokers have seen, or lacks topics. Pure.
+
+| what | older store | store that only lacks topics |
+|---|---|---|
+| topics of the copy | as in the copy | as stored |
+| topics that were put aside | as they were | as they were |
+| stored topics that the copy has the order to delete | deleted | as stored |
+| stored topics that the copy does not know | as stored | as stored |
+| settings, security records, deletions, broker epochs | as in the copy | as stored |
+
+A topic whose name another one has by now is left out: somebody has to decide which of the two is wanted. The leader and
+partition epochs of what is written back are above all that either side knows, and nobody leads yet: the controller
+elects among the in-sync replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from sparklog.replication.cluster_image import NO_LEADER, ClusterDelta, ClusterImage, PartitionImage, TopicImage
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+EPOCHS_SKIPPED = 1_000
+"""The copy may be some changes behind: leader and controller epochs that it does not know are not used again."""
+
+
+class Restoration(NamedTuple):
+    """The image to be stored, and the topics that cannot be written back, because another topic has the name."""
+
+    after: ClusterImage
+    restored: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+def restore(
+    stored: ClusterImage, copy: ClusterImage, put_aside: Mapping[str, TopicImage], *, is_older: bool
+) -> Restoration:
+    """Decide what is written back.
+
+    Args:
+        stored: The image that the store has.
+        copy: The newest image that a broker has seen.
+        put_aside: Topics by id whose files brokers have put aside.
+        is_older: True if the store is older than `copy`.
+    """
+    topics = dict(stored.topics)
+    ids = {topic.topic_id: topic for topic in stored.topics.values()}
+    wanted = {i: t for i, t in put_aside.items() if i not in ids and i not in stored.deleted}
+    deleted = dict(stored.deleted)
+    if is_older:
+        topics = {name: topic for name, topic in topics.items() if topic.topic_id not in copy.deleted}
+        wanted |= {topic.topic_id: topic for topic in copy.topics.values()}
+        deleted |= copy.deleted
+    refused, restored = [], []
+    for topic_id, topic in sorted(wanted.items(), key=lambda item: item[1].name):
+        holder = topics.get(topic.name)
+        if holder is not None and holder.topic_id != topic_id:
+            refused.append(topic.name)
+            continue
+        deleted.pop(topic_id, None)
+        topics[topic.name] = _led_by_nobody(topic, ids.get(topic_id))
+        if holder is None:
+            restored.append(topic.name)
+    after = replace(stored, topics=topics, deleted=deleted)
+    if is_older:
+        after = replace(
+            after, known={**stored.known, **copy.known}, configs=dict(copy.configs), security=dict(copy.security)
+        )
+    return Restoration(after, tuple(restored), tuple(refused))
+
+
+def _led_by_nobody(topic: TopicImage, stored: TopicImage | None) -> TopicImage:
+    partitions = []
+    for number, partition in enumerate(topic.partitions):
+        known = [partition]
+        if stored is not None and number < len(stored.partitions):
+            known.append(stored.partitions[number])
+        partitions.append(_after_all(partition, known))
+    schemas = topic.schemas if stored is None else {**stored.schemas, **topic.schemas}
+    return replace(topic, partitions=tuple(partitions), schemas=schemas)
+
+
+def _after_all(partition: PartitionImage, known: list[PartitionImage]) -> PartitionImage:
+    return replace(
+        partition,
+        leader=NO_LEADER,
+        last_leader=partition.leader if partition.leader != NO_LEADER else partition.last_leader,
+        leader_epoch=max(p.leader_epoch for p in known) + EPOCHS_SKIPPED,
+        partition_epoch=max(p.partition_epoch for p in known) + EPOCHS_SKIPPED,
+    )
+
+
+def is_restored(partition: PartitionImage) -> bool:
+    """Tell by the leader epoch whether a partition that a broker has not seen was written back, and is not new."""
+    return partition.leader_epoch >= EPOCHS_SKIPPED
+
+
+def difference(before: ClusterImage, after: ClusterImage) -> ClusterDelta:
+    """The delta from one image to another, brokers left out."""
+    return ClusterDelta(
+        known={i: epoch for i, epoch in after.known.items() if before.known.get(i) != epoch},
+        topics=_changes(before.topics, after.topics),
+        configs=_changes(before.configs, after.configs),
+        security=_changes(before.security, after.security),
+        deleted=_changes(before.deleted, after.deleted),
+    )
+
+
+def _changes(before: Mapping[K, V], after: Mapping[K, V]) -> dict[K, V | None]:
+    changed: dict[K, V | None] = {key: value for key, value in after.items() if before.get(key) != value}
+    return changed | {key: None for key in before if key not in after}
