@@ -55,6 +55,7 @@ ORDER = (
     "Notebooks",
     "reference.md",
     "benchmarks.md",
+    "Benchmarks",
     "Internals",
 )
 """Pages and sections in the order of the navigation; others follow by name."""

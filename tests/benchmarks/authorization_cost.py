@@ -1,10 +1,10 @@
-"""What authorization costs on small requests: two brokers in one process, with and without `authorizer = acl`, asked in
+"""The cost of authorization on small requests: two brokers in one process, with and without `authorizer = acl`, in
 turns.
 
     python -m tests.benchmarks.authorization_cost
 
 Beside the user's own there are 1,000 ACLs of others. A request goes through the dispatcher, without a socket; the
-fastest round is shown, and the difference: what else the machine does only adds.
+fastest round is shown, and the difference: other load of the machine only adds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def _measure() -> None:
             for _ in range(ROUNDS):
                 for world, found in zip((without, with_acls), times, strict=True):
                     found.append(await _round_us(world, api, request, payload))
-            plain, checked = map(min, times)  # what else the machine does only adds
+            plain, checked = map(min, times)
             print(f"{name:26} {plain:7.1f} us without, {checked:7.1f} us with: {checked - plain:+.1f} us")
         await without.close()
         await with_acls.close()

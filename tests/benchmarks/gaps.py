@@ -1,6 +1,6 @@
-"""How long nothing is acknowledged: a record every few milliseconds, each acknowledged by all in-sync replicas.
+"""The longest time without an acknowledgement: a record every few milliseconds, acknowledged by all in-sync replicas.
 
-The programs print `running` when acknowledgements flow, so that who has started them knows when to break something.
+The programs print `running` when acknowledgements flow: the parent then ends a broker.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ VALUE = bytes(100)
 FLUSH_S = 60.0
 
 
-def _loop(send: Callable[[], None], times: list[float], seconds: float, poll: Callable[[], object]) -> None:
+def _longest(
+    send: Callable[[], object], flush: Callable[[], object], times: list[float], seconds: float
+) -> dict[str, float]:
+    """Send for `seconds`; `times` gets the time of each acknowledgement."""
     begun = time.monotonic()
-    is_told = False
+    is_running = False
     while (now := time.monotonic()) < begun + seconds:
         send()
-        poll()
-        if not is_told and times and now > begun + WARM_UP_S:
-            is_told = True
+        if not is_running and times and now > begun + WARM_UP_S:
+            is_running = True
             times.clear()
             print("running", flush=True)
         time.sleep(EVERY_S)
-
-
-def _result(times: list[float]) -> dict[str, float]:
-    """The longest time between two acknowledgements."""
-    ordered = sorted(times)
-    gaps = [after - before for before, after in itertools.pairwise(ordered)]
+    flush()
+    gaps = [after - before for before, after in itertools.pairwise(sorted(times))]
     return {"records": len(times), "gap_s": max(gaps, default=0.0)}
 
 
 def sparklog_gaps(bootstrap: str, topic: str, seconds: float) -> dict[str, float]:
+    """Measure with sparklog's producer."""
     import sparklog
 
     times: list[float] = []
@@ -44,12 +43,11 @@ def sparklog_gaps(bootstrap: str, topic: str, seconds: float) -> dict[str, float
         def send() -> None:
             producer.send(topic, VALUE).add_done_callback(lambda _: times.append(time.monotonic()))
 
-        _loop(send, times, seconds, lambda: None)
-        producer.flush()
-    return _result(times)
+        return _longest(send, producer.flush, times, seconds)
 
 
 def confluent_gaps(bootstrap: str, topic: str, seconds: float) -> dict[str, float]:
+    """Measure with confluent-kafka's producer."""
     from confluent_kafka import Producer
 
     times: list[float] = []
@@ -57,10 +55,9 @@ def confluent_gaps(bootstrap: str, topic: str, seconds: float) -> dict[str, floa
 
     def send() -> None:
         producer.produce(topic, VALUE, on_delivery=lambda error, _: None if error else times.append(time.monotonic()))
+        producer.poll(0)
 
-    _loop(send, times, seconds, lambda: producer.poll(0))
-    producer.flush(FLUSH_S)
-    return _result(times)
+    return _longest(send, lambda: producer.flush(FLUSH_S), times, seconds)
 
 
 PROGRAMS: tuple[Callable[..., dict[str, float]], ...] = (sparklog_gaps, confluent_gaps)

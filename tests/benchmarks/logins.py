@@ -1,8 +1,8 @@
 """Logins with SCRAM-SHA-256 over TLS: connections that are made, authenticated and closed, some of them at once.
 
-The client is the same for both systems: the same sockets, the same TLS context, the same SCRAM exchange and the same
-four requests. Only the bytes around them differ. Neither system's own client keeps anything between connections, so
-each login has 4,096 rounds of hashing and a full TLS handshake.
+The client is the same for both systems: the same sockets, TLS context, SCRAM exchange and four requests; the bytes
+around them differ. Neither client keeps state between connections, so that each login has 4,096 rounds of hashing and a
+full TLS handshake.
 """
 
 from __future__ import annotations
@@ -13,24 +13,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from sparklog.errors import error_from_code
 from sparklog.protocol.base import Message
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
-from sparklog.protocol.messages import (
-    APIS,
-    Api,
-    HandshakeRequest,
-    decode_error,
-    decode_response,
-    encode,
-)
-from sparklog.protocol.security_messages import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-)
+from sparklog.protocol.messages import APIS, Api, HandshakeRequest, decode_error, decode_response, encode
+from sparklog.protocol.security_messages import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest
 from sparklog.security.sasl import SCRAM_SHA_256
 from sparklog.security.scram import ScramClient
 from sparklog.security.secrets import Secret
@@ -38,18 +26,6 @@ from sparklog.security.secrets import Secret
 TIMEOUT_S = 60.0
 WARM_UP = 20
 _ANSWER_BYTES_MAX = 1024 * 1024
-
-
-class Framing(Protocol):
-    """One system's requests, in the order of a login."""
-
-    def greet(self) -> None:
-        """Asks what the broker speaks."""
-
-    def choose_mechanism(self) -> None: ...
-
-    def authenticate(self, token: bytes) -> bytes:
-        """The broker's answer to a message of SCRAM."""
 
 
 class SparklogFraming:
@@ -60,16 +36,19 @@ class SparklogFraming:
         self._count = 0
 
     def greet(self) -> None:
-        self._ask(Api.HANDSHAKE, HandshakeRequest("logins", "1"))
+        """Ask for the versions of the broker's requests."""
+        self._request(Api.HANDSHAKE, HandshakeRequest("logins", "1"))
 
     def choose_mechanism(self) -> None:
-        self._ask(Api.SASL_HANDSHAKE, SaslHandshakeRequest(SCRAM_SHA_256))
+        """Choose SCRAM-SHA-256."""
+        self._request(Api.SASL_HANDSHAKE, SaslHandshakeRequest(SCRAM_SHA_256))
 
     def authenticate(self, token: bytes) -> bytes:
-        header = self._ask(Api.SASL_AUTHENTICATE, SaslAuthenticateRequest(token))
+        """Send a message of SCRAM; returns the broker's."""
+        header = self._request(Api.SASL_AUTHENTICATE, SaslAuthenticateRequest(token))
         return decode_response(Api.SASL_AUTHENTICATE, header, SaslAuthenticateResponse).auth_bytes
 
-    def _ask(self, api: Api, message: Message) -> bytes:
+    def _request(self, api: Api, message: Message) -> bytes:
         self._count += 1
         self._sock.sendall(encode_request(api, APIS[api].version_max, self._count, encode(message)))
         prefix = decode_response_prefix(_exactly(self._sock, PREFIX_BYTES), _ANSWER_BYTES_MAX)
@@ -87,21 +66,24 @@ class KafkaFraming:
         self._count = 0
 
     def greet(self) -> None:
-        self._ask(18, 0, b"")
+        """Ask for the versions of the broker's requests."""
+        self._request(18, 0, b"")
 
     def choose_mechanism(self) -> None:
+        """Choose SCRAM-SHA-256."""
         name = SCRAM_SHA_256.encode()
-        self._ask(17, 1, struct.pack(">h", len(name)) + name)
+        self._request(17, 1, struct.pack(">h", len(name)) + name)
 
     def authenticate(self, token: bytes) -> bytes:
-        body = self._ask(36, 1, struct.pack(">i", len(token)) + token)
+        """Send a message of SCRAM; returns the broker's."""
+        body = self._request(36, 1, struct.pack(">i", len(token)) + token)
         (text_bytes,) = struct.unpack_from(">h", body)
         start = 2 + max(text_bytes, 0)
         (size,) = struct.unpack_from(">i", body, start)
         return body[start + 4 : start + 4 + size]
 
-    def _ask(self, api: int, version: int, body: bytes) -> bytes:
-        """The answer behind its error code, which is 0."""
+    def _request(self, api: int, version: int, body: bytes) -> bytes:
+        """Send a request; returns the answer behind its error code, which is 0."""
         self._count += 1
         client_id = b"logins"
         request = struct.pack(">hhih", api, version, self._count, len(client_id)) + client_id + body
@@ -114,11 +96,12 @@ class KafkaFraming:
         return answer[6:]
 
 
+Framing = SparklogFraming | KafkaFraming
 FRAMINGS: dict[str, Callable[[socket.socket], Framing]] = {"sparklog": SparklogFraming, "kafka": KafkaFraming}
 
 
 def log_in(framing: Framing, username: str, password: str) -> None:
-    """One login on a connection that is secure. Raises what the framing raises, and SaslAuthenticationFailedError."""
+    """Log in on a secure connection. Raises the framing's errors and SaslAuthenticationFailedError."""
     scram = ScramClient(SCRAM_SHA_256, username, Secret(password))
     framing.greet()
     framing.choose_mechanism()
@@ -129,8 +112,8 @@ def log_in(framing: Framing, username: str, password: str) -> None:
 def logins(
     system: str, address: str, authority: str, username: str, password: str, count: int, at_once: int
 ) -> dict[str, float]:
-    """`count` logins by `at_once` threads: the rate, and how long one takes. The first ones of each thread do not
-    count. `authority`: a PEM file."""
+    """Log in `count` times with `at_once` threads; the first logins of each thread do not count. `authority`: a PEM
+    file."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=authority)
     times: list[float] = []
@@ -155,7 +138,7 @@ def logins(
                 begun = time.perf_counter()
                 one()
                 times.append(time.perf_counter() - begun)
-        except BaseException as e:  # noqa: BLE001  told below
+        except BaseException as e:  # noqa: BLE001  raised below
             failures.append(e)
             ready.abort()
 
@@ -183,7 +166,7 @@ def logins(
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes:
-    """Raises EOFError."""
+    """Receive `count` bytes. Raises EOFError if the broker ends the connection."""
     data = sock.recv(count)
     while len(data) < count:
         more = sock.recv(count - len(data))

@@ -1,4 +1,4 @@
-"""Where and with what was measured."""
+"""The machine and the versions of a measurement."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from pathlib import Path
 
 import psutil
 
-from .kafka import KAFKA_VERSION, TOKEN_JAR_VARIABLE
+from .kafka import KAFKA_VERSION
 
 _PACKAGES = ("sparklog", "pyarrow", "numpy", "pyspark", "confluent-kafka", "hdrhistogram", "crc32c")
 
 
 def machine() -> dict[str, str]:
     """Processor, cores, memory, kernel."""
-    model = re.search(r"(?m)^model name\s*: (.*)$", _text(Path("/proc/cpuinfo")))
+    info = Path("/proc/cpuinfo")
+    model = re.search(r"(?m)^model name\s*: (.*)$", info.read_text() if info.exists() else "")
     return {
         "processor": model[1] if model else platform.processor() or platform.machine(),
         "cores": str(os.cpu_count()),
@@ -40,16 +41,7 @@ def versions() -> dict[str, str]:
     commit = _output(["git", "rev-parse", "--short", "HEAD"]).strip()
     changed = _output(["git", "status", "--porcelain", "--untracked-files=no"]).strip()
     found["commit"] = (commit or "unknown") + (" with changes" if changed else "")
-    if os.environ.get(TOKEN_JAR_VARIABLE):  # the peer is not quite what Maven Central has: say so beside its figures
-        found["spark-token-provider-kafka"] = f"not Maven Central's but {Path(os.environ[TOKEN_JAR_VARIABLE]).name}"
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def _output(command: list[str]) -> str:

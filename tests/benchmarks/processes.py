@@ -1,18 +1,17 @@
-"""Processes that are measured: what they cost in processor time and memory."""
+"""Measured processes: their processor time and memory."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import tempfile
-import time
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-_POLL_S = 0.01
 _WORDS_KEPT = 2000
 
 
@@ -39,7 +38,7 @@ class Finished:
 
 
 def usage(pid: int) -> Usage:
-    """What process `pid` and its descendants have used so far. Raises MeasurementError when it is gone."""
+    """The usage of a process and its descendants. Raises MeasurementError after its end."""
     try:
         root = psutil.Process(pid)
         tree = [root, *root.children(recursive=True)]
@@ -51,42 +50,39 @@ def usage(pid: int) -> Usage:
             times, memory = process.cpu_times(), process.memory_info()
         except psutil.NoSuchProcess:
             continue  # a worker that ended between the two calls
-        # children_*: descendants that ended and were waited for, so nobody is counted twice
+        # children_*: descendants that ended and were waited for, so that none is counted twice
         cpu_s += times.user + times.system + times.children_user + times.children_system
         rss_bytes += memory.rss
     return Usage(cpu_s, rss_bytes)
 
 
 def total_usage(pids: Sequence[int]) -> Usage:
-    """Of several processes. Raises MeasurementError when one is gone."""
+    """The usage of several processes. Raises MeasurementError after the end of one."""
     found = [usage(pid) for pid in pids]
     return Usage(sum(u.cpu_s for u in found), sum(u.rss_bytes for u in found))
 
 
 def run(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> Finished:
-    """Runs `command` to its end. Raises MeasurementError with its last words when it fails or takes too long."""
+    """Run `command` to its end. Raises MeasurementError with its last output if it fails or takes too long."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
-        deadline = time.monotonic() + timeout_s
+        late = threading.Event()
+        timer = threading.Timer(timeout_s, lambda: (late.set(), process.kill()))
+        timer.start()
         try:
-            pid, status, used = os.wait4(process.pid, os.WNOHANG)
-            while not pid and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
-                pid, status, used = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                process.returncode = os.waitstatus_to_exitcode(status)
+            _, status, used = os.wait4(process.pid, 0)  # the usage of this one child
+            process.returncode = os.waitstatus_to_exitcode(status)
         finally:
+            timer.cancel()
             if process.returncode is None:
                 process.kill()
                 process.wait()
         stdout, stderr = (_read(f) for f in (out, err))
-    name = Path(command[0]).name
-    if not pid:
-        raise MeasurementError(f"{name} was not done after {timeout_s:.0f} s: {stderr[-_WORDS_KEPT:]}")
+    name, words = Path(command[0]).name, (stdout[-_WORDS_KEPT:] + stderr[-_WORDS_KEPT:]).strip()
+    if late.is_set():
+        raise MeasurementError(f"{name} was not done after {timeout_s:.0f} s: {words}")
     if process.returncode:
-        raise MeasurementError(
-            f"{name} ended with {process.returncode}: {(stdout[-_WORDS_KEPT:] + stderr[-_WORDS_KEPT:]).strip()}"
-        )
+        raise MeasurementError(f"{name} ended with {process.returncode}: {words}")
     return Finished(stdout, stderr, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 

@@ -1,7 +1,7 @@
-"""What a measurement gives, how repeats are summed up, and the JSON files they are kept in.
+"""Measurements, their statistics, and the JSON files that keep them.
 
-One file per row, written as soon as the row is done, so that a run that is broken off loses nothing and rows can be
-measured anew one by one. Files are read strictly: an unknown or missing field is an error.
+Each row has a file, written when the row is done: a campaign that is interrupted loses one row, and rows can be
+measured one by one. An unknown or missing field of a file is an error.
 """
 
 from __future__ import annotations
@@ -34,17 +34,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     extra: dict[str, float] = {}
 
 
-class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Minimum, median and maximum of repeats."""
-
-    minimum: float
-    median: float
-    maximum: float
-    count: int
-
-
 class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the ratio sparklog / peer of the medians should be."""
+    """The bound of the ratio sparklog / peer of the medians."""
 
     ratio: float
     at_least: bool
@@ -88,14 +79,19 @@ class RowResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.goal is None or self.ratio is None else self.goal.met(self.ratio)
 
 
-def summarize(values: Iterable[float]) -> Summary:
-    """Raises ValueError without values, or when one of them is not finite."""
+def is_rate(unit: str) -> bool:
+    """True if more is better: of rates, not of times, sizes and costs."""
+    return unit.split(" ")[0].endswith("/s")
+
+
+def summarize(values: Iterable[float]) -> tuple[float, float, float]:
+    """Minimum, median and maximum. Raises ValueError without values, or if one of them is not finite."""
     found = list(values)
     if not found:
         raise ValueError("nothing was measured")
     if not all(math.isfinite(v) for v in found):
         raise ValueError(f"not all of {found} are finite")
-    return Summary(min(found), statistics.median(found), max(found), len(found))
+    return min(found), statistics.median(found), max(found)
 
 
 def median_of(measurements: Sequence[Measurement]) -> float:

@@ -1,6 +1,6 @@
-"""When a broker's ZooKeeper session ends: its ephemeral node goes then, and a watch on it tells.
+"""The time at which a broker's ZooKeeper session ends: a watch on the broker's ephemeral node.
 
-That is not its timeout after a kill: the broker's last word was some time before, and ZooKeeper rounds up to its ticks.
+The end is not one timeout after a kill: the broker's last heartbeat was earlier, and ZooKeeper rounds up to its ticks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ CONNECT_TIMEOUT_S = 30.0
 
 
 class SessionEnd:
-    """Of one broker."""
+    """The end of one broker's session."""
 
     def __init__(self, client: KazooClient, broker_id: int) -> None:
-        """Looks from now on. Raises MeasurementError: the broker is not there."""
+        """Watch from now on. Raises MeasurementError if the broker is not registered."""
         self._at: float | None = None
         self._ended = threading.Event()
         self._broker_id = broker_id
@@ -37,8 +37,8 @@ class SessionEnd:
         self._ended.set()
 
     def wait(self, timeout_s: float) -> float:
-        """When it was, on the monotonic clock, in seconds. Raises MeasurementError: it has not ended, or the node was
-        changed instead."""
+        """The time of the end on the monotonic clock, in seconds. Raises MeasurementError if the session
+        did not end, or the node was changed instead."""
         if not self._ended.wait(timeout_s) or self._at is None:
             raise MeasurementError(f"the session of broker {self._broker_id} has not ended within {timeout_s:g} s")
         return self._at
@@ -46,7 +46,7 @@ class SessionEnd:
 
 @contextlib.contextmanager
 def watched_session(hosts: str, broker_id: int) -> Iterator[SessionEnd]:
-    """Watches a broker for the time of the block. `hosts`: of ZooKeeper, with the cluster's path. Raises
+    """Watch a broker for the time of the block. `hosts`: ZooKeeper's, with the cluster's path. Raises
     MeasurementError."""
     client = KazooClient(hosts=hosts)
     client.start(CONNECT_TIMEOUT_S)

@@ -1,5 +1,5 @@
-"""What a micro-batch's checkpoint files cost on a local disk: Spark's own file manager and the published one, side by
-side.
+"""The cost of a micro-batch's checkpoint files on a local disk: Spark's own file manager and the published one, side
+by side.
 
     python -m tests.benchmarks.spark_checkpoints [--triggers 30] [--rounds 2]
 
@@ -11,17 +11,39 @@ processes and threads the machine started meanwhile for a trigger.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
+import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from ..spark_settings import CHECKPOINT_FILES, published_settings
-from .spark_sink import PHASES, WARM_UP, session, wait_for_triggers
 
+PHASES = ("triggerExecution", "addBatch", "walCommit", "commitOffsets")
+WARM_UP = 5
 PUBLISHED = published_settings()[CHECKPOINT_FILES]
 MANAGERS = {"Spark's own": PUBLISHED.replace("FileSystemBased", "FileContextBased"), "published": PUBLISHED}
 STATE_PARTITIONS = 8
+
+
+def session() -> Any:
+    """A Spark session that keeps the progress of all triggers."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.streaming.numRecentProgressUpdates", "10000")
+    return builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "ERROR").getOrCreate()
+
+
+def wait_for_triggers(query: Any, count: int) -> None:
+    """Wait until the query has had that many triggers. Raises the error that ended it."""
+    while len(query.recentProgress) < count:
+        if query.exception() is not None:
+            raise query.exception()
+        time.sleep(0.05)
 
 
 def started() -> int:
@@ -31,7 +53,7 @@ def started() -> int:
 
 
 def stint(spark: Any, directory: Path, triggers: int, *, state: bool) -> tuple[list[dict[str, int]], float]:
-    """Runs one query: durations (ms by phase) of its triggers, and what was started for each of them."""
+    """Run one query: durations (ms by phase) of its triggers, and processes and threads started for each of them."""
     frame = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1000, numPartitions=1).load()
     if state:
         frame = frame.selectExpr("value % 100 as key").groupBy("key").count()

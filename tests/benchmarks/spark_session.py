@@ -20,7 +20,7 @@ START_TIMEOUT_S = 300.0
 COMMAND_TIMEOUT_S = 900.0
 
 
-# the session has what a user is told to set, and both sources run in it
+# both sources run with the settings that users are advised to set
 CONFIGS = published_settings() | {
     "spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",
     # Spark's resolver is not given this one: it is put beside as a file
@@ -34,7 +34,7 @@ CONFIGS = published_settings() | {
 
 
 class SparkProcess:
-    """`local[2]` with both sources. Raises MeasurementError for what goes wrong over there."""
+    """`local[2]` with both sources. Raises MeasurementError for an error of the session."""
 
     def __init__(self, installation: KafkaInstallation, directory: Path) -> None:
         configs = CONFIGS | {
@@ -101,10 +101,10 @@ class SparkProcess:
                     if "error" in answer:
                         raise MeasurementError(str(answer["error"]))
                     return answer
-                continue  # the JVM writes there, too
+                continue  # a line of the JVM
             if not select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 self._process.kill()
-                raise MeasurementError(f"Spark said nothing for {timeout_s:.0f} s: {self._last_words()}")
+                raise MeasurementError(f"Spark did not answer for {timeout_s:.0f} s: {self._last_words()}")
             chunk = self._process.stdout.read1(65536)  # type: ignore[attr-defined]
             if not chunk:
                 self._process.wait()

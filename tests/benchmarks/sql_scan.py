@@ -1,10 +1,10 @@
-"""What SQL over a topic costs: a range of time and the newest rows beside all of it, and beside DuckDB on Parquet.
+"""The cost of SQL over a topic: a range of time and the newest rows beside a full scan, and beside DuckDB on Parquet.
 
     python -m tests.benchmarks.sql_scan [--megabytes 10000] [--runs 5] [--scratch DIR] [--kept DIR [--fill-only]]
 
 Makes a topic of rides whose times cover a day evenly, in order, and the same rows as one Parquet file. Every statement
-runs in turns: over the mapped files, over the socket, on Parquet, so that what else the machine does falls on all of
-them. Prints the median of the rounds, the fastest and the slowest, and what was read; the first round is not counted,
+runs in turns: over the mapped files, over the socket, on Parquet, so that other load of the machine falls on all of
+them. Prints the median, the fastest and the slowest of the rounds, and the rows read; the first round is not counted,
 and the files are in the page cache as far as memory lets them. By its share of the rows the last hour would take 4.2 %
 of a full scan. With `--kept DIR` the topic is made there if it is not there yet, and stays.
 """
@@ -74,10 +74,7 @@ def batches(rows: int) -> Iterator[pa.Table]:
 def fill(address: str, rows: int, parquet: Path) -> None:
     with sparklog.Admin(address) as admin:
         admin.create_topic(TOPIC, PARTITIONS, schema=SCHEMA, timestamp_column="at")
-    with (
-        sparklog.Producer(address) as producer,
-        pq.ParquetWriter(parquet, SCHEMA, compression="snappy") as writer,
-    ):
+    with sparklog.Producer(address) as producer, pq.ParquetWriter(parquet, SCHEMA, compression="snappy") as writer:
         group: list[pa.Table] = []
         for number, rides in enumerate(batches(rows)):
             producer.send_batch(TOPIC, rides, partition=number % PARTITIONS)

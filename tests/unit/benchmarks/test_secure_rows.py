@@ -1,7 +1,8 @@
-"""The rows with security: what a login sends and refuses, and what both brokers are told. Nothing is timed here."""
+"""The rows with security: logins against scripted peers, and the settings of both brokers. No test measures a time."""
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import struct
 from collections.abc import Callable
@@ -25,9 +26,8 @@ from sparklog.security.secrets import Secret
 from sparklog.security.tls import server_context
 from tests.benchmarks import kafka, secure_servers
 from tests.benchmarks.context import Context
-from tests.benchmarks.logins import Framing, KafkaFraming, SparklogFraming, log_in
+from tests.benchmarks.logins import KafkaFraming, SparklogFraming, log_in
 from tests.benchmarks.processes import MeasurementError
-from tests.benchmarks.rows import select
 
 NAME, PASSWORD = "bench", "a password"
 
@@ -93,94 +93,74 @@ def like_kafka(server: ScramServer) -> Callable[[bytes], bytes]:
 
 
 class TestLogins:
-    @pytest.mark.parametrize(("framing", "peer"), [(SparklogFraming, like_sparklog), (KafkaFraming, like_kafka)])
-    def test_both_systems_are_asked_the_same_four_things(
-        self,
-        framing: Callable[[Any], Framing],
-        peer: Callable[[ScramServer], Callable[[bytes], bytes]],
-    ) -> None:
-        wire = Wire(peer(scram_server()))
-        log_in(framing(wire), NAME, PASSWORD)
-        assert len(wire.sent) == 4
-        with pytest.raises(SaslAuthenticationFailedError):
-            log_in(framing(Wire(peer(scram_server("another")))), NAME, PASSWORD)
+    def test_both_systems_get_the_same_four_requests(self) -> None:
+        framings: tuple[Any, ...] = ((SparklogFraming, like_sparklog), (KafkaFraming, like_kafka))
+        for framing, peer in framings:
+            wire = Wire(peer(scram_server()))
+            log_in(framing(wire), NAME, PASSWORD)
+            assert len(wire.sent) == 4
+            with pytest.raises(SaslAuthenticationFailedError):
+                log_in(framing(Wire(peer(scram_server("another")))), NAME, PASSWORD)
 
-    def test_an_error_of_kafka_is_no_login(self) -> None:
-        wire = Wire(lambda _: struct.pack(">iihh", 8, 1, 58, -1))
-        with pytest.raises(RuntimeError, match="request 1 of API 17 with error 58"):
-            KafkaFraming(wire).choose_mechanism()  # type: ignore[arg-type]
-
-    def test_another_requests_answer_is_refused(self) -> None:
-        wire = Wire(lambda _: struct.pack(">iih", 6, 7, 0))
-        with pytest.raises(RuntimeError, match="request 1"):
-            KafkaFraming(wire).greet()  # type: ignore[arg-type]
-
-    def test_an_error_of_ours_is_raised(self) -> None:
+    def test_an_error_is_no_login(self) -> None:
+        refusals = (
+            (struct.pack(">iihh", 8, 1, 58, -1), "request 1 of API 17 with error 58"),
+            (struct.pack(">iih", 6, 7, 0), "request 1"),  # the answer to another request
+        )
+        for answer, message in refusals:
+            wire = Wire(lambda _, answer=answer: answer)  # type: ignore[misc]
+            with pytest.raises(RuntimeError, match=message):
+                KafkaFraming(wire).choose_mechanism()  # type: ignore[arg-type]
         wire = Wire(lambda _: encode_response(Api.SASL_HANDSHAKE, 58, 1, encode(ErrorBody("no"))))
         with pytest.raises(SparklogError):
             SparklogFraming(wire).choose_mechanism()  # type: ignore[arg-type]
-
-    def test_a_broker_that_ends_the_connection(self) -> None:
         with pytest.raises(EOFError, match="after 2 of 4 bytes"):
             KafkaFraming(Wire(lambda _: b"\0\0")).greet()  # type: ignore[arg-type]
 
 
-class TestServers:
-    def test_the_certificate_is_good_for_the_address_that_is_measured(self, tmp_path: Path) -> None:
-        made = secure_servers.make_certificates(tmp_path / "new")
-        server = server_context(secure_servers.sparklog_settings(made, {}))
-        client = ssl.create_default_context(cafile=str(made.authority))
-        pipes = [ssl.MemoryBIO() for _ in range(2)]
-        ours = server.wrap_bio(pipes[0], pipes[1], server_side=True)
-        theirs = client.wrap_bio(pipes[1], pipes[0], server_hostname="127.0.0.1")
-        waiting = [theirs, ours]
-        for _ in range(10):
-            for side in list(waiting):
-                try:
-                    side.do_handshake()
-                    waiting.remove(side)
-                except ssl.SSLWantReadError:
-                    pass
-        assert not waiting
-        assert theirs.version() == "TLSv1.3"
-
-    def test_kafka_is_told_of_the_same_certificate_and_mechanism(self, tmp_path: Path) -> None:
-        made = secure_servers.make_certificates(tmp_path)
-        theirs = secure_servers.kafka_settings(made)
-        ours = secure_servers.sparklog_settings(made, {"PLAINTEXT": 1, "SSL": 2})
-        assert ours["listeners"] == "PLAINTEXT://127.0.0.1:1,SSL://127.0.0.1:2"
-        for name in ("ssl.keystore.location", "sasl.enabled.mechanisms", "super.users"):
-            assert theirs[name] == ours[name]
-        lines = kafka.properties(theirs).splitlines()
-        assert f"ssl.keystore.location={made.broker}" in lines
-        assert len(lines) == len(theirs)
-
-    def test_the_rows(self) -> None:
-        rows = {row.name: row for row in select(["security"])}
-        assert {name for name, row in rows.items() if row.goal is None} == {
-            "security-tls-cost-produce",
-            "security-tls-cost-consume",
-        }
-        assert {row.goal.ratio for row in rows.values() if row.peer == "Kafka" and row.goal is not None} == {1, 2}
+def test_the_certificate_is_good_for_the_measured_address(tmp_path: Path) -> None:
+    made = secure_servers.make_certificates(tmp_path / "new")
+    server = server_context(secure_servers.sparklog_settings(made, {}))
+    client = ssl.create_default_context(cafile=str(made.authority))
+    pipes = [ssl.MemoryBIO() for _ in range(2)]
+    ours = server.wrap_bio(pipes[0], pipes[1], server_side=True)
+    theirs = client.wrap_bio(pipes[1], pipes[0], server_hostname="127.0.0.1")
+    waiting = [theirs, ours]
+    for _ in range(10):
+        for side in list(waiting):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+                waiting.remove(side)
+    assert not waiting
+    assert theirs.version() == "TLSv1.3"
 
 
-class TestAFailedStart:
-    def test_kafka_is_not_left_running(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        ended: list[str] = []
+def test_kafka_gets_the_same_certificate_and_mechanism(tmp_path: Path) -> None:
+    made = secure_servers.make_certificates(tmp_path)
+    theirs = secure_servers.kafka_settings(made)
+    ours = secure_servers.sparklog_settings(made, {"PLAINTEXT": 1, "SSL": 2})
+    assert ours["listeners"] == "PLAINTEXT://127.0.0.1:1,SSL://127.0.0.1:2"
+    for name in ("ssl.keystore.location", "sasl.enabled.mechanisms", "super.users"):
+        assert theirs[name] == ours[name]
+    assert f"ssl.keystore.location={made.broker}" in kafka.properties(theirs).splitlines()
 
-        class NeverStarts:
-            def __init__(self, *_: object) -> None: ...
 
-            def start(self) -> float:
-                raise MeasurementError("no")
+def test_a_kafka_that_does_not_start_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
 
-            def kill(self) -> None:
-                ended.append("killed")
+    class NeverStarts:
+        def __init__(self, *_: object, **__: object) -> None: ...
 
-        monkeypatch.setattr(secure_servers, "SecureKafka", NeverStarts)
-        monkeypatch.setattr(Context, "installation", None)
-        with Context(0.01, tmp_path) as context:
-            for _ in range(2):
-                with pytest.raises(MeasurementError):
-                    secure_servers.secure_kafka(context)
-            assert ended == ["killed", "killed"]
+        def start(self) -> float:
+            raise MeasurementError("no")
+
+        def kill(self) -> None:
+            ended.append("killed")
+
+    monkeypatch.setattr(secure_servers, "KafkaServer", NeverStarts)
+    monkeypatch.setattr(Context, "installation", None)
+    with Context(0.01, tmp_path) as context:
+        for _ in range(2):
+            with pytest.raises(MeasurementError):
+                context.kafka(secure_servers.TLS)
+        assert ended == ["killed", "killed"]
