@@ -182,6 +182,7 @@ class Context:
         **arguments: Any,
     ) -> Measurement:
         """Run a client program and measure it and the server; `value` names the field of its result."""
+        arguments = {"bootstrap": server.bootstrap_servers} | arguments
         return measured(server.pids, lambda: self.client(program, **arguments), value, stored)
 
 

@@ -38,13 +38,11 @@ JVM_OPTIONS = [
     "-Xmx1g",
     "-Xms1g",
 ]
+_MIB = 1024 * 1024
 PRODUCER_SETTINGS = {
-    "batch.size": "1048576",
-    "linger.ms": "20",
-    "buffer.memory": "134217728",
-    "max.request.size": "8388608",
-}
-FETCH_BYTES = 10 * 1024 * 1024
+    "batch.size": str(_MIB), "linger.ms": "20", "buffer.memory": str(128 * _MIB), "max.request.size": str(8 * _MIB),
+}  # fmt: skip
+FETCH_BYTES = 10 * _MIB
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>sparklog.bench</groupId><artifactId>{name}</artifactId><version>1</version>
@@ -56,8 +54,7 @@ _SERVER_JARS = (
     ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
 )
-_TOKEN_JAR = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13")
-TOKEN_JAR_VERSIONS = (SPARK_VERSION, "4.0.0")  # its classes did not change, and not every mirror has every release
+_TOKEN_JAR = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", SPARK_VERSION)
 _LOG4J = """<Configuration status="WARN"><Appenders><Console name="c" target="SYSTEM_ERR">
 <PatternLayout pattern="%d %p %m%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="c"/></Root></Loggers></Configuration>
@@ -91,7 +88,7 @@ class KafkaInstallation:
         self.libs = self.directory / f"kafka-{KAFKA_VERSION}"
 
     def install(self) -> None:
-        """Downloads the server and its tools unless they are there. Raises MeasurementError."""
+        """Download the server and its tools unless they are there. Raises MeasurementError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -119,15 +116,9 @@ class KafkaInstallation:
 
     def token_jar(self) -> Path:
         """The delegation-token jar of Spark's connector, from Maven. Raises MeasurementError."""
-        targets = [(version, self.directory / f"spark-token-provider-{version}") for version in TOKEN_JAR_VERSIONS]
-        refusals: list[str] = []
-        for version, libs in sorted(targets, key=lambda target: not target[1].exists()):
-            try:
-                self._copy(libs, ((*_TOKEN_JAR, version),), transitive=False)
-                return next(libs.glob("*.jar"))
-            except MeasurementError as e:
-                refusals.append(str(e))
-        raise MeasurementError("\n".join(refusals))
+        libs = self.directory / f"spark-token-provider-{SPARK_VERSION}"
+        self._copy(libs, (_TOKEN_JAR,), transitive=False)
+        return next(libs.glob("*.jar"))
 
 
 class KafkaServer:
@@ -209,7 +200,7 @@ class KafkaServer:
             while not answers(port):
                 if self.processes[node].poll() is not None or time.perf_counter() > begun + START_TIMEOUT_S:
                     last = self._file(node, "log").read_text(errors="replace")[-2000:]
-                    self.kill()
+                    self.stop(kill=True)
                     raise MeasurementError(f"node {node} of Kafka did not start: {last}")
                 time.sleep(0.005)
         self.admin().list_topics(timeout=START_TIMEOUT_S)
@@ -226,31 +217,22 @@ class KafkaServer:
                 start_new_session=True,
             )
 
-    def kill_node(self, node: int) -> None:
-        """End a node as a crash would."""
-        self.processes[node].kill()
-        self.processes[node].wait()
-
-    def stop_node(self, node: int) -> None:
-        """End a node cleanly, or kill it after a minute."""
-        self.processes[node].terminate()
+    def end_node(self, node: int, *, kill: bool = False) -> None:
+        """End a node cleanly, or as a crash would: with `kill`, or after a minute."""
+        process = self.processes[node]
+        process.kill() if kill else process.terminate()
         try:
-            self.processes[node].wait(60)
+            process.wait(60)
         except subprocess.TimeoutExpired:
-            self.kill_node(node)
+            process.kill()
+            process.wait()
 
-    def stop(self) -> None:
-        """End all nodes cleanly; a second call does nothing."""
+    def stop(self, *, kill: bool = False) -> None:
+        """End all nodes; a second call does nothing."""
         for process in self.processes.values():
-            process.terminate()
+            process.kill() if kill else process.terminate()
         for node in self.processes:
-            self.stop_node(node)
-        self.processes.clear()
-
-    def kill(self) -> None:
-        """End all nodes as a crash would."""
-        for node in self.processes:
-            self.kill_node(node)
+            self.end_node(node, kill=kill)
         self.processes.clear()
 
     def admin(self) -> Any:
@@ -318,44 +300,35 @@ class KafkaServer:
     ) -> tuple[dict[str, float], Finished]:
         """Run kafka-producer-perf-test: records/s and latency percentiles as it prints them. `rate` -1: no limit."""
         config = self._config(topic, self.client(PLAINTEXT) | PRODUCER_SETTINGS | dict(settings))
-        arguments = ["--topic", topic, "--num-records", records, "--throughput", rate]
-        done = self._tool(
-            "ProducerPerformance", *arguments, "--payload-file", payload_file, "--producer.config", config
-        )
-        found = parse_producer_performance(done.stdout)
+        options = {"topic": topic, "num-records": records, "throughput": rate, "payload-file": payload_file}
+        found, done = self._tool("ProducerPerformance", *_arguments(options | {"producer.config": config}))
         if found["records"] < records:
-            raise MeasurementError(
-                f"Kafka acknowledged {found['records']:.0f} of {records} records: {done.stdout[-300:]!r}"
-            )
+            raise MeasurementError(f"Kafka acknowledged {found['records']:.0f} of {records} records: {done.stdout!r}")
         return found, done
 
     def consume(self, topic: str, records: int, listener: str = PLAINTEXT) -> tuple[dict[str, float], Finished]:
-        """Run kafka-consumer-perf-test with fetches of 10 MiB: the rate of fetching, without the group's rebalance."""
-        arguments: list[object] = [
-            "--bootstrap-server",
-            self.address(listener),
-            "--topic",
-            topic,
-            "--fetch-size",
-            FETCH_BYTES,
-        ]
-        arguments += ["--command-config", self._config(topic, self.client(listener)), "--messages", records]
-        done = self._tool("ConsumerPerformance", *arguments)
-        return parse_consumer_performance(done.stdout), done
+        """Run kafka-consumer-perf-test with fetches of 10 MiB."""
+        options = {"bootstrap-server": self.address(listener), "topic": topic, "fetch-size": FETCH_BYTES}
+        options |= {"command-config": self._config(topic, self.client(listener)), "messages": records}
+        return self._tool("ConsumerPerformance", *_arguments(options))
 
     def round_trips(self, topic: str, records: int, value_bytes: int) -> tuple[dict[str, float], Finished]:
         """Run EndToEndLatency: one record after the other, acks=all."""
-        done = self._tool("EndToEndLatency", self.bootstrap_servers, topic, records, "all", value_bytes)
-        return parse_end_to_end_latency(done.stdout), done
+        return self._tool("EndToEndLatency", self.bootstrap_servers, topic, records, "all", value_bytes)
 
     def _config(self, topic: str, settings: Mapping[str, str]) -> Path:
         path = self.directory / f"{topic}.client.properties"
         path.write_text(properties(settings))
         return path
 
-    def _tool(self, name: str, *arguments: object) -> Finished:
+    def _tool(self, name: str, *arguments: object) -> tuple[dict[str, float], Finished]:
         command = self.installation.java(f"org.apache.kafka.tools.{name}", *map(str, arguments))
-        return run(command, timeout_s=TOOL_TIMEOUT_S)
+        done = run(command, timeout_s=TOOL_TIMEOUT_S)
+        return parse(name, done.stdout), done
+
+
+def _arguments(options: Mapping[str, object]) -> list[object]:
+    return [part for name, value in options.items() for part in (f"--{name}", value)]
 
 
 def properties(settings: Mapping[str, str]) -> str:
@@ -363,42 +336,33 @@ def properties(settings: Mapping[str, str]) -> str:
     return "".join(f"{k}={v}\n" for k, v in settings.items())
 
 
-_PRODUCED = re.compile(
-    r"(?P<records>\d+) records sent, (?P<records_per_s>[\d.]+) records/sec.*?(?P<average_ms>[\d.]+) ms avg latency, "
-    r"(?P<max_ms>[\d.]+) ms max latency, (?P<p50_ms>\d+) ms 50th, (?P<p95_ms>\d+) ms 95th, (?P<p99_ms>\d+) ms 99th"
-)
+_NUMBER = r"([\d.]+)"
+_RESULTS = {
+    "ProducerPerformance": (
+        rf"{_NUMBER} records sent, {_NUMBER} records/sec.*? {_NUMBER} ms avg latency, {_NUMBER} ms max latency, "
+        rf"{_NUMBER} ms 50th, {_NUMBER} ms 95th, {_NUMBER} ms 99th",
+        ("records", "records_per_s", "average_ms", "max_ms", "p50_ms", "p95_ms", "p99_ms"),
+    ),
+    # with the columns fetch.MB.sec and fetch.nMsg.sec: the rate without the group's rebalance
+    "ConsumerPerformance": (
+        rf"(?m)^[^,]+, [^,]+, [\d.]+, [\d.]+, {_NUMBER}, {_NUMBER}, \d+, \d+, {_NUMBER}, {_NUMBER}$",
+        ("records", "records_per_s_with_rebalance", "mib_per_s", "records_per_s"),
+    ),
+    "EndToEndLatency": (
+        rf"(?s)Avg latency: {_NUMBER} ms.*50th = {_NUMBER}, 99th = {_NUMBER}, 99\.9th = {_NUMBER}",
+        ("average_ms", "p50_ms", "p99_ms", "p999_ms"),
+    ),
+}
+"""By tool: a pattern of its last result, and the names of the numbers."""
 
 
-def parse_producer_performance(text: str) -> dict[str, float]:
-    """The last line of kafka-producer-perf-test. Raises MeasurementError."""
-    found = list(_PRODUCED.finditer(text))
+def parse(tool: str, text: str) -> dict[str, float]:
+    """The numbers that a tool of Kafka has printed last. Raises MeasurementError."""
+    pattern, names = _RESULTS[tool]
+    found = list(re.finditer(pattern, text))
     if not found:
-        raise MeasurementError(f"kafka-producer-perf-test printed no result: {text[-500:]!r}")
-    return {name: float(value) for name, value in found[-1].groupdict().items()}
-
-
-def parse_consumer_performance(text: str) -> dict[str, float]:
-    """The table of kafka-consumer-perf-test. Raises MeasurementError."""
-    lines = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.count(",") >= 9]
-    if len(lines) < 2 or "fetch.nMsg.sec" not in lines[-2]:
-        raise MeasurementError(f"kafka-consumer-perf-test printed no result: {text[-500:]!r}")
-    row = dict(zip(lines[-2], lines[-1], strict=True))
-    return {
-        "records": float(row["data.consumed.in.nMsg"]),
-        "records_per_s": float(row["fetch.nMsg.sec"]),
-        "mib_per_s": float(row["fetch.MB.sec"]),
-        "records_per_s_with_rebalance": float(row["nMsg.sec"]),
-    }
-
-
-def parse_end_to_end_latency(text: str) -> dict[str, float]:
-    """The output of EndToEndLatency, in whole milliseconds. Raises MeasurementError."""
-    average = re.search(r"Avg latency: ([\d.]+) ms", text)
-    percentiles = re.search(r"50th = (\d+), 99th = (\d+), 99\.9th = (\d+)", text)
-    if average is None or percentiles is None:
-        raise MeasurementError(f"EndToEndLatency printed no result: {text[-500:]!r}")
-    p50, p99, p999 = (float(p) for p in percentiles.groups())
-    return {"average_ms": float(average[1]), "p50_ms": p50, "p99_ms": p99, "p999_ms": p999}
+        raise MeasurementError(f"{tool} printed no result: {text[-500:]!r}")
+    return dict(zip(names, map(float, found[-1].groups()), strict=True))
 
 
 def answers(port: int) -> bool:

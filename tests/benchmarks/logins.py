@@ -110,11 +110,11 @@ def log_in(framing: Framing, username: str, password: str) -> None:
 
 
 def logins(
-    system: str, address: str, authority: str, username: str, password: str, count: int, at_once: int
+    system: str, bootstrap: str, authority: str, username: str, password: str, count: int, at_once: int
 ) -> dict[str, float]:
     """Log in `count` times with `at_once` threads; the first logins of each thread do not count. `authority`: a PEM
     file."""
-    host, _, port = address.rpartition(":")
+    host, _, port = bootstrap.rpartition(":")
     context = ssl.create_default_context(cafile=authority)
     times: list[float] = []
     failures: list[BaseException] = []

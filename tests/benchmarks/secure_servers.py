@@ -125,7 +125,7 @@ def start_kafka(installation: KafkaInstallation, certificates: Certificates, dir
         server.start()
         _permit(server.admin())
     except BaseException:
-        server.kill()  # the next row starts another one
+        server.stop(kill=True)  # the next row starts another one
         raise
     return server
 

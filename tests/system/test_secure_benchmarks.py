@@ -64,7 +64,7 @@ def test_a_wrong_password_is_no_login(context: Context) -> None:
         context.client(
             "logins",
             system="sparklog",
-            address=server.address(SCRAM_ACL),
+            bootstrap=server.address(SCRAM_ACL),
             authority=str(authority),
             username="bench",
             password="wrong",

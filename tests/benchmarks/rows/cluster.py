@@ -49,7 +49,7 @@ def gap(context: Context, *, peer: bool, kill: bool) -> Measurement:
     with server.topic(1) as topic:
         if peer:
             (leader,) = server.leaders(topic)
-            end = partial(server.kill_node if kill else server.stop_node, leader)
+            end = partial(server.end_node, leader, kill=kill)
             found = _gap("confluent_gaps", server.bootstrap_servers, topic, end)
             server.start_node(leader)
             time.sleep(SETTLE_S)

@@ -87,7 +87,6 @@ def consume_single(context: Context, *, peer: bool, records: int, filled: int = 
         server,
         "records_per_s",
         "confluent_consume" if peer else "sparklog_poll",
-        bootstrap=server.bootstrap_servers,
         topic=filled_topic(context, peer, 100, context.records(filled)),
         partitions=PARTITIONS,
         records=context.records(records),

@@ -82,13 +82,7 @@ def round_trips(context: Context, *, peer: bool) -> Measurement:
         if peer:
             return measured(server.pids, lambda: server.round_trips(topic, count, VALUE_BYTES), "average_ms")
         return context.measured_client(
-            server,
-            "average_ms",
-            "sparklog_round_trips",
-            bootstrap=server.bootstrap_servers,
-            topic=topic,
-            count=count,
-            value_bytes=VALUE_BYTES,
+            server, "average_ms", "sparklog_round_trips", topic=topic, count=count, value_bytes=VALUE_BYTES
         )
 
 
@@ -114,7 +108,6 @@ def acknowledged(
             server,
             "p99_ms",
             "sparklog_acknowledged",
-            bootstrap=server.bootstrap_servers,
             topic=topic,
             rate=rate,
             count=count,
@@ -127,16 +120,10 @@ def _send_and_receive(context: Context, source: str, target: str, rate: int, pee
     server = context.server(peer)
     os.sync()
     load = os.getloadavg()[0]
-    receiver = started_client(
-        f"{_client(peer)}_latency_receive",
-        RECEIVE_TIMEOUT_S,
-        bootstrap=server.bootstrap_servers,
-        topic=target,
-        count=_count(context, rate),
-        skip=WARM_UP_SECONDS * rate,
-    )
+    program = f"{_client(peer)}_latency_receive"
+    arguments = {"bootstrap": server.bootstrap_servers, "topic": target, "count": _count(context, rate)}
     before = total_usage(server.pids)
-    with receiver as received:
+    with started_client(program, RECEIVE_TIMEOUT_S, **arguments, skip=WARM_UP_SECONDS * rate) as received:
         _, sent = _send(context, source, rate, peer, linger_ms)
         result = received()
     after = total_usage(server.pids)

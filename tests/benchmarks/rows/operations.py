@@ -101,7 +101,7 @@ def recovery(context: Context, *, peer: bool) -> Measurement:
     if peer:
         made.start()
         fill(context, made, topic, unclean, _VALUE_BYTES, acks="1")
-        made.kill()
+        made.stop(kill=True)
         os.sync()
         begun = time.perf_counter()
         made.start()
@@ -188,9 +188,7 @@ def random_fetch(context: Context, *, size_bytes: int) -> Measurement:
 
 def _requests(context: Context, program: str, **arguments: Any) -> Measurement:
     """Measure requests one after the other: the median in µs."""
-    server = context.sparklog()
-    arguments |= {"bootstrap": server.bootstrap_servers, "count": GROWTH_REQUESTS}
-    return context.measured_client(server, "median_us", program, **arguments)
+    return context.measured_client(context.sparklog(), "median_us", program, **arguments, count=GROWTH_REQUESTS)
 
 
 _HEAP = {"Kafka": "-Xmx1g -Xms1g, its scripts' default"}

@@ -110,10 +110,9 @@ def beside_write(context: Context, *, peer: bool) -> Measurement:
     """Measure `send_batch` of 1 KiB, or a loop that writes the same bytes of values to new files and nothing else."""
     if not peer:
         return produce(context, peer=False, value_bytes=1024, records=RECORDS[1024])
-    size, directory = context.records(RECORDS[1024]) * 1024, context.scratch / "raw-write"
-    found = context.measured_client(
-        context.sparklog(), "bytes_per_s", "raw_write", directory=str(directory), size=size, files=PARTITIONS
-    )
+    size = context.records(RECORDS[1024]) * 1024
+    run = partial(context.client, "raw_write", directory=str(context.scratch / "raw"), size=size, files=PARTITIONS)
+    found = measured(context.sparklog().pids, run, "bytes_per_s")
     return msgspec.structs.replace(found, value=found.value / 1024)
 
 
@@ -126,7 +125,6 @@ def send_single(context: Context, *, peer: bool, records: int) -> Measurement:
             "records_per_s",
             "confluent_send" if peer else "sparklog_send",
             partial(_bytes_per_record, server, topic, count),
-            bootstrap=server.bootstrap_servers,
             topic=topic,
             records=count,
             payload=str(context.payload(100)),

@@ -25,7 +25,7 @@ def logins(context: Context, *, peer: bool, at_once: int) -> Measurement:
         "logins_per_s",
         "logins",
         system="kafka" if peer else "sparklog",
-        address=server.address(SCRAM_ACL),
+        bootstrap=server.address(SCRAM_ACL),
         authority=str(context.certificates.authority),
         username=USER,
         password=PASSWORD,

@@ -34,8 +34,8 @@ class TestStatistics:
     def test_the_ratio_is_of_the_medians(self) -> None:
         assert results.summarize([5.0, 1.0, 3.0, 2.0]) == (1.0, 2.5, 5.0)
         assert row_result().ratio == 4.0  # not 20/5 pairwise, not of the means
-        for missing in ({"other": []}, {"failure": "broken"}, {"other": [Measurement(0.0)]}):
-            assert row_result(**missing).ratio is None
+        for missing in (row_result(other=[]), row_result(failure="broken"), row_result(other=[Measurement(0.0)])):
+            assert missing.ratio is None
         for values in ([], [1.0, math.nan], [math.inf]):
             with pytest.raises(ValueError, match=r"nothing|finite"):
                 results.summarize(values)
@@ -181,16 +181,18 @@ class TestKafkaTools:
             "1000000 records sent, 812347.7 records/sec (77.47 MB/sec), 12.34 ms avg latency, 345.00 ms max latency, "
             "5 ms 50th, 40 ms 95th, 120 ms 99th, 300 ms 99.9th.\n"
         )
-        found = kafka.parse_producer_performance(produced)
+        found = kafka.parse("ProducerPerformance", produced)
         assert (found["records"], found["records_per_s"], found["p99_ms"]) == (1e6, 812347.7, 120.0)
         names = ["start.time", "end.time", "data.consumed.in.MB", "MB.sec", "data.consumed.in.nMsg", "nMsg.sec"]
         names += ["rebalance.time.ms", "fetch.time.ms", "fetch.MB.sec", "fetch.nMsg.sec"]
         table = f"{', '.join(names)}\n1, 2, 95.3, 23.8, 1000001, 250000.0, 3000, 1000, 95.3, 1000000.5\n"
-        assert kafka.parse_consumer_performance(table)["records_per_s"] == 1000000.5
+        assert kafka.parse("ConsumerPerformance", table)["records_per_s"] == 1000000.5
+        trips = "0\t2.5\nAvg latency: 0.4812 ms\n\nPercentiles: 50th = 0, 99th = 2, 99.9th = 7\n"
+        assert kafka.parse("EndToEndLatency", trips) == {"average_ms": 0.4812, "p50_ms": 0, "p99_ms": 2, "p999_ms": 7}
         for text in ("", "WARN something, with, many, commas, in, it, and, more, of, them\n"):
-            for parse in (kafka.parse_producer_performance, kafka.parse_consumer_performance):
+            for tool in ("ProducerPerformance", "ConsumerPerformance", "EndToEndLatency"):
                 with pytest.raises(MeasurementError, match="no result"):
-                    parse(text)
+                    kafka.parse(tool, text)
 
     def test_the_installation(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(kafka.CACHE_VARIABLE, str(tmp_path))
@@ -313,11 +315,12 @@ def test_every_switch_finds_its_functions(monkeypatch: pytest.MonkeyPatch) -> No
             module, _, path = target.partition(":")
             monkeypatch.setattr(f"{module}.{path}", lambda *_: "real")  # undone after the test
         switches.switch_off(name)
-    from sparklog.client.consumer.fetch_turn import FetchTurn
+    from sparklog.client.consumer import fetch_turn
     from sparklog.client.producer import encoding
 
-    assert encoding.encode_packed_batch("any", argument=1) is None  # type: ignore[call-arg, arg-type]
-    assert FetchTurn.is_polls(None) is False  # type: ignore[arg-type]
+    stand_ins: Any = (encoding, fetch_turn)
+    assert stand_ins[0].encode_packed_batch("any", argument=1) is None
+    assert stand_ins[1].FetchTurn.is_polls(None) is False
 
 
 def test_the_spark_session_has_the_settings_that_users_are_told() -> None:
