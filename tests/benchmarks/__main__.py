@@ -13,7 +13,6 @@ from rich.console import Console
 from . import campaign, report
 from .context import ROOT, Context
 from .fast_paths import run_fast_paths
-from .machine import machine, versions
 from .quick import run_quick
 from .results import read_rows
 from .rows import ROWS, select
@@ -78,7 +77,9 @@ def _run(given: argparse.Namespace, console: Console) -> int:
             if not console.is_terminal:
                 console.print(f"  {text}")
 
-        found = campaign.run_rows(rows, context, directory, given.pairs, progress, machine(), versions())
+        found = campaign.run_rows(
+            rows, context, directory, given.pairs, progress, campaign.machine(), campaign.versions()
+        )
         for number, result in enumerate(found, 1):
             results.append(result)
             console.print(f"[{number}/{len(rows)}] {report.one_line(result)}")

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from .context import Context
+from .kafka import KAFKA_VERSION
 from .results import Measurement, RowResult, write_row
 from .rows import Row
 
 PAIRS = 5
-Progress = Callable[[str], None]
 
 
 def run_row(
-    row: Row, context: Context, pairs: int, progress: Progress, machine: Mapping[str, str], versions: Mapping[str, str]
+    row: Row,
+    context: Context,
+    pairs: int,
+    progress: Callable[[str], None],
+    machine: Mapping[str, str],
+    versions: Mapping[str, str],
 ) -> RowResult:
     """Measure a row. A failure is in the result, with the pairs before it; it does not end the campaign."""
     sides: list[tuple[list[Measurement], Callable[[Context], Measurement], str]]
@@ -53,7 +65,7 @@ def run_rows(
     context: Context,
     directory: Path,
     pairs: int,
-    progress: Progress,
+    progress: Callable[[str], None],
     machine: Mapping[str, str],
     versions: Mapping[str, str],
 ) -> Iterator[RowResult]:
@@ -62,3 +74,44 @@ def run_rows(
         result = run_row(row, context, pairs, progress, machine, versions)
         write_row(result, directory)
         yield result
+
+
+_PACKAGES = ("sparklog", "pyarrow", "numpy", "pyspark", "confluent-kafka", "hdrhistogram", "crc32c")
+
+
+def machine() -> dict[str, str]:
+    """Processor, cores, memory, kernel."""
+    info = Path("/proc/cpuinfo")
+    model = re.search(r"(?m)^model name\s*: (.*)$", info.read_text() if info.exists() else "")
+    return {
+        "processor": model[1] if model else platform.processor() or platform.machine(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python, packages, Java, Kafka, and the commit that was measured."""
+    found = {"python": platform.python_version(), "kafka": KAFKA_VERSION}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    java = _output(["java", "-version"])
+    found["java"] = java.splitlines()[0] if java else "not installed"
+    commit = _output(["git", "rev-parse", "--short", "HEAD"]).strip()
+    changed = _output(["git", "status", "--porcelain", "--untracked-files=no"]).strip()
+    found["commit"] = (commit or "unknown") + (" with changes" if changed else "")
+    return found
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout or done.stderr  # java writes its version to stderr

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -43,29 +43,11 @@ def write_files(directory: Path, batches: Sequence[Iterator[pa.RecordBatch]]) ->
                 out.write_batch(batch)
 
 
-class _FileReader:
-    """Reads ready Arrow files: a partition is a file."""
+class CeilingReader(DataSourceReader, DataSourceStreamReader):
+    """Reads ready Arrow files, one for each partition; a stream has them in one micro-batch."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-
-    def files(self) -> list[InputPartition]:
-        return [InputPartition(str(path)) for path in sorted(Path(self._directory).glob("*.arrows"))]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with pa.memory_map(partition.value) as file:
-            yield from pa.ipc.open_stream(file)
-
-
-class CeilingReader(_FileReader, DataSourceReader):
-    """A scan of the files."""
-
-    def partitions(self) -> list[InputPartition]:
-        return self.files()
-
-
-class CeilingStreamReader(_FileReader, DataSourceStreamReader):
-    """A stream of the files in one micro-batch."""
 
     def initialOffset(self) -> dict[str, Any]:
         return {"read": 0}
@@ -73,26 +55,17 @@ class CeilingStreamReader(_FileReader, DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         return {"read": 1}
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [] if start == end else self.files()
+    def partitions(self, start: Any = None, end: Any = {"read": 1}) -> list[InputPartition]:  # noqa: B006
+        paths = [] if start == end else sorted(Path(self._directory).glob("*.arrows"))
+        return [InputPartition(str(path)) for path in paths]
 
-
-class Rows(NamedTuple):
-    """Rows `first` to `end`, with no key and a value of 1 KiB."""
-
-    first: int
-    end: int
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows in batches of at most ROWS_PER_BATCH."""
-        for first in range(self.first, self.end, ROWS_PER_BATCH):
-            count = min(ROWS_PER_BATCH, self.end - first)
-            values = pa.array([bytes(VALUE_BYTES)] * count, pa.binary())
-            yield pa.record_batch({"key": pa.nulls(count, pa.binary()), "value": values})
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with pa.memory_map(partition.value) as file:
+            yield from pa.ipc.open_stream(file)
 
 
 class CeilingRateReader(DataSourceStreamReader):
-    """`rate` rows a second. The first are due after IDLE_S, so that the query is seen to wait before."""
+    """`rate` rows a second, with no key and a value of 1 KiB. The first are due after IDLE_S."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
@@ -108,11 +81,15 @@ class CeilingRateReader(DataSourceStreamReader):
         return {"rows": max(0, int((now_ns - self._begin_ns) / 1e9 * self._rate))}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [InputPartition(Rows(start["rows"], end["rows"]))]
+        return [InputPartition((start["rows"], end["rows"]))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         imported_objects.freeze()
-        return partition.value.batches()
+        start, end = partition.value
+        for first in range(start, end, ROWS_PER_BATCH):
+            count = min(ROWS_PER_BATCH, end - first)
+            values = pa.array([bytes(VALUE_BYTES)] * count, pa.binary())
+            yield pa.record_batch({"key": pa.nulls(count, pa.binary()), "value": values})
 
 
 class CeilingWriter(DataSourceArrowWriter):
@@ -150,7 +127,7 @@ class CeilingSource(DataSource):
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         if "rate" in self.options:
             return CeilingRateReader(float(self.options["rate"]))
-        return CeilingStreamReader(self.options["path"])
+        return CeilingReader(self.options["path"])
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
         return CeilingWriter()

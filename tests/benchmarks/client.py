@@ -9,19 +9,28 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import shutil
 import socket
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import gaps, growth, latency, logins
+from sparklog.protocol import messages as m
+from sparklog.protocol.messages import Api
+
+from . import latency, logins
+from .broker_raw import RawClient
 from .payloads import read_payloads
 
+Polled = tuple[int, int]
+"""Records and the bytes of their values."""
 POLL_MS = 1000
 IDLE_S_MAX = 30.0
+REQUESTS_WARM_UP = 200
 BATCHES_PREPARED = 64
 """Different inputs to `send_batch`, used in turn: too many for the processor's caches."""
 
@@ -106,9 +115,9 @@ def confluent_send(bootstrap: str, topic: str, records: int, payload: str, **set
 def sparklog_consume(bootstrap: str, topic: str, partitions: int, records: int, **settings: Any) -> dict[str, float]:
     """Call `poll_batches` from the beginning, and add up the bytes of the values."""
 
-    def poll(consumer: Any) -> Iterator[tuple[int, int]]:
-        for batch in consumer.poll_batches(POLL_MS):
-            yield batch.num_rows, batch.data.column("value").total_values_length
+    def poll(consumer: Any) -> Polled:
+        found = consumer.poll_batches(POLL_MS)
+        return sum(b.num_rows for b in found), sum(b.data.column("value").total_values_length for b in found)
 
     return _sparklog_drain(poll, bootstrap, topic, partitions, records, settings)
 
@@ -116,23 +125,17 @@ def sparklog_consume(bootstrap: str, topic: str, partitions: int, records: int, 
 def sparklog_poll(bootstrap: str, topic: str, partitions: int, records: int, **settings: Any) -> dict[str, float]:
     """Call `poll`, and look at every record's value."""
 
-    def poll(consumer: Any) -> Iterator[tuple[int, int]]:
-        found = consumer.poll(POLL_MS)
-        size = 0
+    def poll(consumer: Any) -> Polled:
+        found, size = consumer.poll(POLL_MS), 0
         for record in found:
             size += len(record.value)
-        yield len(found), size
+        return len(found), size
 
     return _sparklog_drain(poll, bootstrap, topic, partitions, records, settings)
 
 
 def _sparklog_drain(
-    poll: Callable[[Any], Iterator[tuple[int, int]]],
-    bootstrap: str,
-    topic: str,
-    partitions: int,
-    records: int,
-    settings: dict[str, Any],
+    poll: Callable[[Any], Polled], bootstrap: str, topic: str, partitions: int, records: int, settings: dict[str, Any]
 ) -> dict[str, float]:
     import sparklog
 
@@ -142,15 +145,15 @@ def _sparklog_drain(
         return _drain(lambda _: poll(consumer), records, begun)
 
 
-def _drain(poll: Callable[[int], Iterable[tuple[int, int]]], records: int, begun: float) -> dict[str, float]:
-    """Poll until `records` records came. `poll` gets the number that is left, and gives records and bytes of values."""
+def _drain(poll: Callable[[int], Polled], records: int, begun: float) -> dict[str, float]:
+    """Poll until `records` records came; `poll` gets the number that is left."""
     left, size, heard = records, 0, time.perf_counter()
     while left > 0:
-        for count, count_bytes in poll(left):
-            left -= count
-            size += count_bytes
-            heard = time.perf_counter() if count else heard
-        if left > 0 and time.perf_counter() > heard + IDLE_S_MAX:
+        count, count_bytes = poll(left)
+        left -= count
+        size += count_bytes
+        heard = time.perf_counter() if count else heard
+        if time.perf_counter() > heard + IDLE_S_MAX:
             raise TimeoutError(f"{left} records did not come within {IDLE_S_MAX:.0f} s")
     return _rate(records - left, begun) | {"value_bytes": size}
 
@@ -161,13 +164,13 @@ def confluent_consume(bootstrap: str, topic: str, partitions: int, records: int,
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, **settings})
 
-    def poll(left: int) -> Iterator[tuple[int, int]]:
+    def poll(left: int) -> Polled:
         found, size = consumer.consume(min(500, left), 1.0), 0
         for message in found:
             if message.error():
                 raise RuntimeError(str(message.error()))
             size += len(message.value() or b"")
-        yield len(found), size
+        return len(found), size
 
     begun = time.perf_counter()
     consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(partitions)])
@@ -193,6 +196,49 @@ def raw_receive(port: int, total_bytes: int, chunk_bytes: int) -> dict[str, floa
     return {"mb_per_s": total_bytes // chunk_bytes * chunk_bytes / seconds / 1e6, "seconds": seconds}
 
 
+def _place(bootstrap: str) -> tuple[str, int]:
+    return bootstrap.rpartition(":")[0].strip("[]"), int(bootstrap.rpartition(":")[2])
+
+
+def _timed(request: Callable[[int], None], warm_up: int, count: int) -> dict[str, float]:
+    times = []
+    for i in range(warm_up + count):
+        begun = time.perf_counter()
+        request(i)
+        times.append(time.perf_counter() - begun)
+    counted = sorted(times[warm_up:])
+    return {"median_us": statistics.median(counted) * 1e6, "p99_us": counted[int(len(counted) * 0.99)] * 1e6}
+
+
+def random_fetches(bootstrap: str, topic: str, end_offset: int, count: int, max_bytes: int) -> dict[str, float]:
+    """Send `count` fetches of partition 0 at random offsets below `end_offset`."""
+    chosen = random.Random(3)
+    with RawClient(*_place(bootstrap), buffer_bytes=4096) as client:
+
+        def fetch(_: int) -> None:
+            offset = chosen.randrange(end_offset)
+            client.send(Api.FETCH, m.FetchRequest(0, 1, max_bytes, 0, [m.FetchPartition(topic, 0, offset, max_bytes)]))
+            if not len(client.receive(Api.FETCH, m.FetchResponse)[1]):
+                raise RuntimeError(f"no records came for offset {offset}")
+
+        return _timed(fetch, REQUESTS_WARM_UP, count)
+
+
+def many_connections(bootstrap: str, connections: int, count: int) -> dict[str, float]:
+    """Send `count` tiny requests, each on the next of `connections` open connections."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    clients = [RawClient(*_place(bootstrap), buffer_bytes=4096) for _ in range(connections)]
+
+    def handshake(i: int) -> None:
+        clients[i % connections].request(Api.HANDSHAKE, m.HandshakeRequest(), m.HandshakeResponse)
+
+    found = _timed(handshake, max(connections, REQUESTS_WARM_UP), count)
+    for client in clients:
+        client.close()
+    return found
+
+
 def _values(payload: str, records: int) -> list[bytes]:
     return random.Random(2).choices(read_payloads(Path(payload)), k=records)
 
@@ -202,22 +248,12 @@ def _rate(records: int, begun: float) -> dict[str, float]:
     return {"records": records, "seconds": seconds, "records_per_s": records / seconds}
 
 
-_ALL: tuple[Callable[..., dict[str, float]], ...] = (
-    raw_write,
-    sparklog_send_batch,
-    sparklog_send,
-    confluent_send,
-    sparklog_consume,
-    sparklog_poll,
-    confluent_consume,
-    raw_receive,
-    *gaps.PROGRAMS,
-    *growth.PROGRAMS,
-    *latency.PROGRAMS,
-    *logins.PROGRAMS,
-)
-PROGRAMS = {program.__name__: program for program in _ALL}
+def program(name: str) -> Callable[..., dict[str, float]]:
+    """The function of that name in the modules of programs, this one last. Raises StopIteration."""
+    modules = (latency, logins, sys.modules[__name__])
+    found: Callable[..., dict[str, float]] = next(getattr(each, name) for each in modules if hasattr(each, name))
+    return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(PROGRAMS[sys.argv[1]](**json.loads(sys.argv[2]))))
+    print(json.dumps(program(sys.argv[1])(**json.loads(sys.argv[2]))))

@@ -22,7 +22,7 @@ import sparklog
 from . import secure_servers
 from .kafka import KafkaInstallation, KafkaServer
 from .payloads import payload_file
-from .processes import Finished, MeasurementError, run, total_usage
+from .processes import Finished, MeasurementError, run, usage
 from .results import Measurement
 from .secure_servers import Certificates
 from .servers import SparklogServer
@@ -35,7 +35,10 @@ PACKAGES = (ROOT / "sparklog", ROOT / "broker_daemon", ROOT / "datasource", ROOT
 CLIENT_TIMEOUT_S = 600.0
 SINGLE, CLUSTER = "single", "cluster"
 """Servers by name, beside those of `secure_servers`, which have the names of their listeners."""
+SETTINGS = {"max.connections.per.ip": 10_000}
+"""Settings of the single broker: growth-connections has 5,000 connections beside the harness's own."""
 T = TypeVar("T")
+S = TypeVar("S", SparklogServer, KafkaServer)
 
 
 class Context:
@@ -89,12 +92,7 @@ class Context:
         """`full` times the scale, at least 1,000."""
         return max(1000, round(full * self.scale))
 
-    def seconds(self, full: float) -> int:
-        """`full` times the scale, at least 2."""
-        return max(2, round(full * self.scale))
-
     def payload(self, value_bytes: int) -> Path:
-        """The file of payloads of that size."""
         return payload_file(self.scratch, value_bytes)
 
     # -- servers
@@ -117,40 +115,45 @@ class Context:
 
     def sparklog(self, where: str = SINGLE) -> SparklogServer:
         """A running server of sparklog. A cluster ends with its row: the machine does not hold two at work."""
-        if where == CLUSTER:
-
-            def start() -> SparklogServer:
-                cluster = sparklog.start_local(self.directory("cluster"), brokers=3)
-                self.after_row("cluster", cluster.stop)
-                return SparklogServer(cluster)
-
-            return self.once("cluster", start)
-        name, make = "sparklog", lambda: SparklogServer(sparklog.start_local(self.scratch / "sparklog"))
         if where in secure_servers.LISTENERS:
-            name = "secure sparklog"
-            make = lambda: secure_servers.start_sparklog(self.certificates, self.directory("secure"))  # noqa: E731
-        return self.once(name, make, lambda server: server.local.stop())
+            return self.once("secure sparklog", self._secure_sparklog, SparklogServer.stop)
+
+        def make() -> SparklogServer:
+            is_cluster = where == CLUSTER
+            directory = self.directory("sparklog")
+            local = (
+                sparklog.start_local(directory, brokers=3)
+                if is_cluster
+                else sparklog.start_local(directory, settings=SETTINGS)
+            )
+            return self._started(f"sparklog {where}", SparklogServer(local), row_only=is_cluster)
+
+        return self.once(f"sparklog {where}", make)
 
     def kafka(self, where: str = SINGLE) -> KafkaServer:
         """A running server of Kafka; a cluster ends with its row."""
         if where in secure_servers.LISTENERS:
-            return self.once(
-                "secure kafka",
-                lambda: secure_servers.start_kafka(
-                    self.installation, self.certificates, self.directory("secure-kafka")
-                ),
-                KafkaServer.stop,
-            )
-        name, nodes = ("kafka cluster", 3) if where == CLUSTER else ("kafka", 1)
+            return self.once("secure kafka", self._secure_kafka, KafkaServer.stop)
 
-        def start() -> KafkaServer:
+        def make() -> KafkaServer:
+            nodes = 3 if where == CLUSTER else 1
             server = KafkaServer(self.installation, self.directory("kafka"), nodes=nodes)
-            if where == CLUSTER:
-                self.after_row(name, server.stop)
+            self._started(f"kafka {where}", server, row_only=where == CLUSTER)
             server.start()
             return server
 
-        return self.once(name, start, KafkaServer.stop)
+        return self.once(f"kafka {where}", make)
+
+    def _secure_sparklog(self) -> SparklogServer:
+        return secure_servers.start_sparklog(self.certificates, self.directory("secure"))
+
+    def _secure_kafka(self) -> KafkaServer:
+        return secure_servers.start_kafka(self.installation, self.certificates, self.directory("secure-kafka"))
+
+    def _started(self, name: str, server: S, *, row_only: bool) -> S:
+        """Have the server stopped at the end of the row or of the campaign."""
+        self.after_row(name, server.stop) if row_only else self.stack.callback(server.stop)
+        return server
 
     def server(self, peer: bool, where: str = SINGLE) -> Any:
         """A running server of Kafka if `peer`, else of sparklog. Both have what rows ask for."""
@@ -169,7 +172,7 @@ class Context:
     # -- clients
 
     def client(self, program: str, **arguments: Any) -> tuple[dict[str, float], Finished]:
-        """Run one of `client.PROGRAMS` in a process of its own."""
+        """Run a program of `client` in a process of its own."""
         done = run(_command(program, arguments), timeout_s=CLIENT_TIMEOUT_S, env=environment())
         return json.loads(done.stdout.splitlines()[-1]), done
 
@@ -188,11 +191,8 @@ class Context:
 
 @contextlib.contextmanager
 def started_client(program: str, timeout_s: float, **arguments: Any) -> Iterator[Callable[[], dict[str, float]]]:
-    """Start a client program and wait for its first line, `running`.
-
-    Yields:
-        A function that waits for the program's result. It raises MeasurementError after `timeout_s`.
-    """
+    """Start a client program and wait for its first line, `running`. Yields a function that waits for its result, and
+    raises MeasurementError after `timeout_s`."""
     with subprocess.Popen(
         _command(program, arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as process:
@@ -238,19 +238,13 @@ def measured(
     value: str,
     stored: Callable[[], float] | None = None,
 ) -> Measurement:
-    """Run a client and add the cost of the client and of the servers.
-
-    Args:
-        pids: Processes of the servers.
-        measure: Runs the client to its end.
-        value: The field of the client's result that is the measurement's value.
-        stored: Computes the bytes per record on disk afterwards.
-    """
+    """Run a client to its end, and add its cost and that of the servers. `value` names the field of its result that
+    is the measurement's value; `stored` computes the bytes per record on disk afterwards."""
     os.sync()  # this run does not pay for the writes of the one before
     load = os.getloadavg()[0]
-    before = total_usage(pids)
+    before = usage(*pids)
     result, done = measure()
-    after = total_usage(pids)
+    after = usage(*pids)
     return Measurement(
         value=result[value],
         client_cpu_s=done.cpu_s,

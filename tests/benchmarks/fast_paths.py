@@ -6,12 +6,12 @@ the clients', so that the product has no switch for it. Sides take turns, and ch
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
+from unittest import mock
 
 from rich.console import Console
 
@@ -21,7 +21,7 @@ from .results import Measurement
 from .rows import Row
 from .rows.consume import consume
 from .rows.latency import end_to_end, round_trips
-from .rows.produce import produce, send_single
+from .rows.produce import produce
 
 WORTH = 1.15
 """A fast path stays if one of its figures is that much better with it."""
@@ -43,15 +43,12 @@ class Load(NamedTuple):
     figures: tuple[Figure, ...]
 
 
-def _milliseconds(key: str) -> Figure:
-    return Figure(f"{key.removesuffix('_ms')}, ms", False, lambda m: float(m.extra[key]))
-
-
 _CPU = Figure("processor time, s", False, lambda m: (m.client_cpu_s or 0) + (m.server_cpu_s or 0))
 _RATE = Figure("records/s", True, lambda m: m.value)
 _SIZE = Figure("bytes/record", False, lambda m: m.bytes_per_record or 0)
 _MEAN = Figure("mean, ms", False, lambda m: m.value)
-_P50, _P99 = _milliseconds("p50_ms"), _milliseconds("p99_ms")
+_P50 = Figure("p50, ms", False, lambda m: float(m.extra["p50_ms"]))
+_P99 = Figure("p99, ms", False, lambda m: float(m.extra["p99_ms"]))
 _OURS = partial(partial, peer=False)
 ROUND_TRIP = Load("one record after the other", _OURS(round_trips), (_MEAN, _P99, _CPU))
 SEND_1K = Load("1,000 records a second", _OURS(end_to_end, rate=1_000), (_P50, _P99, _CPU))
@@ -59,7 +56,6 @@ PRODUCE_100B = Load("send_batch, 100 B", _OURS(produce, value_bytes=100, records
 CONSUME_100B = Load(
     "poll_batches, 100 B", _OURS(consume, value_bytes=100, records=10_000_000, local_read="off"), (_RATE, _CPU)
 )
-SEND_SINGLE = Load("send(), 100 B, linger.ms=5", _OURS(send_single, records=400_000), (_RATE,))
 LOADS: dict[str, tuple[Load, ...]] = {
     "fetch-turn": (ROUND_TRIP, SEND_1K),
     "small-batches": (ROUND_TRIP, SEND_1K),
@@ -67,18 +63,6 @@ LOADS: dict[str, tuple[Load, ...]] = {
     "inline-appends": (ROUND_TRIP, SEND_1K),
 }
 """By the fast path's name, which is that of its switch."""
-
-
-@contextlib.contextmanager
-def _with_environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Processes that start inside the block have these variables."""
-    before = dict(os.environ)
-    os.environ |= changes
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ |= before
 
 
 def ratios(figure: Figure, pairs: Sequence[tuple[Measurement, Measurement]]) -> list[float]:
@@ -96,7 +80,7 @@ def measure(
         return load.measure(sides[0])
 
     def without(_: Context) -> Measurement:
-        with _with_environment(switches.environment(path, sides[1].scratch)):
+        with mock.patch.dict(os.environ, switches.environment(path, sides[1].scratch)):
             return load.measure(sides[1])
 
     row = Row(f"{path}, {load.name}", "", "without it", "", None, with_path, without)

@@ -253,11 +253,6 @@ class KafkaServer:
         self.admin().create_topics([new], operation_timeout=60)[name].result(120)
         return name
 
-    def leaders(self, topic: str) -> Sequence[int]:
-        """The leader of each partition; -1 without a leader."""
-        found = self.admin().list_topics(topic, timeout=START_TIMEOUT_S).topics[topic].partitions
-        return [found[p].leader for p in sorted(found)]
-
     def wait_for_partitions(self, topic: str, partitions: Sequence[int], timeout_s: float = 120.0) -> None:
         """Wait until a client knows the ends of `partitions`: Kafka acknowledges a create earlier. Raises
         MeasurementError."""

@@ -7,6 +7,7 @@ own; both read the machine's one clock.
 
 from __future__ import annotations
 
+import itertools
 import resource
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ LEAD_NS = 200_000_000
 IDLE_S_MAX = 60.0
 _HEAD_BYTES = 16
 _MAX_US = 600_000_000
+GAP_WARM_UP_S, GAP_EVERY_S = 2.0, 0.005
 
 
 def stamped(due_ns: int, number: int, value_bytes: int) -> bytes:
@@ -184,11 +186,52 @@ def confluent_latency_receive(bootstrap: str, topic: str, count: int, skip: int)
     return recorder.result()
 
 
-PROGRAMS: tuple[Callable[..., dict[str, float]], ...] = (
-    sparklog_latency_send,
-    sparklog_latency_receive,
-    sparklog_acknowledged,
-    sparklog_round_trips,
-    confluent_latency_send,
-    confluent_latency_receive,
-)
+# -- the longest time without an acknowledgement, while the parent ends a broker
+
+
+def _longest(
+    send: Callable[[], object], flush: Callable[[], object], times: list[float], seconds: float
+) -> dict[str, float]:
+    """Send a record every few milliseconds for `seconds`; `times` gets the time of each acknowledgement. Prints
+    `running` when acknowledgements flow."""
+    begun = time.monotonic()
+    is_running = False
+    while (now := time.monotonic()) < begun + seconds:
+        send()
+        if not is_running and times and now > begun + GAP_WARM_UP_S:
+            is_running = True
+            times.clear()
+            print("running", flush=True)
+        time.sleep(GAP_EVERY_S)
+    flush()
+    gaps = [after - before for before, after in itertools.pairwise(sorted(times))]
+    return {"records": len(times), "gap_s": max(gaps, default=0.0)}
+
+
+def sparklog_gaps(bootstrap: str, topic: str, seconds: float) -> dict[str, float]:
+    """Measure with sparklog's producer."""
+    import sparklog
+
+    times: list[float] = []
+    with sparklog.Producer(bootstrap, acks="all", linger_ms=0) as producer:
+
+        def send() -> None:
+            producer.send(topic, bytes(100)).add_done_callback(lambda _: times.append(time.monotonic()))
+
+        return _longest(send, producer.flush, times, seconds)
+
+
+def confluent_gaps(bootstrap: str, topic: str, seconds: float) -> dict[str, float]:
+    """Measure with confluent-kafka's producer."""
+    from confluent_kafka import Producer
+
+    times: list[float] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "log_level": 2})
+
+    def send() -> None:
+        producer.produce(
+            topic, bytes(100), on_delivery=lambda error, _: None if error else times.append(time.monotonic())
+        )
+        producer.poll(0)
+
+    return _longest(send, lambda: producer.flush(IDLE_S_MAX), times, seconds)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from sparklog.errors import error_from_code
 from sparklog.protocol.base import Message
@@ -28,54 +28,58 @@ WARM_UP = 20
 _ANSWER_BYTES_MAX = 1024 * 1024
 
 
-class SparklogFraming:
-    """HANDSHAKE, SASL_HANDSHAKE, SASL_AUTHENTICATE. Raises the broker's error."""
+class _Framing:
+    """One system's requests, in the order of a login: greet, choose_mechanism, authenticate."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._count = 0
 
+    def _exactly(self, count: int) -> bytes:
+        """Receive `count` bytes. Raises EOFError if the broker ends the connection."""
+        data = b""
+        while len(data) < count:
+            more = self._sock.recv(count - len(data))
+            if not more:
+                raise EOFError(f"the broker has ended the connection after {len(data)} of {count} bytes")
+            data += more
+        return data
+
+
+class SparklogFraming(_Framing):
+    """HANDSHAKE, SASL_HANDSHAKE, SASL_AUTHENTICATE. Raises the broker's error."""
+
     def greet(self) -> None:
-        """Ask for the versions of the broker's requests."""
         self._request(Api.HANDSHAKE, HandshakeRequest("logins", "1"))
 
     def choose_mechanism(self) -> None:
-        """Choose SCRAM-SHA-256."""
         self._request(Api.SASL_HANDSHAKE, SaslHandshakeRequest(SCRAM_SHA_256))
 
     def authenticate(self, token: bytes) -> bytes:
-        """Send a message of SCRAM; returns the broker's."""
         header = self._request(Api.SASL_AUTHENTICATE, SaslAuthenticateRequest(token))
         return decode_response(Api.SASL_AUTHENTICATE, header, SaslAuthenticateResponse).auth_bytes
 
     def _request(self, api: Api, message: Message) -> bytes:
         self._count += 1
         self._sock.sendall(encode_request(api, APIS[api].version_max, self._count, encode(message)))
-        prefix = decode_response_prefix(_exactly(self._sock, PREFIX_BYTES), _ANSWER_BYTES_MAX)
-        header = _exactly(self._sock, prefix.body_bytes)
+        prefix = decode_response_prefix(self._exactly(PREFIX_BYTES), _ANSWER_BYTES_MAX)
+        header = self._exactly(prefix.body_bytes)
         if prefix.error_code:
             raise error_from_code(prefix.error_code, decode_error(header))
         return header
 
 
-class KafkaFraming:
+class KafkaFraming(_Framing):
     """ApiVersions 0, SaslHandshake 1, SaslAuthenticate 1: versions without tagged fields. Raises RuntimeError."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._count = 0
-
     def greet(self) -> None:
-        """Ask for the versions of the broker's requests."""
         self._request(18, 0, b"")
 
     def choose_mechanism(self) -> None:
-        """Choose SCRAM-SHA-256."""
         name = SCRAM_SHA_256.encode()
         self._request(17, 1, struct.pack(">h", len(name)) + name)
 
     def authenticate(self, token: bytes) -> bytes:
-        """Send a message of SCRAM; returns the broker's."""
         body = self._request(36, 1, struct.pack(">i", len(token)) + token)
         (text_bytes,) = struct.unpack_from(">h", body)
         start = 2 + max(text_bytes, 0)
@@ -88,8 +92,8 @@ class KafkaFraming:
         client_id = b"logins"
         request = struct.pack(">hhih", api, version, self._count, len(client_id)) + client_id + body
         self._sock.sendall(struct.pack(">i", len(request)) + request)
-        (size,) = struct.unpack(">i", _exactly(self._sock, 4))
-        answer = _exactly(self._sock, size)
+        (size,) = struct.unpack(">i", self._exactly(4))
+        answer = self._exactly(size)
         correlation_id, error_code = struct.unpack_from(">ih", answer)
         if correlation_id != self._count or error_code:
             raise RuntimeError(f"Kafka answers request {self._count} of API {api} with error {error_code}")
@@ -112,68 +116,28 @@ def log_in(framing: Framing, username: str, password: str) -> None:
 def logins(
     system: str, bootstrap: str, authority: str, username: str, password: str, count: int, at_once: int
 ) -> dict[str, float]:
-    """Log in `count` times with `at_once` threads; the first logins of each thread do not count. `authority`: a PEM
+    """Log in `count` times with `at_once` threads, after some logins that do not count. `authority`: a PEM
     file."""
     host, _, port = bootstrap.rpartition(":")
     context = ssl.create_default_context(cafile=authority)
-    times: list[float] = []
-    failures: list[BaseException] = []
-    left = iter(range(count))
-    ready = threading.Barrier(at_once + 1)
 
-    def one() -> None:
+    def one(_: int) -> float:
+        begun = time.perf_counter()
         with (
             socket.create_connection((host, int(port)), TIMEOUT_S) as plain,
             context.wrap_socket(plain, server_hostname=host) as sock,
         ):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             log_in(FRAMINGS[system](sock), username, password)
+        return time.perf_counter() - begun
 
-    def many() -> None:
+    with ThreadPoolExecutor(at_once) as pool:
         try:
-            for _ in range(max(1, WARM_UP // at_once)):
-                one()
-            ready.wait(TIMEOUT_S)
-            while not failures and next(left, None) is not None:  # the interpreter's lock keeps `next` whole
-                begun = time.perf_counter()
-                one()
-                times.append(time.perf_counter() - begun)
-        except BaseException as e:  # noqa: BLE001  raised below
-            failures.append(e)
-            ready.abort()
-
-    threads = [threading.Thread(target=many, daemon=True) for _ in range(at_once)]
-    for thread in threads:
-        thread.start()
-    try:
-        ready.wait(TIMEOUT_S)
-    except threading.BrokenBarrierError:
-        raise RuntimeError(f"not one login: {failures[:1] or 'none in time'}") from None
-    begun = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    seconds = time.perf_counter() - begun
-    if failures:
-        raise RuntimeError(f"a login has failed after {len(times)} others: {failures[0]!r}") from failures[0]
-    times.sort()
-    return {
-        "logins": len(times),
-        "seconds": seconds,
-        "logins_per_s": len(times) / seconds,
-        "median_ms": times[len(times) // 2] * 1e3,
-        "p99_ms": times[int(len(times) * 0.99)] * 1e3,
-    }
-
-
-def _exactly(sock: socket.socket, count: int) -> bytes:
-    """Receive `count` bytes. Raises EOFError if the broker ends the connection."""
-    data = sock.recv(count)
-    while len(data) < count:
-        more = sock.recv(count - len(data))
-        if not more:
-            raise EOFError(f"the broker has ended the connection after {len(data)} of {count} bytes")
-        data += more
-    return data
-
-
-PROGRAMS = (logins,)
+            list(pool.map(one, range(WARM_UP)))
+        except Exception as e:
+            raise RuntimeError(f"not one login: {e!r}") from e
+        begun = time.perf_counter()
+        times = sorted(pool.map(one, range(count)))
+        seconds = time.perf_counter() - begun
+    found = {"logins": count, "seconds": seconds, "logins_per_s": count / seconds}
+    return found | {"median_ms": times[count // 2] * 1e3, "p99_ms": times[int(count * 0.99)] * 1e3}

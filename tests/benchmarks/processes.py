@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -19,47 +20,37 @@ class MeasurementError(Exception):
     """A measurement that could not be made; the message says why."""
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """Processor time of a process and its descendants, and their resident memory."""
 
     cpu_s: float
     rss_bytes: int
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """A process that ended well. `cpu_s` covers its whole life, also the start of its interpreter or JVM."""
 
     stdout: str
-    stderr: str
     cpu_s: float
     peak_rss_bytes: int
 
 
-def usage(pid: int) -> Usage:
-    """The usage of a process and its descendants. Raises MeasurementError after its end."""
-    try:
-        root = psutil.Process(pid)
-        tree = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess as e:
-        raise MeasurementError(f"process {pid} ended while it was measured") from e
+def usage(*pids: int) -> Usage:
+    """The usage of processes and their descendants. Raises MeasurementError if one has ended."""
     cpu_s, rss_bytes = 0.0, 0
-    for process in tree:
+    for pid in pids:
         try:
-            times, memory = process.cpu_times(), process.memory_info()
-        except psutil.NoSuchProcess:
-            continue  # a worker that ended between the two calls
-        # children_*: descendants that ended and were waited for, so that none is counted twice
-        cpu_s += times.user + times.system + times.children_user + times.children_system
-        rss_bytes += memory.rss
+            root = psutil.Process(pid)
+            tree = [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess as e:
+            raise MeasurementError(f"process {pid} ended while it was measured") from e
+        for process in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):  # a worker that ended between the two calls
+                times, memory = process.cpu_times(), process.memory_info()
+                # children_*: descendants that ended and were waited for, so that none is counted twice
+                cpu_s += times.user + times.system + times.children_user + times.children_system
+                rss_bytes += memory.rss
     return Usage(cpu_s, rss_bytes)
-
-
-def total_usage(pids: Sequence[int]) -> Usage:
-    """The usage of several processes. Raises MeasurementError after the end of one."""
-    found = [usage(pid) for pid in pids]
-    return Usage(sum(u.cpu_s for u in found), sum(u.rss_bytes for u in found))
 
 
 def run(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> Finished:
@@ -83,7 +74,7 @@ def run(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | No
         raise MeasurementError(f"{name} was not done after {timeout_s:.0f} s: {words}")
     if process.returncode:
         raise MeasurementError(f"{name} ended with {process.returncode}: {words}")
-    return Finished(stdout, stderr, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+    return Finished(stdout, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
 def _read(file: object) -> str:

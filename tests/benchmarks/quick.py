@@ -39,12 +39,6 @@ class Figure(NamedTuple):
     measure: Callable[[Context], Measurement]
 
 
-class Committed(msgspec.Struct, forbid_unknown_fields=True):
-    """The committed file: ratios by figure."""
-
-    ratios: dict[str, float]
-
-
 _OURS = partial(partial, peer=False)
 _LISTS: dict[str, Any] = {"value_bytes": 100}
 _TABLES: dict[str, Any] = {"value_bytes": 1024, "columnar": True}
@@ -107,13 +101,13 @@ def measure(context: Context, progress: Callable[[str], None]) -> dict[str, floa
 
 
 def read_committed(path: Path = COMMITTED) -> dict[str, float]:
-    """The committed ratios; empty without a file. Raises msgspec.MsgspecError for a damaged file."""
-    return msgspec.json.decode(path.read_bytes(), type=Committed).ratios if path.exists() else {}
+    """The committed ratios by figure; empty without a file. Raises msgspec.MsgspecError for a damaged file."""
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, float]])["ratios"] if path.exists() else {}
 
 
 def write_committed(ratios: Mapping[str, float], path: Path = COMMITTED) -> None:
     """Write the ratios to be committed."""
-    rounded = Committed({name: round(ratio, 4) for name, ratio in ratios.items()})
+    rounded = {"ratios": {name: round(ratio, 4) for name, ratio in ratios.items()}}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(rounded), indent=1) + b"\n")
 
 

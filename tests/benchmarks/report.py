@@ -18,6 +18,7 @@ COLUMNS = (
     "row", "against", "unit", "sparklog", "peer", "ratio", "goal", "server CPU s", "client CPU s", "server RSS MB",
     "client RSS MB", "bytes/record",
 )  # fmt: skip
+COSTS = ("server_cpu_s", "client_cpu_s", "server_rss_bytes", "client_rss_bytes", "bytes_per_record")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
 _TABLE = re.compile(r"(<!-- table: benchmarks -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 _NAME = re.compile(r"\(`([a-z0-9-]+)`\) \|")
@@ -67,13 +68,7 @@ def line(row: RowResult) -> str:
         return f"{start} failed: {reason} | | | {goal} | | | | | |\n"
     met = {True: " ✓", False: " ✗", None: ""}[row.goal_met]
     ratio = "-" if row.ratio is None else f"**{row.ratio:.2f}x**"
-    costs = " | ".join(
-        _both(row, field, divisor)
-        for field, divisor in (
-            ("server_cpu_s", 1), ("client_cpu_s", 1), ("server_rss_bytes", 1e6), ("client_rss_bytes", 1e6),
-            ("bytes_per_record", 1),
-        )
-    )  # fmt: skip
+    costs = " | ".join(_both(row, field, 1e6 if field.endswith("rss_bytes") else 1) for field in COSTS)
     return f"{start} {spread(row.sparklog)} | {spread(row.other)} | {ratio} | {goal}{met} | {costs} |\n"
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-FORMAT = 1
-
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One run of one side. `value` is in the row's unit; the other fields are None where they were not measured.
@@ -63,15 +61,14 @@ class RowResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sparklog: list[Measurement]
     other: list[Measurement]
     failure: str | None = None
-    format: int = FORMAT
 
     @property
     def ratio(self) -> float | None:
         """Ratio of the medians; None when the row failed or the peer's median is 0."""
         if self.failure or not self.sparklog or not self.other:
             return None
-        peer = median_of(self.other)
-        return median_of(self.sparklog) / peer if peer else None
+        ours, peer = (statistics.median(m.value for m in side) for side in (self.sparklog, self.other))
+        return ours / peer if peer else None
 
     @property
     def goal_met(self) -> bool | None:
@@ -92,10 +89,6 @@ def summarize(values: Iterable[float]) -> tuple[float, float, float]:
     if not all(math.isfinite(v) for v in found):
         raise ValueError(f"not all of {found} are finite")
     return min(found), statistics.median(found), max(found)
-
-
-def median_of(measurements: Sequence[Measurement]) -> float:
-    return statistics.median(m.value for m in measurements)
 
 
 def median_field(measurements: Sequence[Measurement], field: str) -> float | None:
@@ -124,7 +117,5 @@ def read_rows(directory: Path) -> dict[str, RowResult]:
             row = msgspec.json.decode(path.read_bytes(), type=RowResult)
         except msgspec.MsgspecError as e:
             raise ValueError(f"{path} is not a result of this harness ({e}): measure the row anew") from e
-        if row.format != FORMAT:
-            raise ValueError(f"{path} has format {row.format}, this harness reads {FORMAT}: measure the row anew")
         found[row.name] = row
     return found

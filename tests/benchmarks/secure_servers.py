@@ -29,8 +29,6 @@ ITERATIONS = 4096
 GROUP_PREFIX = "perf-consumer"
 """The beginning of the group names of kafka-consumer-perf-test."""
 _LOGIN_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
-_HOSTS = ("localhost", "127.0.0.1")
-_DAYS = 2
 _ACLS = (
     (ResourceType.TOPIC, TOPIC_PREFIX, Operation.READ),
     (ResourceType.TOPIC, TOPIC_PREFIX, Operation.WRITE),
@@ -51,7 +49,7 @@ def make_certificates(directory: Path) -> Certificates:
     """New certificates, in files of `directory`."""
     now = datetime.datetime.now(datetime.UTC)
     authority = Authority("sparklog benchmarks", now)
-    broker = authority.issue("broker", _HOSTS, now, _DAYS, broker=True)
+    broker = authority.issue("broker", ("localhost", "127.0.0.1"), now, 2, broker=True)
     directory.mkdir(parents=True, exist_ok=True)
     made = Certificates(directory / "ca.pem", directory / "broker.pem")
     made.authority.write_text(authority.identity.certificate)

@@ -43,6 +43,10 @@ class SparklogServer:
         self._security = security or {}
         self.bootstrap_servers = next(iter(self._addresses.values()), local.bootstrap_servers)
 
+    def stop(self) -> None:
+        """End the broker or the cluster."""
+        self.local.stop()
+
     @property
     def pids(self) -> list[int]:
         """Process ids of the brokers."""
@@ -68,13 +72,10 @@ class SparklogServer:
             if len(self.brokers) == 1:
                 admin.create_topic(name, **settings)
                 return name
+            until(lambda: len(admin.describe_cluster().brokers) == len(self.brokers))
             settings |= {"replication_factor": REPLICAS, "configs": {"min.insync.replicas": 2, **(configs or {})}}
             admin.create_topic(name, **settings)
-            until(
-                lambda: all(
-                    len(p.isr) == REPLICAS and p.leader >= 0 for p in admin.describe_topic(name).partition_details
-                )
-            )
+            until(lambda: all(len(p.isr) == REPLICAS for p in admin.describe_topic(name).partition_details))
         return name
 
     def delete_topic(self, name: str) -> None:

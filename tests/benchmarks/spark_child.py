@@ -22,7 +22,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -101,13 +100,12 @@ class Session:
 
     def flights(self, copies: int) -> dict[str, float]:
         """Make the frame `flights`: every flight of 2013 from New York, `copies` times, cached."""
-        path = Path(tempfile.mkdtemp(prefix="sparklog-bench-flights-"), "flights.parquet")
-        pa.parquet.write_table(read_flights(), path)
-        rows = self.spark.read.schema(FLIGHT_COLUMNS).parquet(str(path))
-        self.frames["flights"] = rows.crossJoin(self.spark.range(copies)).drop("id").repartition(4).cache()
-        count = self.frames["flights"].count()
-        shutil.rmtree(path.parent)
-        return {"rows": count}
+        rows = self.spark.createDataFrame(read_flights(), schema=FLIGHT_COLUMNS)
+        return self._keep("flights", rows.crossJoin(self.spark.range(copies)).drop("id").repartition(4))
+
+    def _keep(self, name: str, rows: DataFrame) -> dict[str, float]:
+        self.frames[name] = rows.cache()
+        return {"rows": self.frames[name].count()}
 
     def envelopes(self, records: int, value_bytes: int) -> dict[str, float]:
         """Make the frame `envelopes`: values of `value_bytes`, half of each different, cached."""
@@ -116,8 +114,7 @@ class Session:
             F.substring(F.repeat(F.sha2(F.col("id").cast("string"), 256), 16), 1, value_bytes - half), F.lit("0" * half)
         )
         rows = self.spark.range(records, numPartitions=4).select(value.cast("binary").alias("value"))
-        self.frames["envelopes"] = rows.cache()
-        return {"rows": self.frames["envelopes"].count()}
+        return self._keep("envelopes", rows)
 
     def write(self, frame: str, format: str, options: dict[str, str], json: bool = False) -> dict[str, float]:
         """Write a frame to a topic, as JSON values when `json`."""

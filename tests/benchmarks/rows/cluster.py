@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
+from kazoo.client import KazooClient
+from kazoo.protocol.states import EventType
 
 from sparklog.client.local_cluster import SESSION_TIMEOUT_MS
+from sparklog.metadata.cluster_znodes import BROKER_IDS
 
 from ..context import CLUSTER, Context, started_client
-from ..processes import total_usage
+from ..processes import MeasurementError, usage
 from ..results import Measurement
 from ..servers import WAIT_S, until
-from ..session_end import watched_session
 from .latency import acknowledged
 from .produce import produce
 from .row import Row, row
@@ -48,7 +52,7 @@ def gap(context: Context, *, peer: bool, kill: bool) -> Measurement:
     server = context.server(peer, CLUSTER)
     with server.topic(1) as topic:
         if peer:
-            (leader,) = server.leaders(topic)
+            leader = server.admin().list_topics(topic, timeout=WAIT_S).topics[topic].partitions[0].leader
             end = partial(server.end_node, leader, kill=kill)
             found = _gap("confluent_gaps", server.bootstrap_servers, topic, end)
             server.start_node(leader)
@@ -63,6 +67,35 @@ def gap(context: Context, *, peer: bool, kill: bool) -> Measurement:
 
 
 # -- many partitions
+
+
+@contextlib.contextmanager
+def watched_session(hosts: str, broker_id: int) -> Iterator[Callable[[float], float]]:
+    """Watch a broker's ephemeral node in ZooKeeper. A session does not end one timeout after a kill: the last heartbeat
+    was earlier, and ZooKeeper rounds up to its ticks. `hosts`: with the cluster's path.
+
+    Yields a function that waits for the end, at most the given seconds, and returns its time on the monotonic clock.
+    Raises MeasurementError if the broker is not registered, or the session does not end.
+    """
+    events: queue.SimpleQueue[tuple[object, float]] = queue.SimpleQueue()
+    client = KazooClient(hosts=hosts)
+    client.start(WAIT_S)
+
+    def wait(timeout_s: float) -> float:
+        with contextlib.suppress(queue.Empty):
+            kind, at = events.get(timeout=timeout_s)
+            if kind == EventType.DELETED:  # else the node was changed
+                return at
+        raise MeasurementError(f"the session of broker {broker_id} has not ended within {timeout_s:g} s")
+
+    try:
+        path = f"{BROKER_IDS}/{broker_id}"
+        if client.exists(path, watch=lambda event: events.put((event.type, time.monotonic()))) is None:
+            raise MeasurementError(f"broker {broker_id} is not registered in ZooKeeper")
+        yield wait
+    finally:
+        client.stop()
+        client.close()
 
 
 def failover(context: Context, *, peer: bool) -> Measurement:
@@ -84,7 +117,7 @@ def failover(context: Context, *, peer: bool) -> Measurement:
 
             victim.kill()
             killed = time.monotonic()
-            ended = session.wait(WAIT_S)
+            ended = session(WAIT_S)
             until(all_led)
             led = time.monotonic()
         victim.start()
@@ -100,9 +133,9 @@ def idle(context: Context, *, peer: bool) -> Measurement:
     server, count = context.sparklog(CLUSTER), _partitions(context)
     with server.topic(count):
         time.sleep(SETTLE_S)
-        before = total_usage(server.pids)
+        before = usage(*server.pids)
         time.sleep(IDLE_S)
-        after = total_usage(server.pids)
+        after = usage(*server.pids)
     percent = 100 * (after.cpu_s - before.cpu_s) / IDLE_S
     return Measurement(value=percent, server_rss_bytes=after.rss_bytes, extra={"partitions": count})
 

@@ -152,23 +152,15 @@ ROWS = (
     _batches("consume-100b-socket", "100 B, Arrow batches, socket", 5, 100, "off"),
     _batches("consume-1k-socket", "1 KiB, Arrow batches, socket", 2, 1024, "off"),
     row(
-        "consume-1k-sendfile",
-        "consume 1 KiB against a raw sendfile loop",
-        0.85,
-        beside_sendfile,
-        unit="MB/s",
-        peer="sendfile loop",
-        sparklog="poll_batches through the socket (local.read=off)",
+        "consume-1k-sendfile", "consume 1 KiB against a raw sendfile loop", 0.85, beside_sendfile, unit="MB/s",
+        peer="sendfile loop", sparklog="poll_batches through the socket (local.read=off)",
         loop="os.sendfile of 8 MiB chunks from the page cache, recv_into one buffer",
     ),
     row(
-        "consume-records",
-        "consume 100 B, one record at a time in Python",
-        1,
-        partial(consume_single, records=2_000_000),
-        peer=CONFLUENT,
+        "consume-records", "consume 100 B, one record at a time in Python", 1,
+        partial(consume_single, records=2_000_000), peer=CONFLUENT,
         records=f"2,000,000 of 100 bytes, {PARTITIONS} partitions; every value is looked at",
         sparklog="poll(), files mapped, 500 records at most, max.partition.fetch.bytes=10 MiB",
         confluent="consume(500), max.partition.fetch.bytes=10 MiB",
     ),
-)
+)  # fmt: skip

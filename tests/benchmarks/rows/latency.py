@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,11 +11,11 @@ import msgspec
 from ..ceiling import FORMAT as CEILING
 from ..context import SINGLE, Context, measured, started_client
 from ..latency import VALUE_BYTES
-from ..processes import Finished, total_usage
+from ..processes import Finished
 from ..results import Measurement
 from ..spark_child import PHASES
 from .row import CONFLUENT, CONNECTOR, Row, row
-from .spark import CEILING_SINK, PYTHON, connector, connector_sink, ours, ours_sink
+from .spark import CEILING_SINK, KAFKA, PYTHON, SPARKLOG, sink_of, source_of
 
 SECONDS = 20
 WARM_UP_SECONDS = 3
@@ -24,6 +23,7 @@ RECEIVE_TIMEOUT_S = 180.0
 ROUND_TRIPS = 10_000
 LINGER_MS = 5
 MICRO_BATCH_RATE = 2_000
+CLIENTS = {False: "sparklog", True: "confluent"}
 _SESSION = "local[2], conf/spark-defaults.conf, bytecode in Spark's archives, one session for both"
 
 
@@ -37,9 +37,9 @@ def through_spark(context: Context, *, rate: int, peer: bool) -> Measurement:
     """Measure a query that copies one topic to another, with the default trigger."""
     server = context.server(peer)
     with server.topic(1) as source, server.topic(1) as target:
-        read = connector(context, source) if peer else ours(context, source, columns="key,value")
-        # the connector's defaults are right for latency
-        sink = connector_sink(context, target, batches=False) if peer else ours_sink(context, target)
+        system, options = (KAFKA, {}) if peer else (SPARKLOG, {"columns": "key,value"})
+        read = source_of(context, system, source, **options)
+        sink = sink_of(context, system, target, large_batches=False)  # the connector's defaults are right for latency
         load = partial(_send_and_receive, context, source, target, rate, peer, LINGER_MS)
         return _beside_query(context, read | {"select": ["key", "value"]}, sink, load)
 
@@ -117,38 +117,26 @@ def acknowledged(
 
 
 def _send_and_receive(context: Context, source: str, target: str, rate: int, peer: bool, linger_ms: int) -> Measurement:
-    server = context.server(peer)
-    os.sync()
-    load = os.getloadavg()[0]
-    program = f"{_client(peer)}_latency_receive"
+    server, program = context.server(peer), f"{CLIENTS[peer]}_latency_receive"
     arguments = {"bootstrap": server.bootstrap_servers, "topic": target, "count": _count(context, rate)}
-    before = total_usage(server.pids)
-    with started_client(program, RECEIVE_TIMEOUT_S, **arguments, skip=WARM_UP_SECONDS * rate) as received:
-        _, sent = _send(context, source, rate, peer, linger_ms)
-        result = received()
-    after = total_usage(server.pids)
-    return Measurement(
-        value=result["p99_ms"],
-        client_cpu_s=sent.cpu_s + result["receiver_cpu_s"],
-        server_cpu_s=after.cpu_s - before.cpu_s,
-        server_rss_bytes=after.rss_bytes,
-        load_before=load,
-        extra=result,
-    )
 
+    def run() -> tuple[dict[str, float], Finished]:
+        with started_client(program, RECEIVE_TIMEOUT_S, **arguments, skip=WARM_UP_SECONDS * rate) as received:
+            _, sent = _send(context, source, rate, peer, linger_ms)
+            result = received()
+        return result, Finished("", sent.cpu_s + result["receiver_cpu_s"], 0)
 
-def _client(peer: bool) -> str:
-    return "confluent" if peer else "sparklog"
+    return msgspec.structs.replace(measured(server.pids, run, "p99_ms"), client_rss_bytes=None)
 
 
 def _count(context: Context, rate: int) -> int:
     """Records to send, with those of the warm-up."""
-    return (context.seconds(SECONDS) + WARM_UP_SECONDS) * rate
+    return (max(2, round(SECONDS * context.scale)) + WARM_UP_SECONDS) * rate
 
 
 def _send(context: Context, topic: str, rate: int, peer: bool, linger_ms: int) -> tuple[dict[str, float], Finished]:
     return context.client(
-        f"{_client(peer)}_latency_send",
+        f"{CLIENTS[peer]}_latency_send",
         bootstrap=context.server(peer).bootstrap_servers,
         topic=topic,
         rate=rate,
@@ -174,56 +162,32 @@ _WITH_LINGER = {"sender": "acks=all, linger.ms=5, the default of both"}
 
 ROWS = (
     row(
-        "latency-round-trip",
-        "1 KiB sent, acknowledged and polled, one record after the other",
-        0.5,
-        round_trips,
-        unit="ms (mean)",
-        records=f"{ROUND_TRIPS:,}, acks=all",
+        "latency-round-trip", "1 KiB sent, acknowledged and polled, one record after the other", 0.5, round_trips,
+        unit="ms (mean)", records=f"{ROUND_TRIPS:,}, acks=all",
         Kafka="EndToEndLatency, whose percentiles are whole milliseconds",
     ),
     row(
-        "partitions-1000-p99",
-        "acknowledgement at 5,000 records/s of 1 KiB to 1,000 partitions",
-        None,
-        partial(acknowledged, rate=5_000, partitions=1_000, batch_bytes=16 * 1024),
-        unit="ms (p99)",
-        sparklog="from when a record was due",
-        Kafka="kafka-producer-perf-test, from when it was sent",
+        "partitions-1000-p99", "acknowledgement at 5,000 records/s of 1 KiB to 1,000 partitions", None,
+        partial(acknowledged, rate=5_000, partitions=1_000, batch_bytes=16 * 1024), unit="ms (p99)",
+        sparklog="from when a record was due", Kafka="kafka-producer-perf-test, from when it was sent",
     ),
     _row("latency-1k", f"{_END} 1,000 records/s", 0.5, end_to_end, 1_000),
     _row("latency-20k", f"{_END} 20,000 records/s", None, end_to_end, 20_000),
     _row(
-        "latency-20k-linger",
-        f"{_END} 20,000 records/s, linger.ms=5",
-        None,
-        partial(end_to_end, linger_ms=LINGER_MS),
-        20_000,
-        **_WITH_LINGER,
+        "latency-20k-linger", f"{_END} 20,000 records/s, linger.ms=5", None, partial(end_to_end, linger_ms=LINGER_MS),
+        20_000, **_WITH_LINGER,
     ),
-)
+)  # fmt: skip
 SPARK_ROWS = (
     _row(
-        "spark-latency",
-        "Spark micro-batches, source → sink, at 2,000 records/s",
-        1.0,
-        through_spark,
-        MICRO_BATCH_RATE,
-        peer=CONNECTOR,
-        trigger="default",
-        source="key and value (sparklog: columns=key,value)",
-        Spark=_SESSION,
+        "spark-latency", "Spark micro-batches, source → sink, at 2,000 records/s", 1.0, through_spark, MICRO_BATCH_RATE,
+        peer=CONNECTOR, trigger="default", source="key and value (sparklog: columns=key,value)", Spark=_SESSION,
         **_WITH_LINGER,
     ),
     row(
-        "spark-latency-ceiling",
-        "Spark micro-batches at 2,000 records/s, against a Python source and sink that do nothing",
-        None,
-        micro_batches,
-        unit="ms (micro-batch)",
-        peer=PYTHON,
+        "spark-latency-ceiling", "Spark micro-batches at 2,000 records/s, against a Python source and sink that do nothing", None,
+        micro_batches, unit="ms (micro-batch)", peer=PYTHON,
         records=f"as in spark-latency, which are sent beside the {PYTHON.removesuffix(' ceiling')}, too",
-        value="median time of the last hundred triggers that had rows",
-        Spark=_SESSION,
+        value="median time of the last hundred triggers that had rows", Spark=_SESSION,
     ),
-)
+)  # fmt: skip

@@ -17,7 +17,7 @@ import sparklog
 
 from ..context import Context
 from ..kafka import KafkaServer
-from ..processes import total_usage
+from ..processes import usage
 from ..results import Measurement
 from ..servers import SparklogServer
 from .produce import PARTITIONS, fill, produce
@@ -53,7 +53,7 @@ def _new_kafka(context: Context) -> Iterator[KafkaServer]:
 
 def _used(pids: list[int], value: float | None = None) -> Measurement:
     """A measurement of the servers as they are; without a value it is their resident memory in MB."""
-    used = total_usage(pids)
+    used = usage(*pids)
     given = used.rss_bytes / 1e6 if value is None else value
     return Measurement(value=given, server_cpu_s=used.cpu_s, server_rss_bytes=used.rss_bytes)
 

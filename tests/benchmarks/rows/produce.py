@@ -79,7 +79,7 @@ def produce(
     """Measure `send_batch` with one batch a call, or kafka-producer-perf-test; `configs` are the topic's."""
     server, count = context.server(peer, where), context.records(records)
     with server.topic(partitions, configs=configs) as topic:
-        stored = partial(_bytes_per_record, server, topic, count)
+        stored = lambda: server.topic_bytes(topic) / count  # noqa: E731
         if peer:
             settings = server.client(where) | {"acks": acks, "compression.type": compression}
             payload = context.payload(value_bytes)
@@ -95,11 +95,6 @@ def produce(
             acks=acks,
             compression=compression,
         )
-
-
-def _bytes_per_record(server: Any, topic: str, records: int) -> float:
-    found: float = server.topic_bytes(topic) / records
-    return found
 
 
 def _batch_bytes(compression: str) -> int:
@@ -124,7 +119,7 @@ def send_single(context: Context, *, peer: bool, records: int) -> Measurement:
             server,
             "records_per_s",
             "confluent_send" if peer else "sparklog_send",
-            partial(_bytes_per_record, server, topic, count),
+            lambda: server.topic_bytes(topic) / count,
             topic=topic,
             records=count,
             payload=str(context.payload(100)),
@@ -164,22 +159,14 @@ ROWS = (
     _row("produce-1k-acks1", "batches, acks=1", 5, 1024, acks="1"),
     _row("produce-1k-acksall", "batches, acks=all", 5, 1024, acks="all"),
     row(
-        "produce-1k-write",
-        "produce 1 KiB, batches, acks=all, against a loop of write()",
-        None,
-        beside_write,
-        peer="write() of the same bytes",
-        loop=f"MiB after MiB to {PARTITIONS} new files",
+        "produce-1k-write", "produce 1 KiB, batches, acks=all, against a loop of write()", None, beside_write,
+        peer="write() of the same bytes", loop=f"MiB after MiB to {PARTITIONS} new files",
     ),
     row(
-        "produce-send-100b",
-        "produce 100 B, one send() at a time from Python",
-        2,
-        partial(send_single, records=2_000_000),
-        peer=CONFLUENT,
+        "produce-send-100b", "produce 100 B, one send() at a time from Python", 2,
+        partial(send_single, records=2_000_000), peer=CONFLUENT,
         records=f"2,000,000 of 100 bytes, {PARTITIONS} partitions",
-        sparklog="acks=all, linger.ms=5, batch.size.bytes=1 MiB, buffer.memory=128 MiB",
-        confluent=_text(_CONFLUENT),
+        sparklog="acks=all, linger.ms=5, batch.size.bytes=1 MiB, buffer.memory=128 MiB", confluent=_text(_CONFLUENT),
     ),
     *(
         _row(f"produce-{size}-{compression}", compression, 3, value_bytes, compression=compression)
@@ -187,11 +174,9 @@ ROWS = (
         for compression in ("lz4", "zstd")
     ),
     row(
-        "produce-fsync",
-        "produce 1 KiB, fsync before every acknowledgement",
-        1.5,
+        "produce-fsync", "produce 1 KiB, fsync before every acknowledgement", 1.5,
         partial(produce, value_bytes=1024, records=400_000, configs={"flush.messages": "1"}),
         records=f"400,000 of 1,024 bytes, {PARTITIONS} partitions, batches of 1 MiB, acks=all",
         both="flush.messages=1 for the topic",
     ),
-)
+)  # fmt: skip

@@ -4,7 +4,6 @@ source and sink that do nothing."""
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -14,9 +13,9 @@ import pyarrow as pa
 
 from ..ceiling import FORMAT as CEILING
 from ..ceiling import write_files
-from ..context import Context
+from ..context import Context, measured
 from ..payloads import read_payloads
-from ..processes import total_usage, usage
+from ..processes import Finished, usage
 from ..results import Measurement
 from ..spark_child import FLIGHT_COLUMNS, flight_schema, read_flights
 from .consume import filled_topic
@@ -42,57 +41,40 @@ NOOP: dict[str, Any] = {"format": "noop", "options": {}}
 _ENVELOPE_DDL = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 )
-_FEW_BYTES_BIG_BATCHES = {"kafka.batch.size": "1048576", "kafka.linger.ms": "20"}
-
-
-def _server(context: Context, system: str) -> Any:
-    return context.kafka() if system == KAFKA else context.sparklog()
+_LARGE_BATCHES = {"kafka.batch.size": "1048576", "kafka.linger.ms": "20"}
 
 
 def _run(context: Context, system: str, rows: float, operation: str, **arguments: Any) -> Measurement:
     """Measure a Spark action in rows/s. The client is the session's whole tree: driver, JVM, Python workers."""
-    spark, pids = context.spark, _server(context, system).pids
-    os.sync()
-    load = os.getloadavg()[0]
-    client_before, server_before = usage(spark.pid), total_usage(pids)
-    result = spark.call(operation, **arguments)
-    client, server = usage(spark.pid), total_usage(pids)
-    return Measurement(
-        value=rows / result["seconds"],
-        client_cpu_s=max(0.0, client.cpu_s - client_before.cpu_s),
-        server_cpu_s=max(0.0, server.cpu_s - server_before.cpu_s),
-        client_rss_bytes=client.rss_bytes,
-        server_rss_bytes=server.rss_bytes,
-        load_before=load,
-        extra={"rows": rows} | result,
-    )
+    spark = context.spark
+
+    def act() -> tuple[dict[str, float], Finished]:
+        before = usage(spark.pid)
+        result = spark.call(operation, **arguments)
+        after = usage(spark.pid)
+        cpu_s = max(0.0, after.cpu_s - before.cpu_s)
+        return {"rows": rows, "rows_per_s": rows / result["seconds"]} | result, Finished("", cpu_s, after.rss_bytes)
+
+    return measured(context.server(system == KAFKA).pids, act, "rows_per_s")
 
 
 # -- sources and sinks, as arguments of the session's operations
 
 
-def ours(context: Context, topic: str, **options: str) -> dict[str, Any]:
-    """A source of sparklog."""
-    server = {"sparklog.bootstrap.servers": context.sparklog().bootstrap_servers, "subscribe": topic}
-    return {"format": "sparklog", "options": server | {"startingOffsets": "earliest"} | options}
+_PREFIX = {SPARKLOG: "sparklog.", KAFKA: "kafka."}
 
 
-def connector(context: Context, topic: str) -> dict[str, Any]:
-    """A source of Spark's Kafka connector."""
-    server = {"kafka.bootstrap.servers": context.kafka().bootstrap_servers, "subscribe": topic}
-    return {"format": "kafka", "options": server | {"startingOffsets": "earliest"}}
+def source_of(context: Context, system: str, topic: str, **options: str) -> dict[str, Any]:
+    """A source of sparklog or of Spark's Kafka connector."""
+    bootstrap = {f"{_PREFIX[system]}bootstrap.servers": context.server(system == KAFKA).bootstrap_servers}
+    return {"format": system, "options": bootstrap | {"subscribe": topic, "startingOffsets": "earliest"} | options}
 
 
-def ours_sink(context: Context, topic: str) -> dict[str, Any]:
-    """A sink of sparklog."""
-    server = {"sparklog.bootstrap.servers": context.sparklog().bootstrap_servers, "topic": topic}
-    return {"format": "sparklog", "options": server}
-
-
-def connector_sink(context: Context, topic: str, *, batches: bool = True) -> dict[str, Any]:
-    """A sink of the connector, with large batches or its defaults."""
-    server = {"kafka.bootstrap.servers": context.kafka().bootstrap_servers, "topic": topic}
-    return {"format": "kafka", "options": server | (_FEW_BYTES_BIG_BATCHES if batches else {})}
+def sink_of(context: Context, system: str, topic: str, *, large_batches: bool = True) -> dict[str, Any]:
+    """A sink of sparklog or of the connector, which gets large batches or its defaults."""
+    bootstrap = {f"{_PREFIX[system]}bootstrap.servers": context.server(system == KAFKA).bootstrap_servers}
+    settings = _LARGE_BATCHES if system == KAFKA and large_batches else {}
+    return {"format": system, "options": bootstrap | {"topic": topic} | settings}
 
 
 @contextlib.contextmanager
@@ -100,12 +82,10 @@ def _new_sink(context: Context, system: str, schema: Any = None) -> Iterator[dic
     """A sink into a topic that exists for the time of the block."""
     if system == CEILING:
         yield CEILING_SINK
-    elif system == KAFKA:
-        with context.kafka().topic(PARTITIONS) as topic:
-            yield connector_sink(context, topic)
-    else:
-        with context.sparklog().topic(PARTITIONS, schema=schema) as topic:
-            yield ours_sink(context, topic)
+        return
+    typed = {"schema": schema} if schema is not None and system == SPARKLOG else {}
+    with context.server(system == KAFKA).topic(PARTITIONS, **typed) as topic:
+        yield sink_of(context, system, topic)
 
 
 def _ceiling(
@@ -128,11 +108,10 @@ def _envelopes(
     context: Context, system: str, records: int, columns: Sequence[str] = (), local: str = "auto"
 ) -> dict[str, Any]:
     """A source of `records` of 100 bytes; `columns` chooses some of the seven."""
-    if system == SPARKLOG:
-        chosen = {"columns": ",".join(columns)} if columns else {}
-        return ours(context, filled_topic(context, False, 100, records), **{"sparklog.local.read": local}, **chosen)
-    if system == KAFKA:
-        return connector(context, filled_topic(context, True, 100, records))
+    if system != CEILING:
+        options = {"sparklog.local.read": local} | ({"columns": ",".join(columns)} if columns else {})
+        topic = filled_topic(context, system == KAFKA, 100, records)
+        return source_of(context, system, topic, **(options if system == SPARKLOG else {}))
     ddls = {c.split()[0]: c for c in _ENVELOPE_DDL.split(", ")}
     ddl = ", ".join(ddls[name] for name in columns or ddls)
     return _ceiling(
@@ -195,12 +174,9 @@ def _flight_topic(context: Context, system: str) -> str:
 
     def fill() -> str:
         _flights(context)
-        if system == KAFKA:
-            topic = context.kafka().create_topic(PARTITIONS)
-            context.spark.call("write", frame="flights", json=True, **connector_sink(context, topic))
-            return topic
-        topic = context.sparklog().create_topic(PARTITIONS, schema=flight_schema())
-        context.spark.call("write", frame="flights", **ours_sink(context, topic))
+        typed = {"schema": flight_schema()} if system == SPARKLOG else {}
+        topic: str = context.server(system == KAFKA).create_topic(PARTITIONS, **typed)
+        context.spark.call("write", frame="flights", json=system == KAFKA, **sink_of(context, system, topic))
         return topic
 
     return context.once(f"flights in {system}", fill)
@@ -219,9 +195,10 @@ def typed_scan(context: Context, *, system: str, columns: Sequence[str] = (), wh
     ddls = {c.split()[0]: c for c in FLIGHT_COLUMNS.split(", ")}
     ddl = ", ".join(ddls[name] for name in columns or ddls)
     if system == SPARKLOG:
-        source = ours(context, _flight_topic(context, system), **({"columns": ",".join(columns)} if columns else {}))
+        options = {"columns": ",".join(columns)} if columns else {}
+        source = source_of(context, system, _flight_topic(context, system), **options)
     elif system == KAFKA:
-        source = connector(context, _flight_topic(context, system)) | {"json_ddl": ddl}
+        source = source_of(context, system, _flight_topic(context, system)) | {"json_ddl": ddl}
     else:
         name = "-".join(["flights", *columns])
         source = _ceiling(context, name, ddl, lambda: _flight_batches(context, columns or list(ddls)))
