@@ -94,9 +94,7 @@ def _report(console: Console) -> int:
         raise ValueError(f"{directory} has no results: run `make bench` first")
     path = report.write(rows, [row.name for row in ROWS], ROOT / "docs")
     console.print(f"{len(rows)} rows of {directory} are in {path} now, measured on")
-    for described in sorted(
-        {"; ".join(f"{k} {v}" for k, v in (r.machine | r.versions).items()) for r in rows.values()}
-    ):
+    for described in {str(r.machine | r.versions) for r in rows.values()}:
         console.print(f"  {described}")
     console.print("note that in docs/benchmarks/how-we-measure.md")
     return 0

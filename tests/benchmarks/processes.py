@@ -68,18 +68,15 @@ def run(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | No
             if process.returncode is None:
                 process.kill()
                 process.wait()
-        stdout, stderr = (_read(f) for f in (out, err))
+        out.seek(0)
+        err.seek(0)
+        stdout, stderr = (f.read().decode(errors="replace") for f in (out, err))
     name, words = Path(command[0]).name, (stdout[-_WORDS_KEPT:] + stderr[-_WORDS_KEPT:]).strip()
     if late.is_set():
         raise MeasurementError(f"{name} was not done after {timeout_s:.0f} s: {words}")
     if process.returncode:
         raise MeasurementError(f"{name} ended with {process.returncode}: {words}")
     return Finished(stdout, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
-
-
-def _read(file: object) -> str:
-    file.seek(0)  # type: ignore[attr-defined]
-    return str(file.read().decode(errors="replace"))  # type: ignore[attr-defined]
 
 
 def directory_bytes(directory: Path, pattern: str) -> int:
