@@ -156,7 +156,7 @@ class Context:
         return server
 
     def server(self, peer: bool, where: str = SINGLE) -> Any:
-        """A running server of Kafka if `peer`, else of sparklog. Both have what rows ask for."""
+        """A running server of Kafka if `peer`, else of sparklog. Both have the members that rows use."""
         return self.kafka(where) if peer else self.sparklog(where)
 
     @property

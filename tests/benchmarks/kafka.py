@@ -124,7 +124,7 @@ class KafkaInstallation:
 class KafkaServer:
     """One node of Kafka, or several, on free ports; each is broker and controller.
 
-    With several nodes topics have a replica on each of them, and all but one must have what is acknowledged.
+    With several nodes topics have a replica on each of them, and min.insync.replicas is one less.
     """
 
     def __init__(

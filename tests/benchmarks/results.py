@@ -19,7 +19,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One run of one side. `value` is in the row's unit; the other fields are None where they were not measured.
 
     `client_cpu_s` is the client process from start to end, `server_cpu_s` the server's share meanwhile;
-    `*_rss_bytes` resident memory (client: its peak). `extra` holds what else the run printed, units in the names.
+    `*_rss_bytes` resident memory (client: its peak). `extra` holds the other figures of the run, units in the names.
     """
 
     value: float

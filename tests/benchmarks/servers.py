@@ -22,7 +22,7 @@ TOPIC_PREFIX = "t"
 
 
 class SparklogServer:
-    """One broker, or three with three replicas of each topic, two of which must have what is acknowledged."""
+    """One broker, or three with three replicas of each topic, min.insync.replicas=2."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Three brokers beside three nodes of Kafka: three replicas, two of which must have what is acknowledged."""
+"""Three brokers beside three nodes of Kafka: three replicas, min.insync.replicas=2."""
 
 from __future__ import annotations
 
