@@ -104,7 +104,7 @@ bench: java $(VENV)/.installed-dev ## measure sparklog beside Kafka, which it in
 	@$(PY) -m tests.benchmarks run --rows "$(ROWS)" $(BENCH_ARGS)
 
 .PHONY: bench-report
-bench-report: $(VENV)/.installed-dev ## render what was measured into docs/benchmarks.md
+bench-report: $(VENV)/.installed-dev ## put the measured rows into the table and picture of docs/benchmarks.md
 	@$(PY) -m tests.benchmarks report
 
 .PHONY: bench-quick
@@ -122,7 +122,7 @@ venv: $(VENV)/.installed-dev ## make .venv with everything for development
 
 .PHONY: clean
 clean: ## remove .venv, caches and the demo's output
-	rm -rf $(VENV) .matrix demo-output spark-warehouse metastore_db derby.log build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
+	rm -rf $(VENV) .matrix demo-output spark-warehouse metastore_db derby.log build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: java

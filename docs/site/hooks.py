@@ -26,6 +26,7 @@ TOP = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "vulnerabilities.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
 }
 """Pages at the repository's top, and their names in the site."""
 SHOWN = {
@@ -55,6 +56,7 @@ ORDER = (
     "Notebooks",
     "reference.md",
     "benchmarks.md",
+    "Benchmarks",
     "Internals",
 )
 """Pages and sections in the order of the navigation; others follow by name."""

@@ -1,4 +1,4 @@
-"""The command line: `python -m tests.benchmarks run | report | quick | list`."""
+"""The command line: `python -m tests.benchmarks run | report | quick | fast-paths | list`."""
 
 from __future__ import annotations
 
@@ -12,111 +12,91 @@ from rich.console import Console
 
 from . import campaign, report
 from .context import ROOT, Context
-from .machine import machine, versions
-from .results import RowResult, read_rows
+from .fast_paths import run_fast_paths
+from .quick import run_quick
+from .results import read_rows
 from .rows import ROWS, select
 
-RESULTS = ROOT / ".benchmarks"
+RESULTS = ROOT / "build" / "benchmarks"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
     parser = argparse.ArgumentParser(prog="tests.benchmarks", description="Measures sparklog beside its peers.")
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="measure rows; results are kept one file per row")
+    run = commands.add_parser("run", help=f"measure rows; {RESULTS.relative_to(ROOT)} gets a file for each")
     run.add_argument("--rows", default="", help="comma-separated names or beginnings of names (default: all)")
     run.add_argument("--pairs", type=int, default=campaign.PAIRS, help="measured pairs per row (default %(default)s)")
     run.add_argument("--scale", type=float, default=1.0, help="multiplies record counts; 0.01 tries the harness")
-    run.add_argument("--scratch", type=Path, help="where data go (default: the temporary directory)")
-    commands.add_parser("report", help="render the kept results into docs/benchmarks.md")
+    run.add_argument("--scratch", type=Path, help="directory of the data (default: the temporary directory)")
+    commands.add_parser("report", help="put the results into the table of docs/benchmarks.md")
     quick = commands.add_parser("quick", help="a few figures without peers, compared with the committed ones")
     quick.add_argument("--update", action="store_true", help="make the figures of this run the committed ones")
-    paths = commands.add_parser("fast-paths", help="what each fast path is worth, with it and without it in turn")
+    paths = commands.add_parser("fast-paths", help="the worth of each fast path, with it and without it in turn")
     paths.add_argument("names", nargs="*", help="default: all")
     paths.add_argument("--rounds", type=int, default=5, help="counted rounds (default %(default)s)")
     paths.add_argument("--scale", type=float, default=0.5, help="multiplies record counts (default %(default)s)")
-    commands.add_parser("list", help="the rows")
+    commands.add_parser("list", help="the rows with the settings of both sides")
     given = parser.parse_args(arguments)
-    console = Console()
-    if given.command == "run":
-        try:
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    try:
+        if given.command == "run":
             return _run(given, console)
-        except ValueError as e:
-            print(f"error: {e}", file=sys.stderr)
-            return 2
-    if given.command == "report":
-        return _report(console)
-    if given.command == "quick":
-        from .quick import run_quick
-
-        return run_quick(console, update=given.update)
-    if given.command == "fast-paths":
-        from .fast_paths import run_fast_paths
-
-        return run_fast_paths(console, given.names, rounds=given.rounds, scale=given.scale)
+        if given.command == "report":
+            return _report(console)
+        if given.command == "quick":
+            return run_quick(console, update=given.update)
+        if given.command == "fast-paths":
+            return run_fast_paths(console, given.names, rounds=given.rounds, scale=given.scale)
+    except ValueError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
     for row in ROWS:
-        console.print(f"{row.name:24} {row.title}, against {row.peer}", highlight=False)
+        console.print(f"{row.name:24} {row.title}, against {row.peer}")
+        for side, text in row.settings.items():
+            console.print(f"{'':24}   {side}: {text}")
     return 0
 
 
 def results_directory(scale: float) -> Path:
-    """Results of a scaled-down run are kept apart: they are no figures."""
+    """The directory of the results. Those of a scaled-down run are kept apart: they are not figures."""
     return RESULTS / ("rows" if scale == 1 else f"rows-scale-{scale:g}")
 
 
 def _run(given: argparse.Namespace, console: Console) -> int:
     rows = select([name.strip() for name in given.rows.split(",") if name.strip()])
     if given.pairs < 1 or given.scale <= 0:
-        raise ValueError("--pairs must be at least 1 and --scale positive")
+        raise ValueError(f"--pairs {given.pairs} --scale {given.scale}: at least 1 pair and a positive scale")
     directory = results_directory(given.scale)
-    signal.signal(signal.SIGTERM, _on_terminate)  # the servers are stopped, as after Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the servers, as Ctrl-C does
+    results = []
     with Context(given.scale, given.scratch) as context, console.status("") as status:
-        counter = iter(range(1, 1_000_000))
 
         def progress(text: str) -> None:
             status.update(text)
             if not console.is_terminal:
-                console.print(f"  {text}", highlight=False, markup=False, soft_wrap=True)
+                console.print(f"  {text}")
 
-        def done(result: RowResult) -> None:
-            console.print(
-                f"[{next(counter)}/{len(rows)}] {report.one_line(result)}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
-
-        results = campaign.run_rows(
-            rows,
-            context,
-            directory,
-            pairs=given.pairs,
-            progress=progress,
-            done=done,
-            machine=machine(),
-            versions=versions(),
+        found = campaign.run_rows(
+            rows, context, directory, given.pairs, progress, campaign.machine(), campaign.versions()
         )
-    table = report.table(results)
-    (directory / "table.md").write_text(table)
-    print(f"\n{table}\nkept in {directory}; `make bench-report` renders them into docs/benchmarks.md")
+        for number, result in enumerate(found, 1):
+            results.append(result)
+            console.print(f"[{number}/{len(rows)}] {report.one_line(result)}")
+    print(f"\n{report.table(results)}\nkept in {directory}; `make bench-report` puts them into docs/benchmarks.md")
     return 1 if any(r.failure for r in results) else 0
 
 
-def _on_terminate(_: int, __: object) -> None:
-    sys.exit(128 + signal.SIGTERM)
-
-
 def _report(console: Console) -> int:
-    try:
-        rows = report.published(ROOT / "docs") | read_rows(results_directory(1.0))
-    except ValueError as e:
-        console.print(f"error: {e}", highlight=False)
-        return 2
+    directory = results_directory(1.0)
+    rows = read_rows(directory)
     if not rows:
-        console.print("nothing measured yet: `make bench` first")
-        return 2
-    ordered = [rows[r.name] for r in ROWS if r.name in rows]
-    path = report.write(ordered, ROOT / "docs")
-    console.print(f"{len(ordered)} rows in {path}", highlight=False)
+        raise ValueError(f"{directory} has no results: run `make bench` first")
+    path = report.write(rows, [row.name for row in ROWS], ROOT / "docs")
+    console.print(f"{len(rows)} rows of {directory} are in {path} now, measured on")
+    for described in {str(r.machine | r.versions) for r in rows.values()}:
+        console.print(f"  {described}")
+    console.print("note that in docs/benchmarks/how-we-measure.md")
     return 0
 
 

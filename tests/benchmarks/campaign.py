@@ -3,61 +3,56 @@
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from .context import Context
+from .kafka import KAFKA_VERSION
 from .results import Measurement, RowResult, write_row
 from .rows import Row
 
 PAIRS = 5
-Progress = Callable[[str], None]
 
 
 def run_row(
     row: Row,
     context: Context,
-    *,
     pairs: int,
-    progress: Progress,
+    progress: Callable[[str], None],
     machine: Mapping[str, str],
     versions: Mapping[str, str],
 ) -> RowResult:
-    """Measures a row. What fails is in the result's `failure`, with the pairs that were done before."""
-    measurements: dict[str, list[Measurement]] = {"sparklog": [], "other": []}
-    sides = [("sparklog", row.sparklog, "sparklog"), ("other", row.other, row.peer)]
+    """Measure a row. A failure is in the result, with the pairs before it; it does not end the campaign."""
+    sides: list[tuple[list[Measurement], Callable[[Context], Measurement], str]]
+    sides = [([], row.sparklog, "sparklog"), ([], row.other, row.peer)]
     failure = None
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     try:
         for pair in range(pairs + 1):
-            # who comes first must not matter
-            for side, measure, label in sides if pair % 2 == 0 else sides[::-1]:
-                progress(f"{row.name}: {'warm-up' if pair == 0 else f'pair {pair} of {pairs}'}, {label}")
+            # the side that begins must not matter
+            for kept, measure, label in sides if pair % 2 == 0 else sides[::-1]:
+                progress(f"{row.name}: {f'pair {pair} of {pairs}' if pair else 'warm-up'}, {label}")
                 found = measure(context)
                 if pair:
-                    measurements[side].append(found)
-    except Exception as e:  # noqa: BLE001  one row's failure, whatever it is, is shown and the others go on
+                    kept.append(found)
+    except Exception as e:  # noqa: BLE001
         failure = _reason(e)
     try:
         context.end_row()
     except Exception as e:  # noqa: BLE001
-        failure = failure or f"while giving back what it needed: {_reason(e)}"
+        failure = failure or f"while releasing its resources: {_reason(e)}"
     return RowResult(
-        name=row.name,
-        title=row.title,
-        peer=row.peer,
-        unit=row.unit,
-        goal=row.goal,
-        scale=context.scale,
-        settings=dict(row.settings),
-        machine=dict(machine),
-        versions=dict(versions),
-        measured_at=at,
-        sparklog=measurements["sparklog"],
-        other=measurements["other"],
-        failure=failure,
-    )
+        row.name, row.title, row.peer, row.unit, row.goal, context.scale, dict(row.settings), dict(machine),
+        dict(versions), at, sides[0][0], sides[1][0], failure,
+    )  # fmt: skip
 
 
 def _reason(error: Exception) -> str:
@@ -69,18 +64,54 @@ def run_rows(
     rows: Sequence[Row],
     context: Context,
     directory: Path,
-    *,
     pairs: int,
-    progress: Progress,
-    done: Callable[[RowResult], None],
+    progress: Callable[[str], None],
     machine: Mapping[str, str],
     versions: Mapping[str, str],
-) -> list[RowResult]:
-    """Measures `rows` one after the other and keeps each in `directory` as soon as it is done."""
-    results = []
+) -> Iterator[RowResult]:
+    """Measure rows one after the other, and write each result to `directory` before the next row begins."""
     for row in rows:
-        result = run_row(row, context, pairs=pairs, progress=progress, machine=machine, versions=versions)
+        result = run_row(row, context, pairs, progress, machine, versions)
         write_row(result, directory)
-        done(result)
-        results.append(result)
-    return results
+        yield result
+
+
+_PACKAGES = ("sparklog", "pyarrow", "numpy", "pyspark", "confluent-kafka", "hdrhistogram", "crc32c")
+
+
+def machine() -> dict[str, str]:
+    """Processor, cores, memory, kernel."""
+    info = Path("/proc/cpuinfo")
+    model = re.search(r"(?m)^model name\s*: (.*)$", info.read_text() if info.exists() else "")
+    return {
+        "processor": model[1] if model else platform.processor() or platform.machine(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python, packages, Java, Kafka, and the commit that was measured."""
+    found = {"python": platform.python_version(), "kafka": KAFKA_VERSION}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    java = _output(["java", "-version"])
+    found["java"] = java.splitlines()[0] if java else "not installed"
+    commit = _output(["git", "rev-parse", "--short", "HEAD"]).strip()
+    changed = _output(["git", "status", "--porcelain", "--untracked-files=no"]).strip()
+    found["commit"] = (commit or "unknown") + (" with changes" if changed else "")
+    return found
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout or done.stderr  # java writes its version to stderr

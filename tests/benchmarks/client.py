@@ -1,7 +1,7 @@
 """One measurement in a process of its own: `python -m tests.benchmarks.client NAME '{"argument": …}'`.
 
-Prints its result as one line of JSON. Being a process of its own, its processor time and memory are the client's alone.
-Only what a user's program does is timed: payloads are read and chosen before.
+Prints its result as one line of JSON. The processor time and memory of this process are the client's alone. The timed
+part is the part of a user's program: payloads are read and chosen before.
 """
 
 from __future__ import annotations
@@ -9,27 +9,36 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import shutil
 import socket
+import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import gaps, growth, latency, logins
+from sparklog.protocol import messages as m
+from sparklog.protocol.messages import Api
+
+from . import latency, logins
+from .broker_raw import RawClient
 from .payloads import read_payloads
 
+Polled = tuple[int, int]
+"""Records and the bytes of their values."""
 POLL_MS = 1000
 IDLE_S_MAX = 30.0
+REQUESTS_WARM_UP = 200
 BATCHES_PREPARED = 64
-"""Different inputs to `send_batch`, used in turn: enough that nothing stays in the processor's caches."""
+"""Different inputs to `send_batch`, used in turn: too many for the processor's caches."""
 
 
 def sparklog_send_batch(
-    bootstrap: str, topic: str, records: int, payload: str, batch_records: int, columnar: bool, **settings: Any
+    bootstrap: str, topic: str, records: int, payload: str, batch_records: int, columnar: bool = False, **settings: Any
 ) -> dict[str, float]:
-    """`send_batch` of lists of bytes, or of Arrow tables (`columnar`), until everything is acknowledged."""
+    """Call `send_batch` with lists of bytes, or Arrow tables (`columnar`), until all records are acknowledged."""
     import pyarrow as pa
 
     import sparklog
@@ -49,23 +58,23 @@ def sparklog_send_batch(
         return _rate(records, begun)
 
 
-def raw_write(directory: str, bytes: int, files: int) -> dict[str, float]:
-    """Writes `bytes` in MiB to `files` new files in turn, which are removed afterwards."""
+def raw_write(directory: str, size: int, files: int) -> dict[str, float]:
+    """Write `size` bytes in MiB to `files` new files in turn, and remove them afterwards."""
     block = os.urandom(1024 * 1024)
     Path(directory).mkdir()
     descriptors = [os.open(Path(directory, str(i)), os.O_RDWR | os.O_CREAT) for i in range(files)]
     begun = time.perf_counter()
-    for i in range(bytes // len(block)):
+    for i in range(size // len(block)):
         os.write(descriptors[i % files], block)
     seconds = time.perf_counter() - begun
     for descriptor in descriptors:
         os.close(descriptor)
     shutil.rmtree(directory)
-    return {"seconds": seconds}
+    return {"seconds": seconds, "bytes_per_s": size / seconds}
 
 
 def sparklog_send(bootstrap: str, topic: str, records: int, payload: str, **settings: Any) -> dict[str, float]:
-    """`send`, one record at a time."""
+    """Call `send`, one record at a time."""
     import sparklog
 
     values = _values(payload, records)
@@ -79,7 +88,7 @@ def sparklog_send(bootstrap: str, topic: str, records: int, payload: str, **sett
 
 
 def confluent_send(bootstrap: str, topic: str, records: int, payload: str, **settings: Any) -> dict[str, float]:
-    """confluent-kafka's `produce`, one record at a time; waits when its queue is full, as its manual says."""
+    """Call confluent-kafka's `produce`, one record at a time; it waits while the queue is full, as its manual says."""
     from confluent_kafka import Producer
 
     values = _values(payload, records)
@@ -104,58 +113,74 @@ def confluent_send(bootstrap: str, topic: str, records: int, payload: str, **set
 
 
 def sparklog_consume(bootstrap: str, topic: str, partitions: int, records: int, **settings: Any) -> dict[str, float]:
-    """`poll_batches` from the beginning, counting records and the bytes of their values."""
-    left, size = records, 0
-    begun = heard = time.perf_counter()  # assign begins to fetch
-    with _assigned(bootstrap, topic, partitions, settings) as consumer:
-        while left > 0:
-            for batch in consumer.poll_batches(POLL_MS):
-                left -= batch.num_rows
-                size += batch.data.column("value").total_values_length
-                heard = time.perf_counter()
-            _check_progress(heard, left)
-        return _rate(records - left, begun) | {"value_bytes": size}
+    """Call `poll_batches` from the beginning, and add up the bytes of the values."""
+
+    def poll(consumer: Any) -> Polled:
+        found = consumer.poll_batches(POLL_MS)
+        return sum(b.num_rows for b in found), sum(b.data.column("value").total_values_length for b in found)
+
+    return _sparklog_drain(poll, bootstrap, topic, partitions, records, settings)
 
 
 def sparklog_poll(bootstrap: str, topic: str, partitions: int, records: int, **settings: Any) -> dict[str, float]:
-    """`poll`, looking at every record's value."""
-    left, size = records, 0
-    begun = heard = time.perf_counter()  # assign begins to fetch
-    with _assigned(bootstrap, topic, partitions, settings) as consumer:
-        while left > 0:
-            found = consumer.poll(POLL_MS)
-            for record in found:
-                size += len(record.value)
-            left -= len(found)
-            heard = time.perf_counter() if found else heard
-            _check_progress(heard, left)
-        return _rate(records - left, begun) | {"value_bytes": size}
+    """Call `poll`, and look at every record's value."""
+
+    def poll(consumer: Any) -> Polled:
+        found, size = consumer.poll(POLL_MS), 0
+        for record in found:
+            size += len(record.value)
+        return len(found), size
+
+    return _sparklog_drain(poll, bootstrap, topic, partitions, records, settings)
+
+
+def _sparklog_drain(
+    poll: Callable[[Any], Polled], bootstrap: str, topic: str, partitions: int, records: int, settings: dict[str, Any]
+) -> dict[str, float]:
+    import sparklog
+
+    begun = time.perf_counter()
+    with sparklog.Consumer(bootstrap, **settings) as consumer:
+        consumer.assign([sparklog.TopicPartition(topic, p) for p in range(partitions)])  # begins to fetch
+        return _drain(lambda _: poll(consumer), records, begun)
+
+
+def _drain(poll: Callable[[int], Polled], records: int, begun: float) -> dict[str, float]:
+    """Poll until `records` records came; `poll` gets the number that is left."""
+    left, size, heard = records, 0, time.perf_counter()
+    while left > 0:
+        count, count_bytes = poll(left)
+        left -= count
+        size += count_bytes
+        heard = time.perf_counter() if count else heard
+        if time.perf_counter() > heard + IDLE_S_MAX:
+            raise TimeoutError(f"{left} records did not come within {IDLE_S_MAX:.0f} s")
+    return _rate(records - left, begun) | {"value_bytes": size}
 
 
 def confluent_consume(bootstrap: str, topic: str, partitions: int, records: int, **settings: Any) -> dict[str, float]:
-    """confluent-kafka's `consume`, looking at every record's value."""
+    """Call confluent-kafka's `consume`, and look at every record's value."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, **settings})
-    left, size = records, 0
-    begun = heard = time.perf_counter()
-    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(partitions)])
-    while left > 0:
-        found = consumer.consume(min(500, left), 1.0)
+
+    def poll(left: int) -> Polled:
+        found, size = consumer.consume(min(500, left), 1.0), 0
         for message in found:
             if message.error():
                 raise RuntimeError(str(message.error()))
             size += len(message.value() or b"")
-        left -= len(found)
-        heard = time.perf_counter() if found else heard
-        _check_progress(heard, left)
-    result = _rate(records - left, begun) | {"value_bytes": size}
+        return len(found), size
+
+    begun = time.perf_counter()
+    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(partitions)])
+    result = _drain(poll, records, begun)
     consumer.close()
     return result
 
 
 def raw_receive(port: int, total_bytes: int, chunk_bytes: int) -> dict[str, float]:
-    """Asks a plain `sendfile` loop for chunk after chunk and throws them away: what loopback itself can do."""
+    """Read chunk after chunk from a plain `sendfile` loop: the limit of loopback itself."""
     buffer = memoryview(bytearray(chunk_bytes))
     with socket.create_connection(("127.0.0.1", port)) as sock:
         begun = time.perf_counter()
@@ -168,24 +193,54 @@ def raw_receive(port: int, total_bytes: int, chunk_bytes: int) -> dict[str, floa
                     raise EOFError("the sendfile loop ended early")
                 received += count
         seconds = time.perf_counter() - begun
-    return {"bytes_per_s": total_bytes // chunk_bytes * chunk_bytes / seconds, "seconds": seconds}
+    return {"mb_per_s": total_bytes // chunk_bytes * chunk_bytes / seconds / 1e6, "seconds": seconds}
 
 
-def _assigned(bootstrap: str, topic: str, partitions: int, settings: dict[str, Any]) -> Any:
-    import sparklog
+def _place(bootstrap: str) -> tuple[str, int]:
+    return bootstrap.rpartition(":")[0].strip("[]"), int(bootstrap.rpartition(":")[2])
 
-    consumer = sparklog.Consumer(bootstrap, **settings)
-    consumer.assign([sparklog.TopicPartition(topic, p) for p in range(partitions)])
-    return consumer
+
+def _timed(request: Callable[[int], None], warm_up: int, count: int) -> dict[str, float]:
+    times = []
+    for i in range(warm_up + count):
+        begun = time.perf_counter()
+        request(i)
+        times.append(time.perf_counter() - begun)
+    counted = sorted(times[warm_up:])
+    return {"median_us": statistics.median(counted) * 1e6, "p99_us": counted[int(len(counted) * 0.99)] * 1e6}
+
+
+def random_fetches(bootstrap: str, topic: str, end_offset: int, count: int, max_bytes: int) -> dict[str, float]:
+    """Send `count` fetches of partition 0 at random offsets below `end_offset`."""
+    chosen = random.Random(3)
+    with RawClient(*_place(bootstrap), buffer_bytes=4096) as client:
+
+        def fetch(_: int) -> None:
+            offset = chosen.randrange(end_offset)
+            client.send(Api.FETCH, m.FetchRequest(0, 1, max_bytes, 0, [m.FetchPartition(topic, 0, offset, max_bytes)]))
+            if not len(client.receive(Api.FETCH, m.FetchResponse)[1]):
+                raise RuntimeError(f"no records came for offset {offset}")
+
+        return _timed(fetch, REQUESTS_WARM_UP, count)
+
+
+def many_connections(bootstrap: str, connections: int, count: int) -> dict[str, float]:
+    """Send `count` tiny requests, each on the next of `connections` open connections."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    clients = [RawClient(*_place(bootstrap), buffer_bytes=4096) for _ in range(connections)]
+
+    def handshake(i: int) -> None:
+        clients[i % connections].request(Api.HANDSHAKE, m.HandshakeRequest(), m.HandshakeResponse)
+
+    found = _timed(handshake, max(connections, REQUESTS_WARM_UP), count)
+    for client in clients:
+        client.close()
+    return found
 
 
 def _values(payload: str, records: int) -> list[bytes]:
     return random.Random(2).choices(read_payloads(Path(payload)), k=records)
-
-
-def _check_progress(heard: float, left: int) -> None:
-    if left > 0 and time.perf_counter() > heard + IDLE_S_MAX:
-        raise TimeoutError(f"{left} records did not come within {IDLE_S_MAX:.0f} s")
 
 
 def _rate(records: int, begun: float) -> dict[str, float]:
@@ -193,22 +248,12 @@ def _rate(records: int, begun: float) -> dict[str, float]:
     return {"records": records, "seconds": seconds, "records_per_s": records / seconds}
 
 
-_ALL: tuple[Callable[..., dict[str, float]], ...] = (
-    raw_write,
-    sparklog_send_batch,
-    sparklog_send,
-    confluent_send,
-    sparklog_consume,
-    sparklog_poll,
-    confluent_consume,
-    raw_receive,
-    *gaps.PROGRAMS,
-    *growth.PROGRAMS,
-    *latency.PROGRAMS,
-    *logins.PROGRAMS,
-)
-PROGRAMS = {program.__name__: program for program in _ALL}
+def program(name: str) -> Callable[..., dict[str, float]]:
+    """The function of that name in the modules of programs, this one last. Raises StopIteration."""
+    modules = (latency, logins, sys.modules[__name__])
+    found: Callable[..., dict[str, float]] = next(getattr(each, name) for each in modules if hasattr(each, name))
+    return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(PROGRAMS[sys.argv[1]](**json.loads(sys.argv[2]))))
+    print(json.dumps(program(sys.argv[1])(**json.loads(sys.argv[2]))))

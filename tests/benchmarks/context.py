@@ -1,5 +1,6 @@
-"""What rows share while a campaign runs: the servers, filled topics, scratch space. Everything is started when it is
-first asked for and ended at the end of the campaign."""
+"""The surroundings that rows share in a campaign: servers, filled topics, scratch space. The context starts each of
+them at its first use and ends them with the campaign.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +9,23 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sparklog
-from sparklog.client.local import LocalBroker
-from sparklog.client.local_cluster import LocalCluster
 
+from . import secure_servers
 from .kafka import KafkaInstallation, KafkaServer
-from .kafka_cluster import KafkaCluster
 from .payloads import payload_file
-from .processes import Finished, MeasurementError, directory_bytes, run, total_usage
+from .processes import Finished, MeasurementError, run, usage
 from .results import Measurement
+from .secure_servers import Certificates
+from .servers import SparklogServer
 
 if TYPE_CHECKING:
     from .spark_session import SparkProcess
@@ -32,12 +33,16 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (ROOT / "sparklog", ROOT / "broker_daemon", ROOT / "datasource", ROOT / "tests" / "benchmarks")
 CLIENT_TIMEOUT_S = 600.0
-ADMIN_TIMEOUT_MS = 300_000
+SINGLE, CLUSTER = "single", "cluster"
+"""Servers by name, beside those of `secure_servers`, which have the names of their listeners."""
+SETTINGS = {"max.connections.per.ip": 10_000}
+"""Settings of the single broker: growth-connections has 5,000 connections beside the harness's own."""
 T = TypeVar("T")
+S = TypeVar("S", SparklogServer, KafkaServer)
 
 
 class Context:
-    """The campaign's surroundings. `scale` multiplies record counts, so that a harness can be tried in seconds."""
+    """The surroundings of a campaign. `scale` multiplies record counts, so that a row can be tried in seconds."""
 
     def __init__(self, scale: float = 1.0, directory: Path | None = None) -> None:
         compile_checkout()
@@ -55,17 +60,27 @@ class Context:
         self.end_row()
         self.stack.close()
 
+    def once(self, name: str, make: Callable[[], T], end: Callable[[T], object] | None = None) -> T:
+        """The result of the first successful call of `make` under a name; `end` gets it at the campaign's end."""
+        if name not in self._made:
+            made = make()
+            self._made[name] = made
+            if end is not None:
+                self.stack.callback(end, made)
+        found: T = self._made[name]
+        return found
+
     def after_row(self, name: str, undo: Callable[[], object]) -> None:
-        """What `once` made under `name` is for this row alone: `undo` is called at the row's end."""
+        """Limit the result of `once` under a name to this row, and call `undo` at the row's end."""
         self._row_stack.callback(self._made.pop, name, None)
         self._row_stack.callback(undo)
 
     def end_row(self) -> None:
-        """Gives back what the row alone needed: disks are small beside what some rows write."""
+        """Release the resources of one row: disks are small beside the data of some rows."""
         self._row_stack.close()
 
     def need_disk(self, size_bytes: float) -> None:
-        """Raises MeasurementError when the scratch directory's disk has less than that."""
+        """Raises MeasurementError if the scratch directory's disk has less free space."""
         free = shutil.disk_usage(self.scratch).free
         if free < size_bytes:
             raise MeasurementError(
@@ -77,16 +92,6 @@ class Context:
         """`full` times the scale, at least 1,000."""
         return max(1000, round(full * self.scale))
 
-    def once(self, name: str, make: Callable[[], T]) -> T:
-        """What `make` gives, made at the first call of this name. A failure is not remembered."""
-        if name not in self._made:
-            self._made[name] = make()
-        found: T = self._made[name]
-        return found
-
-    def forget(self, name: str) -> None:
-        self._made.pop(name, None)
-
     def payload(self, value_bytes: int) -> Path:
         return payload_file(self.scratch, value_bytes)
 
@@ -94,129 +99,154 @@ class Context:
 
     @property
     def installation(self) -> KafkaInstallation:
-        def make() -> KafkaInstallation:
-            made = KafkaInstallation()
-            made.install()
-            return made
-
-        return self.once("kafka installation", make)
+        """Kafka's files, downloaded at the first use."""
+        found = KafkaInstallation()
+        self.once("kafka installation", found.install)
+        return found
 
     @property
-    def kafka(self) -> KafkaServer:
+    def certificates(self) -> Certificates:
+        """The certificates of all secured servers."""
+        return self.once("certificates", lambda: secure_servers.make_certificates(self.scratch / "certificates"))
+
+    def directory(self, name: str) -> Path:
+        """A new empty directory for a server's data."""
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.scratch))
+
+    def sparklog(self, where: str = SINGLE) -> SparklogServer:
+        """A running server of sparklog. A cluster ends with its row: the machine does not hold two at work."""
+        if where in secure_servers.LISTENERS:
+            return self.once("secure sparklog", self._secure_sparklog, SparklogServer.stop)
+
+        def make() -> SparklogServer:
+            is_cluster = where == CLUSTER
+            directory = self.directory("sparklog")
+            local = (
+                sparklog.start_local(directory, brokers=3)
+                if is_cluster
+                else sparklog.start_local(directory, settings=SETTINGS)
+            )
+            return self._started(f"sparklog {where}", SparklogServer(local), row_only=is_cluster)
+
+        return self.once(f"sparklog {where}", make)
+
+    def kafka(self, where: str = SINGLE) -> KafkaServer:
+        """A running server of Kafka; a cluster ends with its row."""
+        if where in secure_servers.LISTENERS:
+            return self.once("secure kafka", self._secure_kafka, KafkaServer.stop)
+
         def make() -> KafkaServer:
-            server = KafkaServer(self.installation, self.scratch / "kafka")
-            self.stack.callback(server.stop)
+            nodes = 3 if where == CLUSTER else 1
+            server = KafkaServer(self.installation, self.directory("kafka"), nodes=nodes)
+            self._started(f"kafka {where}", server, row_only=where == CLUSTER)
             server.start()
             return server
 
-        return self.once("kafka", make)
+        return self.once(f"kafka {where}", make)
 
-    @property
-    def broker(self) -> LocalBroker:
-        return self.once("broker", lambda: self.stack.enter_context(sparklog.start_local(self.scratch / "sparklog")))
+    def _secure_sparklog(self) -> SparklogServer:
+        return secure_servers.start_sparklog(self.certificates, self.directory("secure"))
 
-    @property
-    def kafka_cluster(self) -> KafkaCluster:
-        """For one row: the machine does not hold both clusters at work."""
+    def _secure_kafka(self) -> KafkaServer:
+        return secure_servers.start_kafka(self.installation, self.certificates, self.directory("secure-kafka"))
 
-        def make() -> KafkaCluster:
-            server = KafkaCluster(self.installation, Path(tempfile.mkdtemp(prefix="kafka-cluster-", dir=self.scratch)))
-            self.after_row("kafka cluster", server.stop)
-            server.start()
-            return server
+    def _started(self, name: str, server: S, *, row_only: bool) -> S:
+        """Have the server stopped at the end of the row or of the campaign."""
+        self.after_row(name, server.stop) if row_only else self.stack.callback(server.stop)
+        return server
 
-        return self.once("kafka cluster", make)
-
-    @property
-    def cluster(self) -> LocalCluster:
-        """Three brokers and a ZooKeeper, for one row."""
-
-        def make() -> LocalCluster:
-            made = sparklog.start_local(Path(tempfile.mkdtemp(prefix="cluster-", dir=self.scratch)), brokers=3)
-            assert isinstance(made, LocalCluster)
-            self.after_row("cluster", made.stop)
-            return made
-
-        return self.once("cluster", make)
+    def server(self, peer: bool, where: str = SINGLE) -> Any:
+        """A running server of Kafka if `peer`, else of sparklog. Both have the members that rows use."""
+        return self.kafka(where) if peer else self.sparklog(where)
 
     @property
     def spark(self) -> SparkProcess:
-        """A Spark session in a process of its own; a new one when the last has died."""
+        """A Spark session in a process of its own; another one after its death."""
         from .spark_session import SparkProcess
 
         found = self._made.get("spark")
         if found is not None and not found.running:
-            self.forget("spark")
-
-        def make() -> SparkProcess:
-            process = SparkProcess(self.installation, self.scratch)
-            self.stack.callback(process.stop)
-            return process
-
-        return self.once("spark", make)
-
-    # -- topics of our broker
-
-    def create_topic(self, partitions: int, schema: Any = None, configs: Mapping[str, object] | None = None) -> str:
-        name = f"t{uuid.uuid4().hex[:12]}"
-        with sparklog.Admin(self.broker.bootstrap_servers, request_timeout_ms=ADMIN_TIMEOUT_MS) as admin:
-            admin.create_topic(name, partitions=partitions, schema=schema, configs=configs)
-        return name
-
-    @contextlib.contextmanager
-    def topic(self, partitions: int, schema: Any = None, configs: Mapping[str, object] | None = None) -> Iterator[str]:
-        """A new topic for the time of the block."""
-        name = self.create_topic(partitions, schema=schema, configs=configs)
-        try:
-            yield name
-        finally:
-            self.delete_topic(name)
-
-    def delete_topic(self, name: str) -> None:
-        with sparklog.Admin(self.broker.bootstrap_servers, request_timeout_ms=ADMIN_TIMEOUT_MS) as admin:
-            admin.delete_topic(name)
-
-    def topic_bytes(self, topic: str) -> int:
-        """Bytes of a topic's segments on disk, without indexes."""
-        return sum(directory_bytes(d, "*.arrow") for d in self.broker.data_dir.glob(f"{topic}-[0-9]*"))
+            del self._made["spark"]
+        return self.once("spark", lambda: SparkProcess(self.installation, self.scratch), SparkProcess.stop)
 
     # -- clients
 
     def client(self, program: str, **arguments: Any) -> tuple[dict[str, float], Finished]:
-        """Runs one of `client.PROGRAMS` in a process of its own."""
-        command = [sys.executable, "-m", "tests.benchmarks.client", program, json.dumps(arguments)]
-        done = run(command, timeout_s=CLIENT_TIMEOUT_S, env=environment())
+        """Run a program of `client` in a process of its own."""
+        done = run(_command(program, arguments), timeout_s=CLIENT_TIMEOUT_S, env=environment())
         return json.loads(done.stdout.splitlines()[-1]), done
+
+    def measured_client(
+        self,
+        server: SparklogServer | KafkaServer,
+        value: str,
+        program: str,
+        stored: Callable[[], float] | None = None,
+        **arguments: Any,
+    ) -> Measurement:
+        """Run a client program and measure it and the server; `value` names the field of its result."""
+        arguments = {"bootstrap": server.bootstrap_servers} | arguments
+        return measured(server.pids, lambda: self.client(program, **arguments), value, stored)
+
+
+@contextlib.contextmanager
+def started_client(program: str, timeout_s: float, **arguments: Any) -> Iterator[Callable[[], dict[str, float]]]:
+    """Start a client program and wait for its first line, `running`. Yields a function that waits for its result, and
+    raises MeasurementError after `timeout_s`."""
+    with subprocess.Popen(
+        _command(program, arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+
+        def result() -> dict[str, float]:
+            try:
+                out, errors = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired as e:
+                raise MeasurementError(f"{program} was not done after {timeout_s:.0f} s") from e
+            if process.returncode:
+                raise MeasurementError(f"{program} failed: {errors[-1500:]}")
+            found: dict[str, float] = json.loads(out.splitlines()[-1])
+            return found
+
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != "running":
+                raise MeasurementError(f"{program} did not get to work: {process.communicate()[1][-1500:]}")
+            yield result
+        finally:
+            process.kill()
+
+
+def _command(program: str, arguments: dict[str, Any]) -> list[str]:
+    return [sys.executable, "-m", "tests.benchmarks.client", program, json.dumps(arguments)]
 
 
 def compile_checkout() -> None:
-    """Writes the bytecode of this checkout, as pip does for what it installs. Where Python is told not to write any
-    (PYTHONDONTWRITEBYTECODE), each process of a row would compile 200 modules anew, which takes longer than a start."""
+    """Write the bytecode of this checkout, as pip does for an installation. Under PYTHONDONTWRITEBYTECODE each process
+    of a row would compile 200 modules again, which takes longer than a start."""
     for package in PACKAGES:
         compileall.compile_dir(package, quiet=1)
 
 
 def environment() -> dict[str, str]:
-    """The environment of our child processes: this checkout goes first."""
+    """The environment of child processes, with this checkout in front."""
     return os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)}
 
 
 def measured(
-    server_pid: int | Sequence[int],
+    pids: list[int],
     measure: Callable[[], tuple[dict[str, float], Finished]],
-    value: Callable[[dict[str, float]], float],
+    value: str,
     stored: Callable[[], float] | None = None,
 ) -> Measurement:
-    """Runs `measure` and puts with its result what the client and the server (or all servers) cost. `stored`: bytes per
-    record on disk."""
-    os.sync()  # what the run before has left to be written is not this run's burden
+    """Run a client to its end, and add its cost and that of the servers. `value` names the field of its result that
+    is the measurement's value; `stored` computes the bytes per record on disk afterwards."""
+    os.sync()  # this run does not pay for the writes of the one before
     load = os.getloadavg()[0]
-    pids = [server_pid] if isinstance(server_pid, int) else list(server_pid)
-    before = total_usage(pids)
+    before = usage(*pids)
     result, done = measure()
-    after = total_usage(pids)
+    after = usage(*pids)
     return Measurement(
-        value=value(result),
+        value=result[value],
         client_cpu_s=done.cpu_s,
         server_cpu_s=after.cpu_s - before.cpu_s,
         client_rss_bytes=done.peak_rss_bytes,

@@ -1,85 +1,61 @@
-"""What each fast path is worth: `python -m tests.benchmarks fast-paths`, the figures behind
-docs/internals/fast-paths.md.
+"""The worth of each fast path: `python -m tests.benchmarks fast-paths`, the figures of docs/internals/fast-paths.md.
 
-Both sides are the same checkout. On the side "without" a fast path is switched off from outside, in the broker's
-process and in the clients' (`switches`), so the product has no switch for it. Sides take turns, and change the order
-each round.
+Both sides are the same checkout. On the side "without", `switches` takes a path out of the broker's process and out of
+the clients', so that the product has no switch for it. Sides take turns, and change the order each round.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 from rich.console import Console
 
-from . import switches
+from . import campaign, switches
 from .context import Context
 from .results import Measurement
+from .rows import Row
 from .rows.consume import consume
 from .rows.latency import end_to_end, round_trips
-from .rows.produce import send_batch, send_single
+from .rows.produce import produce
 
 WORTH = 1.15
-"""A fast path stays if it is worth that much on one of its figures."""
+"""A fast path stays if one of its figures is that much better with it."""
 
 
-@dataclass(frozen=True)
-class Figure:
-    """What one run says, larger or smaller being better."""
+class Figure(NamedTuple):
+    """A figure of a run; larger or smaller is better."""
 
     name: str
     larger_is_better: bool
     of: Callable[[Measurement], float]
 
 
-@dataclass(frozen=True)
-class Load:
-    """A measurement, and the figures it gives."""
+class Load(NamedTuple):
+    """A measurement and its figures."""
 
     name: str
     measure: Callable[[Context], Measurement]
     figures: tuple[Figure, ...]
 
 
-def _extra(key: str) -> Callable[[Measurement], float]:
-    return lambda m: float(m.extra[key])
-
-
 _CPU = Figure("processor time, s", False, lambda m: (m.client_cpu_s or 0) + (m.server_cpu_s or 0))
-ROUND_TRIP = Load(
-    "one record after the other",
-    partial(round_trips, peer=False),
-    (Figure("mean, ms", False, lambda m: m.value), Figure("p99, ms", False, _extra("p99_ms")), _CPU),
-)
-SEND_1K = Load(
-    "1,000 records a second",
-    partial(end_to_end, rate=1_000, peer=False),
-    (Figure("p50, ms", False, _extra("p50_ms")), Figure("p99, ms", False, _extra("p99_ms")), _CPU),
-)
-PRODUCE_100B = Load(
-    "send_batch, 100 B",
-    partial(send_batch, value_bytes=100, records=6_000_000),
-    (
-        Figure("records/s", True, lambda m: m.value),
-        Figure("bytes/record", False, lambda m: float(m.bytes_per_record or 0)),
-        _CPU,
-    ),
-)
+_RATE = Figure("records/s", True, lambda m: m.value)
+_SIZE = Figure("bytes/record", False, lambda m: m.bytes_per_record or 0)
+_MEAN = Figure("mean, ms", False, lambda m: m.value)
+_P50 = Figure("p50, ms", False, lambda m: float(m.extra["p50_ms"]))
+_P99 = Figure("p99, ms", False, lambda m: float(m.extra["p99_ms"]))
+_OURS = partial(partial, peer=False)
+ROUND_TRIP = Load("one record after the other", _OURS(round_trips), (_MEAN, _P99, _CPU))
+SEND_1K = Load("1,000 records a second", _OURS(end_to_end, rate=1_000), (_P50, _P99, _CPU))
+PRODUCE_100B = Load("send_batch, 100 B", _OURS(produce, value_bytes=100, records=6_000_000), (_RATE, _SIZE, _CPU))
 CONSUME_100B = Load(
-    "poll_batches, 100 B",
-    partial(consume, value_bytes=100, records=10_000_000, local_read="off"),
-    (Figure("records/s", True, lambda m: m.value), _CPU),
+    "poll_batches, 100 B", _OURS(consume, value_bytes=100, records=10_000_000, local_read="off"), (_RATE, _CPU)
 )
-SEND_SINGLE = Load(
-    "send(), 100 B, linger.ms=5", partial(send_single, records=400_000), (Figure("records/s", True, lambda m: m.value),)
-)
-
 LOADS: dict[str, tuple[Load, ...]] = {
     "fetch-turn": (ROUND_TRIP, SEND_1K),
     "small-batches": (ROUND_TRIP, SEND_1K),
@@ -89,85 +65,47 @@ LOADS: dict[str, tuple[Load, ...]] = {
 """By the fast path's name, which is that of its switch."""
 
 
-@contextlib.contextmanager
-def _without(name: str | None, directory: Path) -> Iterator[None]:
-    """Processes that are started inside have the fast path off; None: they are as they are."""
-    if name is None:
-        yield
-        return
-    before = dict(os.environ)
-    os.environ |= switches.environment(name, directory)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ |= before
+def ratios(figure: Figure, pairs: Sequence[tuple[Measurement, Measurement]]) -> list[float]:
+    """The factor by which a figure is better with the fast path, for each pair (with, without)."""
+    found = [(figure.of(a), figure.of(b)) for a, b in pairs]
+    return [a / b if figure.larger_is_better else b / a for a, b in found]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Medians of a figure. `worth`: how many times better it is with the fast path, by the median of the rounds'
-    ratios."""
+def measure(
+    path: str, load: Load, sides: tuple[Context, Context], rounds: int, progress: Callable[[str], None]
+) -> list[tuple[Measurement, Measurement]]:
+    """Pairs (with, without). Each side has a broker of its own."""
 
-    path: str
-    load: str
-    figure: str
-    with_it: float
-    without: float
-    ratios: tuple[float, ...]
+    def with_path(_: Context) -> Measurement:
+        return load.measure(sides[0])
 
-    @property
-    def worth(self) -> float:
-        return statistics.median(self.ratios)
+    def without(_: Context) -> Measurement:
+        with mock.patch.dict(os.environ, switches.environment(path, sides[1].scratch)):
+            return load.measure(sides[1])
 
-
-def compare(path: str, load: Load, pairs: Sequence[tuple[Measurement, Measurement]]) -> list[Outcome]:
-    """Of pairs (with, without)."""
-    outcomes = []
-    for figure in load.figures:
-        found = [(figure.of(a), figure.of(b)) for a, b in pairs]
-        ratios = tuple(a / b if figure.larger_is_better else b / a for a, b in found)
-        with_it, without = (statistics.median(side) for side in zip(*found, strict=True))
-        outcomes.append(Outcome(path, load.name, figure.name, with_it, without, ratios))
-    return outcomes
-
-
-def measure(path: str, rounds: int, scale: float, progress: Callable[[str], None]) -> Iterator[list[Outcome]]:
-    """The outcomes load by load; each side has a broker of its own, and one round more than is counted, to warm up."""
-    with contextlib.ExitStack() as stack:
-        sides: dict[str | None, Context] = {side: stack.enter_context(Context(scale)) for side in (None, path)}
-        for load in LOADS[path]:
-            pairs = []
-            for i in range(rounds + 1):
-                order: tuple[str | None, ...] = (None, path) if i % 2 else (path, None)
-                found: dict[str | None, Measurement] = {}
-                for side in order:
-                    progress(f"{path}, {load.name}: {f'round {i}' if i else 'warm-up'}, {side or 'as it is'}")
-                    with _without(side, sides[side].scratch):
-                        found[side] = load.measure(sides[side])
-                if i:
-                    pairs.append((found[None], found[path]))
-            yield compare(path, load, pairs)
+    row = Row(f"{path}, {load.name}", "", "without it", "", None, with_path, without)
+    found = campaign.run_row(row, sides[0], rounds, progress, {}, {})
+    if found.failure:
+        raise ValueError(f"{row.name}: {found.failure}")
+    return list(zip(found.sparklog, found.other, strict=True))
 
 
 def run_fast_paths(console: Console, names: Sequence[str], *, rounds: int, scale: float) -> int:
-    """The command. Raises ValueError for a name that there is not."""
+    """Print the worth of fast paths. Raises ValueError for an unknown name and for a failed measurement."""
     unknown = [name for name in names if name not in LOADS]
     if unknown:
-        raise ValueError(f"there is no fast path {unknown[0]!r}; there are {', '.join(LOADS)}")
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    say(f"{'fast path':16} {'load':28} {'figure':18} {'with':>12} {'without':>12}  worth  rounds")
+        raise ValueError(f"unknown fast path {unknown[0]!r}: choose from {', '.join(LOADS)}")
+    console.print(f"{'fast path':16} {'load':28} {'figure':18} {'with':>12} {'without':>12}  worth  rounds")
     for path in names or LOADS:
-        with console.status("") as status:
-            for outcomes in measure(path, rounds, scale, status.update):
-                for o in outcomes:
-                    turns = " ".join(f"{ratio:.2f}" for ratio in o.ratios)
-                    mark = "  *" if o.worth >= WORTH else ""
-                    say(
-                        f"{o.path:16} {o.load:28} {o.figure:18} {o.with_it:12,.3f} {o.without:12,.3f}  "
-                        f"{o.worth:5.2f}  {turns}{mark}"
+        with Context(scale) as one, Context(scale) as other, console.status("") as status:
+            for load in LOADS[path]:
+                pairs = measure(path, load, (one, other), rounds, status.update)
+                for figure in load.figures:
+                    turns = ratios(figure, pairs)
+                    worth = statistics.median(turns)
+                    a, b = (statistics.median(map(figure.of, side)) for side in zip(*pairs, strict=True))
+                    console.print(
+                        f"{path:16} {load.name:28} {figure.name:18} {a:12,.3f} {b:12,.3f}  {worth:5.2f}  "
+                        f"{' '.join(f'{ratio:.2f}' for ratio in turns)}{'  *' if worth >= WORTH else ''}"
                     )
     return 0

@@ -25,7 +25,6 @@ from .processes import Finished, MeasurementError, directory_bytes, run
 KAFKA_VERSION = "4.3.0"
 SPARK_VERSION = "4.2.0"
 CACHE_VARIABLE = "SPARKLOG_BENCH_CACHE"
-TOKEN_JAR_VARIABLE = "SPARKLOG_BENCH_TOKEN_JAR"
 INSTALL_TIMEOUT_S = 1200.0
 START_TIMEOUT_S = 60.0
 TOOL_TIMEOUT_S = 900.0
@@ -39,13 +38,11 @@ JVM_OPTIONS = [
     "-Xmx1g",
     "-Xms1g",
 ]
+_MIB = 1024 * 1024
 PRODUCER_SETTINGS = {
-    "batch.size": "1048576",
-    "linger.ms": "20",
-    "buffer.memory": "134217728",
-    "max.request.size": "8388608",
-}
-FETCH_BYTES = 10 * 1024 * 1024
+    "batch.size": str(_MIB), "linger.ms": "20", "buffer.memory": str(128 * _MIB), "max.request.size": str(8 * _MIB),
+}  # fmt: skip
+FETCH_BYTES = 10 * _MIB
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>sparklog.bench</groupId><artifactId>{name}</artifactId><version>1</version>
@@ -57,29 +54,29 @@ _SERVER_JARS = (
     ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
 )
-_TOKEN_JAR = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13")
-TOKEN_JAR_VERSIONS = (SPARK_VERSION, "4.0.0")  # its classes did not change, and not every mirror has every release
+_TOKEN_JAR = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", SPARK_VERSION)
 _LOG4J = """<Configuration status="WARN"><Appenders><Console name="c" target="SYSTEM_ERR">
 <PatternLayout pattern="%d %p %m%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="c"/></Root></Loggers></Configuration>
 """
 _PROPERTIES = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 listeners={listeners},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners={listeners}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 log.dirs={data}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+offsets.topic.replication.factor={nodes}
+transaction.state.log.replication.factor={nodes}
+transaction.state.log.min.isr={acknowledging}
 log.segment.delete.delay.ms=1000
 """
+PLAINTEXT = "PLAINTEXT"
 
 
 def cache_directory() -> Path:
-    """Where peers are installed: $SPARKLOG_BENCH_CACHE, else ~/.cache/sparklog-bench."""
+    """The directory of the peers: $SPARKLOG_BENCH_CACHE, else ~/.cache/sparklog-bench."""
     return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "sparklog-bench")
 
 
@@ -91,7 +88,7 @@ class KafkaInstallation:
         self.libs = self.directory / f"kafka-{KAFKA_VERSION}"
 
     def install(self) -> None:
-        """Downloads the server and its tools unless they are there. Raises MeasurementError."""
+        """Download the server and its tools unless they are there. Raises MeasurementError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -113,122 +110,151 @@ class KafkaInstallation:
         partial.rename(target)
 
     def java(self, main: str, *arguments: str) -> list[str]:
-        """The command that runs a Kafka class."""
+        """The command that runs a class of Kafka."""
         log = f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}"
         return ["java", *JVM_OPTIONS, log, "-cp", f"{self.libs}/*", main, *arguments]
 
     def token_jar(self) -> Path:
-        """The delegation-token jar that Spark's connector needs beside it: $SPARKLOG_BENCH_TOKEN_JAR, else from
-        Maven."""
-        given = os.environ.get(TOKEN_JAR_VARIABLE)
-        if given:
-            return Path(given)
-        targets = [(version, self.directory / f"spark-token-provider-{version}") for version in TOKEN_JAR_VERSIONS]
-        refusals: list[str] = []
-        for version, libs in sorted(targets, key=lambda target: not target[1].exists()):
-            try:
-                self._copy(libs, ((*_TOKEN_JAR, version),), transitive=False)
-                return next(libs.glob("*.jar"))
-            except MeasurementError as e:
-                refusals.append(str(e))
-        raise MeasurementError("\n".join(refusals))
+        """The delegation-token jar of Spark's connector, from Maven. Raises MeasurementError."""
+        libs = self.directory / f"spark-token-provider-{SPARK_VERSION}"
+        self._copy(libs, (_TOKEN_JAR,), transitive=False)
+        return next(libs.glob("*.jar"))
 
 
 class KafkaServer:
-    """One broker that is its own controller, on free ports, with its data under `directory`."""
+    """One node of Kafka, or several, on free ports; each is broker and controller.
+
+    With several nodes topics have a replica on each of them, and min.insync.replicas is one less.
+    """
 
     def __init__(
         self,
         installation: KafkaInstallation,
         directory: Path,
         *,
+        nodes: int = 1,
         listeners: Mapping[str, int] | None = None,
         settings: Mapping[str, str] | None = None,
+        security: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """`listeners`: ports of those beside PLAINTEXT, by their names; `settings`: further ones of the broker."""
+        """Format the data directories under `directory`.
+
+        Args:
+            nodes: Number of nodes.
+            listeners: Ports of the listeners beside PLAINTEXT, by name; for one node only.
+            settings: Further settings of the brokers.
+            security: Settings of a Java client, by listener.
+        """
         self.installation = installation
         self.directory = directory
-        self.data = directory / "data"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._admin: Any = None
+        self._security = security or {}
         directory.mkdir(parents=True, exist_ok=True)
-        self.port, controller = free_ports(2)
-        self.bootstrap_servers = f"127.0.0.1:{self.port}"
-        self._properties = directory / "server.properties"
-        places = {"PLAINTEXT": self.port} | dict(listeners or {})
-        text = _PROPERTIES.format(
-            listeners=",".join(f"{name}://127.0.0.1:{port}" for name, port in places.items()),
-            controller=controller,
-            data=self.data,
-        )
-        self._properties.write_text(text + properties(settings or {}))
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        while cluster_id.startswith("-"):  # it would be taken for an option
-            cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        run(
-            installation.java("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties)),
-            timeout_s=START_TIMEOUT_S,
-        )
+        ports = free_ports(2 * nodes)
+        self._ports = dict(enumerate(ports[:nodes], 1))
+        controllers = dict(enumerate(ports[nodes:], 1))
+        self.bootstrap_servers = ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+        self._addresses = {name: f"127.0.0.1:{port}" for name, port in (listeners or {}).items()}
+        # The first byte keeps "-" from the front, which the tool would take for an option.
+        cluster_id = base64.urlsafe_b64encode(b"\1" + uuid.uuid4().bytes[1:]).rstrip(b"=").decode()
+        for node, port in self._ports.items():
+            addresses = {PLAINTEXT: f"127.0.0.1:{port}"} | self._addresses
+            text = _PROPERTIES.format(
+                node=node,
+                voters=",".join(f"{i}@127.0.0.1:{port}" for i, port in controllers.items()),
+                listeners=",".join(f"{name}://{address}" for name, address in addresses.items()),
+                controller=controllers[node],
+                data=directory / f"data{node}",
+                nodes=nodes,
+                acknowledging=max(1, nodes - 1),
+            )
+            self._file(node, "properties").write_text(text + properties(settings or {}))
+            command = installation.java("kafka.tools.StorageTool", "format", "-t", cluster_id)
+            run([*command, "-c", str(self._file(node, "properties"))], timeout_s=START_TIMEOUT_S)
+
+    def _file(self, node: int, kind: str) -> Path:
+        return self.directory / f"node{node}.{kind}"
 
     @property
-    def pid(self) -> int:
-        if self.process is None:
+    def pids(self) -> list[int]:
+        """Process ids of the nodes. Raises MeasurementError if Kafka does not run."""
+        if not self.processes:
             raise MeasurementError("Kafka is not running")
-        return self.process.pid
+        return [process.pid for process in self.processes.values()]
+
+    def address(self, listener: str) -> str:
+        """Bootstrap servers at a listener; those of PLAINTEXT for a name that is not a listener."""
+        return self._addresses.get(listener, self.bootstrap_servers)
+
+    def client(self, listener: str) -> dict[str, str]:
+        """Settings of a Java client at a listener, its addresses among them."""
+        return {"bootstrap.servers": self.address(listener)} | dict(self._security.get(listener, {}))
 
     def start(self) -> float:
-        """Starts the broker; returns the seconds until a client has got metadata from it."""
+        """Start all nodes. Returns the seconds until a client has metadata. Raises MeasurementError."""
         begun = time.perf_counter()
-        with (self.directory / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self.installation.java("kafka.Kafka", str(self._properties)),
+        for node in self._ports:
+            self.start_node(node)
+        for node, port in self._ports.items():
+            while not answers(port):
+                if self.processes[node].poll() is not None or time.perf_counter() > begun + START_TIMEOUT_S:
+                    last = self._file(node, "log").read_text(errors="replace")[-2000:]
+                    self.stop(kill=True)
+                    raise MeasurementError(f"node {node} of Kafka did not start: {last}")
+                time.sleep(0.005)
+        self.admin().list_topics(timeout=START_TIMEOUT_S)
+        return time.perf_counter() - begun
+
+    def start_node(self, node: int) -> None:
+        """Start one node and do not wait for it."""
+        with self._file(node, "log").open("ab") as log:
+            self.processes[node] = subprocess.Popen(
+                self.installation.java("kafka.Kafka", str(self._file(node, "properties"))),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        while not answers(self.port):
-            if self.process.poll() is not None or time.perf_counter() > begun + START_TIMEOUT_S:
-                last = (self.directory / "server.log").read_text(errors="replace")[-2000:]
-                self.kill()
-                raise MeasurementError(f"Kafka did not start: {last}")
-            time.sleep(0.005)
-        self.admin().list_topics(timeout=START_TIMEOUT_S)
-        return time.perf_counter() - begun
 
-    def stop(self) -> None:
-        """Ends it cleanly; again is fine."""
-        if self.process is not None:
-            self.process.terminate()
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.kill()
-            self.process = None
+    def end_node(self, node: int, *, kill: bool = False) -> None:
+        """End a node cleanly, or as a crash would: with `kill`, or after a minute."""
+        process = self.processes[node]
+        process.kill() if kill else process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
-    def kill(self) -> None:
-        """Ends it as a crash would."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+    def stop(self, *, kill: bool = False) -> None:
+        """End all nodes; a second call does nothing."""
+        for process in self.processes.values():
+            process.kill() if kill else process.terminate()
+        for node in self.processes:
+            self.end_node(node, kill=kill)
+        self.processes.clear()
 
     def admin(self) -> Any:
-        """One client for the server's life: what it is asked for fails when it is collected."""
+        """The server's admin client. It lives as long as the server: its futures fail when it is collected."""
         if self._admin is None:
             from confluent_kafka.admin import AdminClient
 
             self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 2})
         return self._admin
 
-    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+    def create_topic(self, partitions: int, configs: Mapping[str, str] | None = None) -> str:
+        """Create a topic, without waiting for its leaders; returns its name."""
         from confluent_kafka.cimpl import NewTopic
 
-        new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(configs or {}))
+        name, nodes = f"t{uuid.uuid4().hex[:12]}", len(self._ports)
+        settings = {"min.insync.replicas": str(max(1, nodes - 1)), **(configs or {})}
+        new = NewTopic(name, num_partitions=partitions, replication_factor=nodes, config=settings)
         self.admin().create_topics([new], operation_timeout=60)[name].result(120)
+        return name
 
     def wait_for_partitions(self, topic: str, partitions: Sequence[int], timeout_s: float = 120.0) -> None:
-        """Until a client knows the ends of `partitions`: a create is acknowledged before that. Raises
+        """Wait until a client knows the ends of `partitions`: Kafka acknowledges a create earlier. Raises
         MeasurementError."""
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 
@@ -248,15 +274,15 @@ class KafkaServer:
     def delete_topic(self, name: str) -> None:
         self.admin().delete_topics([name], operation_timeout=60)[name].result(120)
 
-    def topic_bytes(self, topic: str) -> int:
-        """Bytes of a topic's segments on disk, without indexes."""
-        return sum(directory_bytes(d, "*.log") for d in self.data.glob(f"{topic}-[0-9]*"))
+    def topic_bytes(self, topic: str) -> float:
+        """Size of a topic's segments on one node's disk, without indexes."""
+        found = self.directory.glob(f"data*/{topic}-[0-9]*")
+        return sum(directory_bytes(d, "*.log") for d in found) / len(self._ports)
 
     @contextlib.contextmanager
-    def topic(self, partitions: int, configs: Mapping[str, str] | None = None, *, wait: bool = True) -> Iterator[str]:
-        """A new topic for the time of the block, all of whose partitions have leaders (not with `wait=False`)."""
-        name = f"t{uuid.uuid4().hex[:12]}"
-        self.create_topic(name, partitions, configs)
+    def topic(self, partitions: int, *, configs: Mapping[str, str] | None = None, wait: bool = True) -> Iterator[str]:
+        """Create a topic for the time of the block; with `wait` all its partitions have leaders."""
+        name = self.create_topic(partitions, configs)
         try:
             if wait:
                 self.wait_for_partitions(name, range(partitions))
@@ -267,88 +293,75 @@ class KafkaServer:
     def produce(
         self, topic: str, records: int, payload_file: Path, settings: Mapping[str, str], *, rate: int = -1
     ) -> tuple[dict[str, float], Finished]:
-        """kafka-producer-perf-test, -1: at full speed: records/s and latency percentiles as it prints them."""
-        config = self.directory / f"{topic}.producer.properties"
-        lines = {"bootstrap.servers": self.bootstrap_servers} | PRODUCER_SETTINGS | dict(settings)
-        config.write_text(properties(lines))
-        arguments = ["--topic", topic, "--num-records", str(records), "--throughput", str(rate)]
-        arguments += ["--payload-file", str(payload_file), "--producer.config", str(config)]
-        done = self._tool("ProducerPerformance", *arguments)
-        found = parse_producer_performance(done.stdout)
+        """Run kafka-producer-perf-test: records/s and latency percentiles as it prints them. `rate` -1: no limit."""
+        config = self._config(topic, self.client(PLAINTEXT) | PRODUCER_SETTINGS | dict(settings))
+        options = {"topic": topic, "num-records": records, "throughput": rate, "payload-file": payload_file}
+        found, done = self._tool("ProducerPerformance", *_arguments(options | {"producer.config": config}))
         if found["records"] < records:
-            raise MeasurementError(
-                f"Kafka acknowledged {found['records']:.0f} of {records} records: {done.stdout[-300:]!r}"
-            )
+            raise MeasurementError(f"Kafka acknowledged {found['records']:.0f} of {records} records: {done.stdout!r}")
         return found, done
 
-    def consume(
-        self, topic: str, records: int, settings: Mapping[str, str] | None = None
-    ) -> tuple[dict[str, float], Finished]:
-        """kafka-consumer-perf-test with fetches of 10 MiB; the rate while fetching, without the group's rebalance.
-        `settings`: further ones of the consumer."""
-        lines = {"bootstrap.servers": self.bootstrap_servers} | dict(settings or {})
-        config = self.directory / f"{topic}.consumer.properties"
-        config.write_text(properties(lines))
-        arguments = ["--bootstrap-server", lines["bootstrap.servers"], "--topic", topic]
-        arguments += ["--fetch-size", str(FETCH_BYTES), "--command-config", str(config)]
-        done = self._tool("ConsumerPerformance", *arguments, "--messages", str(records))
-        return parse_consumer_performance(done.stdout), done
+    def consume(self, topic: str, records: int, listener: str = PLAINTEXT) -> tuple[dict[str, float], Finished]:
+        """Run kafka-consumer-perf-test with fetches of 10 MiB."""
+        options = {"bootstrap-server": self.address(listener), "topic": topic, "fetch-size": FETCH_BYTES}
+        options |= {"command-config": self._config(topic, self.client(listener)), "messages": records}
+        return self._tool("ConsumerPerformance", *_arguments(options))
 
     def round_trips(self, topic: str, records: int, value_bytes: int) -> tuple[dict[str, float], Finished]:
-        """EndToEndLatency: one record after the other, acks=all."""
-        arguments = [self.bootstrap_servers, topic, str(records), "all", str(value_bytes)]
-        done = self._tool("EndToEndLatency", *arguments)
-        return parse_end_to_end_latency(done.stdout), done
+        """Run EndToEndLatency: one record after the other, acks=all."""
+        return self._tool("EndToEndLatency", self.bootstrap_servers, topic, records, "all", value_bytes)
 
-    def _tool(self, name: str, *arguments: str) -> Finished:
-        return run(self.installation.java(f"org.apache.kafka.tools.{name}", *arguments), timeout_s=TOOL_TIMEOUT_S)
+    def _config(self, topic: str, settings: Mapping[str, str]) -> Path:
+        path = self.directory / f"{topic}.client.properties"
+        path.write_text(properties(settings))
+        return path
+
+    def _tool(self, name: str, *arguments: object) -> tuple[dict[str, float], Finished]:
+        command = self.installation.java(f"org.apache.kafka.tools.{name}", *map(str, arguments))
+        done = run(command, timeout_s=TOOL_TIMEOUT_S)
+        return parse(name, done.stdout), done
+
+
+def _arguments(options: Mapping[str, object]) -> list[object]:
+    return [part for name, value in options.items() for part in (f"--{name}", value)]
 
 
 def properties(settings: Mapping[str, str]) -> str:
-    """A file of Java's properties; values without backslashes and line ends."""
+    """The text of a Java properties file; values without backslashes and line ends."""
     return "".join(f"{k}={v}\n" for k, v in settings.items())
 
 
-_PRODUCED = re.compile(
-    r"(?P<records>\d+) records sent, (?P<records_per_s>[\d.]+) records/sec.*?(?P<average_ms>[\d.]+) ms avg latency, "
-    r"(?P<max_ms>[\d.]+) ms max latency, (?P<p50_ms>\d+) ms 50th, (?P<p95_ms>\d+) ms 95th, (?P<p99_ms>\d+) ms 99th"
-)
+_NUMBER = r"([\d.]+)"
+_RESULTS = {
+    "ProducerPerformance": (
+        rf"{_NUMBER} records sent, {_NUMBER} records/sec.*? {_NUMBER} ms avg latency, {_NUMBER} ms max latency, "
+        rf"{_NUMBER} ms 50th, {_NUMBER} ms 95th, {_NUMBER} ms 99th",
+        ("records", "records_per_s", "average_ms", "max_ms", "p50_ms", "p95_ms", "p99_ms"),
+    ),
+    # with the columns fetch.MB.sec and fetch.nMsg.sec: the rate without the group's rebalance
+    "ConsumerPerformance": (
+        rf"(?m)^[^,]+, [^,]+, [\d.]+, [\d.]+, {_NUMBER}, {_NUMBER}, \d+, \d+, {_NUMBER}, {_NUMBER}$",
+        ("records", "records_per_s_with_rebalance", "mib_per_s", "records_per_s"),
+    ),
+    "EndToEndLatency": (
+        rf"(?s)Avg latency: {_NUMBER} ms.*50th = {_NUMBER}, 99th = {_NUMBER}, 99\.9th = {_NUMBER}",
+        ("average_ms", "p50_ms", "p99_ms", "p999_ms"),
+    ),
+}
+"""By tool: a pattern of its last result, and the names of the numbers."""
 
 
-def parse_producer_performance(text: str) -> dict[str, float]:
-    """The last line of kafka-producer-perf-test. Raises MeasurementError."""
-    found = list(_PRODUCED.finditer(text))
+def parse(tool: str, text: str) -> dict[str, float]:
+    """The numbers that a tool of Kafka has printed last. Raises MeasurementError."""
+    pattern, names = _RESULTS[tool]
+    found = list(re.finditer(pattern, text))
     if not found:
-        raise MeasurementError(f"kafka-producer-perf-test printed no result: {text[-500:]!r}")
-    return {name: float(value) for name, value in found[-1].groupdict().items()}
-
-
-def parse_consumer_performance(text: str) -> dict[str, float]:
-    """The table of kafka-consumer-perf-test. Raises MeasurementError."""
-    lines = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.count(",") >= 9]
-    if len(lines) < 2 or "fetch.nMsg.sec" not in lines[-2]:
-        raise MeasurementError(f"kafka-consumer-perf-test printed no result: {text[-500:]!r}")
-    row = dict(zip(lines[-2], lines[-1], strict=True))
-    return {
-        "records": float(row["data.consumed.in.nMsg"]),
-        "records_per_s": float(row["fetch.nMsg.sec"]),
-        "mib_per_s": float(row["fetch.MB.sec"]),
-        "records_per_s_with_rebalance": float(row["nMsg.sec"]),
-    }
-
-
-def parse_end_to_end_latency(text: str) -> dict[str, float]:
-    """What EndToEndLatency prints; its percentiles are whole milliseconds. Raises MeasurementError."""
-    average = re.search(r"Avg latency: ([\d.]+) ms", text)
-    percentiles = re.search(r"50th = (\d+), 99th = (\d+), 99\.9th = (\d+)", text)
-    if average is None or percentiles is None:
-        raise MeasurementError(f"EndToEndLatency printed no result: {text[-500:]!r}")
-    p50, p99, p999 = (float(p) for p in percentiles.groups())
-    return {"average_ms": float(average[1]), "p50_ms": p50, "p99_ms": p99, "p999_ms": p999}
+        raise MeasurementError(f"{tool} printed no result: {text[-500:]!r}")
+    return dict(zip(names, map(float, found[-1].groups()), strict=True))
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens."""
+    """True if a server listens on the port of loopback."""
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:
@@ -357,7 +370,7 @@ def answers(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Of loopback."""
+    """Free ports of loopback."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [s.getsockname()[1] for s in sockets]

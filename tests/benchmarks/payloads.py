@@ -1,6 +1,6 @@
 """The payloads both sides send: a pool of lines in a file, half of every line random, half constant.
 
-This is what the OpenMessaging benchmark calls randomBytesRatio 0.5. Kafka's performance tool reads such files; its own
+The OpenMessaging benchmark calls this randomBytesRatio 0.5. Kafka's performance tool reads such files; its own
 generator makes every byte of every record in the send loop, which slows it down.
 """
 

@@ -1,52 +1,37 @@
-"""Results as text and pictures: a line, a Markdown table, docs/benchmarks.md with its plots."""
+"""Results as text: a line for the screen, a Markdown table, and the table of docs/benchmarks.md.
+
+The page's table is the record of published figures. A report replaces the lines of the rows that were measured and
+keeps the others, counts the goals again, and draws the picture from the table.
+"""
 
 from __future__ import annotations
 
 import re
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 from . import pictures
-from .results import Measurement, RowResult, median_field, summarize
+from .results import Goal, Measurement, RowResult, median_field, summarize
 
-RESULTS_FILE = "results.json"
-LIMITS_FILE = "limits.md"
-"""Written by hand: where the time of the rows goes that miss their goals."""
-LINE_CHARS_MAX = 120
-_WORDS = re.compile(r"(?:`[^`]*`|[^\s`])+")
-_BEGINS_A_BLOCK = re.compile(r"[-+*>|=#]+|\d+[.)]")
-_HEAD = """# Benchmarks
-
-sparklog beside its peers, measured in the same run on the same machine: `make bench` measures, `make bench-report`
-writes this page from what was measured. Every figure is minimum · **median** · maximum of the runs; the ratio is
-sparklog / peer, of the medians. Rows that lose are shown like the others.
-
-"""
-_METHOD = """
-## How it is measured
-
-- A warm-up of both sides is discarded; then sparklog and the peer run in turn, in pairs, and the side that begins
-  alternates. Before every run `sync` empties the write-back queue.
-- Every client run is a process of its own, Kafka's tools included. *Client CPU* is that process from start to end,
-  with the start of its interpreter or JVM; the rates are what is timed inside, without it. *Server CPU* is what the
-  server used meanwhile. Clients, servers and the harness share the machine's processors.
-- Both sides have the same durability: acknowledged means in the leader's page cache, unless a row says fsync. No
-  compression unless a row says so. The servers keep their default settings except where a row names them.
-- Payloads come from the same file on both sides: 10,000 lines, half of each random, half constant.
-- *bytes/record* is the size of the segment files (without indexes) by the number of records.
-- Latency is measured open loop, from the time a record was due to be sent, so a stalled sender is counted, too.
-- The raw results, every run with the load of the machine before it, are in [results.json](benchmarks/results.json).
-"""
+COLUMNS = (
+    "row", "against", "unit", "sparklog", "peer", "ratio", "goal", "server CPU s", "client CPU s", "server RSS MB",
+    "client RSS MB", "bytes/record",
+)  # fmt: skip
+COSTS = ("server_cpu_s", "client_cpu_s", "server_rss_bytes", "client_rss_bytes", "bytes_per_record")
+HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
+_TABLE = re.compile(r"(<!-- table: benchmarks -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+_NAME = re.compile(r"\(`([a-z0-9-]+)`\) \|")
+_NUMBER = re.compile(r"\*\*([\d.,]+)(?: ([kMG]))?\*\*")
+_RATIO = re.compile(r"\*\*([\d.]+)x\*\*")
+_GOAL = re.compile(r"([≥≤]) ([\d.]+)x")
+_UNITS = {None: 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
 
 def number(value: float) -> str:
-    """Three significant digits, with k and M."""
-    size = abs(value)
+    """Three significant digits, with k, M and G."""
     for limit, divisor, unit in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k")):
-        if size >= limit:
+        if abs(value) >= limit:
             return f"{_significant(value / divisor)}{unit}"
     return _significant(value)
 
@@ -58,25 +43,10 @@ def _significant(value: float) -> str:
     return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else f"{value:.2g}"
 
 
-def wrapped(text: str, hanging: str = "") -> str:
-    """A paragraph of Markdown in lines of at most LINE_CHARS_MAX, if its words allow that; the lines behind the first
-    one begin with `hanging`. Code is not divided, and no line begins with what Markdown would take for a list or a
-    heading."""
-    lines = [""]
-    for word in _WORDS.findall(text):
-        line = lines[-1]
-        if not line.strip():
-            lines[-1] = line + word
-        elif len(line) + 1 + len(word) <= LINE_CHARS_MAX or _BEGINS_A_BLOCK.fullmatch(word):
-            lines[-1] = f"{line} {word}"
-        else:
-            lines.append(hanging + word)
-    return "\n".join(lines)
-
-
 def spread(measurements: Sequence[Measurement]) -> str:
-    found = summarize(m.value for m in measurements)
-    return f"{number(found.minimum)} · **{number(found.median)}** · {number(found.maximum)}"
+    """Minimum, median and maximum."""
+    low, median, high = summarize(m.value for m in measurements)
+    return f"{number(low)} · **{number(median)}** · {number(high)}"
 
 
 def one_line(row: RowResult) -> str:
@@ -85,36 +55,29 @@ def one_line(row: RowResult) -> str:
         return f"{row.name}: FAILED: {row.failure}"
     met = {True: "goal met", False: "goal not met", None: "no goal"}[row.goal_met]
     ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
-    return (
-        f"{row.name}: sparklog {spread(row.sparklog)}, {row.peer} {spread(row.other)} {row.unit}: "
-        f"{ratio} ({row.goal or 'none'}: {met})"
-    ).replace("**", "")
+    both = f"sparklog {spread(row.sparklog)}, {row.peer} {spread(row.other)} {row.unit}".replace("**", "")
+    return f"{row.name}: {both}: {ratio} ({row.goal or 'none'}: {met})"
+
+
+def line(row: RowResult) -> str:
+    """A row of the table."""
+    start = f"| {row.title} (`{row.name}`) | {row.peer} | {row.unit} |"
+    goal = str(row.goal) if row.goal else "-"
+    if row.failure:
+        reason = " ".join(row.failure.split()).replace("|", "\\|")[:300]
+        return f"{start} failed: {reason} | | | {goal} | | | | | |\n"
+    met = {True: " ✓", False: " ✗", None: ""}[row.goal_met]
+    ratio = "-" if row.ratio is None else f"**{row.ratio:.2f}x**"
+    costs = " | ".join(_both(row, field, 1e6 if field.endswith("rss_bytes") else 1) for field in COSTS)
+    return f"{start} {spread(row.sparklog)} | {spread(row.other)} | {ratio} | {goal}{met} | {costs} |\n"
 
 
 def table(rows: Sequence[RowResult]) -> str:
     """All rows as a Markdown table."""
-    lines = [
-        "| row | against | unit | sparklog | peer | ratio | goal | server CPU s | client CPU s | server RSS MB | client RSS MB | bytes/record |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        start = f"| {row.title} (`{row.name}`) | {row.peer} | {row.unit} |"
-        goal = str(row.goal) if row.goal else "-"
-        if row.failure:
-            reason = " ".join(row.failure.split()).replace("|", "\\|")[:300]
-            lines.append(f"{start} failed: {reason} | | | {goal} | | | | | |")
-            continue
-        met = {True: " ✓", False: " ✗", None: ""}[row.goal_met]
-        ratio = "-" if row.ratio is None else f"**{row.ratio:.2f}x**"
-        lines.append(
-            f"{start} {spread(row.sparklog)} | {spread(row.other)} | {ratio} | {goal}{met} "
-            f"| {_both(row, 'server_cpu_s')} | {_both(row, 'client_cpu_s')} | {_both(row, 'server_rss_bytes', 1e6)} "
-            f"| {_both(row, 'client_rss_bytes', 1e6)} | {_both(row, 'bytes_per_record')} |"
-        )
-    return "\n".join(lines) + "\n"
+    return HEAD + "".join(map(line, rows))
 
 
-def _both(row: RowResult, field: str, divisor: float = 1) -> str:
+def _both(row: RowResult, field: str, divisor: float) -> str:
     """Medians of both sides: `sparklog / peer`."""
     found = [median_field(side, field) for side in (row.sparklog, row.other)]
     if all(v is None for v in found):
@@ -122,87 +85,72 @@ def _both(row: RowResult, field: str, divisor: float = 1) -> str:
     return " / ".join("-" if v is None else _significant(v / divisor) for v in found)
 
 
-def published(docs: Path) -> dict[str, RowResult]:
-    """The rows of the page as it is: a campaign takes hours, so rows are measured anew a few at a time.
+class Published(NamedTuple):
+    """A row as the page has it. `ratio` is None if the row failed."""
 
-    Raises ValueError when the file is not of this harness.
+    name: str
+    title: str
+    peer: str
+    unit: str
+    ratio: float | None
+    goal: Goal | None
+    goal_met: bool | None
+
+
+def read_lines(page: str) -> dict[str, str]:
+    """The table's lines by row. Raises ValueError for a page without the table."""
+    found = _TABLE.search(page)
+    if found is None:
+        raise ValueError("docs/benchmarks.md has no '<!-- table: benchmarks -->' … '<!-- end of table -->': restore it")
+    lines = found[2].splitlines(keepends=True)
+    return {name[1]: text for text in lines if (name := _NAME.search(text))}
+
+
+def parse(text: str) -> Published:
+    """A line of the table as values; a small ratio comes from the medians, which have more digits."""
+    title, peer, unit, ours, theirs, shown, goal = (cell.strip() for cell in re.split(r"(?<!\\)\|", text)[1:8])
+    title, _, name = title.rpartition(" (")
+    medians = [float(m[1].replace(",", "")) * _UNITS[m[2]] for m in (_NUMBER.search(ours), _NUMBER.search(theirs)) if m]
+    ratio = float(found[1]) if (found := _RATIO.fullmatch(shown)) else None
+    if ratio is not None and ratio < 0.1 and medians[1]:
+        ratio = medians[0] / medians[1]
+    wanted = _GOAL.search(goal)
+    return Published(
+        name=name.strip("`)"),
+        title=title,
+        peer=peer,
+        unit=unit,
+        ratio=ratio,
+        goal=Goal(float(wanted[2]), at_least=wanted[1] == "≥") if wanted else None,
+        goal_met={"✓": True, "✗": False}.get(goal[-1:]),
+    )
+
+
+def updated(page: str, measured: Mapping[str, RowResult], order: Sequence[str]) -> str:
+    """The page with the lines of measured rows replaced, in the order of the rows, and goals counted again.
+
+    Raises:
+        ValueError: The page has no table, or a row was measured scaled down.
     """
-    path = docs / "benchmarks" / RESULTS_FILE
-    if not path.exists():
-        return {}
-    try:
-        return {row.name: row for row in msgspec.json.decode(path.read_bytes(), type=list[RowResult])}
-    except msgspec.MsgspecError as e:
-        raise ValueError(f"{path} is not of this harness ({e}): remove it, then measure the rows anew") from e
-
-
-def write(rows: Sequence[RowResult], docs: Path) -> Path:
-    """Writes docs/benchmarks.md, its pictures and the raw results; what LIMITS_FILE says of single rows is in it.
-
-    Raises ValueError for scaled-down results.
-    """
-    scaled = [r.name for r in rows if r.scale != 1]
+    scaled = [r.name for r in measured.values() if r.scale != 1]
     if scaled:
-        raise ValueError(f"{', '.join(scaled)} were measured scaled down: these are no figures to publish")
-    directory = docs / "benchmarks"
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / RESULTS_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(list(rows)), indent=1) + b"\n")
-    text = _HEAD + table(rows) + _summary(rows)
-    for picture, caption in pictures.draw(rows, directory):
-        text += f"\n![{caption}](benchmarks/{picture})\n"
-    limits = directory / LIMITS_FILE
-    text += _latencies(rows) + (limits.read_text(encoding="utf-8") if limits.exists() else "")
-    text += _METHOD + _details(rows)
+        raise ValueError(f"{', '.join(scaled)} were measured scaled down: run them again without --scale")
+    lines = read_lines(page) | {name: line(row) for name, row in measured.items()}
+    kept = [lines[name] for name in order if name in lines]
+    text = HEAD + "".join(kept)
+    return _TABLE.sub(lambda m: f"{m[1]}{text}\n{summary([parse(one) for one in kept])}\n{m[3]}", page)
+
+
+def summary(rows: Sequence[Published]) -> str:
+    """The number of goals that are met. A failed row meets none."""
+    wanted = [r for r in rows if r.goal is not None]
+    return f"{sum(r.goal_met is True for r in wanted)} of {len(wanted)} goals are met; {len(rows)} rows."
+
+
+def write(measured: Mapping[str, RowResult], order: Sequence[str], docs: Path) -> Path:
+    """Write docs/benchmarks.md and its picture. Raises ValueError as `updated` does."""
     path = docs / "benchmarks.md"
-    path.write_text(text, encoding="utf-8")
+    page = updated(path.read_text(encoding="utf-8"), measured, order)
+    path.write_text(page, encoding="utf-8")
+    pictures.draw([parse(text) for text in read_lines(page).values()], docs / "benchmarks" / "ratios.png")
     return path
-
-
-def _latencies(rows: Sequence[RowResult]) -> str:
-    """Percentiles of the rows that have them: medians over the runs."""
-    lines = []
-    fields = ("p50_ms", "p99_ms", "p999_ms", "max_ms")
-    for row in rows:
-        for label, side in (("sparklog", row.sparklog), (row.peer, row.other)):
-            if not row.failure and side and all(f in m.extra for m in side for f in fields):
-                cells = [_significant(statistics.median(m.extra[f] for m in side)) for f in fields]
-                lines.append(f"| {row.title} (`{row.name}`) | {label} | {' | '.join(cells)} |")
-    if not lines:
-        return ""
-    head = ["\n## Latency\n", "| row | | p50 ms | p99 ms | p99.9 ms | max ms |", "|---|---|---|---|---|---|"]
-    return "\n".join([*head, *lines]) + "\n"
-
-
-def _summary(rows: Sequence[RowResult]) -> str:
-    met = sum(r.goal_met is True for r in rows)
-    missed = [f"`{r.name}`" for r in rows if r.goal_met is False]
-    failed = [f"`{r.name}`" for r in rows if r.failure]
-    text = f"{met} of {len(rows)} rows reach their goal."
-    if missed:
-        text += f" Not reached: {', '.join(missed)}."
-    if failed:
-        text += f" Failed: {', '.join(failed)}."
-    return f"\n{wrapped(text)}\n"
-
-
-def _details(rows: Sequence[RowResult]) -> str:
-    """Machine and versions, once per different set, and every row's settings."""
-    lines = ["\n## Machine and versions\n"]
-    surroundings: dict[str, list[str]] = {}
-    for row in rows:
-        described = "; ".join(f"{k} {v}" for k, v in (row.machine | row.versions).items())
-        surroundings.setdefault(described, []).append(f"`{row.name}`")
-    for described, names in surroundings.items():
-        which = "All rows" if len(surroundings) == 1 else ", ".join(names)
-        lines.append(wrapped(f"- {which}: {described}.", "  "))
-    lines.append("\n## Settings per row\n")
-    for row in rows:
-        settings = "; ".join(f"*{k}*: {v}" for k, v in row.settings.items())
-        runs = f"{row.measured_at}, {len(row.sparklog)} pairs{_load(row)}"
-        lines.append(wrapped(f"- {row.title} (`{row.name}`; {runs}): {settings or '-'}", "  "))
-    return "\n".join(lines) + "\n"
-
-
-def _load(row: RowResult) -> str:
-    loads = [m.load_before for m in (*row.sparklog, *row.other) if m.load_before is not None]
-    return f", load before the runs {min(loads):.1f} to {max(loads):.1f}" if loads else ""

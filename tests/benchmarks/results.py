@@ -1,7 +1,7 @@
-"""What a measurement gives, how repeats are summed up, and the JSON files they are kept in.
+"""Measurements, their statistics, and the JSON files that keep them.
 
-One file per row, written as soon as the row is done, so that a run that is broken off loses nothing and rows can be
-measured anew one by one. Files are read strictly: an unknown or missing field is an error.
+Each row has a file, written when the row is done: a campaign that is interrupted loses one row, and rows can be
+measured one by one. An unknown or missing field of a file is an error.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-FORMAT = 1
-
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One run of one side. `value` is in the row's unit; the other fields are None where they were not measured.
 
     `client_cpu_s` is the client process from start to end, `server_cpu_s` the server's share meanwhile;
-    `*_rss_bytes` resident memory (client: its peak). `extra` holds what else the run printed, units in the names.
+    `*_rss_bytes` resident memory (client: its peak). `extra` holds the other figures of the run, units in the names.
     """
 
     value: float
@@ -34,17 +32,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     extra: dict[str, float] = {}
 
 
-class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Minimum, median and maximum of repeats."""
-
-    minimum: float
-    median: float
-    maximum: float
-    count: int
-
-
 class Goal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the ratio sparklog / peer of the medians should be."""
+    """The bound of the ratio sparklog / peer of the medians."""
 
     ratio: float
     at_least: bool
@@ -72,15 +61,14 @@ class RowResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sparklog: list[Measurement]
     other: list[Measurement]
     failure: str | None = None
-    format: int = FORMAT
 
     @property
     def ratio(self) -> float | None:
         """Ratio of the medians; None when the row failed or the peer's median is 0."""
         if self.failure or not self.sparklog or not self.other:
             return None
-        peer = median_of(self.other)
-        return median_of(self.sparklog) / peer if peer else None
+        ours, peer = (statistics.median(m.value for m in side) for side in (self.sparklog, self.other))
+        return ours / peer if peer else None
 
     @property
     def goal_met(self) -> bool | None:
@@ -88,18 +76,19 @@ class RowResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.goal is None or self.ratio is None else self.goal.met(self.ratio)
 
 
-def summarize(values: Iterable[float]) -> Summary:
-    """Raises ValueError without values, or when one of them is not finite."""
+def is_rate(unit: str) -> bool:
+    """True if more is better: of rates, not of times, sizes and costs."""
+    return unit.split(" ")[0].endswith("/s")
+
+
+def summarize(values: Iterable[float]) -> tuple[float, float, float]:
+    """Minimum, median and maximum. Raises ValueError without values, or if one of them is not finite."""
     found = list(values)
     if not found:
         raise ValueError("nothing was measured")
     if not all(math.isfinite(v) for v in found):
         raise ValueError(f"not all of {found} are finite")
-    return Summary(min(found), statistics.median(found), max(found), len(found))
-
-
-def median_of(measurements: Sequence[Measurement]) -> float:
-    return statistics.median(m.value for m in measurements)
+    return min(found), statistics.median(found), max(found)
 
 
 def median_field(measurements: Sequence[Measurement], field: str) -> float | None:
@@ -128,7 +117,5 @@ def read_rows(directory: Path) -> dict[str, RowResult]:
             row = msgspec.json.decode(path.read_bytes(), type=RowResult)
         except msgspec.MsgspecError as e:
             raise ValueError(f"{path} is not a result of this harness ({e}): measure the row anew") from e
-        if row.format != FORMAT:
-            raise ValueError(f"{path} has format {row.format}, this harness reads {FORMAT}: measure the row anew")
         found[row.name] = row
     return found

@@ -1,7 +1,7 @@
-"""A Spark session that is told what to do: one JSON command per line on stdin, one result per line on stdout.
+"""A Spark session that obeys: one JSON command per line on stdin, one result per line on stdout.
 
-Sparklog's source and Spark's Kafka connector run in the same session, with the same settings. Times are taken here,
-around the action alone.
+Sparklog's source and Spark's Kafka connector run in the same session, with the same settings. The session times the
+action alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -37,7 +36,7 @@ PHASES = {
     "add_batch_ms": "addBatch",
     "commit_offsets_ms": "commitOffsets",
 }
-"""What is told of micro-batches, by Spark's names."""
+"""Phases of a micro-batch in the results, and Spark's names for them."""
 FLIGHT_COLUMNS = (
     "year int, month int, day int, dep_time double, dep_delay double, arr_delay double, carrier string, flight int, "
     "tailnum string, distance int"
@@ -65,7 +64,7 @@ def read_flights() -> pa.Table:
 
 
 class Session:
-    """The commands."""
+    """The session's commands."""
 
     def __init__(self, configs: dict[str, str]) -> None:
         builder = SparkSession.builder.master("local[2]").appName("sparklog-bench")
@@ -75,12 +74,10 @@ class Session:
         self.spark.dataSource.register(CeilingSource)
         self.frames: dict[str, DataFrame] = {}
 
-    def read(self, source: dict[str, Any]) -> DataFrame:
-        """`source`: format, options, and optionally json_ddl (from_json of the value), select, where."""
-        return self._shape(self.spark.read.format(source["format"]).options(**source["options"]).load(), source)
-
     @staticmethod
-    def _shape(frame: DataFrame, source: dict[str, Any]) -> DataFrame:
+    def _load(reader: Any, source: dict[str, Any]) -> DataFrame:
+        """`source`: format, options, and optionally json_ddl (from_json of the value), select, where."""
+        frame = reader.format(source["format"]).options(**source["options"]).load()
         if "json_ddl" in source:
             parsed = F.from_json(F.col("value").cast("string"), source["json_ddl"])
             frame = frame.select(parsed.alias("row")).select("row.*")
@@ -88,38 +85,39 @@ class Session:
             frame = frame.where(source["where"])
         return frame.selectExpr(*source["select"]) if "select" in source else frame
 
-    def count(self, source: dict[str, Any]) -> dict[str, float]:
-        return {"rows": self.read(source).count()}
+    def _writer(self, source: dict[str, Any], sink: dict[str, Any]) -> Any:
+        """A query with a new checkpoint that has not started."""
+        self.checkpoint = tempfile.mkdtemp(prefix="sparklog-bench-checkpoint-")
+        writer = self._load(self.spark.readStream, source).writeStream.format(sink["format"]).options(**sink["options"])
+        return writer.option("checkpointLocation", self.checkpoint)
 
     def noop(self, source: dict[str, Any]) -> dict[str, float]:
-        """Scans everything and throws it away."""
-        frame = self.read(source)
+        """Scan a source and drop the rows."""
+        frame = self._load(self.spark.read, source)
         begun = time.perf_counter()
         frame.write.format("noop").mode("overwrite").save()
         return {"seconds": time.perf_counter() - begun}
 
     def flights(self, copies: int) -> dict[str, float]:
-        """Makes the frame `flights`: every flight of 2013 from New York, `copies` times, cached."""
-        path = Path(tempfile.mkdtemp(prefix="sparklog-bench-flights-"), "flights.parquet")
-        pa.parquet.write_table(read_flights(), path)
-        rows = self.spark.read.schema(FLIGHT_COLUMNS).parquet(str(path))
-        self.frames["flights"] = rows.crossJoin(self.spark.range(copies)).drop("id").repartition(4).cache()
-        count = self.frames["flights"].count()
-        shutil.rmtree(path.parent)
-        return {"rows": count}
+        """Make the frame `flights`: every flight of 2013 from New York, `copies` times, cached."""
+        rows = self.spark.createDataFrame(read_flights(), schema=FLIGHT_COLUMNS)
+        return self._keep("flights", rows.crossJoin(self.spark.range(copies)).drop("id").repartition(4))
+
+    def _keep(self, name: str, rows: DataFrame) -> dict[str, float]:
+        self.frames[name] = rows.cache()
+        return {"rows": self.frames[name].count()}
 
     def envelopes(self, records: int, value_bytes: int) -> dict[str, float]:
-        """Makes the frame `envelopes`: values of `value_bytes`, half of each different, cached."""
+        """Make the frame `envelopes`: values of `value_bytes`, half of each different, cached."""
         half = value_bytes // 2
         value = F.concat(
             F.substring(F.repeat(F.sha2(F.col("id").cast("string"), 256), 16), 1, value_bytes - half), F.lit("0" * half)
         )
         rows = self.spark.range(records, numPartitions=4).select(value.cast("binary").alias("value"))
-        self.frames["envelopes"] = rows.cache()
-        return {"rows": self.frames["envelopes"].count()}
+        return self._keep("envelopes", rows)
 
     def write(self, frame: str, format: str, options: dict[str, str], json: bool = False) -> dict[str, float]:
-        """Writes a frame to a topic, as JSON values when `json`."""
+        """Write a frame to a topic, as JSON values when `json`."""
         rows = self.frames[frame]
         if json:
             rows = rows.selectExpr("to_json(struct(*)) as value")
@@ -128,27 +126,20 @@ class Session:
         return {"seconds": time.perf_counter() - begun}
 
     def available_now(self, source: dict[str, Any], sink: dict[str, Any]) -> dict[str, float]:
-        """Drains a topic with Trigger.AvailableNow into a sink (or format noop), from a new checkpoint."""
-        frame = self._shape(self.spark.readStream.format(source["format"]).options(**source["options"]).load(), source)
-        checkpoint = tempfile.mkdtemp(prefix="sparklog-bench-checkpoint-")
+        """Drain a topic with Trigger.AvailableNow into a sink."""
+        writer = self._writer(source, sink)
+        begun = time.perf_counter()
+        query = writer.trigger(availableNow=True).start()
         try:
-            begun = time.perf_counter()
-            writer = frame.writeStream.format(sink["format"]).options(**sink["options"])
-            query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
             query.awaitTermination()
             seconds = time.perf_counter() - begun
-            rows = sum(p["numInputRows"] for p in query.recentProgress)
+            return {"seconds": seconds, "rows": sum(p["numInputRows"] for p in query.recentProgress)}
         finally:
-            shutil.rmtree(checkpoint, ignore_errors=True)
-        return {"seconds": seconds, "rows": rows}
+            shutil.rmtree(self.checkpoint, ignore_errors=True)
 
     def start_stream(self, source: dict[str, Any], sink: dict[str, Any]) -> dict[str, float]:
-        """Starts a query with the default trigger that copies a topic, and waits until it has planned its first
-        batch."""
-        frame = self._shape(self.spark.readStream.format(source["format"]).options(**source["options"]).load(), source)
-        self.checkpoint = tempfile.mkdtemp(prefix="sparklog-bench-checkpoint-")
-        writer = frame.writeStream.format(sink["format"]).options(**sink["options"])
-        self.query = writer.option("checkpointLocation", self.checkpoint).start()
+        """Start a query with the default trigger, and wait until it has planned its first batch."""
+        self.query = self._writer(source, sink).start()
         deadline = time.monotonic() + 60
         while not self.query.status["message"].startswith("Waiting") and time.monotonic() < deadline:
             if self.query.exception() is not None:
@@ -157,7 +148,7 @@ class Session:
         return {}
 
     def stop_stream(self) -> dict[str, float]:
-        """Stops the query; the medians of its last triggers with rows (Spark keeps 100) and of their phases, in ms."""
+        """Stop the query; the medians of its last triggers with rows (Spark keeps 100) and of their phases, in ms."""
         error = self.query.exception()
         taken = [p["durationMs"] for p in self.query.recentProgress if p["numInputRows"]]
         self.query.stop()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import select
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ START_TIMEOUT_S = 300.0
 COMMAND_TIMEOUT_S = 900.0
 
 
-# the session has what a user is told to set, and both sources run in it
+# both sources run with the settings that users are advised to set
 CONFIGS = published_settings() | {
     "spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",
     # Spark's resolver is not given this one: it is put beside as a file
@@ -34,7 +33,7 @@ CONFIGS = published_settings() | {
 
 
 class SparkProcess:
-    """`local[2]` with both sources. Raises MeasurementError for what goes wrong over there."""
+    """`local[2]` with both sources. Raises MeasurementError for an error of the session."""
 
     def __init__(self, installation: KafkaInstallation, directory: Path) -> None:
         configs = CONFIGS | {
@@ -43,7 +42,6 @@ class SparkProcess:
             "spark.local.dir": str(directory / "spark-local"),
         }
         self._log = directory / "spark.log"
-        self._buffer = b""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.benchmarks.spark_child", json.dumps(configs)],
@@ -54,18 +52,15 @@ class SparkProcess:
                 env=environment(),
                 start_new_session=True,
             )
+        self.pid = self._process.pid
         self._receive(START_TIMEOUT_S)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def running(self) -> bool:
         return self._process.poll() is None
 
     def call(self, operation: str, **arguments: Any) -> dict[str, float]:
-        """Runs one of `spark_child.Session`'s methods."""
+        """Run one of `spark_child.Session`'s methods."""
         assert self._process.stdin is not None
         command = json.dumps({"operation": operation, "arguments": arguments})
         try:
@@ -76,40 +71,29 @@ class SparkProcess:
         return self._receive(COMMAND_TIMEOUT_S)
 
     def stop(self) -> None:
-        """Ends the session; again is fine."""
-        if self._process.poll() is None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            try:
-                self._process.wait(60)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        """End the session; a second call does nothing."""
+        try:
+            self._process.communicate(timeout=60)
+        except (subprocess.TimeoutExpired, ValueError):
+            self._process.kill()
+            self._process.wait()
 
     def _receive(self, timeout_s: float) -> dict[str, float]:
         assert self._process.stdout is not None
-        deadline = time.monotonic() + timeout_s
-        while True:
-            line, newline, rest = self._buffer.partition(b"\n")
-            if newline:
-                self._buffer = rest
+        timer = threading.Timer(timeout_s, self._process.kill)
+        timer.start()
+        try:
+            for line in self._process.stdout:
                 text = line.decode(errors="replace")
-                if text.startswith(RESULT):
+                if text.startswith(RESULT):  # others are lines of the JVM
                     answer: dict[str, Any] = json.loads(text.removeprefix(RESULT))
                     if "error" in answer:
                         raise MeasurementError(str(answer["error"]))
                     return answer
-                continue  # the JVM writes there, too
-            if not select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                self._process.kill()
-                raise MeasurementError(f"Spark said nothing for {timeout_s:.0f} s: {self._last_words()}")
-            chunk = self._process.stdout.read1(65536)  # type: ignore[attr-defined]
-            if not chunk:
-                self._process.wait()
-                raise MeasurementError(f"Spark ended: {self._last_words()}")
-            self._buffer += chunk
+        finally:
+            timer.cancel()
+        self._process.wait()
+        raise MeasurementError(f"Spark ended, or did not answer for {timeout_s:.0f} s: {self._last_words()}")
 
     def _last_words(self) -> str:
-        return self._log.read_text(errors="replace")[-1500:] if self._log.exists() else ""
+        return self._log.read_text(errors="replace")[-1500:]

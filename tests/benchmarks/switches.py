@@ -1,72 +1,32 @@
-"""Switches fast paths off in a process from outside: the product has no such switches.
+"""Switches that take a fast path out of a process from outside: the product has no such switches.
 
-`environment` names the path in a variable and puts a `sitecustomize.py` on the path of every Python that is started
-with it, the broker's and the clients', which calls `apply` before anything else runs.
+`environment` names the path in a variable and puts a `sitecustomize.py` on the path of every Python that starts with
+it, the broker's and the clients', which calls `apply` before anything else runs.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 VARIABLE = "SPARKLOG_BENCH_WITHOUT"
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def _never(*_: object, **__: object) -> bool:
-    return False
-
-
-def _nothing(*_: object, **__: object) -> None:
-    return None
-
-
-def _replace(owner: Any, name: str, value: object) -> None:
-    if not hasattr(owner, name):
-        raise AttributeError(f"{owner.__name__} has no {name}: the switch is older than the fast path")
-    setattr(owner, name, value)
-
-
-def _fetch_turn() -> None:
-    from sparklog.client.consumer.fetch_turn import FetchTurn
-
-    _replace(FetchTurn, "is_polls", _never)
-
-
-def _small_batches() -> None:
-    from sparklog.client.producer.open_batch import OpenBatch
-    from sparklog.client.reading import consumed
-    from sparklog.format import offset_column
-
-    _replace(OpenBatch, "small_rows", _nothing)
-    _replace(consumed, "is_small_batch", _never)
-    _replace(offset_column, "is_small_batch", _never)
-
-
-def _packed_batches() -> None:
-    from sparklog.client.producer import encoding
-
-    _replace(encoding, "encode_packed_batch", _nothing)
-
-
-def _inline_appends() -> None:
-    from sparklog_broker.partitions.appender import Appender
-
-    _replace(Appender, "may_append_inline", _never)
-
-
-SWITCHES: dict[str, Callable[[], None]] = {
-    "fetch-turn": _fetch_turn,
-    "small-batches": _small_batches,
-    "packed-batches": _packed_batches,
-    "inline-appends": _inline_appends,
+SWITCHES: dict[str, dict[str, object]] = {
+    "fetch-turn": {"sparklog.client.consumer.fetch_turn:FetchTurn.is_polls": False},
+    "small-batches": {
+        "sparklog.client.producer.open_batch:OpenBatch.small_rows": None,
+        "sparklog.client.reading.consumed:is_small_batch": False,
+        "sparklog.format.offset_column:is_small_batch": False,
+    },
+    "packed-batches": {"sparklog.client.producer.encoding:encode_packed_batch": None},
+    "inline-appends": {"sparklog_broker.partitions.appender:Appender.may_append_inline": False},
 }
+"""By fast path: functions, and the result of their stand-ins."""
 
 
 def environment(name: str, directory: Path) -> dict[str, str]:
-    """What processes without the fast path are started with; `directory` takes the file that Python runs first."""
+    """Variables for processes without the fast path; `directory` takes the file that Python runs first."""
     site = directory / f"without-{name}"
     site.mkdir(exist_ok=True)
     (site / "sitecustomize.py").write_text("from tests.benchmarks.switches import apply\napply()\n", encoding="utf-8")
@@ -75,14 +35,25 @@ def environment(name: str, directory: Path) -> dict[str, str]:
     return {VARIABLE: name, "PYTHONPATH": os.pathsep.join([*map(str, packages), *([rest] if rest else [])])}
 
 
+def switch_off(name: str) -> None:
+    """Replace the functions of a fast path. Raises AttributeError for a function that does not exist any more."""
+    for target, result in SWITCHES[name].items():
+        module, _, path = target.partition(":")
+        owner = importlib.import_module(module)
+        *owners, attribute = path.split(".")
+        for each in owners:
+            owner = getattr(owner, each)
+        getattr(owner, attribute)  # the switch must not be older than the fast path
+        setattr(owner, attribute, lambda *_, result=result, **__: result)
+
+
 def apply() -> None:
-    """Switches off what the environment names. A failure ends the process: a side that is as the other one measures
+    """Switch off the fast path that the environment names. A failure ends the process: two equal sides measure
     nothing."""
     name = os.environ.get(VARIABLE)
-    if not name:
-        return
     try:
-        SWITCHES[name]()
-    except Exception as e:  # noqa: BLE001 - said, and fatal
+        if name:
+            switch_off(name)
+    except Exception as e:  # noqa: BLE001
         print(f"cannot switch off {name}: {e!r}", flush=True)
         os._exit(70)

@@ -1,4 +1,4 @@
-"""Our side of the benchmark rows with security, with a real broker and few records."""
+"""Sparklog's side of the benchmark rows with security, with a real broker and few records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from sparklog.security.client_security import client_security
 from tests.benchmarks.context import Context
 from tests.benchmarks.processes import MeasurementError
 from tests.benchmarks.rows import security
-from tests.benchmarks.secure_servers import PLAIN, SCRAM_ACL, TLS, certificates, secure_sparklog
+from tests.benchmarks.rows.consume import consume
+from tests.benchmarks.rows.produce import produce
+from tests.benchmarks.secure_servers import PLAIN, SCRAM_ACL, TLS
 
 pytestmark = pytest.mark.nightly
 
@@ -28,20 +30,23 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
 
 @pytest.mark.parametrize("listener", [PLAIN, TLS, SCRAM_ACL])
 def test_records_go_through_every_listener(context: Context, listener: str) -> None:
-    assert security.produce(context, listener=listener).extra["records"] == 1000
-    assert security.consume(context, listener=listener).extra["value_bytes"] == 1000 * security.VALUE_BYTES
+    size = security.VALUE_BYTES
+    for measure in (produce, consume):
+        found = measure(context, peer=False, where=listener, value_bytes=size, records=1000)
+        assert found.extra["records"] == 1000
+    assert found.extra["value_bytes"] == 1000 * size
 
 
 @pytest.mark.parametrize("listener", [PLAIN, TLS, SCRAM_ACL])
 def test_nothing_goes_around_the_listener(context: Context, listener: str) -> None:
-    server = secure_sparklog(context)
+    server = context.sparklog(TLS)
     settings = client_security(server.client(listener).get("security", {}))
     with closing(connect_for_data(parse_bootstrap(server.address(listener))[0], security=settings)) as connection:
         assert not connection.uses_local_socket
 
 
 def test_the_acls_are_what_lets_the_user_in(context: Context) -> None:
-    server = secure_sparklog(context)
+    server = context.sparklog(TLS)
     with Admin(server.address(PLAIN)) as admin:
         admin.create_topic("another", partitions=1)
     producer = Producer(server.address(SCRAM_ACL), **server.client(SCRAM_ACL))
@@ -50,18 +55,18 @@ def test_the_acls_are_what_lets_the_user_in(context: Context) -> None:
 
 
 def test_logins_are_counted(context: Context) -> None:
-    found = security.logins(context, at_once=2, system="sparklog")
+    found = security.logins(context, peer=False, at_once=2)
     assert found.extra["logins"] == 50
     assert found.value > 0
 
 
 def test_a_wrong_password_is_no_login(context: Context) -> None:
-    server, authority = secure_sparklog(context), certificates(context).authority
+    server, authority = context.sparklog(TLS), context.certificates.authority
     with pytest.raises(MeasurementError, match="not one login"):
         context.client(
             "logins",
             system="sparklog",
-            address=server.address(SCRAM_ACL),
+            bootstrap=server.address(SCRAM_ACL),
             authority=str(authority),
             username="bench",
             password="wrong",

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from sparklog.client.local_zookeeper import ZooKeeperProcess, has_java
 from sparklog.metadata.cluster_znodes import BROKER_IDS
 from tests.benchmarks.processes import MeasurementError
-from tests.benchmarks.session_end import watched_session
+from tests.benchmarks.rows.cluster import watched_session
 
 WAIT_S = 60.0
 NODE = f"{BROKER_IDS}/2"
@@ -42,14 +42,14 @@ def test_the_end_of_the_session_is_seen_when_it_is(hosts: str, broker: KazooClie
     with watched_session(hosts, 2) as session:
         before = time.monotonic()
         broker.stop()
-        assert session.wait(WAIT_S) >= before
+        assert session(WAIT_S) >= before
 
 
 def test_a_session_that_goes_on_has_no_end(hosts: str, broker: KazooClient) -> None:
     with watched_session(hosts, 2) as session:
         broker.set(NODE, b"changed")  # a watch sees this, too
         with pytest.raises(MeasurementError, match="broker 2 has not ended"):
-            session.wait(WAIT_S)
+            session(WAIT_S)
 
 
 def test_a_broker_that_is_not_there(hosts: str) -> None:

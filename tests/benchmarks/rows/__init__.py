@@ -26,13 +26,8 @@ def select(wanted: Sequence[str], rows: Sequence[Row] = ROWS) -> list[Row]:
 
     Raises ValueError for a name that chooses nothing.
     """
-    if not wanted:
-        return list(rows)
-    for name in wanted:
-        if not any(_chosen(row.name, name) for row in rows):
+    names = {name: {r.name for r in rows if f"{r.name}-".startswith(f"{name}-")} for name in wanted}
+    for name, chosen in names.items():
+        if not chosen:
             raise ValueError(f"no row {name!r}; there are {', '.join(row.name for row in rows)}")
-    return [row for row in rows if any(_chosen(row.name, name) for name in wanted)]
-
-
-def _chosen(row: str, wanted: str) -> bool:
-    return row == wanted or row.startswith(f"{wanted}-")
+    return [row for row in rows if not wanted or any(row.name in chosen for chosen in names.values())]

@@ -1,192 +1,114 @@
-"""Three brokers beside three nodes of Kafka: three replicas, two of which must have what is acknowledged."""
+"""Three brokers beside three nodes of Kafka: three replicas, min.insync.replicas=2."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
-import sys
+import queue
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
-import sparklog
-from sparklog.client.local_cluster import SESSION_TIMEOUT_MS, LocalCluster
-from sparklog.errors import SparklogError
+import msgspec
+from kazoo.client import KazooClient
+from kazoo.protocol.states import EventType
 
-from ..context import Context, environment, measured
-from ..latency import VALUE_BYTES
-from ..processes import MeasurementError, total_usage
+from sparklog.client.local_cluster import SESSION_TIMEOUT_MS
+from sparklog.metadata.cluster_znodes import BROKER_IDS
+
+from ..context import CLUSTER, Context, started_client
+from ..processes import MeasurementError, usage
 from ..results import Measurement
-from ..session_end import watched_session
-from .produce import BATCH_BYTES, PARTITIONS
-from .row import KAFKA, Row, at_least, at_most
+from ..servers import WAIT_S, until
+from .latency import acknowledged
+from .produce import produce
+from .row import Row, row
 
 GOAL = "the goal"
-CREATE_TIMEOUT_MS = 300_000
-RATE = 1_000
-SECONDS = 20
-WARM_UP_SECONDS = 3
 GAP_SECONDS = 30.0
 MANY = 2_000
 FAILOVER_GOAL_S = 2.0
 IDLE_GOAL_PERCENT = 10.0
 SETTLE_S, IDLE_S = 15.0, 20.0
-WAIT_S = 120.0
-_REPLICAS = {"topics": "3 replicas, min.insync.replicas=2, acks=all"}
 
 
-@contextlib.contextmanager
-def _topic(cluster: LocalCluster, partitions: int) -> Iterator[str]:
-    """A new topic, all of whose replicas are in sync."""
-    name = f"t{uuid.uuid4().hex[:12]}"
-    with sparklog.Admin(cluster.bootstrap_servers, request_timeout_ms=CREATE_TIMEOUT_MS) as admin:
-        configs = {"min.insync.replicas": 2}
-        admin.create_topic(name, partitions=partitions, replication_factor=3, configs=configs)
-        _until(lambda: all(len(p.isr) == 3 and p.leader >= 0 for p in admin.describe_topic(name).partition_details))
-        yield name
-        with contextlib.suppress(SparklogError):  # a broker may be missing: the cluster ends with the row
-            admin.delete_topic(name)
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    """Raises MeasurementError."""
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        with contextlib.suppress(SparklogError):
-            if condition():
-                return
-        if time.monotonic() > deadline:
-            raise MeasurementError(f"the cluster has not come to rest within {WAIT_S:.0f} s")
-        time.sleep(0.02)
-
-
-def _pids(cluster: LocalCluster) -> list[int]:
-    return [broker.pid for broker in cluster.brokers]
-
-
-# -- producing
-
-
-def produce(context: Context, *, value_bytes: int, records: int) -> Measurement:
-    count, cluster = context.records(records), context.cluster
-    with _topic(cluster, PARTITIONS) as topic:
-        arguments: dict[str, Any] = {
-            "bootstrap": cluster.bootstrap_servers,
-            "topic": topic,
-            "records": count,
-            "payload": str(context.payload(value_bytes)),
-            "batch_records": BATCH_BYTES // value_bytes,
-            "columnar": False,
-            "acks": "all",
-            "batch_size_bytes": BATCH_BYTES,
-        }
-        return measured(
-            _pids(cluster), lambda: context.client("sparklog_send_batch", **arguments), lambda r: r["records_per_s"]
-        )
-
-
-def kafka_produce(context: Context, *, value_bytes: int, records: int) -> Measurement:
-    count, kafka = context.records(records), context.kafka_cluster
-    with kafka.topic(PARTITIONS) as topic:
-        return measured(
-            kafka.pids,
-            lambda: kafka.produce(topic, count, context.payload(value_bytes), {"acks": "all"}),
-            lambda r: r["records_per_s"],
-        )
-
-
-def acknowledged(context: Context) -> Measurement:
-    """p99 until a record is acknowledged, one partition."""
-    seconds, cluster = max(2, round(SECONDS * context.scale)) + WARM_UP_SECONDS, context.cluster
-    with _topic(cluster, 1) as topic:
-        return measured(
-            _pids(cluster),
-            lambda: context.client(
-                "sparklog_acknowledged",
-                bootstrap=cluster.bootstrap_servers,
-                topic=topic,
-                rate=RATE,
-                count=RATE * seconds,
-                skip=RATE * WARM_UP_SECONDS,
-                value_bytes=VALUE_BYTES,
-            ),
-            lambda r: r["p99_ms"],
-        )
-
-
-def kafka_acknowledged(context: Context) -> Measurement:
-    seconds, kafka = max(2, round(SECONDS * context.scale)) + WARM_UP_SECONDS, context.kafka_cluster
-    settings = {"acks": "all", "linger.ms": "0"}
-    with kafka.topic(1) as topic:
-        return measured(
-            kafka.pids,
-            lambda: kafka.produce(topic, RATE * seconds, context.payload(VALUE_BYTES), settings, rate=RATE),
-            lambda r: r["p99_ms"],
-        )
+def _partitions(context: Context) -> int:
+    return max(30, round(MANY * min(1.0, context.scale)))
 
 
 # -- without a leader
 
 
-def _gap(program: str, bootstrap: str, topic: str, end_leader: Callable[[], None]) -> Measurement:
+def _gap(program: str, bootstrap: str, topic: str, end_leader: Callable[[], object]) -> Measurement:
     arguments = {"bootstrap": bootstrap, "topic": topic, "seconds": GAP_SECONDS}
-    command = [sys.executable, "-m", "tests.benchmarks.client", program, json.dumps(arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as client:
-        try:
-            assert client.stdout is not None
-            if client.stdout.readline().strip() != "running":
-                raise MeasurementError("nothing was acknowledged in the first place")
-            time.sleep(1)
-            end_leader()
-            found = json.loads(client.stdout.read().splitlines()[-1])
-        finally:
-            client.kill()
+    with started_client(program, GAP_SECONDS + WAIT_S, **arguments) as result:
+        time.sleep(1)
+        end_leader()
+        found = result()
     return Measurement(value=found["gap_s"], extra=found)
 
 
-def gap(context: Context, *, kill: bool) -> Measurement:
-    """The longest time between two acknowledgements when the partition's leader ends."""
-    cluster = context.cluster
-    with _topic(cluster, 1) as topic:
-        with sparklog.Admin(cluster.bootstrap_servers) as admin:
+def gap(context: Context, *, peer: bool, kill: bool) -> Measurement:
+    """Measure the longest time between two acknowledgements, while the partition's leader ends."""
+    server = context.server(peer, CLUSTER)
+    with server.topic(1) as topic:
+        if peer:
+            leader = server.admin().list_topics(topic, timeout=WAIT_S).topics[topic].partitions[0].leader
+            end = partial(server.end_node, leader, kill=kill)
+            found = _gap("confluent_gaps", server.bootstrap_servers, topic, end)
+            server.start_node(leader)
+            time.sleep(SETTLE_S)
+            return found
+        with server.admin() as admin:
             leader = admin.describe_topic(topic).partition_details[0].leader
-        broker = next(b for b in cluster.brokers if b.broker_id == leader)
-        found = _gap("sparklog_gaps", cluster.bootstrap_servers, topic, broker.kill if kill else partial(_stop, broker))
+        broker = next(b for b in server.brokers if b.broker_id == leader)
+        found = _gap("sparklog_gaps", server.bootstrap_servers, topic, broker.kill if kill else broker.stop)
         broker.start()
-    return found
-
-
-def _stop(broker: Any) -> None:
-    broker.stop()
-
-
-def kafka_gap(context: Context, *, kill: bool) -> Measurement:
-    kafka = context.kafka_cluster
-    with kafka.topic(1) as topic:
-        (leader,) = kafka.leaders(topic)
-        end = kafka.kill_node if kill else kafka.stop_node
-        found = _gap("confluent_gaps", kafka.bootstrap_servers, topic, partial(end, leader))
-        kafka.start_node(leader)
-        time.sleep(SETTLE_S)
     return found
 
 
 # -- many partitions
 
 
-def failover(context: Context) -> Measurement:
-    """From the end of the session of a broker that was killed until all partitions have leaders again."""
-    cluster = context.cluster
-    count = max(30, round(MANY * min(1.0, context.scale)))
-    with _topic(cluster, count) as topic:
-        victim = cluster.brokers[1]
-        asked = ",".join(b.bootstrap_servers for b in cluster.brokers if b is not victim)
+@contextlib.contextmanager
+def watched_session(hosts: str, broker_id: int) -> Iterator[Callable[[float], float]]:
+    """Watch a broker's ephemeral node in ZooKeeper. A session does not end one timeout after a kill: the last heartbeat
+    was earlier, and ZooKeeper rounds up to its ticks. `hosts`: with the cluster's path.
+
+    Yields a function that waits for the end, at most the given seconds, and returns its time on the monotonic clock.
+    Raises MeasurementError if the broker is not registered, or the session does not end.
+    """
+    events: queue.SimpleQueue[tuple[object, float]] = queue.SimpleQueue()
+    client = KazooClient(hosts=hosts)
+    client.start(WAIT_S)
+
+    def wait(timeout_s: float) -> float:
+        with contextlib.suppress(queue.Empty):
+            kind, at = events.get(timeout=timeout_s)
+            if kind == EventType.DELETED:  # else the node was changed
+                return at
+        raise MeasurementError(f"the session of broker {broker_id} has not ended within {timeout_s:g} s")
+
+    try:
+        path = f"{BROKER_IDS}/{broker_id}"
+        if client.exists(path, watch=lambda event: events.put((event.type, time.monotonic()))) is None:
+            raise MeasurementError(f"broker {broker_id} is not registered in ZooKeeper")
+        yield wait
+    finally:
+        client.stop()
+        client.close()
+
+
+def failover(context: Context, *, peer: bool) -> Measurement:
+    """Measure from the end of a killed broker's session until all partitions have leaders; the peer is the goal."""
+    if peer:
+        return Measurement(value=FAILOVER_GOAL_S)
+    server, count = context.sparklog(CLUSTER), _partitions(context)
+    with server.topic(count) as topic:
+        victim = server.brokers[1]
+        others = ",".join(b.bootstrap_servers for b in server.brokers if b is not victim)
         with (
-            watched_session(cluster.zookeeper_connect, victim.broker_id) as session,
-            sparklog.Admin(asked, request_timeout_ms=CREATE_TIMEOUT_MS) as admin,
+            watched_session(server.local.zookeeper_connect, victim.broker_id) as session,  # type: ignore[union-attr]
+            server.admin(others) as admin,
         ):
 
             def all_led() -> bool:
@@ -195,116 +117,58 @@ def failover(context: Context) -> Measurement:
 
             victim.kill()
             killed = time.monotonic()
-            ended = session.wait(WAIT_S)
-            _until(all_led)
+            ended = session(WAIT_S)
+            until(all_led)
             led = time.monotonic()
         victim.start()
     return Measurement(
-        value=led - ended,
-        extra={"partitions": count, "since_kill_s": led - killed, "session_end_s": ended - killed},
+        value=led - ended, extra={"partitions": count, "since_kill_s": led - killed, "session_end_s": ended - killed}
     )
 
 
-def idle(context: Context) -> Measurement:
-    """Percent of a core that three brokers take while nothing happens to the replicas they have."""
-    cluster = context.cluster
-    count = max(30, round(MANY * min(1.0, context.scale)))
-    with _topic(cluster, count):
+def idle(context: Context, *, peer: bool) -> Measurement:
+    """Measure the percentage of a core that three idle brokers take for their replicas; the peer is the goal."""
+    if peer:
+        return Measurement(value=IDLE_GOAL_PERCENT)
+    server, count = context.sparklog(CLUSTER), _partitions(context)
+    with server.topic(count):
         time.sleep(SETTLE_S)
-        before = total_usage(_pids(cluster))
+        before = usage(*server.pids)
         time.sleep(IDLE_S)
-        after = total_usage(_pids(cluster))
+        after = usage(*server.pids)
     percent = 100 * (after.cpu_s - before.cpu_s) / IDLE_S
     return Measurement(value=percent, server_rss_bytes=after.rss_bytes, extra={"partitions": count})
 
 
-def memory(context: Context) -> Measurement:
-    """Resident memory of the brokers (without ZooKeeper) after records have been produced."""
-    produced = produce(context, value_bytes=1024, records=500_000)
-    used = total_usage(_pids(context.cluster)).rss_bytes
-    with_zookeeper = used + total_usage([context.cluster.zookeeper.pid]).rss_bytes
-    return Measurement(
-        value=used / 1e6, server_rss_bytes=used, extra=produced.extra | {"with_zookeeper_mb": with_zookeeper / 1e6}
-    )
+def memory(context: Context, *, peer: bool) -> Measurement:
+    """Measure the resident memory of the brokers, without ZooKeeper, after records have been produced."""
+    produced = produce(context, peer=peer, value_bytes=1024, records=500_000, where=CLUSTER)
+    assert produced.server_rss_bytes is not None
+    return msgspec.structs.replace(produced, value=produced.server_rss_bytes / 1e6)
 
 
-def kafka_memory(context: Context) -> Measurement:
-    produced = kafka_produce(context, value_bytes=1024, records=500_000)
-    used = total_usage(context.kafka_cluster.pids).rss_bytes
-    return Measurement(value=used / 1e6, server_rss_bytes=used, extra=produced.extra)
-
-
-def _fixed(context: Context, *, value: float) -> Measurement:
-    return Measurement(value=value)
-
-
+_TOPICS = {"topics": "3 replicas, min.insync.replicas=2, acks=all"}
 _SESSIONS = {"sessions": f"sparklog {SESSION_TIMEOUT_MS / 1_000:g} s (a local cluster's), Kafka 9 s (its default)"}
+_GAP = "three brokers: time without acknowledgements after"
 
 ROWS: tuple[Row, ...] = (
     *(
-        Row(
-            f"cluster-produce-{name}",
-            f"three brokers: produce {title}",
-            KAFKA,
-            "records/s",
-            at_least(3.0),
-            partial(produce, value_bytes=size, records=records),
-            partial(kafka_produce, value_bytes=size, records=records),
-            _REPLICAS,
+        row(
+            f"cluster-produce-{name}", f"three brokers: produce {title}", 3,
+            partial(produce, value_bytes=size, records=records, where=CLUSTER), **_TOPICS,
         )
         for name, title, size, records in (("100b", "100 B", 100, 4_000_000), ("1kib", "1 KiB", 1024, 500_000))
     ),
-    Row(
-        "cluster-acknowledged",
-        "three brokers: p99 of an acknowledgement at 1,000/s",
-        KAFKA,
-        "ms",
-        at_most(0.2),
-        acknowledged,
-        kafka_acknowledged,
-        _REPLICAS | {"linger": "0 ms"},
+    row(
+        "cluster-acknowledged", "three brokers: p99 of an acknowledgement at 1,000/s", 0.2,
+        partial(acknowledged, rate=1_000, partitions=1, where=CLUSTER), unit="ms", linger="0 ms", **_TOPICS,
     ),
-    *(
-        Row(
-            f"cluster-{name}-leader",
-            f"three brokers: time without acknowledgements after {title} of a leader",
-            KAFKA,
-            "s",
-            at_most(0.5),
-            partial(gap, kill=kill),
-            partial(kafka_gap, kill=kill),
-            _REPLICAS | _SESSIONS,
-        )
-        for name, title, kill in (("kill", "kill -9", True), ("stop", "SIGTERM", False))
+    row("cluster-kill-leader", f"{_GAP} kill -9 of a leader", 0.5, partial(gap, kill=True), unit="s", **_TOPICS, **_SESSIONS),
+    row("cluster-stop-leader", f"{_GAP} SIGTERM of a leader", 0.5, partial(gap, kill=False), unit="s", **_TOPICS, **_SESSIONS),
+    row("cluster-failover", "three brokers: failover of 2,000 partitions after the session's end", 1, failover, unit="s", peer=GOAL, **_TOPICS),
+    row("cluster-idle", "three brokers: idle with 2,000 partitions", 1, idle, unit="% of a core", peer=GOAL, **_TOPICS),
+    row(
+        "cluster-memory", "three brokers: memory after producing 1 KiB", 0.25, memory, unit="MB",
+        counted="the brokers, without ZooKeeper", **_TOPICS,
     ),
-    Row(
-        "cluster-failover",
-        "three brokers: failover of 2,000 partitions after the session's end",
-        GOAL,
-        "s",
-        at_most(1.0),
-        failover,
-        partial(_fixed, value=FAILOVER_GOAL_S),
-        _REPLICAS,
-    ),
-    Row(
-        "cluster-idle",
-        "three brokers: idle with 2,000 partitions",
-        GOAL,
-        "% of a core",
-        at_most(1.0),
-        idle,
-        partial(_fixed, value=IDLE_GOAL_PERCENT),
-        _REPLICAS,
-    ),
-    Row(
-        "cluster-memory",
-        "three brokers: memory after producing 1 KiB",
-        KAFKA,
-        "MB",
-        at_most(0.25),
-        memory,
-        kafka_memory,
-        _REPLICAS | {"counted": "the brokers, without ZooKeeper"},
-    ),
-)
+)  # fmt: skip

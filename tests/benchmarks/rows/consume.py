@@ -1,4 +1,4 @@
-"""Consuming: Arrow batches, single records, and what a plain sendfile loop can do."""
+"""Consuming: Arrow batches, single records, and a plain sendfile loop beside them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from ..context import Context, measured
+import msgspec
+
+from ..context import SINGLE, Context, measured
 from ..processes import MeasurementError
 from ..results import Measurement
-from .produce import BATCH_BYTES, PARTITIONS
-from .row import CONFLUENT, KAFKA, Row, at_least
+from .produce import PARTITIONS, RECORDS, fill
+from .row import CONFLUENT, Row, row
 
 FETCH_BYTES = 10 * 1024 * 1024
 RAW_CHUNK_BYTES = 8 * 1024 * 1024
@@ -34,110 +37,82 @@ while True:
 """
 
 
-def filled_topic(context: Context, value_bytes: int, records: int) -> str:
-    """A topic of ours with `records` records, filled once per campaign."""
+def filled_topic(context: Context, peer: bool, value_bytes: int, records: int, where: str = SINGLE) -> str:
+    """A topic of `records` records, filled once per campaign."""
+    server = context.server(peer, where)
 
-    def fill() -> str:
-        topic = context.create_topic(PARTITIONS)
-        context.client(
-            "sparklog_send_batch",
-            bootstrap=context.broker.bootstrap_servers,
-            topic=topic,
-            records=records,
-            payload=str(context.payload(value_bytes)),
-            batch_records=BATCH_BYTES // value_bytes,
-            columnar=False,
-        )
+    def make() -> str:
+        topic: str = server.create_topic(PARTITIONS)
+        fill(context, server, topic, records, value_bytes)
         return topic
 
-    return context.once(f"sparklog topic {value_bytes} {records}", fill)
-
-
-def filled_kafka_topic(context: Context, value_bytes: int, records: int) -> str:
-    """The same in Kafka."""
-
-    def fill() -> str:
-        topic = f"filled-{value_bytes}-{records}"
-        context.kafka.create_topic(topic, PARTITIONS)
-        context.kafka.produce(topic, records, context.payload(value_bytes), {"acks": "all"})
-        return topic
-
-    return context.once(f"kafka topic {value_bytes} {records}", fill)
+    return context.once(f"topic {value_bytes} {records} at {server.bootstrap_servers}", make)
 
 
 def consume(
     context: Context,
     *,
+    peer: bool,
     value_bytes: int,
     records: int,
+    where: str = SINGLE,
     program: str = "sparklog_consume",
-    filled: int = 0,
     local_read: str = "auto",
 ) -> Measurement:
-    """`poll_batches` or `poll`, from a topic of `filled` records (default: as many as are read)."""
-    count = context.records(records)
-    topic = filled_topic(context, value_bytes, context.records(filled or records))
-    result = measured(
-        context.broker.pid,
-        lambda: context.client(
-            program,
-            bootstrap=context.broker.bootstrap_servers,
-            topic=topic,
-            partitions=PARTITIONS,
-            records=count,
-            max_partition_fetch_bytes=FETCH_BYTES,
-            local_read=local_read,
-        ),
-        lambda r: r["records_per_s"],
+    """Measure `poll_batches` or another program of sparklog, or kafka-consumer-perf-test."""
+    server, count = context.server(peer, where), context.records(records)
+    topic = filled_topic(context, peer, value_bytes, count, where)
+    if peer:
+        return measured(server.pids, lambda: server.consume(topic, count, where), "records_per_s")
+    result = context.measured_client(
+        server,
+        "records_per_s",
+        program,
+        bootstrap=server.address(where),
+        topic=topic,
+        partitions=PARTITIONS,
+        records=count,
+        max_partition_fetch_bytes=FETCH_BYTES,
+        local_read=local_read,
+        **server.client(where),
     )
+    return _checked(result, value_bytes)
+
+
+def consume_single(context: Context, *, peer: bool, records: int, filled: int = 10_000_000) -> Measurement:
+    """Measure `poll`, or confluent-kafka's `consume`, on a topic of `filled` records of 100 bytes."""
+    server = context.server(peer)
+    fetch: dict[str, Any] = {"max.partition.fetch.bytes" if peer else "max_partition_fetch_bytes": FETCH_BYTES}
+    result = context.measured_client(
+        server,
+        "records_per_s",
+        "confluent_consume" if peer else "sparklog_poll",
+        topic=filled_topic(context, peer, 100, context.records(filled)),
+        partitions=PARTITIONS,
+        records=context.records(records),
+        **fetch,
+    )
+    return _checked(result, 100)
+
+
+def _checked(result: Measurement, value_bytes: int) -> Measurement:
     if result.extra["value_bytes"] != value_bytes * result.extra["records"]:
         raise MeasurementError(f"{result.extra['value_bytes']:.0f} bytes came, not {value_bytes} a record")
     return result
 
 
-def perf_test(context: Context, *, value_bytes: int, records: int) -> Measurement:
-    """kafka-consumer-perf-test."""
+def beside_sendfile(context: Context, *, peer: bool, records: int = RECORDS[1024]) -> Measurement:
+    """Measure `poll_batches` through the socket, or a plain loop of sendfile, in MB of the log per second."""
+    if peer:
+        return raw_sendfile(context, total_bytes=records * 1024)
+    found = consume(context, peer=False, value_bytes=1024, records=records, local_read="off")
     count = context.records(records)
-    topic = filled_kafka_topic(context, value_bytes, count)
-    return measured(context.kafka.pid, lambda: context.kafka.consume(topic, count), lambda r: r["records_per_s"])
-
-
-def confluent(context: Context, *, value_bytes: int, records: int, filled: int) -> Measurement:
-    """confluent-kafka's `consume`."""
-    count = context.records(records)
-    topic = filled_kafka_topic(context, value_bytes, context.records(filled))
-    return measured(
-        context.kafka.pid,
-        lambda: context.client(
-            "confluent_consume",
-            bootstrap=context.kafka.bootstrap_servers,
-            topic=topic,
-            partitions=PARTITIONS,
-            records=count,
-            **{"max.partition.fetch.bytes": FETCH_BYTES},
-        ),
-        lambda r: r["records_per_s"],
-    )
-
-
-def consume_bytes(context: Context, *, value_bytes: int, records: int) -> Measurement:
-    """`poll_batches` through the socket in bytes of the log per second, to set beside a plain sendfile."""
-    found = consume(context, value_bytes=value_bytes, records=records, local_read="off")
-    topic = filled_topic(context, value_bytes, context.records(records))
-    per_record = context.topic_bytes(topic) / context.records(records)
-    return Measurement(
-        value=found.value * per_record / 1e6,
-        client_cpu_s=found.client_cpu_s,
-        server_cpu_s=found.server_cpu_s,
-        client_rss_bytes=found.client_rss_bytes,
-        server_rss_bytes=found.server_rss_bytes,
-        load_before=found.load_before,
-        extra=found.extra,
-    )
+    per_record = context.sparklog().topic_bytes(filled_topic(context, False, 1024, count)) / count
+    return msgspec.structs.replace(found, value=found.value * per_record / 1e6)
 
 
 def raw_sendfile(context: Context, *, total_bytes: int) -> Measurement:
-    """A process that sends a file's chunks with `os.sendfile`, and one that receives them into one buffer."""
+    """Measure a process that sends a file with `os.sendfile`, in MB/s; the receiver does not look at the bytes."""
     total = max(RAW_CHUNK_BYTES, min(round(total_bytes * context.scale), RAW_FILE_BYTES_MAX))
     total -= total % RAW_CHUNK_BYTES
 
@@ -154,65 +129,38 @@ def raw_sendfile(context: Context, *, total_bytes: int) -> Measurement:
         return process, int(process.stdout.readline())
 
     process, port = context.once(f"raw sendfile {total}", start)
-    return measured(
-        process.pid,
-        lambda: context.client("raw_receive", port=port, total_bytes=total, chunk_bytes=RAW_CHUNK_BYTES),
-        lambda r: r["bytes_per_s"] / 1e6,
-    )
+    arguments = {"port": port, "total_bytes": total, "chunk_bytes": RAW_CHUNK_BYTES}
+    return measured([process.pid], lambda: context.client("raw_receive", **arguments), "mb_per_s")
 
 
-def _batches(name: str, title: str, goal: float, value_bytes: int, records: int, *, local_read: str = "auto") -> Row:
-    way = (
-        "same-host mmap (local.read=auto, the default)"
-        if local_read == "auto"
-        else "through the socket (local.read=off)"
-    )
-    return Row(
+def _batches(name: str, how: str, goal: float, value_bytes: int, local_read: str) -> Row:
+    ways = {"auto": "files mapped (local.read=auto, the default)", "off": "through the socket (local.read=off)"}
+    return row(
         name,
-        title,
-        KAFKA,
-        "records/s",
-        at_least(goal),
-        partial(consume, value_bytes=value_bytes, records=records, local_read=local_read),
-        partial(perf_test, value_bytes=value_bytes, records=records),
-        {
-            "records": f"{records:,} of {value_bytes} bytes, {PARTITIONS} partitions, page cache warm",
-            "sparklog": f"poll_batches, {way}, max.partition.fetch.bytes=10 MiB, checksums verified",
-            "Kafka": "through the socket, kafka-consumer-perf-test --fetch-size 10485760, its fetch.nMsg.sec (without the rebalance)",
-        },
+        f"consume {how}",
+        goal,
+        partial(consume, value_bytes=value_bytes, records=RECORDS[value_bytes], local_read=local_read),
+        records=f"{RECORDS[value_bytes]:,} of {value_bytes} bytes, {PARTITIONS} partitions, page cache warm",
+        sparklog=f"poll_batches, {ways[local_read]}, max.partition.fetch.bytes=10 MiB, checksums verified",
+        Kafka="through the socket, kafka-consumer-perf-test --fetch-size 10485760, its fetch.nMsg.sec",
     )
 
 
 ROWS = (
-    _batches("consume-100b", "consume 100 B, Arrow batches", 5, 100, 10_000_000),
-    _batches("consume-1k", "consume 1 KiB, Arrow batches", 2, 1024, 2_000_000),
-    _batches("consume-100b-socket", "consume 100 B, Arrow batches, socket", 5, 100, 10_000_000, local_read="off"),
-    _batches("consume-1k-socket", "consume 1 KiB, Arrow batches, socket", 2, 1024, 2_000_000, local_read="off"),
-    Row(
-        "consume-1k-sendfile",
-        "consume 1 KiB against a raw sendfile loop",
-        "sendfile loop",
-        "MB/s",
-        at_least(0.85),
-        partial(consume_bytes, value_bytes=1024, records=2_000_000),
-        partial(raw_sendfile, total_bytes=2_000_000 * 1024),
-        {
-            "sparklog": "poll_batches through the socket (local.read=off)",
-            "sendfile loop": "os.sendfile of 8 MiB chunks from the page cache, recv_into one buffer, nothing is looked at",
-        },
+    _batches("consume-100b", "100 B, Arrow batches", 5, 100, "auto"),
+    _batches("consume-1k", "1 KiB, Arrow batches", 2, 1024, "auto"),
+    _batches("consume-100b-socket", "100 B, Arrow batches, socket", 5, 100, "off"),
+    _batches("consume-1k-socket", "1 KiB, Arrow batches, socket", 2, 1024, "off"),
+    row(
+        "consume-1k-sendfile", "consume 1 KiB against a raw sendfile loop", 0.85, beside_sendfile, unit="MB/s",
+        peer="sendfile loop", sparklog="poll_batches through the socket (local.read=off)",
+        loop="os.sendfile of 8 MiB chunks from the page cache, recv_into one buffer",
     ),
-    Row(
-        "consume-records",
-        "consume 100 B, one record at a time in Python",
-        CONFLUENT,
-        "records/s",
-        at_least(1),
-        partial(consume, value_bytes=100, records=2_000_000, program="sparklog_poll", filled=10_000_000),
-        partial(confluent, value_bytes=100, records=2_000_000, filled=10_000_000),
-        {
-            "records": f"2,000,000 of 100 bytes, {PARTITIONS} partitions; every value is looked at",
-            "sparklog": "poll(), same-host mmap (local.read=auto, the default), 500 records at most, max.partition.fetch.bytes=10 MiB",
-            "confluent-kafka": "consume(500), max.partition.fetch.bytes=10 MiB",
-        },
+    row(
+        "consume-records", "consume 100 B, one record at a time in Python", 1,
+        partial(consume_single, records=2_000_000), peer=CONFLUENT,
+        records=f"2,000,000 of 100 bytes, {PARTITIONS} partitions; every value is looked at",
+        sparklog="poll(), files mapped, 500 records at most, max.partition.fetch.bytes=10 MiB",
+        confluent="consume(500), max.partition.fetch.bytes=10 MiB",
     ),
-)
+)  # fmt: skip

@@ -9,16 +9,19 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 import sparklog
-from sparklog.client.local import LocalBroker
 
-from ..context import Context, measured
+from ..context import Context
 from ..kafka import KafkaServer
 from ..processes import usage
 from ..results import Measurement
-from .produce import BATCH_BYTES, PARTITIONS, perf_test, send_batch
-from .row import KAFKA, Row, at_least, at_most
+from ..servers import SparklogServer
+from .produce import PARTITIONS, fill, produce
+from .row import row
 
 RECOVERY_BYTES = 10_000_000_000
 UNCLEAN_RECORDS = 100_000
@@ -27,37 +30,20 @@ GROWTH_REQUESTS = 5_000
 ASKED_EVERY = 50
 LOADED_RECORDS = 2_000_000
 IDLE_S = 3.0
+MANY = 1000
 _VALUE_BYTES = 1024
 
 
-# -- start
-
-
-def start(context: Context) -> Measurement:
-    """Until a client has got metadata, on an empty directory."""
-    directory = context.scratch / "start-sparklog"
-    os.sync()
-    begun = time.perf_counter()
-    with sparklog.start_local(directory) as broker, sparklog.Admin(broker.bootstrap_servers) as admin:
-        admin.list_topics()
-        seconds = time.perf_counter() - begun
-        used = usage(broker.pid)
-    shutil.rmtree(directory)
-    return Measurement(value=seconds, server_cpu_s=used.cpu_s, server_rss_bytes=used.rss_bytes)
-
-
-def kafka_start(context: Context) -> Measurement:
-    with _new_kafka(context, "start-kafka") as server:
-        os.sync()
-        seconds = server.start()
-        used = usage(server.pid)
-    return Measurement(value=seconds, server_cpu_s=used.cpu_s, server_rss_bytes=used.rss_bytes)
+@contextlib.contextmanager
+def _started(directory: Path) -> Iterator[SparklogServer]:
+    with sparklog.start_local(directory) as broker:
+        yield SparklogServer(broker)
 
 
 @contextlib.contextmanager
-def _new_kafka(context: Context, name: str) -> Iterator[KafkaServer]:
-    """A server that is not started yet, on an empty directory that is removed afterwards."""
-    server = KafkaServer(context.installation, context.scratch / name)
+def _new_kafka(context: Context) -> Iterator[KafkaServer]:
+    """A server that is not started yet, on an empty directory; the end of the block removes it."""
+    server = KafkaServer(context.installation, context.directory("new-kafka"))
     try:
         yield server
     finally:
@@ -65,250 +51,185 @@ def _new_kafka(context: Context, name: str) -> Iterator[KafkaServer]:
         shutil.rmtree(server.directory)
 
 
-# -- recovery
+def _used(pids: list[int], value: float | None = None) -> Measurement:
+    """A measurement of the servers as they are; without a value it is their resident memory in MB."""
+    used = usage(*pids)
+    given = used.rss_bytes / 1e6 if value is None else value
+    return Measurement(value=given, server_cpu_s=used.cpu_s, server_rss_bytes=used.rss_bytes)
 
 
-def _fill(context: Context, broker: LocalBroker, records: int) -> None:
-    context.client(
-        "sparklog_send_batch",
-        bootstrap=broker.bootstrap_servers,
-        topic="filled",
-        records=records,
-        payload=str(context.payload(_VALUE_BYTES)),
-        batch_records=BATCH_BYTES // _VALUE_BYTES,
-        columnar=False,
-    )
+def start(context: Context, *, peer: bool) -> Measurement:
+    """Measure a start on an empty directory, until a client has metadata."""
+    if peer:
+        with _new_kafka(context) as server:
+            os.sync()
+            seconds = server.start()
+            return _used(server.pids, seconds)
+    directory = context.scratch / "start"  # the broker makes it
+    os.sync()
+    begun = time.perf_counter()
+    with _started(directory) as ours, ours.admin() as admin:
+        admin.list_topics()
+        found = _used(ours.pids, time.perf_counter() - begun)
+    shutil.rmtree(directory)
+    return found
 
 
-def recovery(context: Context) -> Measurement:
-    """After kill -9 while records were coming: until a client knows every partition's end."""
+def recovery(context: Context, *, peer: bool) -> Measurement:
+    """Measure a start after kill -9 during writes, until a client knows the end of every partition."""
+    name = f"recovery, {'Kafka' if peer else 'sparklog'}"
+    records, unclean = context.records(RECOVERY_BYTES // _VALUE_BYTES), context.records(UNCLEAN_RECORDS)
 
-    def fill() -> Path:
-        directory = context.scratch / "recovery-sparklog"
+    def make() -> tuple[Any, str]:
         context.need_disk(1.3 * context.scale * RECOVERY_BYTES)
-        context.after_row("recovery sparklog", lambda: shutil.rmtree(directory, ignore_errors=True))
-        with sparklog.start_local(directory) as broker:
-            with sparklog.Admin(broker.bootstrap_servers) as admin:
-                admin.create_topic("filled", partitions=PARTITIONS)
-            _fill(context, broker, context.records(RECOVERY_BYTES // _VALUE_BYTES))
-        return directory
+        directory = context.directory("recovery")
+        context.after_row(name, lambda: shutil.rmtree(directory, ignore_errors=True))
+        if not peer:
+            with _started(directory) as server:
+                topic = server.create_topic(PARTITIONS)
+                fill(context, server, topic, records, _VALUE_BYTES)
+            return directory, topic
+        kafka = KafkaServer(context.installation, directory)
+        context.after_row(name, kafka.stop)
+        kafka.start()
+        topic = kafka.create_topic(PARTITIONS)
+        fill(context, kafka, topic, records, _VALUE_BYTES, acks="1")
+        kafka.stop()
+        return kafka, topic
 
-    directory = context.once("recovery sparklog", fill)
-    broker = sparklog.start_local(directory)
-    _fill(context, broker, context.records(UNCLEAN_RECORDS))
+    made, topic = context.once(name, make)
+    if peer:
+        made.start()
+        fill(context, made, topic, unclean, _VALUE_BYTES, acks="1")
+        made.stop(kill=True)
+        os.sync()
+        begun = time.perf_counter()
+        made.start()
+        made.wait_for_partitions(topic, range(PARTITIONS))
+        found = _used(made.pids, time.perf_counter() - begun)
+        made.stop()
+        return found
+    broker = sparklog.start_local(made)
+    fill(context, SparklogServer(broker), topic, unclean, _VALUE_BYTES)
     broker.kill()
     os.sync()
     begun = time.perf_counter()
-    with sparklog.start_local(directory) as broker, sparklog.Admin(broker.bootstrap_servers) as admin:
-        admin.list_offsets({sparklog.TopicPartition("filled", p): "latest" for p in range(PARTITIONS)})
-        seconds = time.perf_counter() - begun
-        used = usage(broker.pid)
-    return Measurement(value=seconds, server_cpu_s=used.cpu_s, server_rss_bytes=used.rss_bytes)
+    with _started(made) as server, server.admin() as admin:
+        admin.list_offsets({sparklog.TopicPartition(topic, p): "latest" for p in range(PARTITIONS)})
+        return _used(server.pids, time.perf_counter() - begun)
 
 
-def kafka_recovery(context: Context) -> Measurement:
-    def fill() -> KafkaServer:
-        server = KafkaServer(context.installation, context.scratch / "recovery-kafka")
-        context.need_disk(1.3 * context.scale * RECOVERY_BYTES)
-        context.after_row("recovery kafka", lambda: shutil.rmtree(server.directory, ignore_errors=True))
-        context.after_row("recovery kafka", server.stop)
-        server.start()
-        server.create_topic("filled", PARTITIONS)
-        server.produce(
-            "filled", context.records(RECOVERY_BYTES // _VALUE_BYTES), context.payload(_VALUE_BYTES), {"acks": "1"}
-        )
-        server.stop()
-        return server
-
-    server = context.once("recovery kafka", fill)
-    server.start()
-    server.produce("filled", context.records(UNCLEAN_RECORDS), context.payload(_VALUE_BYTES), {"acks": "1"})
-    server.kill()
-    os.sync()
-    begun = time.perf_counter()
-    server.start()
-    server.wait_for_partitions("filled", range(PARTITIONS))
-    seconds = time.perf_counter() - begun
-    used = usage(server.pid)
-    server.stop()
-    return Measurement(value=seconds, server_cpu_s=used.cpu_s, server_rss_bytes=used.rss_bytes)
-
-
-# -- memory
-
-
-def memory(context: Context, *, loaded: bool) -> Measurement:
-    """Resident memory in MB, a moment after the start or after records have been written and read."""
-    directory = context.scratch / "memory-sparklog"
-    with sparklog.start_local(directory) as broker:
+def memory(context: Context, *, peer: bool, loaded: bool) -> Measurement:
+    """Measure resident memory a moment after the start, or after records have been written and read."""
+    directory, records = context.directory("memory"), context.records(LOADED_RECORDS)
+    with _new_kafka(context) if peer else _started(directory) as server:
+        if isinstance(server, KafkaServer):
+            server.start()
         if loaded:
-            with sparklog.Admin(broker.bootstrap_servers) as admin:
-                admin.create_topic("filled", partitions=PARTITIONS)
-            records = context.records(LOADED_RECORDS)
-            _fill(context, broker, records)
-            reading = {"bootstrap": broker.bootstrap_servers, "topic": "filled", "partitions": PARTITIONS}
-            context.client("sparklog_consume", **reading, records=records)
+            topic = server.create_topic(PARTITIONS)
+            fill(context, server, topic, records, _VALUE_BYTES)
+            if isinstance(server, KafkaServer):
+                server.consume(topic, records)
+            else:
+                reading = {"bootstrap": server.bootstrap_servers, "topic": topic, "partitions": PARTITIONS}
+                context.client("sparklog_consume", **reading, records=records)
         time.sleep(IDLE_S)
-        used = usage(broker.pid)
+        found = _used(server.pids)
     shutil.rmtree(directory)
-    return Measurement(value=used.rss_bytes / 1e6, server_cpu_s=used.cpu_s, server_rss_bytes=used.rss_bytes)
-
-
-def kafka_memory(context: Context, *, loaded: bool) -> Measurement:
-    with _new_kafka(context, "memory-kafka") as server:
-        server.start()
-        if loaded:
-            records = context.records(LOADED_RECORDS)
-            server.create_topic("filled", PARTITIONS)
-            server.produce("filled", records, context.payload(_VALUE_BYTES), {"acks": "all"})
-            server.consume("filled", records)
-        time.sleep(IDLE_S)
-        used = usage(server.pid)
-    return Measurement(value=used.rss_bytes / 1e6, server_cpu_s=used.cpu_s, server_rss_bytes=used.rss_bytes)
-
-
-# -- disk
+    return found
 
 
 def stored(context: Context, *, peer: bool, compression: str) -> Measurement:
-    """Bytes per record in the segment files."""
-    measure = perf_test if peer else send_batch
-    found = measure(context, value_bytes=100, records=1_000_000, compression=compression)
+    """Measure bytes per record in the segment files."""
+    found = produce(context, peer=peer, value_bytes=100, records=1_000_000, compression=compression)
     assert found.bytes_per_record is not None
     return Measurement(value=found.bytes_per_record)
 
 
-def create(context: Context, *, partitions: int) -> Measurement:
-    """Seconds until a topic is made and the ends of some of its partitions are known."""
+def create(context: Context, *, peer: bool, partitions: int) -> Measurement:
+    """Measure until a topic exists and a client knows the ends of some of its partitions."""
+    asked, server = range(0, partitions, ASKED_EVERY), context.server(peer)
     os.sync()
     load = os.getloadavg()[0]
     begun = time.perf_counter()
-    with context.topic(partitions) as topic, sparklog.Admin(context.broker.bootstrap_servers) as admin:
-        admin.list_offsets({sparklog.TopicPartition(topic, p): "latest" for p in range(0, partitions, ASKED_EVERY)})
-        return Measurement(value=time.perf_counter() - begun, load_before=load)
-
-
-def kafka_create(context: Context, *, partitions: int) -> Measurement:
-    os.sync()
-    load = os.getloadavg()[0]
-    kafka = context.kafka
-    begun = time.perf_counter()
-    with kafka.topic(partitions, wait=False) as topic:
-        kafka.wait_for_partitions(topic, range(0, partitions, ASKED_EVERY))
+    with server.topic(partitions, **({"wait": False} if peer else {})) as topic:
+        if peer:
+            server.wait_for_partitions(topic, asked)
+        else:
+            with server.admin() as admin:
+                admin.list_offsets({sparklog.TopicPartition(topic, p): "latest" for p in asked})
         return Measurement(value=time.perf_counter() - begun, load_before=load)
 
 
 # -- growth
 
 
-def _seconds_per_million(context: Context, *, partitions: int) -> Measurement:
-    found = send_batch(context, value_bytes=100, records=5_000_000, partitions=partitions)
-    return Measurement(
-        value=1e6 / found.value,
-        client_cpu_s=found.client_cpu_s,
-        server_cpu_s=found.server_cpu_s,
-        server_rss_bytes=found.server_rss_bytes,
-        load_before=found.load_before,
-    )
+def us_per_record(context: Context, *, partitions: int) -> Measurement:
+    """Measure the time of a record of 100 bytes, in µs."""
+    found = produce(context, peer=False, value_bytes=100, records=5_000_000, partitions=partitions)
+    return msgspec.structs.replace(found, value=1e6 / found.value, bytes_per_record=None)
 
 
-def _random_fetch(context: Context, *, size_bytes: int) -> Measurement:
-    """Fetches of 64 KiB at random offsets of a partition of this size, in µs."""
-    records = context.records(size_bytes // _VALUE_BYTES)
+def random_fetch(context: Context, *, size_bytes: int) -> Measurement:
+    """Measure fetches of 64 KiB at random offsets of a partition of this size, in µs."""
+    records, server = context.records(size_bytes // _VALUE_BYTES), context.sparklog()
+    batch_bytes = GROWTH_BATCH_RECORDS * _VALUE_BYTES
 
-    def fill() -> str:
+    def make() -> str:
         context.need_disk(1.3 * context.scale * size_bytes)
-        topic = context.create_topic(1)
-        context.after_row(f"growth {size_bytes}", lambda: context.delete_topic(topic))
-        context.client(
-            "sparklog_send_batch",
-            bootstrap=context.broker.bootstrap_servers,
-            topic=topic,
-            records=records,
-            payload=str(context.payload(_VALUE_BYTES)),
-            batch_records=GROWTH_BATCH_RECORDS,
-            columnar=False,
-            batch_size_bytes=GROWTH_BATCH_RECORDS * _VALUE_BYTES,
-        )
+        topic = server.create_topic(1)
+        context.after_row(f"growth {size_bytes}", lambda: server.delete_topic(topic))
+        fill(context, server, topic, records, _VALUE_BYTES, batch_bytes)
         return topic
 
-    topic = context.once(f"growth {size_bytes}", fill)
-    return measured(
-        context.broker.pid,
-        lambda: context.client(
-            "random_fetches",
-            bootstrap=context.broker.bootstrap_servers,
-            topic=topic,
-            end_offset=records,
-            count=GROWTH_REQUESTS,
-            max_bytes=GROWTH_BATCH_RECORDS * _VALUE_BYTES,
-        ),
-        lambda r: r["median_us"],
-    )
+    arguments: dict[str, Any] = {"topic": context.once(f"growth {size_bytes}", make), "end_offset": records}
+    return _requests(context, "random_fetches", **arguments, max_bytes=batch_bytes)
 
 
-def _connections(context: Context, *, connections: int) -> Measurement:
-    return measured(
-        context.broker.pid,
-        lambda: context.client(
-            "many_connections",
-            bootstrap=context.broker.bootstrap_servers,
-            connections=connections,
-            count=GROWTH_REQUESTS,
-        ),
-        lambda r: r["median_us"],
-    )
+def _requests(context: Context, program: str, **arguments: Any) -> Measurement:
+    """Measure requests one after the other: the median in µs."""
+    return context.measured_client(context.sparklog(), "median_us", program, **arguments, count=GROWTH_REQUESTS)
 
 
-def _disk(compression: str) -> Row:
-    return Row(
-        f"disk-100b-{compression}",
-        f"bytes on disk per record of 100 B, {compression}",
-        KAFKA,
-        "bytes",
-        at_most(1.0),
-        partial(stored, peer=False, compression=compression),
-        partial(stored, peer=True, compression=compression),
-        {"batches": "1 MiB on both sides"},
-    )
-
-
-_MANY = 1000
+_HEAP = {"Kafka": "-Xmx1g -Xms1g, its scripts' default"}
 
 ROWS = (
-    Row("start", "start on an empty directory", KAFKA, "s", at_most(0.1), start, kafka_start, {"until": "a client has got metadata"}),
-    Row(
-        "recovery", "start after kill -9, 10 GB", KAFKA, "s", at_most(0.1), recovery, kafka_recovery,
-        {"data": f"10 GB in {PARTITIONS} partitions, {UNCLEAN_RECORDS:,} records of 1 KiB just before the kill", "until": "a client knows the end of every partition"},
+    row("start", "start on an empty directory", 0.1, start, unit="s", until="a client has metadata"),
+    row(
+        "recovery", "start after kill -9, 10 GB", 0.1, recovery, unit="s",
+        data=f"10 GB in {PARTITIONS} partitions, {UNCLEAN_RECORDS:,} records of 1 KiB just before the kill",
+        until="a client knows the end of every partition",
     ),
-    Row("memory-idle", "resident memory, idle", KAFKA, "MB", at_most(0.2), partial(memory, loaded=False), partial(kafka_memory, loaded=False), {"Kafka": "-Xmx1g -Xms1g, its scripts' default"}),
-    Row("memory-loaded", "resident memory after 2 GB written and read", KAFKA, "MB", at_most(0.2), partial(memory, loaded=True), partial(kafka_memory, loaded=True), {"Kafka": "-Xmx1g -Xms1g, its scripts' default"}),
-    _disk("none"),
-    _disk("lz4"),
-    _disk("zstd"),
-    Row(
-        "partitions-1000", "produce 100 B to 1,000 partitions", KAFKA, "records/s", at_least(10),
-        partial(send_batch, value_bytes=100, records=5_000_000, partitions=_MANY),
-        partial(perf_test, value_bytes=100, records=1_000_000, partitions=_MANY),
-        {"records": "5,000,000 (sparklog), 1,000,000 (Kafka), acks=all, batches as in produce-100b"},
+    row("memory-idle", "resident memory, idle", 0.2, partial(memory, loaded=False), unit="MB", **_HEAP),
+    row("memory-loaded", "resident memory after 2 GB written and read", 0.2, partial(memory, loaded=True), unit="MB", **_HEAP),
+    *(
+        row(
+            f"disk-100b-{name}", f"bytes on disk per record of 100 B, {name}", 1, partial(stored, compression=name),
+            unit="bytes", batches="1 MiB on both sides",
+        )
+        for name in ("none", "lz4", "zstd")
     ),
-    Row(
-        "create-1000", "create a topic of 1,000 partitions", KAFKA, "s", None,
-        partial(create, partitions=_MANY), partial(kafka_create, partitions=_MANY), {"until": "the ends of every 50th partition are known"},
+    row(
+        "partitions-1000", "produce 100 B to 1,000 partitions", 10, partial(produce, value_bytes=100, partitions=MANY),
+        ours={"peer": False, "records": 5_000_000}, theirs={"peer": True, "records": 1_000_000},
+        records="5,000,000 (sparklog), 1,000,000 (Kafka), acks=all, batches as in produce-100b",
     ),
-    Row(
-        "growth-partitions", "produce to 2,000 partitions against 1", "sparklog, 1 partition", "µs/record", at_most(1.2),
-        partial(_seconds_per_million, partitions=2000), partial(_seconds_per_million, partitions=1),
-        {"records": "5,000,000 of 100 bytes, acks=all"},
+    row(
+        "create-1000", "create a topic of 1,000 partitions", None, partial(create, partitions=MANY), unit="s",
+        until=f"the ends of every {ASKED_EVERY}th partition are known",
     ),
-    Row(
-        "growth-connections", "a tiny request with 5,000 connections against 10", "sparklog, 10 connections", "µs (median)", at_most(1.2),
-        partial(_connections, connections=5000), partial(_connections, connections=10),
-        {"requests": f"{GROWTH_REQUESTS:,} handshakes, each on the next connection"},
+    row(
+        "growth-partitions", "produce to 2,000 partitions against 1", 1.2, us_per_record, unit="µs/record",
+        peer="sparklog, 1 partition", ours={"partitions": 2000}, theirs={"partitions": 1}, records="5,000,000 of 100 bytes, acks=all",
     ),
-    Row(
-        "growth-fetch", "a fetch at a random offset of 50 GB against 1 GB", "sparklog, 1 GB", "µs (median)", at_most(1.2),
-        partial(_random_fetch, size_bytes=50_000_000_000), partial(_random_fetch, size_bytes=1_000_000_000),
-        {"requests": f"{GROWTH_REQUESTS:,} fetches of 64 KiB; 50 GB do not fit into this machine's page cache, what is read from disk counts"},
+    row(
+        "growth-connections", "a tiny request with 5,000 connections against 10", 1.2, partial(_requests, program="many_connections"),
+        unit="µs (median)", peer="sparklog, 10 connections", ours={"connections": 5000}, theirs={"connections": 10},
+        requests=f"{GROWTH_REQUESTS:,} handshakes, each on the next connection",
+    ),
+    row(
+        "growth-fetch", "a fetch at a random offset of 50 GB against 1 GB", 1.2, random_fetch, unit="µs (median)",
+        peer="sparklog, 1 GB", ours={"size_bytes": 50_000_000_000}, theirs={"size_bytes": 1_000_000_000},
+        requests=f"{GROWTH_REQUESTS:,} fetches of 64 KiB; 50 GB exceed the page cache of a small machine, and reads from the disk count",
     ),
 )  # fmt: skip

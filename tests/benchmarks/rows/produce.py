@@ -1,4 +1,4 @@
-"""Producing: batches, single records, compressed."""
+"""Producing: batches, single records, compressed; to one broker, to a cluster, through TLS."""
 
 from __future__ import annotations
 
@@ -6,150 +6,142 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ..context import Context, measured
-from ..kafka import PRODUCER_SETTINGS
+import msgspec
+
+from ..context import SINGLE, Context, measured
+from ..kafka import PRODUCER_SETTINGS, KafkaServer
 from ..results import Measurement
-from .row import CONFLUENT, KAFKA, Row, at_least
+from ..secure_servers import PLAIN
+from ..servers import SparklogServer
+from .row import CONFLUENT, Row, row
 
 PARTITIONS = 4
 BATCH_BYTES = 1024 * 1024
 COMPRESSED_BATCH_BYTES = 4 * BATCH_BYTES
-"""Ours count before compression, Kafka's batch.size after it: 1 MiB of the latter are 2 to 4 MiB of these payloads."""
-_KAFKA_SETTINGS = ", ".join(f"{k}={v}" for k, v in PRODUCER_SETTINGS.items())
+"""Sparklog's sizes are before compression, Kafka's batch.size is after it: 1 MiB of Kafka's are 2 to 4 MiB of these
+payloads."""
+RECORDS = {100: 10_000_000, 1024: 2_000_000}
+"""Records of a run, by the size of a value."""
 
 
-def _batch_bytes(compression: str) -> int:
-    return BATCH_BYTES if compression == "none" else COMPRESSED_BATCH_BYTES
+def fill(
+    context: Context,
+    server: SparklogServer | KafkaServer,
+    topic: str,
+    records: int,
+    value_bytes: int,
+    batch_bytes: int = BATCH_BYTES,
+    acks: str = "all",
+) -> None:
+    """Send records to a topic of either system."""
+    if isinstance(server, KafkaServer):
+        server.produce(topic, records, context.payload(value_bytes), {"acks": acks})
+    else:
+        arguments = batches(context, server, topic, records, value_bytes, batch_bytes)
+        context.client("sparklog_send_batch", **arguments, acks=acks)
 
 
-def send_batch(
+def batches(
+    context: Context,
+    server: SparklogServer,
+    topic: str,
+    records: int,
+    value_bytes: int,
+    batch_bytes: int = BATCH_BYTES,
+    *,
+    listener: str = PLAIN,
+) -> dict[str, Any]:
+    """Arguments of the client program `sparklog_send_batch`."""
+    return {
+        "bootstrap": server.address(listener),
+        "topic": topic,
+        "records": records,
+        "payload": str(context.payload(value_bytes)),
+        "batch_records": batch_bytes // value_bytes,
+        "batch_size_bytes": batch_bytes,
+        **server.client(listener),
+    }
+
+
+def produce(
     context: Context,
     *,
+    peer: bool,
     value_bytes: int,
     records: int,
+    where: str = SINGLE,
     acks: str = "all",
     compression: str = "none",
     columnar: bool = False,
     partitions: int = PARTITIONS,
     configs: Mapping[str, str] | None = None,
 ) -> Measurement:
-    """`send_batch` with a batch at a time; `configs` are the topic's."""
-    count = context.records(records)
-    batch_bytes = _batch_bytes(compression)
-    with context.topic(partitions, configs=configs) as topic:
-        return measured(
-            context.broker.pid,
-            lambda: context.client(
-                "sparklog_send_batch",
-                bootstrap=context.broker.bootstrap_servers,
-                topic=topic,
-                records=count,
-                payload=str(context.payload(value_bytes)),
-                batch_records=batch_bytes // value_bytes,
-                columnar=columnar,
-                acks=acks,
-                compression=compression,
-                batch_size_bytes=batch_bytes,
-            ),
-            lambda r: r["records_per_s"],
-            lambda: context.topic_bytes(topic) / count,
+    """Measure `send_batch` with one batch a call, or kafka-producer-perf-test; `configs` are the topic's."""
+    server, count = context.server(peer, where), context.records(records)
+    with server.topic(partitions, configs=configs) as topic:
+        stored = lambda: server.topic_bytes(topic) / count  # noqa: E731
+        if peer:
+            settings = server.client(where) | {"acks": acks, "compression.type": compression}
+            payload = context.payload(value_bytes)
+            run = partial(server.produce, topic, count, payload, settings)
+            return measured(server.pids, run, "records_per_s", stored)
+        return context.measured_client(
+            server,
+            "records_per_s",
+            "sparklog_send_batch",
+            stored,
+            **batches(context, server, topic, count, value_bytes, _batch_bytes(compression), listener=where),
+            columnar=columnar,
+            acks=acks,
+            compression=compression,
         )
 
 
-def perf_test(
-    context: Context,
-    *,
-    value_bytes: int,
-    records: int,
-    acks: str = "all",
-    compression: str = "none",
-    partitions: int = PARTITIONS,
-    configs: Mapping[str, str] | None = None,
-) -> Measurement:
-    """kafka-producer-perf-test; `configs` are the topic's."""
-    count, kafka = context.records(records), context.kafka
-    settings = {"acks": acks, "compression.type": compression}
-    with kafka.topic(partitions, configs) as topic:
-        return measured(
-            kafka.pid,
-            lambda: kafka.produce(topic, count, context.payload(value_bytes), settings),
-            lambda r: r["records_per_s"],
-            lambda: kafka.topic_bytes(topic) / count,
+def _batch_bytes(compression: str) -> int:
+    return BATCH_BYTES if compression == "none" else COMPRESSED_BATCH_BYTES
+
+
+def beside_write(context: Context, *, peer: bool) -> Measurement:
+    """Measure `send_batch` of 1 KiB, or a loop that writes the same bytes of values to new files and nothing else."""
+    if not peer:
+        return produce(context, peer=False, value_bytes=1024, records=RECORDS[1024])
+    size = context.records(RECORDS[1024]) * 1024
+    run = partial(context.client, "raw_write", directory=str(context.scratch / "raw"), size=size, files=PARTITIONS)
+    found = measured(context.sparklog().pids, run, "bytes_per_s")
+    return msgspec.structs.replace(found, value=found.value / 1024)
+
+
+def send_single(context: Context, *, peer: bool, records: int) -> Measurement:
+    """Measure `send`, or confluent-kafka's `produce`: one record a call."""
+    server, count = context.server(peer), context.records(records)
+    with server.topic(PARTITIONS) as topic:
+        return context.measured_client(
+            server,
+            "records_per_s",
+            "confluent_send" if peer else "sparklog_send",
+            lambda: server.topic_bytes(topic) / count,
+            topic=topic,
+            records=count,
+            payload=str(context.payload(100)),
+            **(_CONFLUENT if peer else {"acks": "all", "linger_ms": 5}),
         )
 
 
-def raw_write(context: Context, *, value_bytes: int, records: int) -> Measurement:
-    """As many bytes of values, written to new files in MiB by a loop that does nothing else: what the page cache
-    takes."""
-    count = context.records(records)
-    directory = context.scratch / "raw-write"
-    return measured(
-        context.broker.pid,
-        lambda: context.client("raw_write", directory=str(directory), bytes=count * value_bytes, files=PARTITIONS),
-        lambda r: count / r["seconds"],
-    )
+def _text(settings: Mapping[str, object]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in settings.items())
 
 
-def send_single(context: Context, *, records: int) -> Measurement:
-    """`send`, one record at a time."""
-    count = context.records(records)
-    with context.topic(PARTITIONS) as topic:
-        return measured(
-            context.broker.pid,
-            lambda: context.client(
-                "sparklog_send",
-                bootstrap=context.broker.bootstrap_servers,
-                topic=topic,
-                records=count,
-                payload=str(context.payload(100)),
-                acks="all",
-                linger_ms=5,
-            ),
-            lambda r: r["records_per_s"],
-            lambda: context.topic_bytes(topic) / count,
-        )
-
-
-def confluent_single(context: Context, *, records: int) -> Measurement:
-    """confluent-kafka's `produce`, one record at a time."""
-    count, kafka = context.records(records), context.kafka
-    with kafka.topic(PARTITIONS) as topic:
-        return measured(
-            kafka.pid,
-            lambda: context.client(
-                "confluent_send",
-                bootstrap=kafka.bootstrap_servers,
-                topic=topic,
-                records=count,
-                payload=str(context.payload(100)),
-                **_CONFLUENT,
-            ),
-            lambda r: r["records_per_s"],
-            lambda: kafka.topic_bytes(topic) / count,
-        )
-
-
-def _row(
-    name: str, title: str, goal: float, value_bytes: int, records: int, columnar: bool = False, **more: Any
-) -> Row:
-    size: dict[str, Any] = {"value_bytes": value_bytes, "records": records}
+def _row(name: str, how: str, goal: float, value_bytes: int, columnar: bool = False, **more: Any) -> Row:
+    title = f"produce {'100 B' if value_bytes == 100 else '1 KiB'}, {how}"
     given = "Arrow tables" if columnar else "lists of bytes"
-    batch_mib = _batch_bytes(more.get("compression", "none")) // (1024 * 1024)
-    return Row(
-        name,
-        title,
-        KAFKA,
-        "records/s",
-        at_least(goal),
-        partial(send_batch, **size, **more, columnar=columnar),
-        partial(perf_test, **size, **more),
-        {
-            "records": f"{records:,} of {value_bytes} bytes, {PARTITIONS} partitions, no fsync",
-            "sparklog": f"send_batch of {given}, {batch_mib} MiB each, batch.size.bytes={batch_mib} MiB (before compression)",
-            "Kafka": f"kafka-producer-perf-test --payload-file, {_KAFKA_SETTINGS}",
-        }
-        | {k: str(v) for k, v in more.items()},
-    )
+    mib = _batch_bytes(more.get("compression", "none")) // 1024**2
+    settings = {
+        "records": f"{RECORDS[value_bytes]:,} of {value_bytes} bytes, {PARTITIONS} partitions, no fsync",
+        "sparklog": f"send_batch of {given}, {mib} MiB each, batch.size.bytes={mib} MiB (before compression)",
+        "Kafka": f"kafka-producer-perf-test --payload-file, {_text(PRODUCER_SETTINGS)}",
+    }
+    arguments = {"value_bytes": value_bytes, "records": RECORDS[value_bytes], "columnar": columnar, **more}
+    return row(name, title, goal, partial(produce, **arguments), **settings, **more)
 
 
 _CONFLUENT = {
@@ -160,55 +152,31 @@ _CONFLUENT = {
     "queue.buffering.max.kbytes": 131072,
 }
 
-_SYNCED: dict[str, Any] = {"value_bytes": 1024, "records": 400_000, "configs": {"flush.messages": "1"}}
-
 ROWS = (
-    _row("produce-100b-acks1", "produce 100 B, batches, acks=1", 8, 100, 10_000_000, acks="1"),
-    _row("produce-100b-acksall", "produce 100 B, batches, acks=all", 8, 100, 10_000_000, acks="all"),
-    _row("produce-100b-arrow", "produce 100 B, Arrow tables, acks=all", 8, 100, 10_000_000, columnar=True, acks="all"),
-    _row("produce-1k-acks1", "produce 1 KiB, batches, acks=1", 5, 1024, 2_000_000, acks="1"),
-    _row("produce-1k-acksall", "produce 1 KiB, batches, acks=all", 5, 1024, 2_000_000, acks="all"),
-    Row(
-        "produce-1k-write",
-        "produce 1 KiB, batches, acks=all, against a loop of write()",
-        "write() of the same bytes",
-        "records/s",
-        None,
-        partial(send_batch, value_bytes=1024, records=2_000_000, acks="all"),
-        partial(raw_write, value_bytes=1024, records=2_000_000),
-        {
-            "records": f"2,000,000 of 1,024 bytes, {PARTITIONS} partitions; the loop writes MiB after MiB to {PARTITIONS} new files"
-        },
+    _row("produce-100b-acks1", "batches, acks=1", 8, 100, acks="1"),
+    _row("produce-100b-acksall", "batches, acks=all", 8, 100, acks="all"),
+    _row("produce-100b-arrow", "Arrow tables, acks=all", 8, 100, columnar=True, acks="all"),
+    _row("produce-1k-acks1", "batches, acks=1", 5, 1024, acks="1"),
+    _row("produce-1k-acksall", "batches, acks=all", 5, 1024, acks="all"),
+    row(
+        "produce-1k-write", "produce 1 KiB, batches, acks=all, against a loop of write()", None, beside_write,
+        peer="write() of the same bytes", loop=f"MiB after MiB to {PARTITIONS} new files",
     ),
-    Row(
-        "produce-send-100b",
-        "produce 100 B, one send() at a time from Python",
-        CONFLUENT,
-        "records/s",
-        at_least(2),
-        partial(send_single, records=2_000_000),
-        partial(confluent_single, records=2_000_000),
-        {
-            "records": f"2,000,000 of 100 bytes, {PARTITIONS} partitions",
-            "sparklog": "acks=all, linger.ms=5, batch.size.bytes=1 MiB, buffer.memory=128 MiB",
-            "confluent-kafka": ", ".join(f"{k}={v}" for k, v in _CONFLUENT.items()),
-        },
+    row(
+        "produce-send-100b", "produce 100 B, one send() at a time from Python", 2,
+        partial(send_single, records=2_000_000), peer=CONFLUENT,
+        records=f"2,000,000 of 100 bytes, {PARTITIONS} partitions",
+        sparklog="acks=all, linger.ms=5, batch.size.bytes=1 MiB, buffer.memory=128 MiB", confluent=_text(_CONFLUENT),
     ),
-    _row("produce-100b-lz4", "produce 100 B, lz4", 3, 100, 10_000_000, compression="lz4"),
-    _row("produce-100b-zstd", "produce 100 B, zstd", 3, 100, 10_000_000, compression="zstd"),
-    _row("produce-1k-lz4", "produce 1 KiB, lz4", 3, 1024, 2_000_000, compression="lz4"),
-    _row("produce-1k-zstd", "produce 1 KiB, zstd", 3, 1024, 2_000_000, compression="zstd"),
-    Row(
-        "produce-fsync",
-        "produce 1 KiB, fsync before every acknowledgement",
-        KAFKA,
-        "records/s",
-        at_least(1.5),
-        partial(send_batch, **_SYNCED),
-        partial(perf_test, **_SYNCED),
-        {
-            "records": f"400,000 of 1,024 bytes, {PARTITIONS} partitions, batches of 1 MiB, acks=all",
-            "both": "flush.messages=1 for the topic",
-        },
+    *(
+        _row(f"produce-{size}-{compression}", compression, 3, value_bytes, compression=compression)
+        for size, value_bytes in (("100b", 100), ("1k", 1024))
+        for compression in ("lz4", "zstd")
     ),
-)
+    row(
+        "produce-fsync", "produce 1 KiB, fsync before every acknowledgement", 1.5,
+        partial(produce, value_bytes=1024, records=400_000, configs={"flush.messages": "1"}),
+        records=f"400,000 of 1,024 bytes, {PARTITIONS} partitions, batches of 1 MiB, acks=all",
+        both="flush.messages=1 for the topic",
+    ),
+)  # fmt: skip

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from ..context import Context
-from ..results import Goal, Measurement
+from ..results import Goal, Measurement, is_rate
 
 Measure = Callable[[Context], Measurement]
 
@@ -17,10 +19,8 @@ CONNECTOR = "Spark's Kafka connector"
 
 @dataclass(frozen=True)
 class Row:
-    """`sparklog` and `other` each make one measurement; filling topics is done in them through `Context.once`.
-
-    `unit` is what both values are in, `settings` what has to be said about how it was measured.
-    """
+    """A comparison. `sparklog` and `other` each make one measurement in `unit`; both fill topics through
+    `Context.once`. `settings` describes the way of measuring."""
 
     name: str
     title: str
@@ -32,9 +32,26 @@ class Row:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-def at_least(ratio: float) -> Goal:
-    return Goal(ratio, at_least=True)
+def row(
+    name: str,
+    title: str,
+    goal: float | None,
+    measure: Callable[..., Measurement],
+    *,
+    unit: str = "records/s",
+    peer: str = KAFKA,
+    ours: Any = None,
+    theirs: Any = None,
+    **settings: str,
+) -> Row:
+    """A row of which one function measures both sides.
 
-
-def at_most(ratio: float) -> Goal:
-    return Goal(ratio, at_least=False)
+    Args:
+        goal: The ratio to reach: at least for a rate, at most for times and sizes.
+        measure: Called with the context and the arguments of a side.
+        ours: Arguments of sparklog's side by name; None: `peer=False`.
+        theirs: Arguments of the other side; None: `peer=True`.
+    """
+    wanted = None if goal is None else Goal(goal, at_least=is_rate(unit))
+    sparklog, other = partial(measure, **(ours or {"peer": False})), partial(measure, **(theirs or {"peer": True}))
+    return Row(name, title, peer, unit, wanted, sparklog, other, settings)

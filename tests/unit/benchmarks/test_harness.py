@@ -1,9 +1,10 @@
-"""The benchmark harness: statistics, the order of runs, what is kept, what the report says. Nothing is timed here."""
+"""The benchmark harness: statistics, the order of runs, the published table, secure servers. No test measures time."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-import subprocess
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,105 +12,74 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.benchmarks import campaign, kafka, latency, payloads, pictures, quick, report, results
+from sparklog.security.tls import server_context
+from tests.benchmarks import campaign, kafka, latency, quick, report, results, secure_servers, switches
 from tests.benchmarks.__main__ import main, results_directory
-from tests.benchmarks.context import Context
-from tests.benchmarks.machine import versions
+from tests.benchmarks.context import ROOT, Context
 from tests.benchmarks.processes import MeasurementError, run, usage
 from tests.benchmarks.results import Goal, Measurement, RowResult
 from tests.benchmarks.rows import ROWS, Row, select
+from tests.benchmarks.rows.row import row
 from tests.benchmarks.spark_session import CONFIGS
 from tests.spark_settings import published_settings
 
+PAGE = "# A page\n\n<!-- table: benchmarks -->\n<!-- end of table -->\n\nReasons.\n"
+
 
 def row_result(name: str = "a-row", **changes: Any) -> RowResult:
-    made = RowResult(
-        name=name,
-        title="a row",
-        peer="Kafka",
-        unit="records/s",
-        goal=Goal(3.0, at_least=True),
-        scale=1.0,
-        settings={"records": "10"},
-        machine={"processor": "a processor"},
-        versions={"python": "3"},
-        measured_at="2025-01-01T00:00:00+00:00",
-        sparklog=[Measurement(v, client_cpu_s=1.0, bytes_per_record=120.5) for v in (30.0, 10.0, 20.0)],
-        other=[Measurement(v, client_cpu_s=4.0) for v in (4.0, 6.0, 5.0)],
-    )
+    ours = [Measurement(v, client_cpu_s=1.0, bytes_per_record=120.5) for v in (30.0, 10.0, 20.0)]
+    theirs = [Measurement(v, client_cpu_s=4.0) for v in (4.0, 6.0, 5.0)]
+    made = RowResult(name, "a row", "Kafka", "records/s", Goal(3.0, True), 1.0, {}, {}, {}, "2025", ours, theirs)
     return msgspec.structs.replace(made, **changes)
 
 
 class TestStatistics:
-    def test_minimum_median_maximum(self) -> None:
-        assert results.summarize([5.0, 1.0, 3.0, 2.0]) == results.Summary(1.0, 2.5, 5.0, 4)
-
-    @pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
-    def test_what_cannot_be_summed_up_is_refused(self, values: list[float]) -> None:
-        with pytest.raises(ValueError, match=r"nothing|finite"):
-            results.summarize(values)
-
     def test_the_ratio_is_of_the_medians(self) -> None:
+        assert results.summarize([5.0, 1.0, 3.0, 2.0]) == (1.0, 2.5, 5.0)
         assert row_result().ratio == 4.0  # not 20/5 pairwise, not of the means
-        assert row_result(sparklog=[Measurement(1.0), Measurement(2.0), Measurement(900.0)]).ratio == 0.4
+        for missing in (row_result(other=[]), row_result(failure="broken"), row_result(other=[Measurement(0.0)])):
+            assert missing.ratio is None
+        for values in ([], [1.0, math.nan], [math.inf]):
+            with pytest.raises(ValueError, match=r"nothing|finite"):
+                results.summarize(values)
 
-    def test_no_ratio_without_both_sides(self) -> None:
-        assert row_result(other=[]).ratio is None
-        assert row_result(failure="broken").ratio is None
-        assert row_result(other=[Measurement(0.0)]).ratio is None
-
-    @pytest.mark.parametrize(
-        ("goal", "met"),
-        [(Goal(4.0, at_least=True), True), (Goal(4.1, at_least=True), False), (Goal(4.0, at_least=False), True),
-         (Goal(3.9, at_least=False), False), (None, None)],
-    )  # fmt: skip
-    def test_goals_have_a_direction(self, goal: Goal | None, met: bool | None) -> None:
-        assert row_result(goal=goal).goal_met is met
-
-    def test_medians_of_what_some_runs_have(self) -> None:
-        runs = [Measurement(1.0, server_cpu_s=2.0), Measurement(1.0), Measurement(1.0, server_cpu_s=4.0)]
-        assert results.median_field(runs, "server_cpu_s") == 3.0
-        assert results.median_field(runs, "server_rss_bytes") is None
+    def test_goals_have_a_direction(self) -> None:
+        for goal, met in ((Goal(4.1, True), False), (Goal(4.0, False), True), (Goal(3.9, False), False), (None, None)):
+            assert row_result(goal=goal).goal_met is met
+        measure = row_result
+        assert row("r", "", 2, measure, unit="rows/s").goal == Goal(2, at_least=True)  # type: ignore[arg-type]
+        assert row("r", "", 2, measure, unit="ms (p99)").goal == Goal(2, at_least=False)  # type: ignore[arg-type]
 
 
-class TestKept:
-    def test_what_is_written_is_read(self, tmp_path: Path) -> None:
+class TestResults:
+    def test_files_are_read_as_they_were_written(self, tmp_path: Path) -> None:
         rows = [row_result("one"), row_result("two", failure="E: why", goal=None, sparklog=[])]
-        for row in rows:
-            results.write_row(row, tmp_path)
+        for each in rows:
+            path = results.write_row(each, tmp_path)
         assert results.read_rows(tmp_path) == {r.name: r for r in rows}
-        assert {p.name for p in tmp_path.iterdir()} == {"one.json", "two.json"}
-
-    @pytest.mark.parametrize("change", [{"unknown": 1}, {"unit": None}, {"format": 2}])
-    def test_another_form_is_refused(self, tmp_path: Path, change: dict[str, Any]) -> None:
-        path = results.write_row(row_result(), tmp_path)
-        path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | change))
-        with pytest.raises(ValueError, match=r"a-row\.json"):
-            results.read_rows(tmp_path)
-
-    def test_a_name_cannot_leave_the_directory(self, tmp_path: Path) -> None:
+        for change in ({"unknown": 1}, {"unit": None}):
+            path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | change))
+            with pytest.raises(ValueError, match=r"two\.json"):
+                results.read_rows(tmp_path)
         with pytest.raises(ValueError, match="cannot be a row's name"):
             results.write_row(row_result("../elsewhere"), tmp_path)
 
-    def test_scaled_down_results_are_kept_apart(self) -> None:
-        assert len({results_directory(1.0), results_directory(0.1), results_directory(0.01)}) == 3
+    def test_they_stay_out_of_git_and_scaled_ones_apart(self) -> None:
+        assert len({results_directory(scale) for scale in (1.0, 0.1, 0.01)}) == 3
+        assert "build/" in (ROOT / ".gitignore").read_text().splitlines()
+        assert results_directory(1.0).is_relative_to(ROOT / "build")
 
 
 class TestRows:
-    def test_names_are_different_and_can_be_kept(self, tmp_path: Path) -> None:
-        assert len({row.name for row in ROWS}) == len(ROWS)
-        for row in ROWS:
-            results.write_row(row_result(row.name), tmp_path)
-
-    def test_all_names_or_beginnings_choose(self) -> None:
+    def test_names_choose(self, tmp_path: Path) -> None:
+        assert len({r.name for r in ROWS}) == len(ROWS)
+        for each in ROWS:
+            results.write_row(row_result(each.name), tmp_path)
         assert select([]) == list(ROWS)
-        assert [r.name for r in select(["produce-100b"])] == [
-            r.name for r in ROWS if r.name.startswith("produce-100b-")
-        ]
         assert [r.name for r in select(["start", "spark-typed-filter"])] == ["spark-typed-filter", "start"]
-
-    def test_a_beginning_ends_at_a_dash(self) -> None:
-        assert "spark-write" in [r.name for r in select(["spark"])]
+        assert {r.name for r in select(["produce-100b"])} == {
+            r.name for r in ROWS if r.name.startswith("produce-100b-")
+        }
         with pytest.raises(ValueError, match="no row 'spar'; there are produce-"):
             select(["spar"])
 
@@ -117,123 +87,73 @@ class TestRows:
         assert main(["run", "--rows", "nonsense"]) == 2
         assert "no row 'nonsense'" in capsys.readouterr().err
         assert main(["run", "--rows", "start", "--scale", "0"]) == 2
-
-
-class Script:
-    """Stands in for a row's two sides: writes down who was asked, answers with numbers that tell the runs apart."""
-
-    def __init__(self, fail_at: int = 0) -> None:
-        self.asked: list[str] = []
-        self.fail_at = fail_at
-
-    def side(self, name: str) -> Any:
-        def measure(_: Context) -> Measurement:
-            self.asked.append(name)
-            if len(self.asked) == self.fail_at:
-                raise MeasurementError("the broker was gone")
-            return Measurement(float(len(self.asked)))
-
-        return measure
-
-    def row(self, name: str = "scripted") -> Row:
-        return Row(name, "scripted", "Kafka", "s", Goal(1, at_least=True), self.side("ours"), self.side("theirs"))
-
-
-def run_scripted(script: Script, tmp_path: Path, pairs: int = 3) -> RowResult:
-    with Context(0.5, tmp_path) as context:
-        return campaign.run_row(
-            script.row(), context, pairs=pairs, progress=lambda _: None, machine={"m": "1"}, versions={"v": "2"}
-        )
+        assert main(["fast-paths", "nonsense"]) == 2
+        assert "unknown fast path 'nonsense'" in capsys.readouterr().err
 
 
 class TestCampaign:
-    def test_a_warm_up_is_discarded_and_the_sides_take_turns(self, tmp_path: Path) -> None:
-        script = Script()
-        result = run_scripted(script, tmp_path)
-        pairs = [script.asked[i : i + 2] for i in range(0, 8, 2)]
-        assert pairs == [["ours", "theirs"], ["theirs", "ours"], ["ours", "theirs"], ["theirs", "ours"]]
-        assert [m.value for m in result.sparklog] == [4.0, 5.0, 8.0]
-        assert [m.value for m in result.other] == [3.0, 6.0, 7.0]
-        assert (result.failure, result.scale, result.machine, result.versions) == (None, 0.5, {"m": "1"}, {"v": "2"})
+    def run(self, directory: Path, fail_at: int = 0, after_row: Any = None) -> tuple[list[str], list[RowResult]]:
+        """Run two rows; the call `fail_at` fails."""
+        calls: list[str] = []
 
-    def test_a_failure_is_kept_with_its_reason(self, tmp_path: Path) -> None:
-        result = run_scripted(Script(fail_at=6), tmp_path)
-        assert result.failure is not None
-        assert result.failure.startswith("MeasurementError: the broker was gone (test_harness.py:")
-        assert (len(result.sparklog), len(result.other)) == (2, 1)
+        def measure(_: Context, *, side: str) -> Measurement:
+            calls.append(side)
+            if len(calls) == fail_at:
+                raise MeasurementError("the broker was gone")
+            return Measurement(float(len(calls)))
+
+        rows: list[Row] = [
+            row(name, "", 1, measure, unit="s", ours={"side": "ours"}, theirs={"side": "theirs"}) for name in ("a", "b")
+        ]
+        with Context(0.5, directory) as context:
+            if after_row:
+                context.after_row("x", after_row)
+            found = list(campaign.run_rows(rows, context, directory / "kept", 3, lambda _: None, {"m": "1"}, {}))
+        assert results.read_rows(directory / "kept") == {r.name: r for r in found}
+        return calls, found
+
+    def test_a_warm_up_is_discarded_and_the_sides_take_turns(self, tmp_path: Path) -> None:
+        calls, (found, _) = self.run(tmp_path)
+        assert calls[:8] == ["ours", "theirs", "theirs", "ours"] * 2
+        assert [m.value for m in found.sparklog] == [4.0, 5.0, 8.0]
+        assert [m.value for m in found.other] == [3.0, 6.0, 7.0]
+        assert (found.failure, found.scale, found.machine) == (None, 0.5, {"m": "1"})
+
+    def test_a_failure_is_kept_and_the_other_rows_go_on(self, tmp_path: Path) -> None:
+        _, (bad, good) = self.run(tmp_path, fail_at=6)
+        assert bad.failure is not None
+        assert bad.failure.startswith("MeasurementError: the broker was gone (test_harness.py:")
+        assert (len(bad.sparklog), len(bad.other), good.failure) == (2, 1, None)
 
     def test_a_failure_to_clean_up_is_the_rows_own(self, tmp_path: Path) -> None:
-        script = Script()
-        with Context(0.5, tmp_path) as context:
-            context.after_row("x", lambda: 1 // 0)
-            run = {"pairs": 1, "progress": lambda _: None, "machine": {}, "versions": {}}
-            bad = campaign.run_row(script.row(), context, **run)  # type: ignore[arg-type]
-            good = campaign.run_row(script.row(), context, **run)  # type: ignore[arg-type]
-        assert bad.failure is not None
-        assert "while giving back what it needed: ZeroDivisionError" in bad.failure
+        _, (bad, good) = self.run(tmp_path, after_row=lambda: 1 // 0)
+        assert "while releasing its resources: ZeroDivisionError" in (bad.failure or "")
         assert good.failure is None
-
-    def test_the_other_rows_go_on(self, tmp_path: Path) -> None:
-        shown: list[str] = []
-        with Context(1.0, tmp_path) as context:
-            found = campaign.run_rows(
-                [Script(fail_at=1).row("bad"), Script().row("good")],
-                context,
-                tmp_path / "kept",
-                pairs=1,
-                progress=lambda _: None,
-                done=lambda r: shown.append(r.name),
-                machine={},
-                versions={},
-            )
-        assert [r.failure is None for r in found] == [False, True]
-        assert shown == ["bad", "good"]
-        assert set(results.read_rows(tmp_path / "kept")) == {"bad", "good"}
 
 
 class TestContext:
-    def test_once_makes_once_and_forgets_failures(self, tmp_path: Path) -> None:
+    def test_resources_live_for_a_campaign_or_a_row(self, tmp_path: Path) -> None:
+        ended: list[str] = []
         with Context(1.0, tmp_path) as context:
-            made = iter([1, 2])
-            assert [context.once("x", lambda: next(made)) for _ in range(2)] == [1, 1]
+            for _ in range(2):
+                assert context.once("kept", lambda: "kept", ended.append) == "kept"
             with pytest.raises(ZeroDivisionError):
-                context.once("y", lambda: 1 // 0)
-            assert context.once("y", lambda: 3) == 3
+                context.once("failed", lambda: 1 // 0)
+            assert context.once("failed", lambda: 3) == 3
+            context.once("of a row", lambda: "1")
+            context.after_row("of a row", lambda: ended.append("of a row"))
+            context.end_row()
+            assert ended == ["of a row"]
+            assert context.once("of a row", lambda: "2") == "2"
+        assert ended == ["of a row", "kept"]
         assert not list(tmp_path.iterdir())
 
-    def test_what_a_row_alone_needed_is_given_back(self, tmp_path: Path) -> None:
-        undone: list[str] = []
-        with Context(1.0, tmp_path) as context:
-
-            def make(name: str) -> str:
-                context.after_row(name, lambda: undone.append(name))
-                return name
-
-            assert [context.once("a", lambda: make("a")) for _ in range(2)] == ["a", "a"]
-            context.end_row()
-            assert undone == ["a"]
-            context.once("a", lambda: make("a"))
-            context.once("kept", lambda: "kept")
-        assert undone == ["a", "a"]
-
-    def test_a_row_that_needs_a_larger_disk_says_so(self, tmp_path: Path) -> None:
-        with Context(1.0, tmp_path) as context:
+    def test_sizes(self, tmp_path: Path) -> None:
+        with Context(0.01, tmp_path) as context:
+            assert (context.records(10_000_000), context.records(20_000)) == (100_000, 1000)
             context.need_disk(1000)
             with pytest.raises(MeasurementError, match=r"1000000000 GB are needed .* --scratch"):
                 context.need_disk(1e18)
-
-    def test_the_scale_has_a_floor(self, tmp_path: Path) -> None:
-        with Context(0.01, tmp_path) as context:
-            assert (context.records(10_000_000), context.records(20_000)) == (100_000, 1000)
-
-    def test_payloads_are_the_same_everywhere(self, tmp_path: Path) -> None:
-        first = payloads.payload_file(tmp_path, 100)
-        lines = payloads.read_payloads(first)
-        content = first.read_bytes()
-        first.unlink()
-        assert payloads.payload_file(tmp_path, 100).read_bytes() == content
-        assert {len(line) for line in lines} == {100}
-        assert len(set(lines)) == len(lines) == payloads.LINES
 
 
 class TestProcesses:
@@ -241,79 +161,37 @@ class TestProcesses:
         done = run(
             [sys.executable, "-c", "x = bytearray(60_000_000); print(len(x)); sum(range(2_000_000))"], timeout_s=60
         )
-        assert done.stdout == "60000000\n"
-        assert done.cpu_s > 0
-        assert done.peak_rss_bytes > 60_000_000
+        assert (done.stdout, done.cpu_s > 0, done.peak_rss_bytes > 60_000_000) == ("60000000\n", True, True)
 
-    def test_last_words_of_a_failure(self) -> None:
+    def test_failures_have_a_reason(self) -> None:
+        program = "import sys; print('wrote some'); print('no disk', file=sys.stderr); sys.exit(3)"
         with pytest.raises(MeasurementError, match="ended with 3: wrote some\nno disk"):
-            run(
-                [
-                    sys.executable,
-                    "-c",
-                    "import sys; print('wrote some'); print('no disk', file=sys.stderr); sys.exit(3)",
-                ],
-                timeout_s=60,
-            )
-
-    def test_what_takes_too_long_is_ended(self) -> None:
+            run([sys.executable, "-c", program], timeout_s=60)
         with pytest.raises(MeasurementError, match="not done after 0 s"):
             run([sys.executable, "-c", "import time; time.sleep(600)"], timeout_s=0.2)
-
-    def test_a_process_that_is_gone(self) -> None:
-        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-            assert usage(process.pid).rss_bytes > 0
-            assert process.stdin is not None
         with pytest.raises(MeasurementError, match="ended while"):
-            usage(process.pid)
+            usage(2**22 + 1)
 
 
 class TestKafkaTools:
-    def test_the_producers_last_line(self) -> None:
-        text = (
+    def test_outputs_are_parsed(self) -> None:
+        produced = (
             "499181 records sent, 99836.2 records/sec (9.52 MB/sec), 2.7 ms avg latency, 310.0 ms max latency.\n"
             "1000000 records sent, 812347.7 records/sec (77.47 MB/sec), 12.34 ms avg latency, 345.00 ms max latency, "
             "5 ms 50th, 40 ms 95th, 120 ms 99th, 300 ms 99.9th.\n"
         )
-        found = kafka.parse_producer_performance(text)
+        found = kafka.parse("ProducerPerformance", produced)
         assert (found["records"], found["records_per_s"], found["p99_ms"]) == (1e6, 812347.7, 120.0)
-
-    def test_the_consumers_table(self) -> None:
-        text = (
-            "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, "
-            "fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec\n"
-            "2025-01-01 10:00:00:000, 2025-01-01 10:00:04:000, 95.3, 23.8, 1000001, 250000.0, 3000, 1000, 95.3, 1000000.5\n"
-        )
-        found = kafka.parse_consumer_performance(text)
-        assert found == {
-            "records": 1000001.0,
-            "records_per_s": 1000000.5,
-            "mib_per_s": 95.3,
-            "records_per_s_with_rebalance": 250000.0,
-        }
-
-    @pytest.mark.parametrize("text", ["", "WARN something, with, many, commas, in, it, and, more, of, them\n"])
-    def test_no_result_is_an_error(self, text: str) -> None:
-        with pytest.raises(MeasurementError, match="no result"):
-            kafka.parse_producer_performance(text)
-        with pytest.raises(MeasurementError, match="no result"):
-            kafka.parse_consumer_performance(text)
-
-    def test_the_cache_can_be_elsewhere(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv(kafka.CACHE_VARIABLE, str(tmp_path))
-        assert kafka.KafkaInstallation().libs.parent == tmp_path
-
-    def test_a_replaced_jar_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv(kafka.TOKEN_JAR_VARIABLE, raising=False)
-        assert "spark-token-provider-kafka" not in versions()
-        monkeypatch.setenv(kafka.TOKEN_JAR_VARIABLE, "/somewhere/stand-in.jar")
-        assert kafka.KafkaInstallation().token_jar() == Path("/somewhere/stand-in.jar")
-        assert versions()["spark-token-provider-kafka"] == "not Maven Central's but stand-in.jar"
-
-    def test_installing_needs_maven(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("PATH", "")
-        with pytest.raises(MeasurementError, match="Maven is needed"):
-            kafka.KafkaInstallation(tmp_path).install()
+        names = ["start.time", "end.time", "data.consumed.in.MB", "MB.sec", "data.consumed.in.nMsg", "nMsg.sec"]
+        names += ["rebalance.time.ms", "fetch.time.ms", "fetch.MB.sec", "fetch.nMsg.sec"]
+        table = f"{', '.join(names)}\n1, 2, 95.3, 23.8, 1000001, 250000.0, 3000, 1000, 95.3, 1000000.5\n"
+        assert kafka.parse("ConsumerPerformance", table)["records_per_s"] == 1000000.5
+        trips = "0\t2.5\nAvg latency: 0.4812 ms\n\nPercentiles: 50th = 0, 99th = 2, 99.9th = 7\n"
+        assert kafka.parse("EndToEndLatency", trips) == {"average_ms": 0.4812, "p50_ms": 0, "p99_ms": 2, "p999_ms": 7}
+        for text in ("", "WARN something, with, many, commas, in, it, and, more, of, them\n"):
+            for tool in ("ProducerPerformance", "ConsumerPerformance", "EndToEndLatency"):
+                with pytest.raises(MeasurementError, match="no result"):
+                    kafka.parse(tool, text)
 
 
 class TestOpenLoop:
@@ -334,121 +212,96 @@ class TestOpenLoop:
         start = 1_000_000_000 + latency.LEAD_NS
         assert [(n, due) for n, due, _ in sent] == [(i, start + i * 1_000_000) for i in range(10)]
         waits = [at - due for _, due, at in sent]
-        assert waits[:4] == [0, 0, 0, 4_000_000]  # what was due during the stall has waited
+        assert waits[:4] == [0, 0, 0, 4_000_000]  # a record that was due during the stall has waited
         assert waits[7:] == [0, 0, 0]
-
-    def test_the_warm_up_is_left_out(self) -> None:
-        pytest.importorskip("hdrh")
-        recorder = latency.Recorder(count=4, skip=2)
-        for number, wait_us in enumerate((900_000, 900_000, 1_000, 3_000)):
-            assert not recorder.done
-            due = 10**18
-            value = due.to_bytes(8, "little") + number.to_bytes(8, "little")
-            recorder.record(value, due + wait_us * 1000)
-        assert recorder.done
-        found = recorder.result()
-        assert (found["p50_ms"], found["records"]) == (1.0, 4)
-        assert found["max_ms"] == pytest.approx(3.0, rel=0.01)
 
 
 class TestReport:
-    @pytest.mark.parametrize(
-        ("value", "text"),
-        [(0, "0"), (0.0123, "0.012"), (0.5, "0.50"), (3.14159, "3.14"), (42.42, "42.4"), (1234, "1,234"),
-         (12_345, "12.3 k"), (999_999, "1,000 k"), (8_765_432, "8.77 M"), (2.5e9, "2.50 G"), (-12_345, "-12.3 k")],
-    )  # fmt: skip
-    def test_numbers(self, value: float, text: str) -> None:
-        assert report.number(value) == text
+    def test_numbers(self) -> None:
+        for value, text in (
+            (0, "0"), (0.0123, "0.012"), (0.5, "0.50"), (3.14159, "3.14"), (42.42, "42.4"), (1234, "1,234"),
+            (12_345, "12.3 k"), (999_999, "1,000 k"), (8_765_432, "8.77 M"), (2.5e9, "2.50 G"), (-12_345, "-12.3 k"),
+        ):  # fmt: skip
+            assert report.number(value) == text
 
-    def test_a_table_line(self) -> None:
-        line = report.table([row_result()]).splitlines()[2]
-        assert "`a-row`" in line
+    def test_a_line_says_what_was_measured(self) -> None:
+        line = report.line(row_result())
         assert "| 10.0 · **20.0** · 30.0 | 4.00 · **5.00** · 6.00 | **4.00x** | ≥ 3x ✓ |" in line
         assert "| - | 1.00 / 4.00 | - | - | 120 / - |" in line
+        broken = row_result("broken", failure="E: a | b\nc")
+        assert "failed: E: a \\| b c |" in report.line(broken)
+        assert "FAILED: E: a" in report.one_line(broken)
+        assert {text.replace("\\|", "").count("|") for text in report.table([row_result(), broken]).splitlines()} == {
+            13
+        }
 
-    def test_rows_that_lose_or_fail_are_shown(self) -> None:
-        rows = [row_result("lost", goal=Goal(5, at_least=True)), row_result("broken", failure="E: a | b\nc")]
-        table = report.table(rows)
-        assert "≥ 5x ✗" in table
-        assert "failed: E: a \\| b c |" in table
-        columns = {line.replace("\\|", "").count("|") for line in table.splitlines()}
-        assert columns == {13}
-        assert "FAILED: E: a" in report.one_line(rows[1])
-        assert "goal not met" in report.one_line(rows[0])
-
-    def test_the_page(self, tmp_path: Path) -> None:
-        timed = [Measurement(2.0, extra={"p50_ms": 1.0, "p99_ms": 2.0, "p999_ms": 7.5, "max_ms": 9.0})]
+    def test_a_line_is_read_as_it_was_written(self) -> None:
+        timed = [Measurement(17_512.0)]
         rows = [
-            row_result("won"),
-            row_result("lost", goal=Goal(5, at_least=True), versions={"python": "4"}),
-            row_result("broken", failure="E: why", sparklog=[], other=[]),
-            row_result("late", unit="ms (p99)", goal=Goal(1, at_least=False), sparklog=timed, other=timed),
-        ]
-        page = report.write(rows, tmp_path).read_text()
-        assert "2 of 4 rows reach their goal. Not reached: `lost`. Failed: `broken`." in page
-        assert "(`late`) | sparklog | 1.00 | 2.00 | 7.50 | 9.00 |" in page
-        assert "`lost`: processor a processor; python 4." in page
-        for picture in ("ratios.png", "runs.png"):
-            assert (tmp_path / "benchmarks" / picture).read_bytes().startswith(b"\x89PNG")
-            assert f"](benchmarks/{picture})" in page
-        kept = msgspec.json.decode((tmp_path / "benchmarks" / "results.json").read_bytes(), type=list[RowResult])
-        assert kept == rows
-        assert report.published(tmp_path) == {r.name: r for r in rows}
+            row_result(), row_result("lost", goal=Goal(5, True)), row_result("free", goal=None),
+            row_result("late", unit="ms (p99)", goal=Goal(0.01, False), other=timed), row_result("failed", failure="E"),
+        ]  # fmt: skip
+        for each in rows:
+            found = report.parse(report.line(each))
+            assert found == (each.name, each.title, each.peer, each.unit, found.ratio, each.goal, each.goal_met)
+            assert found.ratio == (None if each.ratio is None else pytest.approx(each.ratio, rel=0.01))
 
-    def test_the_page_says_what_keeps_rows_from_their_goals(self, tmp_path: Path) -> None:
-        assert report.published(tmp_path) == {}
-        (tmp_path / "benchmarks").mkdir()
-        (tmp_path / "benchmarks" / report.LIMITS_FILE).write_text("\n## Rows that miss\n\n`a-row`: the disk.\n")
-        assert "## Rows that miss" in report.write([row_result()], tmp_path).read_text()
-        (tmp_path / "benchmarks" / report.RESULTS_FILE).write_text("[1]")
-        with pytest.raises(ValueError, match=r"results\.json is not of this harness"):
-            report.published(tmp_path)
-
-    def test_pictures_group_rows_by_what_they_measure_and_never_mix_directions(self) -> None:
-        rows = [
-            row_result("produce-a", unit="records/s", peer="Kafka"),
-            row_result("consume-a", unit="MB/s", peer="sendfile loop"),
-            row_result("produce-b", unit="records/s", peer="confluent-kafka"),
-            row_result("latency-a", unit="ms (p99)", peer="Kafka"),
-            row_result("growth-a", unit="µs/record", peer="sparklog, 1 partition"),
-        ]
-        assert [pictures.more_is_better(r) for r in rows] == [True, True, True, False, False]
-        headings = [line.label for line in pictures.lines_of(rows) if line.row is None]
-        assert headings[:2] == ["Producing", "Latency"]
-        assert headings[2].startswith("Against the limit")
-        assert headings[3].startswith("Growing")
-        names = [line.row.name for line in pictures.lines_of(rows) if line.row is not None]
-        assert names == ["produce-a", "produce-b", "latency-a", "consume-a", "growth-a"]
-
-    def test_scaled_down_results_are_not_published(self, tmp_path: Path) -> None:
+    def test_measured_rows_replace_lines_and_the_others_stay(self, tmp_path: Path) -> None:
+        (tmp_path / "benchmarks.md").write_text(PAGE)
+        order = ["first", "second", "third"]
+        report.write({name: row_result(name) for name in ("third", "first")}, order, tmp_path)
+        lost = row_result("first", goal=Goal(5, at_least=True))
+        page = report.write({"second": row_result("second"), "first": lost}, order, tmp_path).read_text()
+        assert list(report.read_lines(page)) == order
+        assert "2 of 3 goals are met; 3 rows." in page
+        assert page.endswith("<!-- end of table -->\n\nReasons.\n")
+        assert (tmp_path / "benchmarks" / "ratios.png").read_bytes().startswith(b"\x89PNG")
         with pytest.raises(ValueError, match="a-row were measured scaled down"):
-            report.write([row_result(scale=0.1)], tmp_path)
-        assert not list(tmp_path.iterdir())
+            report.updated(page, {"a-row": row_result(scale=0.1)}, order)
+        with pytest.raises(ValueError, match="has no '<!-- table"):
+            report.updated("# Another page\n", {}, order)
+
+    def test_the_published_page(self) -> None:
+        page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+        lines = report.read_lines(page)
+        rows = [report.parse(text) for text in lines.values()]
+        assert set(lines) <= {r.name for r in ROWS}
+        for each in rows:
+            known = next(r for r in ROWS if r.name == each.name)
+            assert (each.title, each.peer, each.unit, each.goal) == (known.title, known.peer, known.unit, known.goal)
+        assert report.summary(rows) in page
+        reasons = page.partition("## Missed goals")[2]
+        named: set[str] = set()
+        for reason in reasons.split("\n- ")[1:]:
+            names, _, text = reason.partition("**: ")
+            named.update(names.strip("*").replace("`", "").split(", "))
+            assert len(text.split()) <= 40, names
+        assert named == {r.name for r in rows if r.goal_met is False}
 
 
-class TestQuick:
-    def test_only_what_is_much_slower_is_pointed_out(self) -> None:
-        found = {"same": 1.0, "slower": 0.6, "faster": 2.0, "new": 1.0}
-        rows = quick.compare(found, {"same": 1.0, "slower": 1.0, "faster": 1.0, "gone": 1.0})
-        assert rows == [
-            ("same", 1.0, 1.0, False),
-            ("slower", 0.6, 0.6, True),
-            ("faster", 2.0, 2.0, False),
-            ("new", 1.0, None, False),
-        ]
+def test_quick_figures_are_compared_with_the_committed_ones(tmp_path: Path) -> None:
+    found = {"same": 1.0, "slower": 0.6, "new": 1.0}
+    compared = [("same", 1.0, 1.0, False), ("slower", 0.6, 0.6, True), ("new", 1.0, None, False)]
+    assert quick.compare(found, {"same": 1.0, "slower": 1.0, "gone": 1.0}) == compared
+    path = tmp_path / "quick.json"
+    assert quick.read_committed(path) == {}
+    quick.write_committed({"a": 1.23456}, path)
+    assert quick.read_committed(path) == {"a": 1.2346}
+    assert set(quick.read_committed()) == {figure.name for figure in quick.FIGURES}
 
-    def test_the_committed_figures(self, tmp_path: Path) -> None:
-        path = tmp_path / "deeper" / "quick.json"
-        assert quick.read_committed(path) == {}
-        quick.write_committed({"a": 1.23456}, path)
-        assert quick.read_committed(path) == {"a": 1.2346}
-        path.write_text('{"ratios": {"a": "fast"}}')
-        with pytest.raises(msgspec.ValidationError):
-            quick.read_committed(path)
 
-    def test_the_committed_file_is_of_todays_figures(self) -> None:
-        committed = quick.read_committed()
-        assert not committed or set(committed) == {figure.name for figure in quick.FIGURES}
+def test_every_switch_finds_its_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, targets in switches.SWITCHES.items():
+        for target in targets:
+            module, _, path = target.partition(":")
+            monkeypatch.setattr(f"{module}.{path}", lambda *_: "real")  # undone after the test
+        switches.switch_off(name)
+    from sparklog.client.consumer import fetch_turn
+    from sparklog.client.producer import encoding
+
+    stand_ins: Any = (encoding, fetch_turn)
+    assert stand_ins[0].encode_packed_batch("any", argument=1) is None
+    assert stand_ins[1].FetchTurn.is_polls(None) is False
 
 
 def test_the_spark_session_has_the_settings_that_users_are_told() -> None:
@@ -456,3 +309,51 @@ def test_the_spark_session_has_the_settings_that_users_are_told() -> None:
     assert published["spark.sql.execution.arrow.maxBytesPerBatch"] == "2147483647"
     differing = {name for name, value in published.items() if CONFIGS[name] != value}
     assert differing == {"spark.sql.shuffle.partitions"}  # of local[2]
+
+
+def test_the_certificate_is_good_for_the_measured_address(tmp_path: Path) -> None:
+    made = secure_servers.make_certificates(tmp_path / "new")
+    server = server_context(secure_servers.sparklog_settings(made, {}))
+    client = ssl.create_default_context(cafile=str(made.authority))
+    pipes = [ssl.MemoryBIO() for _ in range(2)]
+    ours = server.wrap_bio(pipes[0], pipes[1], server_side=True)
+    theirs = client.wrap_bio(pipes[1], pipes[0], server_hostname="127.0.0.1")
+    waiting = [theirs, ours]
+    for _ in range(10):
+        for side in list(waiting):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+                waiting.remove(side)
+    assert not waiting
+    assert theirs.version() == "TLSv1.3"
+
+
+def test_kafka_gets_the_same_certificate_and_mechanism(tmp_path: Path) -> None:
+    made = secure_servers.make_certificates(tmp_path)
+    theirs = secure_servers.kafka_settings(made)
+    ours = secure_servers.sparklog_settings(made, {"PLAINTEXT": 1, "SSL": 2})
+    assert ours["listeners"] == "PLAINTEXT://127.0.0.1:1,SSL://127.0.0.1:2"
+    for name in ("ssl.keystore.location", "sasl.enabled.mechanisms", "super.users"):
+        assert theirs[name] == ours[name]
+    assert f"ssl.keystore.location={made.broker}" in kafka.properties(theirs).splitlines()
+
+
+def test_a_kafka_that_does_not_start_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    class NeverStarts:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def start(self) -> float:
+            raise MeasurementError("no")
+
+        def stop(self, *, kill: bool) -> None:
+            ended.append("killed" if kill else "stopped")
+
+    monkeypatch.setattr(secure_servers, "KafkaServer", NeverStarts)
+    monkeypatch.setattr(Context, "installation", None)
+    with Context(0.01, tmp_path) as context:
+        for _ in range(2):
+            with pytest.raises(MeasurementError):
+                context.kafka(secure_servers.TLS)
+        assert ended == ["killed", "killed"]
