@@ -79,7 +79,7 @@ METADATA_CALLS: dict[str, Callable[[Admin], Any]] = {
 }
 
 
-@for_each("call", ADMIN_CALLS.values(), ids=ADMIN_CALLS.keys())
+@for_each("call", ADMIN_CALLS.values(), ids=list(ADMIN_CALLS))
 def test_admin(call: Callable[[Admin], Any]) -> None:
     """One server is enough for each: they all ask in the same way."""
     for server in (accepts_and_is_silent, tells_metadata_and_is_silent):
