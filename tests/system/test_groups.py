@@ -185,6 +185,30 @@ def test_auto_commit_never_covers_what_is_not_handed_out(local: LocalBroker, fas
         assert later.position(tp) == len(read), "a consumer by hand begins there, too"
 
 
+def test_a_block_that_an_exception_leaves_has_the_records_read_again(
+    local: LocalBroker, fast_admin: Admin, topic: str
+) -> None:
+    fast_admin.create_topic(topic, 1)
+    with Producer(local.bootstrap_servers) as producer:
+        producer.send_batch(topic, {"value": [b"%d" % i for i in range(10)]}).result(30)
+    settings: dict[str, Any] = {"group_id": topic, "auto_offset_reset": "earliest", "max_poll_records": 4}
+    read: list[int] = []
+    for raised in (ValueError, KeyboardInterrupt):
+        with pytest.raises(raised), Consumer(local.bootstrap_servers, **settings) as consumer:
+            consumer.subscribe(topic)
+            while not (records := consumer.poll(10_000)):
+                pass
+            read.append(records[0].offset)
+            raise raised
+    assert read == [0, 0]
+    assert fast_admin.list_group_offsets(topic) == {}
+    with Consumer(local.bootstrap_servers, **settings) as consumer:
+        consumer.subscribe(topic)
+        while not (records := consumer.poll(10_000)):
+            pass
+    assert fast_admin.list_group_offsets(topic)[TopicPartition(topic, 0)].offset == 4
+
+
 def test_cooperation_callbacks_and_commit_before_letting_go(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
     fast_admin.create_topic(topic, 2)
     send(local, topic, 20, 2)

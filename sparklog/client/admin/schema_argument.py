@@ -1,4 +1,4 @@
-"""What stands for a topic's columns in a call: an Arrow schema, Spark's schema or DDL, or names with their types."""
+"""The forms of a topic's columns in a call: an Arrow schema, Spark's schema or DDL, or names with their types."""
 
 from __future__ import annotations
 

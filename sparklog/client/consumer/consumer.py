@@ -588,7 +588,7 @@ class Consumer:
         return Retries(policy, sleep=self._calls.sleep)
 
     def _learn(self, topic: str, attempts: Retries, *, refresh: bool = False) -> None:
-        """Has the cluster tell of a topic; a broker that is away is waited for."""
+        """Ask the cluster about a topic; a broker that is away is waited for."""
         until_answered(lambda left_ms: self._cluster.topic(topic, refresh=refresh, timeout_ms=left_ms), attempts)
 
     def _move(self, partitions: Iterable[TopicPartition], offset: int | None, reset_to: int | None) -> None:

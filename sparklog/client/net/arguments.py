@@ -143,14 +143,14 @@ def instance(*kinds: type) -> Reader:
 
 
 def function(argument: str, value: object) -> Callable[..., Any]:
-    """What can be called."""
+    """A function, or another object that can be called."""
     if not callable(value):
         refuse(argument, value, "a function is needed")
     return value
 
 
 def anything(argument: str, value: object) -> object:
-    """For what is checked later."""
+    """The value as it is: the call checks it later."""
     return value
 
 

@@ -30,7 +30,7 @@ UNCLEAR = (RequestTimedOutError, BrokerNotAvailableError)
 
 
 class RetryPolicy(NamedTuple):
-    """How long in all, how long one attempt, and the pauses between attempts (doubling, with a random fifth).
+    """Time of all attempts, time of one, and the pauses between attempts (doubling, with a random fifth).
     `limit`: the setting that `timeout_ms` comes from, for errors; empty: they name none."""
 
     timeout_ms: int = 60_000

@@ -423,7 +423,7 @@ class Producer:
         return self._topic(state.info.name)
 
     def _learn(self, name: str, *, refresh: bool = False) -> TopicInfo:
-        """What the cluster tells of a topic; a broker that is away is waited for up to `max.block.ms`."""
+        """Ask the cluster about a topic; a broker that is away is waited for up to `max.block.ms`."""
 
         def ask(timeout_ms: int) -> TopicInfo:
             self._core.check_open()  # it may have been closed meanwhile
