@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from sparklog.client.net.outcomes import NAMES_MAX, raise_failed
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, SparklogError, StorageError
 
 
-def message(outcomes: dict[str, object]) -> str:
+def message(outcomes: Mapping[str, object]) -> str:
     with pytest.raises(SparklogError) as raised:
         raise_failed(outcomes, "deleted")
     assert raised.value.outcomes == outcomes
