@@ -32,8 +32,10 @@ def test_settings_stay_when_the_columns_are_refused(run: Run, admin: Admin, topi
     admin.create_topic(f"{topic}-e")
     assert "envelope topic" in run("topic", "alter", f"{topic}-e", *setting, "--add-column", "m INT", code=1).stderr
     assert admin.describe_topic(f"{topic}-e").configs == {}
-    done = run("topic", "alter", topic, *setting, "--widen", "n BIGINT", "--add-column", "m INT").stdout
-    assert "retention.ms = 5000" in done
+    done = run("topic", "alter", topic, *setting, "--widen", "n BIGINT", "--add-column", "m INT")
+    assert "retention.ms = 5000" in done.stdout
+    assert '.withColumn("n", col("n").cast("INT"))' in done.stderr
+    assert "mergeSchema" in done.stderr
     assert admin.describe_topic(topic).schema.names == ["id", "n", "m"]
 
 
