@@ -106,6 +106,7 @@ class ZooKeeper:
             secured |= {"use_ssl": True, "verify_certs": True, "check_hostname": tls.check_hostname}
             secured |= {"ca": tls.authorities} if tls.authorities else {}
             secured |= {"certfile": tls.identity, "keyfile": tls.identity} if tls.identity else {}
+        zookeeper: ZooKeeper
         handler = SequentialThreadingHandler()
         handler.sleep_func = lambda seconds: zookeeper._wait_to_connect(seconds)
         retry = KazooRetry(**_RETRY, sleep_func=handler.sleep_func)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,4 +41,4 @@ def test_it_does_not_flap(steps: list[tuple[float, bool, bool]]) -> None:
             room = room.measure(100 * MIB, 50 * MIB if has_space else 0, now_s)
         if room.is_full and not was_full:
             begun.append(now_s)
-    assert all(b - a >= HOLD_S for a, b in zip(begun, begun[1:], strict=False))
+    assert all(b - a >= HOLD_S for a, b in pairwise(begun))
