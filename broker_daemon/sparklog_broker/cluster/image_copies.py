@@ -17,7 +17,7 @@ from sparklog_broker.partitions.storage import Storage
 
 log = logging.getLogger(__name__)
 
-WRITE_EVERY_S = 5.0
+WRITE_EVERY_S = 1.0
 
 
 class ImageCopies:

@@ -57,8 +57,8 @@ class _Plain(Struct):
     updated_ms: int = -1
     partitions: set[TopicPartition] = field(default_factory=set)
     timed_from_ms: int | None = None
-    """Start of the timeout; None: `started_ms`. It is not in the records: the last coordinator may have had another
-    clock, so the timeout begins again when another broker takes over."""
+    """Start of the timeout; None: `started_ms`. Not in the records: the coordinator before may have had another clock,
+    so the timeout begins again when another broker takes over."""
 
     @property
     def participants(self) -> dict[int, set[TopicPartition]]:
