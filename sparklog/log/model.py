@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sparklog.log.compaction.policy import CompactionPolicy
-from sparklog.log.durability.flushing import FlushPolicy
+from sparklog.log.durability.flush_policy import FlushPolicy
 from sparklog.log.retention.policy import POLICY_COMPACT, POLICY_DELETE, RetentionPolicy, roll_jitter_ms
 from sparklog.log.tiering.policy import TieringPolicy
 from sparklog.settings import Scope, resolve

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparklog.log.durability.flushing import FlushPolicy
+from sparklog.log.durability.flush_policy import FlushPolicy
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.support import LimitedFiles, ManualClock, open_log, records
 
