@@ -87,7 +87,7 @@ def locked(log_directory: Path, *, wanted: bool) -> Iterator[None]:
     from sparklog.errors import DataDirLockedError
     from sparklog.format.checkpoint import META_FILE
     from sparklog.log.directories.log_directory import take_lock
-    from sparklog.log.directories.watched_files import LOCK_FILE
+    from sparklog.log.model.watched_files import LOCK_FILE
 
     is_one = (log_directory / LOCK_FILE).exists() or (log_directory / META_FILE).exists()
     if not wanted or not is_one:

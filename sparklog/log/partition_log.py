@@ -16,24 +16,24 @@ from sparklog.environment.files import FileSystem
 from sparklog.errors import BrokerShuttingDownError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.format.gaps import Gap
 from sparklog.format.txn_index import AbortedEntry
-from sparklog.log.appends.log_appender import LogAppender
-from sparklog.log.appends.replica_appender import ReplicaAppender
-from sparklog.log.compaction.replacement import SegmentReplacement
-from sparklog.log.durability.flusher import LogFlusher
 from sparklog.log.inflated_memory import InflatedMemory
-from sparklog.log.leader_epochs import EpochEnd, LeaderEpochs
-from sparklog.log.log_state import LogState
-from sparklog.log.model import LogConfig, LogOwner, ProducerInfo
+from sparklog.log.model.log_config import LogConfig, LogOwner, ProducerInfo
+from sparklog.log.parts.flusher import LogFlusher
+from sparklog.log.parts.log_appender import LogAppender
+from sparklog.log.parts.log_reader import LogReader
+from sparklog.log.parts.log_retention import LogRetention
+from sparklog.log.parts.log_truncation import LogTruncation
+from sparklog.log.parts.opening import open_state
+from sparklog.log.parts.replacement import SegmentReplacement
+from sparklog.log.parts.replica_appender import ReplicaAppender
 from sparklog.log.producers.states import ALL_SAFEGUARDS, Safeguards
 from sparklog.log.producers.transactions import AbortedTransaction
-from sparklog.log.reading.log_reader import LogReader
-from sparklog.log.recovery.log_truncation import LogTruncation
-from sparklog.log.recovery.opening import open_state
-from sparklog.log.retention.log_retention import LogRetention
 from sparklog.log.segments.segment import LogSegment
 from sparklog.log.segments.slices import HandleCache
 from sparklog.log.segments.stored_schema import SchemaOf
 from sparklog.log.segments.view import SegmentView
+from sparklog.log.state.leader_epochs import EpochEnd, LeaderEpochs
+from sparklog.log.state.log_state import LogState
 from sparklog.log.tiering.partition_tier import NO_ACCESS, PartitionTier
 from sparklog.log.tiering.remote_segment import RemoteAccess
 

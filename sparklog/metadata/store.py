@@ -15,8 +15,8 @@ from sparklog.environment import Environment
 from sparklog.errors import InvalidConfigError, InvalidPartitionsError, InvalidTopicError
 from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, canonical_schema, require_columns
 from sparklog.format.schema_evolution import SchemaChange, check_versions
-from sparklog.log.retention.policy import POLICY_COMPACT
-from sparklog.log.tiering.policy import check_tiering
+from sparklog.log.model.retention_policy import POLICY_COMPACT
+from sparklog.log.model.tiering_policy import check_tiering
 from sparklog.security.records import RecordChanges, RecordId
 from sparklog.settings import Scope, Value, check, check_names
 from sparklog.types import check_topic_name

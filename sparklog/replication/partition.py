@@ -1,6 +1,6 @@
 """Who holds a partition, as its leader sees it, and how far its in-sync replicas have got: a pure state machine.
 
-The high watermark is not here. Its one home is the log (`sparklog.log.offsets`), which is raised to what
+The high watermark is not here. Its one home is the log (`sparklog.log.state.offsets`), which is raised to what
 `replicated_to` says and never goes back.
 """
 

@@ -21,11 +21,11 @@ from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_o
 from sparklog.client.reading.isolation import NOTHING_ABORTED
 from sparklog.client.reading.remote_reader import read_remote
 from sparklog.errors import CorruptBatchError, DeserializationError, SparklogError
-from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.housekeeping import tier_run
+from sparklog.log.housekeeping.cleaner import compact_log, due_for_compaction
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.tiering import tier_run
 from sparklog.log.tiering.columns import encode_columns
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.log.tiering.read_cache import ReadCache

@@ -35,7 +35,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, canonical_schema
 from sparklog.format.segment import SegmentInfo, decode_seal, encode_head, encode_seal
 from sparklog.format.time_index import TimeIndex
 from sparklog.format.txn_index import AbortedEntry, encode_txn_index, entries_crc
-from sparklog.log.model import LogOwner
+from sparklog.log.model.log_config import LogOwner
 from sparklog.log.tiering.columns import encode_columns
 from sparklog.log.tiering.journal import MAGIC, encode_record
 from sparklog.log.tiering.layout import PIECE_BYTES, copy_prefix, encode_checksums

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from hypothesis import strategies as st
 
 from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader
-from sparklog.log.model import ProducerInfo
+from sparklog.log.model.log_config import ProducerInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.partition_producers import PartitionProducers
 from sparklog.log.producers.transactions import AbortedRanges, AbortedTransaction

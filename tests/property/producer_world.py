@@ -25,7 +25,7 @@ from sparklog.errors import (
     OutOfOrderSequenceError,
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.states import ALL_SAFEGUARDS, Safeguards
 from sparklog.testing.sim_files import PowerCut, SimFiles

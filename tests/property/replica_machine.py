@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sparklog.errors import LogCorruptError, RemoteStorageError
 from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL
 from sparklog.format.checkpoint import RECOVERY_POINTS_FILE, PartitionPoints, RecoveryPoints, encode
-from sparklog.log.model import LogConfig
+from sparklog.log.housekeeping.retention_run import run_retention
+from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention.run import run_retention
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.log.tools.repair import read_points, repair
 from sparklog.testing.sim_files import SimFiles

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
+from sparklog.log.housekeeping.cleaner import compact_log, due_for_compaction
 from tests.unit.log.compaction_support import ManualClock, Row, Stored, append_rows, open_keyed, stored
 from tests.unit.log.support import LimitedFiles
 

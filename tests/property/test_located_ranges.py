@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sparklog.format.batch import iterate_batches
-from sparklog.log.model import LogConfig
+from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.support import OWNER, SCHEMAS, LimitedFiles, ManualClock, batch
 

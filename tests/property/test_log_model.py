@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sparklog.environment.files import File, read_whole
 from sparklog.errors import LogCorruptError, StorageFullError
 from sparklog.format.batch import BatchHeader, iterate_batches
-from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
+from sparklog.log.housekeeping.cleaner import compact_log, due_for_compaction
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import PowerCut, SimFiles

@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sparklog.errors import LogCorruptError, RemoteStorageError
 from sparklog.format.batch import BatchHeader
-from sparklog.log.model import LogConfig
+from sparklog.log.housekeeping.retention_run import run_retention
+from sparklog.log.housekeeping.tier_run import Role, tier_log
+from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention.run import run_retention
 from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
-from sparklog.log.tiering.tier_run import Role, tier_log
 from sparklog.testing.sim_files import SimFiles
 from tests.property.producer_truth import (
     IDEMPOTENT,

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from sparklog.log.model import LogConfig
+from sparklog.log.housekeeping.tier_run import Role, tier_log
+from sparklog.log.model.log_config import LogConfig
 from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
-from sparklog.log.tiering.tier_run import Role, tier_log
 from tests.property.replica_machine import BROKER, ReplicaMachine
 from tests.property.tiering_machine import POLICY
 from tests.unit.broker.cluster.replica_group import BROKERS

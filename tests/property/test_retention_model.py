@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sparklog.errors import OffsetOutOfRangeError
-from sparklog.log.model import LogConfig
+from sparklog.log.housekeeping.retention_run import run_retention
+from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention.run import run_retention
 from sparklog.types import TopicPartition
 from tests.unit.log.support import LimitedFiles, ManualClock, batch, open_log, segment_files, values
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from sparklog.format.batch import BatchHeader
-from sparklog.log.model import ProducerInfo
+from sparklog.log.model.log_config import ProducerInfo
 from tests.property.producer_truth import (
     IDEMPOTENT,
     SIZES,

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sparklog.errors import LogCorruptError
-from sparklog.log.model import LogConfig
+from sparklog.log.housekeeping.retention_run import run_retention
+from sparklog.log.housekeeping.tier_run import tier_log
+from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention.run import run_retention
 from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
-from sparklog.log.tiering.tier_run import tier_log
 from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from tests.unit.log.support import OWNER, SCHEMAS, ManualClock, batch, values

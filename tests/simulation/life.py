@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from unittest import mock
 
-from sparklog.log.tiering import tier_run
+from sparklog.log.housekeeping import tier_run
 from sparklog.testing.sim_loop import Simulation, SimulationStuckError
 from sparklog.testing.sim_store import SimStore
 from tests.checker.analysis import Anomaly, Verdict, analyse

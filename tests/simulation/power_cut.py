@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from sparklog.errors import LogCorruptError
-from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.housekeeping.cleaner import compact_log, due_for_compaction
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.retention_run import run_retention
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention.run import run_retention
 from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from sparklog.types import TopicPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from sparklog.log.leader_epochs import LeaderEpochs
+from sparklog.log.state.leader_epochs import LeaderEpochs
 
 
 class SimRecord(NamedTuple):

@@ -20,7 +20,7 @@ from sparklog.environment.files import RealFiles
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format.batch import STAMP_CHARS, decode_batch, iterate_batches
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.reading.time_lookup import NOT_FOUND
+from sparklog.log.parts.time_lookup import NOT_FOUND
 from sparklog.log.tools.repair import repair
 from tests.unit.log.support import SCHEMAS, LimitedFiles, append, batch, open_log
 

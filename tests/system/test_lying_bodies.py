@@ -19,7 +19,7 @@ from sparklog.environment.clock import SystemClock
 from sparklog.environment.files import RealFiles
 from sparklog.errors import CorruptBatchError, MessageTooLargeError
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from tests.benchmarks.broker_raw import envelope_batch
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce, until

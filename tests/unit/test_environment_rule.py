@@ -44,7 +44,7 @@ EXCEPTIONS = {
     "sparklog/log/tools/verify_producers.py": "a command's work, beside a broker: it reads real files",
     "sparklog/log/tiering/object_store.py": "what fsspec leaves to do on a real file system",
     "sparklog/log/directories/log_directory.py": "names that have to be unique and decide nothing",
-    "sparklog/log/tiering/tier_run.py": "names that have to be unique and decide nothing",
+    "sparklog/log/housekeeping/tier_run.py": "names that have to be unique and decide nothing",
     "sparklog/log/compaction/key_hash.py": "the seeds of a hash table: they must not be guessed, and change no result",
 }
 

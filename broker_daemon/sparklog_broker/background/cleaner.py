@@ -16,11 +16,11 @@ from msgspec import Struct
 
 from sparklog.environment import Environment
 from sparklog.errors import SparklogError
-from sparklog.log.compaction.cleaner import CompactionResult, Due, compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
-from sparklog.log.compaction.policy import dirtiest_first, retry_after_ms
-from sparklog.log.compaction.throttle import TokenBucket
-from sparklog.log.log_manager import LogManager
+from sparklog.log.housekeeping.cleaner import CompactionResult, Due, compact_log, due_for_compaction
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.throttle import TokenBucket
+from sparklog.log.model.compaction_policy import dirtiest_first, retry_after_ms
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
 from sparklog_broker.background.periodic import Rounds

@@ -2,7 +2,7 @@
 
 A failing read, write or fsync is noticed by whoever meets it. A directory that was removed, replaced or unmounted fails
 nothing (what is open stays writable, and is lost), so it is looked at, too: each by a thread of its own, because a
-look at a mount that is dead may hang. What is appended meanwhile waits (`sparklog.log.directories.watched_files`).
+look at a mount that is dead may hang. What is appended meanwhile waits (`sparklog.log.model.watched_files`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sparklog.environment import Environment
 from sparklog.errors import StorageError
-from sparklog.log.log_manager import DirectoryFailure
+from sparklog.log.housekeeping.log_manager import DirectoryFailure
 from sparklog_broker.background.periodic import Periodic, Rounds
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage

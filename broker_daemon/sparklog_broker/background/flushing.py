@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import Executor
 
 from sparklog.histogram import Histogram
-from sparklog.log.retention.run import remove_dropped
+from sparklog.log.housekeeping.retention_run import remove_dropped
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.partitions.partitions import Partitions

@@ -1,4 +1,4 @@
-"""When retention runs. What may go is decided in `sparklog.log.retention.policy`."""
+"""When retention runs. What may go is decided in `sparklog.log.model.retention_policy`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import logging
 from concurrent.futures import Executor
 from functools import partial
 
-from sparklog.log.log_manager import LogManager
-from sparklog.log.retention.expiry_clock import ExpiryClock
-from sparklog.log.retention.run import RetentionResult, held_back, run_retention
+from sparklog.log.housekeeping.expiry_clock import ExpiryClock
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.retention_run import RetentionResult, held_back, run_retention
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.counters.background import RetentionCounters

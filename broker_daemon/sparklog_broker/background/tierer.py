@@ -17,10 +17,10 @@ from typing import TypeVar
 
 from sparklog.environment import Environment
 from sparklog.errors import SparklogError
-from sparklog.log.log_manager import LogManager
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.tier_run import Role, TierResult, delete_all, tier_log
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tiering.object_store import ObjectStore
-from sparklog.log.tiering.tier_run import Role, TierResult, delete_all, tier_log
 from sparklog.types import TopicPartition
 from sparklog_broker.background.periodic import Rounds
 from sparklog_broker.config import BrokerConfig

@@ -23,7 +23,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.schema_evolution import SchemaChange
-from sparklog.log.log_manager import PartitionSpec
+from sparklog.log.housekeeping.log_manager import PartitionSpec
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.image_store import ImageStore, image_of, topic_of
 from sparklog.metadata.store import (

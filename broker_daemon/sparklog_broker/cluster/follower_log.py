@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from sparklog.errors import CorruptBatchError, OffsetOutOfRangeError
-from sparklog.log.compaction.cleaner import cleaned_to
+from sparklog.log.housekeeping.cleaner import cleaned_to
 from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.replica.model import (
     AppendReplica,

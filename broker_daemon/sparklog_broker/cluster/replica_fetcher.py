@@ -18,8 +18,8 @@ from sparklog.errors import (
 )
 from sparklog.format.epoch_checkpoint import EpochEntry
 from sparklog.format.gaps import gaps_within
-from sparklog.log.leader_epochs import EpochEnd
 from sparklog.log.partition_log import PartitionLog
+from sparklog.log.state.leader_epochs import EpochEnd
 from sparklog.protocol.cluster_messages import (
     GAPS_MAX,
     ForgottenPartition,

@@ -24,7 +24,7 @@ from sparklog.environment.clock import MachineClock
 from sparklog.errors import NotLeaderError, SparklogError
 from sparklog.format.checkpoint import PartitionMeta
 from sparklog.log.directories.log_directory import DELETED_ENDING, REMOVED_ENDING, STRAY_ENDING
-from sparklog.log.log_manager import PartitionSpec
+from sparklog.log.housekeeping.log_manager import PartitionSpec
 from sparklog.metadata.store import Topic
 from sparklog.replication.cluster_image import ClusterImage, PartitionImage, TopicImage
 from sparklog.types import TopicPartition

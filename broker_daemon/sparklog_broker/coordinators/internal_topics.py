@@ -30,7 +30,7 @@ from sparklog.format.batch import (
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.small_batch import ROWS_MAX, SmallRows, decode_small_batch, encode_small_batch
-from sparklog.log.model import AppendInfo
+from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition

@@ -13,7 +13,7 @@ from sparklog.errors import (
     SparklogError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.log.model import AppendInfo
+from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.transactions import Marker
 from sparklog.testing.faults import reach

@@ -12,8 +12,8 @@ from sparklog.errors import (
     UnknownServerError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.log.leader_epochs import UNDEFINED
 from sparklog.log.partition_log import PartitionLog
+from sparklog.log.state.leader_epochs import UNDEFINED
 from sparklog.protocol.messages import (
     EpochEndOffset,
     EpochPartition,

@@ -9,10 +9,10 @@ from itertools import accumulate, pairwise
 from typing import overload
 
 from sparklog.errors import InvalidProducerEpochError, InvalidRequestError, SparklogError, UnknownServerError
-from sparklog.log.appends.check import work_bytes
-from sparklog.log.model import AppendInfo
+from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.states import Guard, Issued
+from sparklog.log.state.check import work_bytes
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.security.acls import Operation, Resource, ResourceType
 from sparklog.types import TopicPartition

@@ -19,8 +19,8 @@ from sparklog.errors import (
     StorageError,
     StorageFullError,
 )
-from sparklog.log.log_manager import LogManager
-from sparklog.log.model import AppendInfo
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.partitions.io_threads import IoThreads

@@ -13,7 +13,7 @@ from sparklog.errors import (
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.log.model import AppendInfo
+from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.partition import ReplicaRole
 from sparklog.types import TopicPartition

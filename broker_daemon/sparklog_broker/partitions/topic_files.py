@@ -10,11 +10,11 @@ from sparklog.errors import InvalidConfigError, SparklogError, UnknownTopicOrPar
 from sparklog.format.schema_evolution import SchemaChange
 from sparklog.format.topic_record import TOPIC_FILE, encode_topic
 from sparklog.log.directories.log_directory import STRAY_ENDING
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.model.log_config import LogConfig, LogOwner
+from sparklog.log.model.retention_policy import POLICY_COMPACT
+from sparklog.log.model.tiering_policy import TIERING_SETTING
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention.policy import POLICY_COMPACT
-from sparklog.log.tiering.policy import TIERING_SETTING
 from sparklog.metadata.rebuild import topic_record
 from sparklog.metadata.store import MetadataStore, Topic, TopicSpec, Unfinished, grown_topic
 from sparklog.testing.faults import reach

@@ -24,8 +24,8 @@ from sparklog.format.checkpoint import (
 from sparklog.format.segment import SUFFIX
 from sparklog.log.directories.known import read_known_directories
 from sparklog.log.directories.log_directory import STRAY, is_moved_aside
-from sparklog.log.directories.watched_files import LOCK_FILE, PROBE_FILE
-from sparklog.log.retention.expiry_clock import EXPIRY_CLOCK_FILE
+from sparklog.log.housekeeping.expiry_clock import EXPIRY_CLOCK_FILE
+from sparklog.log.model.watched_files import LOCK_FILE, PROBE_FILE
 from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.log.tools.repair import QUARANTINE_SUFFIX
 from sparklog.log.tools.verify import bytes_to_check, verify

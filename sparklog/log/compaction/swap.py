@@ -32,8 +32,8 @@ from pathlib import Path
 from sparklog.environment.files import File, FileSystem
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, StorageError
 from sparklog.format.segment import decode_head, decode_seal, parse_segment_name, segment_name
-from sparklog.log.log_health import LogHealth
-from sparklog.log.model import LogOwner
+from sparklog.log.model.log_config import LogOwner
+from sparklog.log.model.log_health import LogHealth
 from sparklog.log.segments.header_walk import header_at
 from sparklog.log.segments.indexes import remove_indexes
 from sparklog.log.segments.segment import LogSegment

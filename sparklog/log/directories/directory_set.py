@@ -9,7 +9,7 @@ from pathlib import Path
 from sparklog.environment.files import File, FileSystem
 from sparklog.errors import SparklogError, StorageError
 from sparklog.log.directories.log_directory import DELETED_ENDING, LogDirectory, take_lock
-from sparklog.log.directories.watched_files import LOCK_FILE
+from sparklog.log.model.watched_files import LOCK_FILE
 
 logger = logging.getLogger(__name__)
 

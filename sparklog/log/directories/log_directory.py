@@ -34,8 +34,8 @@ from sparklog.format.checkpoint import (
 )
 from sparklog.format.epoch_checkpoint import FIRST_ENTRIES, LEADER_EPOCHS_FILE, decode_epochs, encode_epochs
 from sparklog.format.segment import parse_segment_name
-from sparklog.log.directories.watched_files import LOCK_FILE, PROBE_FILE, DirectoryHealth, WatchedFiles
-from sparklog.log.model import LogOwner
+from sparklog.log.model.log_config import LogOwner
+from sparklog.log.model.watched_files import LOCK_FILE, PROBE_FILE, DirectoryHealth, WatchedFiles
 from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.log.tiering.journal import JOURNAL_FILE
 

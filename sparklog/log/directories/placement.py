@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from sparklog.errors import LogCorruptError, StorageError
 from sparklog.log.directories.known import KnownDirectories
 from sparklog.log.directories.log_directory import STRAY_ENDING, LogDirectory, the_one_with_data
-from sparklog.log.model import LogOwner
+from sparklog.log.model.log_config import LogOwner
 
 logger = logging.getLogger(__name__)
 

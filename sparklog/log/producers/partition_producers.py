@@ -12,7 +12,7 @@ from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader
 from sparklog.format.decoders import msgpack_decoder
 from sparklog.format.producer_snapshot import ProducerSnapshot, ProducerState
 from sparklog.format.txn_index import AbortedEntry
-from sparklog.log.model import ProducerInfo
+from sparklog.log.model.log_config import ProducerInfo
 from sparklog.log.producers.states import ALL_SAFEGUARDS, PRODUCERS_MAX, ProducerStates, Safeguards
 from sparklog.log.producers.transactions import AbortedTransactions, OpenTransactions
 from sparklog.log.segments.segment import LogSegment

@@ -15,7 +15,7 @@ from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, S
 from sparklog.format.batch import BatchHeader
 from sparklog.format.offset_column import with_offset_column
 from sparklog.format.segment import SealedBlocks, SegmentInfo, decode_seal, encode_head, encode_seal, segment_name
-from sparklog.log.directories.watched_files import LOOK_AGE_S_MAX
+from sparklog.log.model.watched_files import LOOK_AGE_S_MAX
 from sparklog.log.segments.batch_times import batch_timestamp_ms, roll_time_ms
 from sparklog.log.segments.header_walk import header_at, walk_headers
 from sparklog.log.segments.indexes import SegmentIndexes, index_paths, remove_indexes

@@ -32,7 +32,7 @@ from sparklog.errors import CorruptBatchError
 from sparklog.format import offset_index, time_index
 from sparklog.format.decoders import json_decoder
 from sparklog.format.segment import segment_name
-from sparklog.log.model import LogOwner
+from sparklog.log.model.log_config import LogOwner
 from sparklog.log.tiering.state import RemoteSegmentMetadata
 
 PIECE_BYTES = 1024 * 1024

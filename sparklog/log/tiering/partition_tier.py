@@ -9,7 +9,7 @@ from sparklog.environment.files import FileSystem
 from sparklog.errors import LogCorruptError
 from sparklog.format.producer_snapshot import ProducerSnapshot
 from sparklog.format.txn_index import AbortedEntry
-from sparklog.log.model import LogOwner
+from sparklog.log.model.log_config import LogOwner
 from sparklog.log.producers.files import BeforeLocal
 from sparklog.log.producers.partition_producers import PartitionProducers, decode_states
 from sparklog.log.segments.segment import LogSegment

@@ -12,7 +12,7 @@ from sparklog.format import offset_index, time_index
 from sparklog.format.offset_index import decode_offset_index
 from sparklog.format.segment import SegmentInfo, decode_seal
 from sparklog.format.time_index import decode_time_index
-from sparklog.log.model import LogOwner
+from sparklog.log.model.log_config import LogOwner
 from sparklog.log.segments.indexes import SegmentIndexes
 from sparklog.log.segments.slices import SharedFile
 from sparklog.log.segments.view import SegmentEnd, SegmentView

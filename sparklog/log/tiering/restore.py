@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sparklog.environment.files import FileSystem, read_whole
 from sparklog.errors import InvalidRequestError, LogCorruptError
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode
-from sparklog.log.model import LogOwner
+from sparklog.log.model.log_config import LogOwner
 from sparklog.log.tiering.journal import JOURNAL_FILE, encode_journal
 from sparklog.log.tiering.layout import decode_manifest, partition_prefix
 from sparklog.log.tiering.object_store import ObjectStore

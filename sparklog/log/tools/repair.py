@@ -47,8 +47,8 @@ from sparklog.format.segment import (
 )
 from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE
 from sparklog.log.producers.files import empty_snapshots_above, newest_snapshot_offset
-from sparklog.log.recovery.truncation_mark import TruncationMark
 from sparklog.log.segments.indexes import remove_indexes
+from sparklog.log.state.truncation_mark import TruncationMark
 from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
 from sparklog.log.tools.repair_scan import DirectoryScan, KeptBatch, ScannedSegment
 

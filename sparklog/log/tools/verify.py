@@ -32,10 +32,10 @@ from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE, decode_epochs
 from sparklog.format.gaps import GAPS_FILE, decode_gaps
 from sparklog.format.segment import SUFFIX, parse_segment_name, segment_name
 from sparklog.format.topic_record import TOPIC_FILE
-from sparklog.log.compaction.policy import CLEANER_POINT_FILE
 from sparklog.log.compaction.swap import SWAP_SUFFIX
 from sparklog.log.directories.log_directory import is_moved_aside
-from sparklog.log.recovery.truncation_mark import TRUNCATION_FILE
+from sparklog.log.model.compaction_policy import CLEANER_POINT_FILE
+from sparklog.log.state.truncation_mark import TRUNCATION_FILE
 from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
 from sparklog.log.tools.repair import QUARANTINE_SUFFIX

@@ -25,7 +25,7 @@ from sparklog.errors import (
     StaleBrokerEpochError,
     UnknownLeaderEpochError,
 )
-from sparklog.log.leader_epochs import UNDEFINED, EpochEnd
+from sparklog.log.state.leader_epochs import UNDEFINED, EpochEnd
 from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
 from sparklog.replication.replica.model import (
     ALL_SAFEGUARDS,

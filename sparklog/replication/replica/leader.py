@@ -44,7 +44,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.gaps import gaps_within
-from sparklog.log.leader_epochs import UNDEFINED, EpochEnd
+from sparklog.log.state.leader_epochs import UNDEFINED, EpochEnd
 from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
 from sparklog.replication.replica.model import (
     ALL_SAFEGUARDS,

@@ -17,7 +17,7 @@ from msgspec import Struct
 from sparklog.errors import SparklogError
 from sparklog.format.epoch_checkpoint import EpochEntry
 from sparklog.format.gaps import Gap
-from sparklog.log.leader_epochs import UNDEFINED, EpochEnd, LeaderEpochs
+from sparklog.log.state.leader_epochs import UNDEFINED, EpochEnd, LeaderEpochs
 from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
 
 

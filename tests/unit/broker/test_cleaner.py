@@ -15,9 +15,9 @@ from sparklog_broker.config import make_config
 
 from sparklog.environment import real_environment
 from sparklog.environment.clock import SystemClock
-from sparklog.log.compaction.policy import CLEANER_POINT_FILE, FAILURES_MAX
-from sparklog.log.log_manager import LogManager
-from sparklog.log.model import LogConfig
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.model.compaction_policy import CLEANER_POINT_FILE, FAILURES_MAX
+from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
 from tests.system.broker_process import until

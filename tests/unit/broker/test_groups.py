@@ -25,7 +25,7 @@ from sparklog.errors import (
     StorageFullError,
     UnknownMemberIdError,
 )
-from sparklog.log.appends.log_appender import LogAppender
+from sparklog.log.parts.log_appender import LogAppender
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol import group_messages as m
 from sparklog.protocol.messages import Api

@@ -17,7 +17,7 @@ from sparklog_broker.partitions import appender
 from sparklog_broker.partitions.partition import Partition
 
 from sparklog.errors import ERRORS, RequestTimedOutError, StorageFullError, UnknownServerError
-from sparklog.log.appends.log_appender import LogAppender
+from sparklog.log.parts.log_appender import LogAppender
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.messages import (
     FetchPartition,
@@ -251,7 +251,7 @@ def test_a_slow_disk_sends_small_appends_to_the_threads(tmp_path: Path) -> None:
 
 def test_a_topic_whose_files_cannot_be_made_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
-        from sparklog.log.log_manager import LogManager
+        from sparklog.log.housekeeping.log_manager import LogManager
 
         original = LogManager._create_in
 

@@ -19,10 +19,10 @@ from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions import appender
 
 from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, iterate_batches
-from sparklog.log.appends.log_appender import LogAppender
-from sparklog.log.model import AppendInfo
+from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.reading import ranges as reading
+from sparklog.log.parts import ranges as reading
+from sparklog.log.parts.log_appender import LogAppender
 from sparklog.protocol.messages import (
     AbortedRange,
     FetchPartition,

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from sparklog_broker.partitions.topic_files import TopicFiles
 
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.testing.sim_files import SimFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.support import SCHEMAS, append, records

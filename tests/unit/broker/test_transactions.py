@@ -35,7 +35,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import iterate_batches
-from sparklog.log.appends.log_appender import LogAppender
+from sparklog.log.parts.log_appender import LogAppender
 from sparklog.metadata.producer_ids import BLOCK_IDS
 from sparklog.protocol.messages import ProducePartition, ProduceRequest
 from sparklog.types import TopicPartition, shared_transactional_id

@@ -12,10 +12,10 @@ from sparklog.environment.files import FileSystem
 from sparklog.format.batch import BatchHeader, encode_batch, iterate_batches
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE
-from sparklog.log.compaction.cleaner import CompactionResult, compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.compaction.rewrite import always
-from sparklog.log.model import LogOwner
+from sparklog.log.housekeeping.cleaner import CompactionResult, compact_log, due_for_compaction
+from sparklog.log.model.log_config import LogOwner
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.support import SCHEMAS, ManualClock, open_log, read_all
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sparklog.environment.files import RealFiles
 from sparklog.format.segment import decode_seal
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.tools.verify import verify
 from sparklog.types import TopicPartition
 from tests.unit.log.support import SCHEMAS, append, batch

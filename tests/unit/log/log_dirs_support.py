@@ -8,7 +8,7 @@ from typing import Any
 
 from sparklog.environment.files import RealFiles
 from sparklog.errors import StorageFullError
-from sparklog.log.log_manager import LogManager
+from sparklog.log.housekeeping.log_manager import LogManager
 from tests.unit.log.manager_support import spec
 
 FOUR = [spec(partition=p) for p in range(4)]

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, encode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.log.model import AppendInfo
+from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 
 _TIMESTAMP = ENVELOPE_SCHEMA.field("timestamp").type

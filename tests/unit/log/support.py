@@ -13,7 +13,7 @@ from sparklog.errors import StorageFullError
 from sparklog.format.batch import BatchHeader, decode_batch, encode_batch, iterate_batches
 from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 
 OWNER = LogOwner("events", "0" * 32, 0, "timestamp")

@@ -30,8 +30,8 @@ from sparklog.format.batch import (
     iterate_batches,
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.log.appends import check as append_check
-from sparklog.log.model import AppendInfo
+from sparklog.log.model.log_config import AppendInfo
+from sparklog.log.state import check as append_check
 from tests.unit.log.support import (
     LimitedFiles,
     ManualClock,

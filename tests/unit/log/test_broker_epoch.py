@@ -20,8 +20,8 @@ from sparklog.log.directories.broker_epoch import (
     note_registration,
     noted_lives,
 )
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from tests.unit.log.support import SCHEMAS
 
 SPEC = PartitionSpec(LogOwner("in", "1" * 32, 0), LogConfig.from_settings({}), SCHEMAS.__getitem__)

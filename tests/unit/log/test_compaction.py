@@ -16,9 +16,9 @@ from sparklog.format.batch import (
     decode_header,
     stamp_batch,
 )
-from sparklog.log.compaction.cleaner import due_for_compaction
-from sparklog.log.compaction.policy import CLEANER_POINT_FILE
-from sparklog.log.retention.run import run_retention
+from sparklog.log.housekeeping.cleaner import due_for_compaction
+from sparklog.log.housekeeping.retention_run import run_retention
+from sparklog.log.model.compaction_policy import CLEANER_POINT_FILE
 from sparklog.types import OffsetAndTimestamp
 from tests.unit.log.compaction_support import (
     OWNER,
@@ -266,8 +266,8 @@ def test_compact_and_delete_together(tmp_path: Path) -> None:
 
 
 def test_segments_that_retention_takes_during_a_run_are_not_brought_back(tmp_path: Path) -> None:
-    from sparklog.log.compaction.cleaner import compact_log
     from sparklog.log.compaction.offset_map import OffsetMap
+    from sparklog.log.housekeeping.cleaner import compact_log
 
     log = open_keyed(tmp_path, {"cleanup.policy": "compact,delete"})
     append_rows(log, [(A, b"1"), (A, b"2")])

@@ -10,7 +10,7 @@ import pytest
 from sparklog.format.batch import (
     encode_batch,
 )
-from sparklog.log.model import LogOwner
+from sparklog.log.model.log_config import LogOwner
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.compaction_support import (
     compact,

@@ -12,7 +12,8 @@ import pytest
 
 from sparklog.log.compaction.key_hash import LONG_KEY_BYTES, HashSeeds, KeyHashes, hash_keys
 from sparklog.log.compaction.offset_map import SLOT_BYTES, OffsetMap
-from sparklog.log.compaction.policy import (
+from sparklog.log.housekeeping.throttle import TokenBucket
+from sparklog.log.model.compaction_policy import (
     FAILURES_MAX,
     NO_HORIZON,
     CompactionPolicy,
@@ -23,7 +24,6 @@ from sparklog.log.compaction.policy import (
     is_due,
     retry_after_ms,
 )
-from sparklog.log.compaction.throttle import TokenBucket
 
 SEEDS = HashSeeds(11, 22, 33, 55)
 

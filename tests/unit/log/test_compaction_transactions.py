@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader
-from sparklog.log.compaction.cleaner import due_for_compaction
+from sparklog.log.housekeeping.cleaner import due_for_compaction
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.compaction_support import OWNER, compact, open_keyed, stored
 from tests.unit.log.producer_support import end, produced, send, send_in_transaction

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparklog.log.durability.flush_policy import FlushPolicy
+from sparklog.log.model.flush_policy import FlushPolicy
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.support import LimitedFiles, ManualClock, open_log, records
 
@@ -136,7 +136,7 @@ def test_rolled_segments_are_synced_soon_the_active_one_is_not(tmp_path: Path) -
 
 
 def test_settings_can_be_changed_while_running(tmp_path: Path) -> None:
-    from sparklog.log.model import LogConfig
+    from sparklog.log.model.log_config import LogConfig
 
     log, synced = opened(tmp_path, {})
     append(log, 1)

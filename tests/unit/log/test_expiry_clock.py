@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from sparklog.environment.files import RealFiles
 from sparklog.errors import StorageFullError
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig, LogOwner
-from sparklog.log.retention.expiry_clock import EXPIRY_CLOCK_FILE, ClockState, ExpiryClock, advanced, resumed
-from sparklog.log.retention.run import held_back, run_retention
+from sparklog.log.housekeeping.expiry_clock import EXPIRY_CLOCK_FILE, ClockState, ExpiryClock, advanced, resumed
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.retention_run import held_back, run_retention
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.types import TopicPartition
 from tests.unit.log.support import SCHEMAS, ManualClock, append, records
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.environment.files import File, RealFiles
-from sparklog.log.log_manager import LogManager
-from sparklog.log.model import LogConfig
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.slices import HandleCache, SharedFile
 from tests.unit.log.manager_support import E0, spec
@@ -217,8 +217,8 @@ import os, resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 from sparklog_broker.descriptors import share_out
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.segments.slices import HandleCache
 from tests.unit.log.support import SCHEMAS, LimitedFiles, append, records, values
 

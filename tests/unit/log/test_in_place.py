@@ -14,9 +14,9 @@ import pytest
 from sparklog.environment.files import FileIdentity, RealFiles
 from sparklog.errors import DataDirLockedError, StorageError, StorageUnavailableError
 from sparklog.log.directories.log_directory import take_lock
-from sparklog.log.directories.watched_files import LOOK_AGE_S_MAX, PROBE_FILE, DirectoryHealth, WatchedFiles
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.model.log_config import LogConfig, LogOwner
+from sparklog.log.model.watched_files import LOOK_AGE_S_MAX, PROBE_FILE, DirectoryHealth, WatchedFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.support import SCHEMAS, append, records
 

@@ -13,8 +13,8 @@ from sparklog.errors import StorageError
 from sparklog.format import offset_index, time_index
 from sparklog.format.batch import decode_header, stamp_batch
 from sparklog.format.segment import decode_head
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.tools.verify import bytes_to_check, verify
 from tests.unit.log.inspect_support import (
     E0,

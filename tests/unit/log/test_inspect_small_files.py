@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparklog.log.log_manager import LogManager
+from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.log.tools.verify import partition_directories, verify
 from tests.unit.log.inspect_support import (
     found,

@@ -12,9 +12,9 @@ import pytest
 
 from sparklog.environment.files import SHORTAGE_ERRNOS, File, RealFiles, storage_error
 from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
-from sparklog.log.directories.watched_files import DISK_ERRNOS
-from sparklog.log.log_manager import LogManager
-from sparklog.log.retention.expiry_clock import EXPIRY_CLOCK_FILE
+from sparklog.log.housekeeping.expiry_clock import EXPIRY_CLOCK_FILE
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.model.watched_files import DISK_ERRNOS
 from sparklog.types import TopicPartition
 from tests.unit.log.log_dirs_support import FOUR, TPS, FullFiles, places, started
 from tests.unit.log.manager_support import kill, spec

@@ -17,7 +17,7 @@ from sparklog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.log.log_manager import LogManager
+from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.manager_support import E0, E1, IDS, kill, spec, started

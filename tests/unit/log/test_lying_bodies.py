@@ -13,7 +13,7 @@ from sparklog.environment.files import RealFiles
 from sparklog.errors import CorruptBatchError, LogCorruptError, MessageTooLargeError
 from sparklog.format.batch import ProducerFields, decode_header, stamp_batch, write_producer_fields
 from sparklog.format.segment import decode_head, encode_head
-from sparklog.log.appends.check import INFLATED_PER_WRITTEN, work_bytes
+from sparklog.log.state.check import INFLATED_PER_WRITTEN, work_bytes
 from sparklog.log.tools.repair import repair
 from sparklog.log.tools.verify import verify
 from sparklog.log.tools.verify_segment import check_segment

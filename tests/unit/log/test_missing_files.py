@@ -14,8 +14,8 @@ from sparklog.environment.files import FileSystem, RealFiles
 from sparklog.errors import LogCorruptError
 from sparklog.format.checkpoint import RECOVERY_POINTS_FILE
 from sparklog.format.segment import segment_name
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import SimFiles
 from sparklog.types import TopicPartition

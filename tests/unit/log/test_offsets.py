@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.log.offsets import LogOffsets, OffsetOrderError
+from sparklog.log.state.offsets import LogOffsets, OffsetOrderError
 
 
 def test_an_append_is_given_out_written_flushed_and_committed() -> None:

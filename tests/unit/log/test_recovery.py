@@ -12,7 +12,7 @@ import pytest
 
 from sparklog.errors import LogCorruptError
 from sparklog.format.segment import decode_seal
-from sparklog.log.model import LogOwner
+from sparklog.log.model.log_config import LogOwner
 from tests.unit.log.support import SCHEMAS, append, open_log, read_all, records, segment_files, values
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.errors import InvalidConfigError, InvalidRequestError, OffsetOutOfRangeError, SparklogError
-from sparklog.log.model import LogConfig, LogOwner
-from sparklog.log.retention.policy import Expired, RetentionPolicy, deletion_offset, expired, roll_jitter_ms
+from sparklog.log.model.log_config import LogConfig, LogOwner
+from sparklog.log.model.retention_policy import Expired, RetentionPolicy, deletion_offset, expired, roll_jitter_ms
 
 KEEP_ALL = RetentionPolicy(deletes=True, retention_ms=-1, retention_bytes=-1)
 NOW_MS = 10_000

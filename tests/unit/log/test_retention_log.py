@@ -11,11 +11,11 @@ import pytest
 
 from sparklog.environment.files import RealFiles
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, StorageError, StorageFullError
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.retention_run import RetentionResult, remove_dropped, run_retention
+from sparklog.log.model.log_config import LogConfig, LogOwner
+from sparklog.log.model.retention_policy import Expired
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention.policy import Expired
-from sparklog.log.retention.run import RetentionResult, remove_dropped, run_retention
 from sparklog.types import TopicPartition
 from tests.unit.log.support import (
     OWNER,

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from sparklog.errors import LogCorruptError, OffsetOutOfRangeError
-from sparklog.log.log_manager import LogManager, PartitionSpec
-from sparklog.log.model import LogConfig
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.retention_run import run_retention
+from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention.run import run_retention
 from sparklog.testing.sim_files import SimFiles
 from sparklog.types import TopicPartition
 from tests.unit.log.crash_points import CrashPoints

@@ -13,7 +13,7 @@ import pytest
 from sparklog.environment.files import RealFiles
 from sparklog.format.batch import encode_batch
 from sparklog.format.schema_evolution import SchemaChange
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from tests.golden.make_golden import TYPED_SCHEMA, typed_rows
 from tests.unit.log.support import ManualClock

@@ -11,8 +11,8 @@ import pytest
 
 from sparklog.environment.files import File, RealFiles, storage_error
 from sparklog.errors import RequestTimedOutError, SparklogError, StorageUnavailableError
-from sparklog.log.compaction.cleaner import compact_log, due_for_compaction
 from sparklog.log.compaction.offset_map import OffsetMap
+from sparklog.log.housekeeping.cleaner import compact_log, due_for_compaction
 from sparklog.log.partition_log import PartitionLog
 from tests.unit.log.support import append, batch, open_log, records, segment_files, values
 

@@ -16,10 +16,10 @@ from sparklog.errors import (
     OffsetOutOfRangeError,
     RemoteStorageError,
 )
+from sparklog.log.housekeeping.tier_run import TierResult, delete_all
 from sparklog.log.segments.slices import RemoteReadRequired
 from sparklog.log.tiering.journal import JOURNAL_FILE
 from sparklog.log.tiering.restore import restore_journal
-from sparklog.log.tiering.tier_run import TierResult, delete_all
 from sparklog.log.tools.repair import repair
 from sparklog.types import OffsetAndTimestamp
 from tests.unit.log.support import OWNER, append, open_log, read_all, records, values

@@ -10,7 +10,7 @@ import pytest
 
 from sparklog.errors import OffsetOutOfRangeError, StorageError
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.recovery.truncation_mark import TRUNCATION_FILE
+from sparklog.log.state.truncation_mark import TRUNCATION_FILE
 from tests.unit.log.compaction_support import Stored, append_rows, compact, open_keyed, stored
 from tests.unit.log.support import LimitedFiles, open_log, records, segment_files, values
 

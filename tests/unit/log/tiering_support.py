@@ -10,14 +10,14 @@ from typing import Any
 
 from sparklog.environment.files import FileSystem
 from sparklog.errors import RemoteStorageError
-from sparklog.log.model import LogConfig
+from sparklog.log.housekeeping.retention_run import run_retention
+from sparklog.log.housekeeping.tier_run import TierResult, tier_log
+from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention.run import run_retention
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.log.tiering.state import ObjectInfo
-from sparklog.log.tiering.tier_run import TierResult, tier_log
 from tests.unit.log.support import OWNER, SCHEMAS, LimitedFiles, ManualClock, append, records
 
 SETTINGS: dict[str, Any] = {

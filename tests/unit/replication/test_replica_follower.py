@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from sparklog import errors
-from sparklog.log.leader_epochs import EpochEnd, LeaderEpochs
+from sparklog.log.state.leader_epochs import EpochEnd, LeaderEpochs
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.model import (

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from sparklog import errors
-from sparklog.log.leader_epochs import EpochEnd, LeaderEpochs
+from sparklog.log.state.leader_epochs import EpochEnd, LeaderEpochs
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.replica.leader import Leader
 from sparklog.replication.replica.model import (

@@ -19,7 +19,7 @@ from sparklog_broker.partitions.purgatory import Purgatory
 
 from sparklog.errors import NotLeaderError, SparklogError, StorageError
 from sparklog.format.batch import BatchHeader
-from sparklog.log.compaction.cleaner import CompactionResult
+from sparklog.log.housekeeping.cleaner import CompactionResult
 from sparklog.log.partition_log import PartitionLog
 from sparklog.protocol.cluster_messages import ReplicaFetchPartition, ReplicaFetchRequest, ReplicaFetchResponse
 from sparklog.replication.cluster_image import PartitionImage

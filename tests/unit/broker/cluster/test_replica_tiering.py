@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from sparklog.errors import RemoteStorageError
-from sparklog.log.model import LogConfig
+from sparklog.log.housekeeping import tier_run
+from sparklog.log.housekeeping.retention_run import run_retention
+from sparklog.log.housekeeping.tier_run import Role, TierResult, tier_log
+from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention.run import run_retention
-from sparklog.log.tiering import tier_run
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.log.tiering.state import ObjectInfo
-from sparklog.log.tiering.tier_run import Role, TierResult, tier_log
 from tests.unit.broker.cluster.replica_group import KEY, Group
 from tests.unit.log.compaction_support import keyed_batch, open_keyed, stored
 from tests.unit.log.support import ManualClock

@@ -8,9 +8,9 @@ from sparklog.format.batch import ATTRIBUTE_CONTROL
 from sparklog.log.compaction.key_hash import HashSeeds
 from sparklog.log.compaction.rewrite import RunContext
 from sparklog.log.compaction.swap import swap_segments
-from sparklog.log.log_state import LogState
 from sparklog.log.producers.partition_producers import encode_states
 from sparklog.log.segments.segment import LogSegment
+from sparklog.log.state.log_state import LogState
 from sparklog.log.tiering.remote_segment import RemoteLogSegment
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sparklog.log.compaction.policy import CompactionPolicy
-from sparklog.log.durability.flush_policy import FlushPolicy
-from sparklog.log.retention.policy import POLICY_COMPACT, POLICY_DELETE, RetentionPolicy, roll_jitter_ms
-from sparklog.log.tiering.policy import TieringPolicy
+from sparklog.log.model.compaction_policy import CompactionPolicy
+from sparklog.log.model.flush_policy import FlushPolicy
+from sparklog.log.model.retention_policy import POLICY_COMPACT, POLICY_DELETE, RetentionPolicy, roll_jitter_ms
+from sparklog.log.model.tiering_policy import TieringPolicy
 from sparklog.settings import Scope, resolve
 from sparklog.types import TopicPartition
 

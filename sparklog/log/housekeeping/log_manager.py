@@ -35,10 +35,10 @@ from sparklog.log.directories.log_directory import (
     make_new_partitions,
 )
 from sparklog.log.directories.placement import place_of_known, places_for_new
+from sparklog.log.housekeeping.expiry_clock import ExpiryClock
 from sparklog.log.inflated_memory import InflatedMemory
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.retention.expiry_clock import ExpiryClock
 from sparklog.log.segments.slices import HandleCache
 from sparklog.log.segments.stored_schema import SchemaOf
 from sparklog.log.tiering.partition_tier import NO_ACCESS

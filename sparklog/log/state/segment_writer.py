@@ -13,15 +13,15 @@ from sparklog.environment.files import FileSystem
 from sparklog.errors import SparklogError, StorageError, StorageUnavailableError
 from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, BatchHeader
 from sparklog.format.segment import SegmentInfo, segment_name
-from sparklog.log.appends.check import fits, fitting
-from sparklog.log.durability.flushing import Dirty
-from sparklog.log.model import LogConfig, LogOwner
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.segments.dropped import DroppedSegments
 from sparklog.log.segments.indexes import remove_indexes
 from sparklog.log.segments.segment import LogSegment, PlacedBatch, SyncFailedError
 from sparklog.log.segments.segment_list import SegmentList
 from sparklog.log.segments.slices import HandleCache
 from sparklog.log.segments.view import SegmentView
+from sparklog.log.state.check import fits, fitting
+from sparklog.log.state.dirty_segments import Dirty
 
 
 class _TakeBack(Struct):

@@ -20,7 +20,7 @@ from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
 
 NO_HORIZON = -1
 CLEANER_POINT_FILE = "cleaner-point.json"
-"""See `sparklog.log.compaction.cleaner`."""
+"""See `sparklog.log.housekeeping.cleaner`."""
 
 
 class CompactionPolicy(Struct, frozen=True):

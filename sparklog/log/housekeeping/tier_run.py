@@ -29,9 +29,10 @@ from sparklog.environment.files import File, FileSystem
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError
 from sparklog.format.checksum import crc32c
 from sparklog.format.segment import SealedBlocks, decode_seal
+from sparklog.log.housekeeping.adopt import adopt_copies, find_copy, has_its_records, is_wanted
+from sparklog.log.model.tiering_policy import to_copy, to_release
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.segment import LogSegment
-from sparklog.log.tiering.adopt import adopt_copies, find_copy, has_its_records, is_wanted
 from sparklog.log.tiering.columns import encode_columns
 from sparklog.log.tiering.journal import JOURNAL_FILE, Journal
 from sparklog.log.tiering.layout import (
@@ -47,7 +48,6 @@ from sparklog.log.tiering.layout import (
     object_names,
 )
 from sparklog.log.tiering.object_store import ObjectStore
-from sparklog.log.tiering.policy import to_copy, to_release
 from sparklog.log.tiering.state import (
     CopyFinished,
     CopyStarted,

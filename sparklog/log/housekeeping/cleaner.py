@@ -18,15 +18,6 @@ from msgspec.structs import replace
 from sparklog.environment.files import read_whole
 from sparklog.format.checkpoint import decode, encode
 from sparklog.log.compaction.offset_map import OffsetMap
-from sparklog.log.compaction.policy import (
-    CLEANER_POINT_FILE,
-    NO_HORIZON,
-    DirtySection,
-    dirty_section,
-    group_segments,
-    is_due,
-    is_overdue,
-)
 from sparklog.log.compaction.rewrite import (
     RunContext,
     always,
@@ -35,6 +26,15 @@ from sparklog.log.compaction.rewrite import (
     plan_group,
     source_batches,
     write_group,
+)
+from sparklog.log.model.compaction_policy import (
+    CLEANER_POINT_FILE,
+    NO_HORIZON,
+    DirtySection,
+    dirty_section,
+    group_segments,
+    is_due,
+    is_overdue,
 )
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.transactions import AbortedRanges

@@ -20,10 +20,10 @@ from sparklog.format.batch import (
 )
 from sparklog.format.epoch_checkpoint import EpochEntry
 from sparklog.format.gaps import Gap
-from sparklog.log.log_state import LogState
-from sparklog.log.model import AppendInfo
+from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.segments.segment import PlacedBatch
 from sparklog.log.segments.slices import sync_held
+from sparklog.log.state.log_state import LogState
 from sparklog.testing.faults import reach
 
 

@@ -9,20 +9,20 @@ from msgspec import Struct, field
 
 from sparklog.environment.clock import Clock
 from sparklog.environment.files import FileSystem
-from sparklog.log.appends.segment_writer import SegmentWriter
 from sparklog.log.inflated_memory import InflatedMemory
-from sparklog.log.leader_epochs import LeaderEpochCache
-from sparklog.log.log_health import LogHealth
-from sparklog.log.model import LogConfig, LogOwner
-from sparklog.log.offsets import LogOffsets
+from sparklog.log.model.log_config import LogConfig, LogOwner
+from sparklog.log.model.log_health import LogHealth
 from sparklog.log.producers.files import LogBounds, ProducerFiles
 from sparklog.log.producers.partition_producers import PartitionProducers
-from sparklog.log.recovery.repaired_gaps import RepairedGaps
-from sparklog.log.recovery.truncation_mark import TruncationMark
 from sparklog.log.segments.segment import PlacedBatch
 from sparklog.log.segments.segment_list import SegmentList
 from sparklog.log.segments.slices import HandleCache
 from sparklog.log.segments.stored_schema import SchemaOf
+from sparklog.log.state.leader_epochs import LeaderEpochCache
+from sparklog.log.state.offsets import LogOffsets
+from sparklog.log.state.repaired_gaps import RepairedGaps
+from sparklog.log.state.segment_writer import SegmentWriter
+from sparklog.log.state.truncation_mark import TruncationMark
 from sparklog.log.tiering.partition_tier import PartitionTier
 from sparklog.testing.faults import reach
 

@@ -2,7 +2,7 @@
 
 A segment is copied when it is sealed, lies wholly below what can no longer change, and continues the copied part. Its
 local files go when all of it is copied and `local.retention.ms` or `local.retention.bytes` says so, oldest first. What
-the log keeps at all (`retention.ms`, `retention.bytes`, the log start) is decided in `sparklog.log.retention.policy`,
+the log keeps at all (`retention.ms`, `retention.bytes`, the log start) is decided in `sparklog.log.model.retention_policy`,
 over both parts together.
 """
 
@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
-from sparklog.log.retention.policy import POLICY_COMPACT, UNLIMITED, Retained, RetentionPolicy, expired
+from sparklog.log.model.retention_policy import POLICY_COMPACT, UNLIMITED, Retained, RetentionPolicy, expired
 from sparklog.settings import Scope, settings_of
 
 TIERING_SETTING = "remote.storage.enable"

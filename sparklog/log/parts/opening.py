@@ -10,22 +10,22 @@ from sparklog.environment.clock import Clock
 from sparklog.environment.files import TEMPORARY_SUFFIX, FileSystem, read_whole
 from sparklog.errors import LogCorruptError
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
-from sparklog.log.appends.segment_writer import SegmentWriter
 from sparklog.log.inflated_memory import InflatedMemory
-from sparklog.log.leader_epochs import load_epochs
-from sparklog.log.log_state import LogState
-from sparklog.log.model import LogConfig, LogOwner
-from sparklog.log.offsets import LogOffsets
+from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.producers.files import ProducerFiles, newest_snapshot_offset
 from sparklog.log.producers.partition_producers import PartitionProducers
 from sparklog.log.producers.states import Safeguards
-from sparklog.log.recovery.loading import LoadContext, load_log
-from sparklog.log.recovery.repaired_gaps import RepairedGaps
-from sparklog.log.recovery.truncation_mark import TruncationMark
 from sparklog.log.segments.segment_list import SegmentList
 from sparklog.log.segments.slices import HandleCache
 from sparklog.log.segments.stored_schema import SchemaOf
 from sparklog.log.segments.view import SegmentView
+from sparklog.log.state.leader_epochs import load_epochs
+from sparklog.log.state.loading import LoadContext, load_log
+from sparklog.log.state.log_state import LogState
+from sparklog.log.state.offsets import LogOffsets
+from sparklog.log.state.repaired_gaps import RepairedGaps
+from sparklog.log.state.segment_writer import SegmentWriter
+from sparklog.log.state.truncation_mark import TruncationMark
 from sparklog.log.tiering.partition_tier import PartitionTier
 from sparklog.log.tiering.remote_segment import RemoteAccess
 

@@ -41,7 +41,7 @@ from sparklog.format.segment import (
     segment_name,
 )
 from sparklog.log.compaction.swap import finish_swaps
-from sparklog.log.model import LogOwner
+from sparklog.log.model.log_config import LogOwner
 from sparklog.log.segments.dropped import discard, remove_below
 from sparklog.log.segments.header_walk import header_at
 from sparklog.log.segments.indexes import SegmentIndexes, remove_indexes

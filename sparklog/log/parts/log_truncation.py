@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 from sparklog.environment.files import FileSystem
 from sparklog.errors import SparklogError, StorageError
-from sparklog.log.compaction.policy import CLEANER_POINT_FILE
-from sparklog.log.durability.flusher import LogFlusher
-from sparklog.log.log_state import LogState
+from sparklog.log.model.compaction_policy import CLEANER_POINT_FILE
+from sparklog.log.parts.flusher import LogFlusher
 from sparklog.log.segments.segment import LogSegment
 from sparklog.log.segments.segment_list import SegmentList
 from sparklog.log.segments.view import SegmentView
+from sparklog.log.state.log_state import LogState
 
 
 class LogTruncation:

@@ -6,9 +6,9 @@ import threading
 
 from sparklog.environment.files import sync_whole
 from sparklog.errors import RequestTimedOutError, SparklogError, StorageError, StorageUnavailableError
-from sparklog.log.log_state import LogState
 from sparklog.log.segments.segment import LogSegment
 from sparklog.log.segments.slices import sync_held
+from sparklog.log.state.log_state import LogState
 
 
 class LogFlusher:

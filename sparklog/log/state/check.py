@@ -31,7 +31,7 @@ from sparklog.format.offset_column import check_new_rows
 from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
 from sparklog.format.producer_snapshot import ProducedBatch
 from sparklog.log.inflated_memory import InflatedMemory
-from sparklog.log.model import AppendInfo, LogConfig
+from sparklog.log.model.log_config import AppendInfo, LogConfig
 from sparklog.log.segments.batch_times import roll_time_ms
 from sparklog.log.segments.segment import LogSegment, PlacedBatch
 from sparklog.log.segments.stored_schema import SchemaOf

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sparklog.errors import StorageFullError
-from sparklog.log.log_state import LogState
-from sparklog.log.retention.policy import Expired, deletion_offset, expired
+from sparklog.log.model.retention_policy import Expired, deletion_offset, expired
 from sparklog.log.segments.batch_times import LOWEST_TIMESTAMP_MS
 from sparklog.log.segments.segment_list import SegmentList
 from sparklog.log.segments.view import SegmentView
+from sparklog.log.state.log_state import LogState
 
 
 class LogRetention:

@@ -8,8 +8,8 @@ log start are taken, too, where asked for: they are to be deleted, and who has m
 
 from __future__ import annotations
 
-from sparklog.log.leader_epochs import UNDEFINED
 from sparklog.log.partition_log import PartitionLog
+from sparklog.log.state.leader_epochs import UNDEFINED
 from sparklog.log.tiering.layout import decode_manifest, partition_prefix
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.log.tiering.state import CopyFinished, CopyStarted, Phase, RemoteSegmentMetadata

@@ -6,11 +6,11 @@ Readers take the list of segments first and check the log start after; who takes
 from __future__ import annotations
 
 from sparklog.errors import OffsetOutOfRangeError
-from sparklog.log.log_state import LogState
-from sparklog.log.model import LocatedRange
-from sparklog.log.reading.ranges import ranges_between, slice_from
-from sparklog.log.reading.time_lookup import TimeLookup, TopicSchemas
+from sparklog.log.model.log_config import LocatedRange
+from sparklog.log.parts.ranges import ranges_between, slice_from
+from sparklog.log.parts.time_lookup import TimeLookup, TopicSchemas
 from sparklog.log.segments.slices import FileSlice
+from sparklog.log.state.log_state import LogState
 from sparklog.types import OffsetAndTimestamp
 
 

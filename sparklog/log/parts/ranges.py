@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparklog.log.model import LocatedRange
+from sparklog.log.model.log_config import LocatedRange
 from sparklog.log.segments.segment_list import SegmentList
 from sparklog.log.segments.slices import FileSlice, RemoteReadRequired
 from sparklog.log.segments.view import SegmentEnd, SegmentView

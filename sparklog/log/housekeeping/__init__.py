@@ -1,0 +1,1 @@
+"""Work on all logs of a broker: opening, retention, compaction, tiering."""

@@ -1,0 +1,1 @@
+"""The log's values and policies, without files."""

@@ -1,0 +1,1 @@
+"""The parts that a partition's log is composed of."""

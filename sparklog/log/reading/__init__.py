@@ -1,1 +1,0 @@
-"""What readers get: slices and ranges of files, and offsets for timestamps."""

@@ -1,0 +1,1 @@
+"""The state of one partition's log, and the writer of its active segment."""
