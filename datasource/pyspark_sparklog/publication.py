@@ -41,13 +41,13 @@ from sparklog.client.transactions.shared_transaction import (
     end_shared_transaction,
     join_shared_transaction,
 )
+from sparklog.environment.fault_points import reach
 from sparklog.errors import (
     ProducerFencedError,
     SparklogError,
     TransactionAbortedError,
     TransactionalIdAuthorizationFailedError,
 )
-from sparklog.testing.faults import reach
 from sparklog.types import UNNAMED_APP_PREFIX
 
 log = logging.getLogger("pyspark_sparklog")

@@ -17,8 +17,8 @@ from pyspark_sparklog.publication import Publisher, SinkCommitMessage, task_plac
 from pyspark_sparklog.row_checksum import row_checksum
 from pyspark_sparklog.sink_input import TopicBatch, in_log_columns, names_partitions, split_by_topic
 from pyspark_sparklog.worker_process import imported_objects
+from sparklog.environment.fault_points import reach
 from sparklog.settings import MIB, Scope, settings_of
-from sparklog.testing.faults import reach
 
 SPREAD_BYTES = 4 * MIB
 """Rows that go to several partitions or topics are gathered to about this size, so that each gets more than a few.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sparklog.testing import faults
+from sparklog.environment import fault_points as faults
 from sparklog.testing.sim_files import PowerCut
 from sparklog.testing.sim_loop import SimLoop
 from sparklog.testing.sim_machine import SimMachine

@@ -21,12 +21,12 @@ class Faults:
         self.mark = mark
 
     def __enter__(self) -> None:
-        from sparklog.testing import faults
+        from sparklog.environment import fault_points as faults
 
         faults.arm(self.fault, self.mark)
 
     def __exit__(self, *_: object) -> None:
-        from sparklog.testing import faults
+        from sparklog.environment import fault_points as faults
 
         faults.disarm()  # the process serves other queries, too
 

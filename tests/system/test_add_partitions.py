@@ -15,8 +15,8 @@ from sparklog import Admin, Consumer, Producer, TopicPartition
 from sparklog.client.net import cluster as cluster_module
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.producer.partitioner import partition_for_key
+from sparklog.environment.fault_points import VARIABLE
 from sparklog.errors import InvalidPartitionsError, InvalidTopicError, SparklogError, UnknownTopicOrPartitionError
-from sparklog.testing.faults import VARIABLE
 from tests.system.broker_process import BrokerProcess, until
 from tests.torture.broker_steps import ADD_PARTITIONS_STEPS
 

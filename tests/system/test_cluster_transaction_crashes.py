@@ -12,8 +12,8 @@ import pytest
 
 import sparklog
 from sparklog.client.local_zookeeper import has_java
+from sparklog.environment.fault_points import VARIABLE, VARIABLE_MARK
 from sparklog.errors import TransactionAbortedError
-from sparklog.testing.faults import VARIABLE, VARIABLE_MARK
 from sparklog.types import TopicPartition
 from tests.system.cluster_processes import ClusterProcesses, until
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparklog import Admin, read_table
+from sparklog.environment.fault_points import VARIABLE, VARIABLE_MARK
 from sparklog.errors import SparklogError
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.transaction_messages import (
@@ -23,7 +24,6 @@ from sparklog.protocol.transaction_messages import (
     JoinSharedTxnRequest,
     JoinSharedTxnResponse,
 )
-from sparklog.testing.faults import VARIABLE, VARIABLE_MARK
 from sparklog.types import TopicPartition, shared_transactional_id
 from tests.benchmarks.broker_raw import RawClient
 from tests.system.broker_process import PATIENCE_S, BrokerProcess, create_topic, until

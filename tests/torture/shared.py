@@ -20,7 +20,7 @@ from sparklog.client.transactions.shared_transaction import (
     end_shared_transaction,
     join_shared_transaction,
 )
-from sparklog.testing.faults import reach
+from sparklog.environment.fault_points import reach
 from tests.checker.generate import VALUE_BITS
 from tests.checker.history import Kind, Operation, Outcome, Sent
 from tests.torture.client import Life, partition_of

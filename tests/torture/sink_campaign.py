@@ -21,8 +21,8 @@ import psutil
 
 import sparklog
 from sparklog.client.producer.partitioner import partition_for_key
+from sparklog.environment import fault_points as faults
 from sparklog.errors import SparklogError
-from sparklog.testing import faults
 from tests.checker.analysis import Verdict, analyse
 from tests.checker.history import UNKNOWN_OFFSET, Kind, Operation, Outcome, Sent, read_history
 from tests.torture.client import Assignment, partition_of
@@ -53,7 +53,7 @@ KILLS = frozenset(
 
 @dataclass(frozen=True)
 class SinkPlan:
-    """`faults`: how often each kind is drawn; `sink_steps`, `broker_steps`: fault points (sparklog.testing.faults)."""
+    """`faults`: how often each kind is drawn; `sink_steps`, `broker_steps`: fault points (sparklog.environment.fault_points)."""
 
     seed: int
     kills: int

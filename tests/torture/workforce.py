@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import sparklog
-from sparklog.testing import faults
+from sparklog.environment import fault_points as faults
 from tests.checker.history import Operation, read_history
 from tests.torture import shared
 from tests.torture.client import Assignment, partition_of

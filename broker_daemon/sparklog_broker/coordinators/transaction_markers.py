@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from sparklog.environment.fault_points import reach
 from sparklog.errors import (
     CoordinatorFencedError,
     InvalidProducerEpochError,
@@ -16,7 +17,6 @@ from sparklog.errors import (
 from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.transactions import Marker
-from sparklog.testing.faults import reach
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from sparklog_broker.coordinators.elsewhere import OtherBrokers
 from sparklog_broker.partitions.appender import Appender, Write

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sparklog.environment.clock import Clock
+from sparklog.environment.fault_points import reach
 from sparklog.errors import (
     ConcurrentTransactionsError,
     CoordinatorLoadingError,
@@ -30,7 +31,6 @@ from sparklog.replication.transactions import (
     TransactionLimits,
     WriteMarkers,
 )
-from sparklog.testing.faults import reach
 from sparklog.types import FENCING_TOKENS_ID
 from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Record, Replayed
 from sparklog_broker.coordinators.shard import Shard

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from sparklog.environment.fault_points import reach
 from sparklog.errors import InvalidConfigError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.format.schema_evolution import SchemaChange
 from sparklog.format.topic_record import TOPIC_FILE, encode_topic
@@ -17,7 +18,6 @@ from sparklog.log.model.tiering_policy import TIERING_SETTING
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.rebuild import topic_record
 from sparklog.metadata.store import MetadataStore, Topic, TopicSpec, Unfinished, grown_topic
-from sparklog.testing.faults import reach
 from sparklog.types import TopicPartition
 from sparklog_broker.config import BrokerConfig
 

@@ -19,6 +19,7 @@ from sparklog.client.group.membership import Partitions
 from sparklog.client.net.background import daemon_thread
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
+from sparklog.environment.fault_points import reach
 from sparklog.errors import (
     ClosedError,
     CommitFailedError,
@@ -29,7 +30,6 @@ from sparklog.errors import (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
-from sparklog.testing.faults import reach
 from sparklog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 RETRY_S, RETRY_S_MAX = 0.02, 1.0

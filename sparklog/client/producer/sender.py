@@ -27,6 +27,7 @@ from sparklog.client.producer.delivery_errors import CUT_OFF, STORED_NOTHING, TO
 from sparklog.client.producer.encoding import BatchEncoder
 from sparklog.client.producer.outcomes import Entry, Outcomes
 from sparklog.client.producer.sequences import WriteSession
+from sparklog.environment.fault_points import reach
 from sparklog.errors import (
     BrokerNotAvailableError,
     ClusterAuthorizationFailedError,
@@ -38,7 +39,6 @@ from sparklog.format.batch import assign_producer
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.settings import MIB
-from sparklog.testing.faults import reach
 from sparklog.types import ProducerIdAndEpoch
 
 _log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from sparklog.client.net.retry import RetryPolicy, request_until
 from sparklog.client.producer.accumulator import Accumulator
 from sparklog.client.producer.sequences import WriteSession
 from sparklog.client.producer.transaction_state import State, TransactionState
+from sparklog.environment.fault_points import reach
 from sparklog.errors import (
     InvalidRequestError,
     InvalidTxnStateError,
@@ -31,7 +32,6 @@ from sparklog.protocol.transaction_messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from sparklog.testing.faults import reach
 from sparklog.types import GroupMetadata, ProducerIdAndEpoch
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparklog.environment.fault_points import reach
 from sparklog.format.batch import BatchHeader, decode_header, encode_marker
 from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.producers.states import Guard, Issued, any_id
 from sparklog.log.segments.segment import PlacedBatch
 from sparklog.log.state.check import check_payload, stamp_payload, with_repeated, without_repeated
 from sparklog.log.state.log_state import LogState
-from sparklog.testing.faults import reach
 
 PRODUCER_EXPIRATION_MS = 86_400_000
 """Default of `producer.id.expiration.ms`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from sparklog.environment.fault_points import reach
 from sparklog.errors import CorruptBatchError, FencedLeaderEpochError, OffsetOutOfRangeError, UnknownSchemaError
 from sparklog.format.batch import (
     ATTRIBUTE_CONTROL,
@@ -24,7 +25,6 @@ from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.segments.segment import PlacedBatch
 from sparklog.log.segments.slices import sync_held
 from sparklog.log.state.log_state import LogState
-from sparklog.testing.faults import reach
 
 
 class ReplicaAppender:

@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from sparklog.environment.clock import Clock
+from sparklog.environment.fault_points import reach
 from sparklog.environment.files import FileSystem
 from sparklog.log.inflated_memory import InflatedMemory
 from sparklog.log.model.log_config import LogConfig, LogOwner
@@ -24,7 +25,6 @@ from sparklog.log.state.repaired_gaps import RepairedGaps
 from sparklog.log.state.segment_writer import SegmentWriter
 from sparklog.log.state.truncation_mark import TruncationMark
 from sparklog.log.tiering.partition_tier import PartitionTier
-from sparklog.testing.faults import reach
 
 
 class LogState(Struct, eq=False):

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sparklog.testing import faults
-from sparklog.testing.faults import InjectedFault, parse_fault, reach
+from sparklog.environment import fault_points as faults
+from sparklog.environment.fault_points import InjectedFault, parse_fault, reach
 from tests.support.cases import for_each
 
-LOOP = "import sys\nfrom sparklog.testing.faults import reach\nfor i in range(5):\n    print(i, flush=True)\n    reach('other')\n    reach('here')\n"
+LOOP = "import sys\nfrom sparklog.environment.fault_points import reach\nfor i in range(5):\n    print(i, flush=True)\n    reach('other')\n    reach('here')\n"
 
 
 @pytest.fixture(autouse=True)
