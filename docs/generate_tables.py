@@ -12,8 +12,8 @@ import re
 import sys
 from pathlib import Path
 
-from pyspark_sparklog.kafka_settings import markdown_table as kafka_table
-from pyspark_sparklog.option_table import OPTIONS, PRODUCER_OPTIONS, Option, Where
+from pyspark_sparklog.options.kafka_settings import markdown_table as kafka_table
+from pyspark_sparklog.options.option_table import OPTIONS, PRODUCER_OPTIONS, Option, Where
 
 from sparklog.cli.conf import markdown_table
 from sparklog.cli.errors import HINTS

@@ -41,21 +41,21 @@ class DefaultSource(DataSource):
     @in_one_line
     def schema(self) -> StructType:
         """The columns of the subscribed topics, or of those picked by the option `columns`."""
-        from pyspark_sparklog.source import infer_schema
+        from pyspark_sparklog.source.source import infer_schema
 
         return infer_schema(self.options)
 
     @in_one_line
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads what is there between the starting and ending offsets."""
-        from pyspark_sparklog.source import batch_reader
+        from pyspark_sparklog.source.source import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Reads on and on. A reader that cannot be made says why when it is used."""
         from pyspark_sparklog import offset_text
-        from pyspark_sparklog.source import stream_reader
+        from pyspark_sparklog.source.source import stream_reader
         from sparklog.errors import SparklogError
 
         offset_text.install()
@@ -67,7 +67,7 @@ class DefaultSource(DataSource):
     @in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Appends a DataFrame's rows."""
-        from pyspark_sparklog.writer import batch_writer
+        from pyspark_sparklog.sink.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite=overwrite)
 
@@ -75,6 +75,6 @@ class DefaultSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Appends a streaming query's rows. Spark makes a new source for a micro-batch's tasks to write with, and has
         a copy of the query's sent to the process that commits (pyspark/sql/worker/python_streaming_sink_runner.py)."""
-        from pyspark_sparklog.writer import stream_writer
+        from pyspark_sparklog.sink.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite=overwrite, ends_only=self._was_sent)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pyspark_sparklog.source import batch_reader, infer_schema, stream_reader
+from pyspark_sparklog.source.source import batch_reader, infer_schema, stream_reader
 
 from sparklog.client.net.cluster import forget
 from sparklog.errors import SparklogError

@@ -14,8 +14,8 @@ import polars as pl
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark_sparklog.options import parse_sink_options
-from pyspark_sparklog.sink_task import SinkTask
+from pyspark_sparklog.options.options import parse_sink_options
+from pyspark_sparklog.sink.sink_task import SinkTask
 
 from sparklog.cli.input import InputOptions, open_input
 from sparklog.client.net.topic_info import TopicInfo
@@ -115,7 +115,7 @@ def test_a_partition_keeps_the_order_of_its_rows(data: st.DataObject, typed: boo
         with (
             patch("sparklog.client.producer.encoding.SPREAD_BYTES_MIN", 500),
             patch("sparklog.client.producer.encoding.SPREAD_BYTES_MAX", 2000),
-            patch("pyspark_sparklog.sink_task.SPREAD_BYTES", 700),
+            patch("pyspark_sparklog.sink.sink_task.SPREAD_BYTES", 700),
         ):
             logs = _stored(door(table, cuts), topic, piece_bytes, partition)
         numbers = {p: _numbers(t) for p, t in logs.items()}

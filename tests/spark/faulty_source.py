@@ -77,13 +77,13 @@ class FaultySource(DataSource):
         return Faults(given.pop("fault"), given.pop("mark")), given
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        from pyspark_sparklog.writer import batch_writer
+        from pyspark_sparklog.sink.writer import batch_writer
 
         faults, given = self._split()
         return FaultyBatchWriter(batch_writer(given, schema, overwrite=overwrite), faults)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        from pyspark_sparklog.writer import stream_writer
+        from pyspark_sparklog.sink.writer import stream_writer
 
         faults, given = self._split()
         return FaultyStreamWriter(stream_writer(given, schema, overwrite=overwrite), faults)

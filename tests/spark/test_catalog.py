@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from pyspark_sparklog.catalog import Catalog
-from pyspark_sparklog.cluster_address import ClusterAddress
-from pyspark_sparklog.options import Subscription
-from pyspark_sparklog.planning import Extent
+from pyspark_sparklog.options.cluster_address import ClusterAddress
+from pyspark_sparklog.options.options import Subscription
+from pyspark_sparklog.source.catalog import Catalog
+from pyspark_sparklog.source.planning import Extent
 
 import sparklog
 from sparklog import TopicPartition

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
-from pyspark_sparklog import publication, sink_task
-from pyspark_sparklog.producers import ProducerPool
-from pyspark_sparklog.writer import SparklogStreamWriter, stream_writer
+from pyspark_sparklog.sink import publication, sink_task
+from pyspark_sparklog.sink.producers import ProducerPool
+from pyspark_sparklog.sink.writer import SparklogStreamWriter, stream_writer
 
 import sparklog
 from sparklog.errors import ProducerFencedError, TransactionAbortedError

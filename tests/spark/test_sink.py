@@ -210,7 +210,7 @@ def test_what_the_tasks_tell_the_driver(
     topic: Any, broker: sparklog.LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark.sql.types import StringType, StructField, StructType
-    from pyspark_sparklog import publication, writer
+    from pyspark_sparklog.sink import publication, writer
 
     class Context:
         def getLocalProperty(self, name: str) -> str | None:
@@ -240,9 +240,9 @@ def test_a_failed_write_fails_the_task_and_drops_its_producer(
     topic: Any, admin: sparklog.Admin, broker: sparklog.LocalBroker
 ) -> None:
     from pyspark.sql.types import StringType, StructField, StructType
-    from pyspark_sparklog import writer
-    from pyspark_sparklog.producers import producers
-    from pyspark_sparklog.publication import SinkCommitMessage
+    from pyspark_sparklog.sink import writer
+    from pyspark_sparklog.sink.producers import producers
+    from pyspark_sparklog.sink.publication import SinkCommitMessage
 
     name = topic(configs={"max.message.bytes": 16_384})
     schema = StructType([StructField("value", StringType())])
@@ -260,8 +260,8 @@ def test_a_write_in_foreachbatch_that_may_be_repeated_is_warned_of(
     topic: Any, broker: sparklog.LocalBroker, caplog: pytest.LogCaptureFixture, named: bool, batch_id: int, warned: bool
 ) -> None:
     from pyspark.sql.types import StringType, StructField, StructType
-    from pyspark_sparklog import writer
-    from pyspark_sparklog.publication import SinkCommitMessage
+    from pyspark_sparklog.sink import writer
+    from pyspark_sparklog.sink.publication import SinkCommitMessage
 
     given = {"txnAppId": f"app-{topic()}", "txnVersion": "1"} if named else {}
     schema = StructType([StructField("value", StringType())])

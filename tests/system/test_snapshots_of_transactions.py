@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from pyspark_sparklog.catalog import Catalog
-from pyspark_sparklog.cluster_address import ClusterAddress
+from pyspark_sparklog.options.cluster_address import ClusterAddress
+from pyspark_sparklog.source.catalog import Catalog
 
 import sparklog
 from sparklog.client.admin.offset_snapshot import snapshot_offsets

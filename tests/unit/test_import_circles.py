@@ -52,7 +52,7 @@ def circle(modules: Mapping[str, str]) -> list[str]:
 
 def test_there_is_no_circle() -> None:
     found = sources()
-    assert {"sparklog.version", "sparklog_broker.broker", "pyspark_sparklog.reader"} <= found.keys()
+    assert {"sparklog.version", "sparklog_broker.broker", "pyspark_sparklog.source.reader"} <= found.keys()
     assert circle(found) == []
 
 

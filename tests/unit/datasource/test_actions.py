@@ -6,11 +6,11 @@ import logging
 from typing import Any
 
 import pytest
-from pyspark_sparklog import actions
-from pyspark_sparklog.actions import FIXED, Edges, Frame, edges_of
-from pyspark_sparklog.options import parse_source_options
-from pyspark_sparklog.planning import OffsetRange
-from pyspark_sparklog.reader import to_moving_tasks
+from pyspark_sparklog.options.options import parse_source_options
+from pyspark_sparklog.source.actions import FIXED, Edges, Frame, edges_of
+from pyspark_sparklog.source.planning import OffsetRange
+from pyspark_sparklog.source.reader import to_moving_tasks
+from pyspark_sparklog.source.source import actions
 
 from sparklog.errors import UnsupportedApiError
 from sparklog.types import TopicPartition

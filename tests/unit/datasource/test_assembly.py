@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
-from pyspark_sparklog.assembly import ROWS_TARGET, BatchAssembler
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, full_schema, project, select
+from pyspark_sparklog.source.assembly import ROWS_TARGET, BatchAssembler
 
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE

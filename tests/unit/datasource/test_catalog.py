@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark_sparklog.catalog import Catalog
-from pyspark_sparklog.cluster_address import ClusterAddress
-from pyspark_sparklog.planning import Extent
+from pyspark_sparklog.options.cluster_address import ClusterAddress
+from pyspark_sparklog.source.catalog import Catalog
+from pyspark_sparklog.source.planning import Extent
 
 from sparklog.client.net.cluster import forget
 from sparklog.errors import BrokerNotAvailableError, InvalidRequestError

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import TimestampNTZType, TimestampType
 from pyspark_sparklog import compatibility
 from pyspark_sparklog.compatibility import arrow_type_of, check_read_limits
-from pyspark_sparklog.source import infer_schema
+from pyspark_sparklog.source.source import infer_schema
 
 from sparklog.errors import InvalidConfigError
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, StructField, StructType
-from pyspark_sparklog.assembly import ROWS_TARGET, BatchAssembler
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, full_schema, project, select
+from pyspark_sparklog.source.assembly import ROWS_TARGET, BatchAssembler
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.encoding import envelope_batch

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
-from pyspark_sparklog.catalog import Catalog
-from pyspark_sparklog.source import infer_schema
-from pyspark_sparklog.writer import batch_writer
+from pyspark_sparklog.sink.writer import batch_writer
+from pyspark_sparklog.source.catalog import Catalog
+from pyspark_sparklog.source.source import infer_schema
 
 from sparklog.errors import InvalidConfigError
 

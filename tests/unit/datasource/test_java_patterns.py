@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark_sparklog import java_patterns
-from pyspark_sparklog.java_patterns import java_matcher
-from pyspark_sparklog.options import Subscription, parse_source_options
+from pyspark_sparklog.options.java_patterns import java_matcher
+from pyspark_sparklog.options.options import Subscription, java_patterns, parse_source_options
 
 from sparklog.errors import InvalidConfigError
 

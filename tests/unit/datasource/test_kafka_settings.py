@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark_sparklog.kafka_settings import KAFKA_SETTINGS, Treatment, markdown_table
-from pyspark_sparklog.option_names import recognised, tell
-from pyspark_sparklog.option_table import Where, options_for
-from pyspark_sparklog.options import parse_sink_options, parse_source_options
-from pyspark_sparklog.table_options import of_new_table
+from pyspark_sparklog.options.kafka_settings import KAFKA_SETTINGS, Treatment, markdown_table
+from pyspark_sparklog.options.option_names import recognised, tell
+from pyspark_sparklog.options.option_table import Where, options_for
+from pyspark_sparklog.options.options import parse_sink_options, parse_source_options
+from pyspark_sparklog.options.table_options import of_new_table
 
 from sparklog.client.net.cluster import forget
 from sparklog.errors import InvalidConfigError

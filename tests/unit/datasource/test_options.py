@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from pyspark_sparklog.offsets import SourceOffset
-from pyspark_sparklog.option_table import OPTIONS, PRODUCER_OPTIONS, Where, markdown_table
-from pyspark_sparklog.options import Subscription, parse_offsets, parse_sink_options, parse_source_options
+from pyspark_sparklog.options.option_table import OPTIONS, PRODUCER_OPTIONS, Where, markdown_table
+from pyspark_sparklog.options.options import Subscription, parse_offsets, parse_sink_options, parse_source_options
 
 from sparklog.errors import InvalidConfigError, InvalidTopicError
 from sparklog.types import TopicPartition

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark_sparklog.losses import LossReporter
-from pyspark_sparklog.planning import (
+from pyspark_sparklog.source.losses import LossReporter
+from pyspark_sparklog.source.planning import (
     UNSUBSCRIBED,
     Extent,
     Loss,

@@ -6,9 +6,9 @@ import pickle
 from typing import Any
 
 import pytest
-from pyspark_sparklog import publication
-from pyspark_sparklog.options import TRANSACTION_TIMEOUT_MS_MAX, parse_sink_options
-from pyspark_sparklog.publication import (
+from pyspark_sparklog.options.options import TRANSACTION_TIMEOUT_MS_MAX, parse_sink_options
+from pyspark_sparklog.sink import publication
+from pyspark_sparklog.sink.publication import (
     Ending,
     Publisher,
     SinkCommitMessage,

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark_sparklog import catalog, reader
-from pyspark_sparklog.catalog import BrokerWait, Catalog
-from pyspark_sparklog.cluster_address import ClusterAddress
-from pyspark_sparklog.options import SourceOptions, parse_source_options
-from pyspark_sparklog.planning import Extent
-from pyspark_sparklog.reader import RangePartition, RangeRead, SparklogBatchReader
+from pyspark_sparklog.options.cluster_address import ClusterAddress
+from pyspark_sparklog.options.options import SourceOptions, parse_source_options
 from pyspark_sparklog.schemas import TopicShape, full_schema
+from pyspark_sparklog.source.catalog import BrokerWait, Catalog
+from pyspark_sparklog.source.planning import Extent
+from pyspark_sparklog.source.reader import RangePartition, RangeRead, SparklogBatchReader
+from pyspark_sparklog.source.source import catalog, reader
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.offset_lookup import FoundOffset

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark_sparklog import row_checksum as module
-from pyspark_sparklog.row_checksum import row_checksum
+from pyspark_sparklog.sink import row_checksum as module
+from pyspark_sparklog.sink.row_checksum import row_checksum
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(

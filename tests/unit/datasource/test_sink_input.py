@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from pyspark_sparklog.schemas import TopicShape
-from pyspark_sparklog.sink_input import fit_input, in_log_columns, split_by_topic
+from pyspark_sparklog.sink.sink_input import fit_input, in_log_columns, split_by_topic
 
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import ENVELOPE_SCHEMA

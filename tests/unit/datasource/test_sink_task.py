@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark_sparklog.cluster_address import ClusterAddress
-from pyspark_sparklog.options import parse_sink_options
-from pyspark_sparklog.publication import Publisher
-from pyspark_sparklog.sink_task import SPREAD_BYTES, SinkTask
+from pyspark_sparklog.options.cluster_address import ClusterAddress
+from pyspark_sparklog.options.options import parse_sink_options
+from pyspark_sparklog.sink.publication import Publisher
+from pyspark_sparklog.sink.sink_task import SPREAD_BYTES, SinkTask
 
 from sparklog.settings import MIB
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pyspark_sparklog.spark_checkpoint import input_digest, location_of
+from pyspark_sparklog.sink.spark_checkpoint import input_digest, location_of
 
 META = '{"batchWatermarkMs":0,"batchTimestampMs":%d}'
 

@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
-from pyspark_sparklog import stream_reader as module
-from pyspark_sparklog.catalog import Catalog
-from pyspark_sparklog.cluster_address import ClusterAddress
-from pyspark_sparklog.held_up import HeldUp
-from pyspark_sparklog.options import Subscription, parse_source_options
-from pyspark_sparklog.planning import Extent
-from pyspark_sparklog.reader import RangePartition
+from pyspark_sparklog.options.cluster_address import ClusterAddress
+from pyspark_sparklog.options.options import Subscription, parse_source_options
 from pyspark_sparklog.schemas import TopicShape, full_schema
-from pyspark_sparklog.stream_reader import SparklogStreamReader
+from pyspark_sparklog.source.catalog import Catalog
+from pyspark_sparklog.source.held_up import HeldUp
+from pyspark_sparklog.source.planning import Extent
+from pyspark_sparklog.source.reader import RangePartition
+from pyspark_sparklog.source.source import stream_reader as module
+from pyspark_sparklog.source.stream_reader import SparklogStreamReader
 
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.topic_info import TopicInfo

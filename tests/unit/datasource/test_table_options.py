@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
-from pyspark_sparklog import table_options
-from pyspark_sparklog.option_table import Where
-from pyspark_sparklog.table_options import (
+from pyspark_sparklog.options.option_table import Where
+from pyspark_sparklog.options.options import table_options
+from pyspark_sparklog.options.table_options import (
     MARK,
     OPTIONS,
     kept_with,
@@ -124,7 +124,7 @@ def test_only_programs_that_run_writes_by_themselves_tell_new_tables(
     shell: list[str], program: str, tells: bool
 ) -> None:
     """A driver with such a command line, and below it the process that is asked."""
-    ask = "from pyspark_sparklog.table_options import tells_new_tables; print(tells_new_tables())"
+    ask = "from pyspark_sparklog.options.table_options import tells_new_tables; print(tells_new_tables())"
     driver = f"import subprocess, sys; print(subprocess.run([sys.executable, '-c', {ask!r}], capture_output=True, text=True).stdout)"
     found = subprocess.run([sys.executable, "-c", driver, program, *shell], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == str(tells)

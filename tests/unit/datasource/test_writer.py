@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
-from pyspark_sparklog import DefaultSource, publication, writer
-from pyspark_sparklog.options import parse_sink_options
-from pyspark_sparklog.publication import SinkCommitMessage, TaskPlace
-from pyspark_sparklog.writer import SparklogStreamWriter, stream_writer
+from pyspark_sparklog import DefaultSource
+from pyspark_sparklog.options.options import parse_sink_options
+from pyspark_sparklog.sink import publication, writer
+from pyspark_sparklog.sink.publication import SinkCommitMessage, TaskPlace
+from pyspark_sparklog.sink.writer import SparklogStreamWriter, stream_writer
 
 from sparklog.client.transactions.shared_transaction import Ended, LastCommit, SharedTransaction
 from sparklog.errors import InvalidConfigError

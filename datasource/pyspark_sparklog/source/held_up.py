@@ -7,8 +7,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from pyspark_sparklog.catalog import Catalog
-from pyspark_sparklog.planning import Extent
+from pyspark_sparklog.source.catalog import Catalog
+from pyspark_sparklog.source.planning import Extent
 from sparklog.client.admin.transaction_admin import describe_producers, describe_transaction
 from sparklog.errors import SparklogError
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pyspark_sparklog.option_table import BOOTSTRAP_ENVIRONMENT
+from pyspark_sparklog.options.option_table import BOOTSTRAP_ENVIRONMENT
 from sparklog.client.net.client_defaults import COMMAND_CONFIG_VARIABLE
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.errors import InvalidConfigError

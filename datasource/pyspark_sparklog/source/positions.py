@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from pyspark_sparklog.catalog import Catalog
 from pyspark_sparklog.offsets import Positions
-from pyspark_sparklog.options import EARLIEST_OFFSET, LATEST_OFFSET, Position, SourceOptions
-from pyspark_sparklog.planning import Extent
+from pyspark_sparklog.options.options import EARLIEST_OFFSET, LATEST_OFFSET, Position, SourceOptions
+from pyspark_sparklog.source.catalog import Catalog
+from pyspark_sparklog.source.planning import Extent
 from sparklog.errors import InvalidConfigError, OffsetOutOfRangeError
 from sparklog.types import TopicPartition
 

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyspark_sparklog.catalog import Catalog, ids_of, partitions_of, shapes_of
 from pyspark_sparklog.compatibility import (
     ReadAllAvailable,
     ReadLimit,
@@ -21,15 +20,16 @@ from pyspark_sparklog.compatibility import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark_sparklog.group_progress import GroupProgress
-from pyspark_sparklog.held_up import HeldUp
-from pyspark_sparklog.losses import LossReporter
 from pyspark_sparklog.offsets import Positions, SourceOffset, nested
-from pyspark_sparklog.options import SourceOptions
-from pyspark_sparklog.planning import Extent, backlog, limit_end, next_end, readable_ranges
-from pyspark_sparklog.positions import resolve_starting
-from pyspark_sparklog.reader import RangePartition, RangeRead, to_tasks
+from pyspark_sparklog.options.options import SourceOptions
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, changed_columns, follow_schema, join_schema
+from pyspark_sparklog.source.catalog import Catalog, ids_of, partitions_of, shapes_of
+from pyspark_sparklog.source.group_progress import GroupProgress
+from pyspark_sparklog.source.held_up import HeldUp
+from pyspark_sparklog.source.losses import LossReporter
+from pyspark_sparklog.source.planning import Extent, backlog, limit_end, next_end, readable_ranges
+from pyspark_sparklog.source.positions import resolve_starting
+from pyspark_sparklog.source.reader import RangePartition, RangeRead, to_tasks
 from pyspark_sparklog.spark_errors import all_in_one_line
 from sparklog.types import TopicPartition
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from pyspark_sparklog.planning import UNSUBSCRIBED, Loss
+from pyspark_sparklog.source.planning import UNSUBSCRIBED, Loss
 from sparklog.errors import DataLossError
 
 log = logging.getLogger("pyspark_sparklog")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-from pyspark_sparklog.option_table import Where
+from pyspark_sparklog.options.option_table import Where
 from sparklog.errors import InvalidConfigError
 from sparklog.security.client_security import ALIASES as SECURITY_ALIASES
 from sparklog.security.client_security import CALLBACK_CLASS, REFUSED, WITHOUT_EFFECT, is_about_security

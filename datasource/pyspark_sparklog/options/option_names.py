@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pyspark_sparklog.kafka_settings import (
+from pyspark_sparklog.options.kafka_settings import (
     CALLBACK_HANDLER,
     KAFKA_SETTINGS,
     SECURITY_PROTOCOL,
@@ -20,7 +20,7 @@ from pyspark_sparklog.kafka_settings import (
     is_plaintext,
     kafka_setting,
 )
-from pyspark_sparklog.option_table import (
+from pyspark_sparklog.options.option_table import (
     ADDED_BY_SPARK,
     ALIASES,
     NOT_IN_A_STREAM,

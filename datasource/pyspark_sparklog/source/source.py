@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from pyspark.sql.types import StructType
 
-from pyspark_sparklog.catalog import Catalog, shapes_of
 from pyspark_sparklog.compatibility import check_read_limits
-from pyspark_sparklog.option_names import tell
-from pyspark_sparklog.option_table import Where
-from pyspark_sparklog.options import SourceOptions, no_headers, parse_source_options
-from pyspark_sparklog.reader import SparklogBatchReader
+from pyspark_sparklog.options.option_names import tell
+from pyspark_sparklog.options.option_table import Where
+from pyspark_sparklog.options.options import SourceOptions, no_headers, parse_source_options
+from pyspark_sparklog.options.table_options import kept_with, of_new_table, of_read, readable
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, common_shape, full_schema, project, select
-from pyspark_sparklog.stream_reader import SparklogStreamReader
-from pyspark_sparklog.table_options import kept_with, of_new_table, of_read, readable
+from pyspark_sparklog.source.catalog import Catalog, shapes_of
+from pyspark_sparklog.source.reader import SparklogBatchReader
+from pyspark_sparklog.source.stream_reader import SparklogStreamReader
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE
 

@@ -26,11 +26,11 @@ from typing import NamedTuple, TypeVar
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_sparklog.batch_input import BatchInput, check_input, check_number
-from pyspark_sparklog.cluster_address import ClusterAddress
-from pyspark_sparklog.leases import lease_keepers
-from pyspark_sparklog.options import TRANSACTION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS_MAX, SinkOptions
-from pyspark_sparklog.spark_checkpoint import CHECKPOINT_SETTING, input_digest, location_of
+from pyspark_sparklog.options.cluster_address import ClusterAddress
+from pyspark_sparklog.options.options import TRANSACTION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS_MAX, SinkOptions
+from pyspark_sparklog.sink.batch_input import BatchInput, check_input, check_number
+from pyspark_sparklog.sink.leases import lease_keepers
+from pyspark_sparklog.sink.spark_checkpoint import CHECKPOINT_SETTING, input_digest, location_of
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.transactions.shared_transaction import (

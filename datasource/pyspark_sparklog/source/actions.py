@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pyspark import TaskContext
 
-from pyspark_sparklog.options import EARLIEST_OFFSET, LATEST_OFFSET, Position, SourceOptions
+from pyspark_sparklog.options.options import EARLIEST_OFFSET, LATEST_OFFSET, Position, SourceOptions
 from sparklog.client.admin.offset_snapshot import snapshot_offsets
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.retry import RetryPolicy

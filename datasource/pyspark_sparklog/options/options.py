@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pyspark_sparklog.cluster_address import ClusterAddress, address_of
-from pyspark_sparklog.java_patterns import java_matcher
 from pyspark_sparklog.offset_text import IDS, INITIAL
-from pyspark_sparklog.option_names import recognised
-from pyspark_sparklog.option_table import Where
+from pyspark_sparklog.options.cluster_address import ClusterAddress, address_of
+from pyspark_sparklog.options.java_patterns import java_matcher
+from pyspark_sparklog.options.option_names import recognised
+from pyspark_sparklog.options.option_table import Where
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.range_reader import FETCH_BYTES, FETCH_WAIT_MS, REQUEST_TIMEOUT_MS
 from sparklog.errors import InvalidConfigError

@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_sparklog.options import SinkOptions
-from pyspark_sparklog.producers import producers
-from pyspark_sparklog.publication import Publisher, SinkCommitMessage, task_place
-from pyspark_sparklog.row_checksum import row_checksum
-from pyspark_sparklog.sink_input import TopicBatch, in_log_columns, names_partitions, split_by_topic
+from pyspark_sparklog.options.options import SinkOptions
+from pyspark_sparklog.sink.producers import producers
+from pyspark_sparklog.sink.publication import Publisher, SinkCommitMessage, task_place
+from pyspark_sparklog.sink.row_checksum import row_checksum
+from pyspark_sparklog.sink.sink_input import TopicBatch, in_log_columns, names_partitions, split_by_topic
 from pyspark_sparklog.worker_process import imported_objects
 from sparklog.environment.fault_points import reach
 from sparklog.settings import MIB, Scope, settings_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from pyspark_sparklog.cluster_address import ClusterAddress
 from pyspark_sparklog.offsets import Positions
+from pyspark_sparklog.options.cluster_address import ClusterAddress
 from sparklog.client.group.group_offsets import commit_offsets
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.errors import SparklogError

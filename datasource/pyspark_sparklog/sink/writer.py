@@ -12,16 +12,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_sparklog.catalog import Catalog, shapes_of
 from pyspark_sparklog.compatibility import STREAMS_CAN_BE_WRITTEN, DataSourceStreamArrowWriter
-from pyspark_sparklog.option_names import tell
-from pyspark_sparklog.options import SinkOptions, Subscription, no_headers, parse_sink_options
-from pyspark_sparklog.publication import SinkCommitMessage, batch_publisher, checked, stream_publisher
+from pyspark_sparklog.options.option_names import tell
+from pyspark_sparklog.options.options import SinkOptions, Subscription, no_headers, parse_sink_options
+from pyspark_sparklog.options.table_options import of_write, refuse_new_table, tells_new_tables
 from pyspark_sparklog.schemas import arrow_schema_of
-from pyspark_sparklog.sink_input import fit_input
-from pyspark_sparklog.sink_task import SinkTask
+from pyspark_sparklog.sink.publication import SinkCommitMessage, batch_publisher, checked, stream_publisher
+from pyspark_sparklog.sink.sink_input import fit_input
+from pyspark_sparklog.sink.sink_task import SinkTask
+from pyspark_sparklog.source.catalog import Catalog, shapes_of
 from pyspark_sparklog.spark_errors import all_in_one_line
-from pyspark_sparklog.table_options import of_write, refuse_new_table, tells_new_tables
 from pyspark_sparklog.worker_process import imported_objects
 from sparklog.errors import InvalidConfigError, SparklogError
 from sparklog.format.schema import KIND_ENVELOPE

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_sparklog.actions import FIXED, Edges, Frame, edges_of
-from pyspark_sparklog.assembly import BatchAssembler
-from pyspark_sparklog.catalog import BrokerWait, Catalog, ids_of, partitions_of
-from pyspark_sparklog.held_up import HeldUp
-from pyspark_sparklog.options import SourceOptions
-from pyspark_sparklog.planning import OffsetRange, split_ranges
-from pyspark_sparklog.positions import check_order, given_starts, resolve_ending, resolve_starting
+from pyspark_sparklog.options.options import SourceOptions
 from pyspark_sparklog.schemas import ReadSchema
+from pyspark_sparklog.source.actions import FIXED, Edges, Frame, edges_of
+from pyspark_sparklog.source.assembly import BatchAssembler
+from pyspark_sparklog.source.catalog import BrokerWait, Catalog, ids_of, partitions_of
+from pyspark_sparklog.source.held_up import HeldUp
+from pyspark_sparklog.source.planning import OffsetRange, split_ranges
+from pyspark_sparklog.source.positions import check_order, given_starts, resolve_ending, resolve_starting
 from pyspark_sparklog.spark_errors import all_in_one_line, in_one_line
 from pyspark_sparklog.worker_process import imported_objects
 from sparklog.client.net.topic_info import TopicInfo

@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_sparklog.option_table import Where, options_for
+from pyspark_sparklog.options.option_table import Where, options_for
 from sparklog.errors import InvalidConfigError
 from sparklog.security.client_security import SecuritySettings, is_about_security
 

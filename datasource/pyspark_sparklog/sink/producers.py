@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark_sparklog.cluster_address import ClusterAddress
+from pyspark_sparklog.options.cluster_address import ClusterAddress
 from sparklog.errors import SparklogError
 from sparklog.settings import Scope, settings_of
 

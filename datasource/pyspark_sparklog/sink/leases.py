@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 
-from pyspark_sparklog.cluster_address import ClusterAddress
+from pyspark_sparklog.options.cluster_address import ClusterAddress
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.transactions.lease_keeper import LEASE_MS, Lease, driver_of
 from sparklog.client.transactions.shared_transaction import SharedTransaction, renew_shared_transaction

@@ -13,10 +13,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pyspark_sparklog.cluster_address import ClusterAddress
-from pyspark_sparklog.options import Subscription
-from pyspark_sparklog.planning import Extent
+from pyspark_sparklog.options.cluster_address import ClusterAddress
+from pyspark_sparklog.options.options import Subscription
 from pyspark_sparklog.schemas import TopicShape
+from pyspark_sparklog.source.planning import Extent
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import check_named
 from sparklog.client.net.cluster import Cluster

@@ -1,0 +1,1 @@
+"""Options of the data source: the table, aliases, parsing."""

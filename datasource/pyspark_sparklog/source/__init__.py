@@ -1,0 +1,1 @@
+"""The batch and streaming source."""
