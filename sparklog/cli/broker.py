@@ -134,7 +134,7 @@ def _set_up_securely(
     user: str,
 ) -> None:
     """Of one broker, or with `brokers` and `zookeeper` of a cluster. Raises typer.BadParameter."""
-    from sparklog.cli import secure_setup as setup
+    from sparklog.cli.security import secure_setup as setup
 
     if bool(zookeeper) != (brokers is not None):
         raise typer.BadParameter("--secure-setup for several brokers needs --brokers N and --zookeeper HOST:PORT/PATH")

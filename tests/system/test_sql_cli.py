@@ -18,9 +18,9 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 import sparklog
-from sparklog.cli.sql_format import OutputFormat
-from sparklog.cli.sql_run import cancellable
-from sparklog.cli.sql_shell import SqlShell, is_complete, run_shell
+from sparklog.cli.sql.format import OutputFormat
+from sparklog.cli.sql.run import cancellable
+from sparklog.cli.sql.shell import SqlShell, is_complete, run_shell
 from sparklog.errors import InvalidConfigError, QueryCancelledError
 from tests.system.cli_support import Run, rows
 
@@ -206,7 +206,7 @@ def test_the_prompt_has_no_output_file(session: sparklog.SqlSession, tmp_path: P
 def test_the_history_is_kept_for_its_user_only(
     session: sparklog.SqlSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    from sparklog.cli.sql_shell import _history
+    from sparklog.cli.sql.shell import _history
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     history = _history()
@@ -230,7 +230,8 @@ def test_without_a_prompt_library_the_extra_is_named(
 def test_progress_is_for_terminals(
     session: sparklog.SqlSession, trips: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    from sparklog.cli import console, sql_run
+    from sparklog.cli import console
+    from sparklog.cli.sql.command import run as sql_run
 
     class Terminal:
         """What rich asks of stderr."""

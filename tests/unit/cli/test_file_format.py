@@ -10,7 +10,7 @@ import typer
 from sparklog.cli.consume import OutputFormat as Consumed
 from sparklog.cli.file_format import ENDINGS, delimiter_of, file_format
 from sparklog.cli.produce import InputFormat
-from sparklog.cli.sql_format import OutputFormat as Queried
+from sparklog.cli.sql.format import OutputFormat as Queried
 
 COMMANDS = (Consumed, Queried, InputFormat)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparklog.cli.segment_dump import dump_segment, read_records, segment_paths
+from sparklog.cli.log.segment_dump import dump_segment, read_records, segment_paths
 from sparklog.client.producer.encoding import envelope_batch
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import batch as batches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparklog.cli.sql_complete import complete
+from sparklog.cli.sql.complete import complete
 
 TOPICS = ["trips", "my-topic", "Tolls"]
 COLUMNS = {"trips": ["_offset", "zone", "my col"], "my-topic": ["value", "zebra"], "Tolls": ["toll"]}

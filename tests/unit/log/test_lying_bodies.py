@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparklog.cli.segment_dump import dump_segment, read_records
+from sparklog.cli.log.segment_dump import dump_segment, read_records
 from sparklog.environment.files import RealFiles
 from sparklog.errors import CorruptBatchError, LogCorruptError, MessageTooLargeError
 from sparklog.format.batch import ProducerFields, decode_header, stamp_batch, write_producer_fields

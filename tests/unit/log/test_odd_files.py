@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sparklog.cli.doctor.directory_facts import data_dir_facts
-from sparklog.cli.segment_dump import dump_segment, segment_paths
+from sparklog.cli.log.segment_dump import dump_segment, segment_paths
 from sparklog.environment.databases import SqliteDatabases
 from sparklog.environment.files import FILE_BYTES_MAX, OddFileError, RealFiles, read_regular, read_whole
 from sparklog.errors import SparklogError, StorageError

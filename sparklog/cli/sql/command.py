@@ -11,7 +11,7 @@ import typer
 from sparklog.cli.client_command import client_security
 from sparklog.cli.file_format import file_format
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, timeout_ms
-from sparklog.cli.sql_format import TABLE_ROWS, OutputFormat
+from sparklog.cli.sql.format import TABLE_ROWS, OutputFormat
 from sparklog.settings import MIB
 
 EPILOG = """\
@@ -66,7 +66,7 @@ def sql(
         raise typer.BadParameter("--format parquet needs --output FILE")
     if chosen is OutputFormat.table and output is not None:
         raise typer.BadParameter(f"--output {output}: say --format csv, json or parquet, or name the file so")
-    from sparklog.cli.sql_run import run_query
+    from sparklog.cli.sql.run import run_query
     from sparklog.errors import QueryCancelledError
     from sparklog.query.session import SqlSession
 
@@ -80,7 +80,7 @@ def sql(
         security=client_security(),
     ) as session:
         if query is None and sys.stdin.isatty():
-            from sparklog.cli.sql_shell import run_shell
+            from sparklog.cli.sql.shell import run_shell
 
             run_shell(session, chosen, output, max_rows)
             return

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sparklog.cli.log_repair import locked
+from sparklog.cli.log.repair import locked
 
 RESTORE_EPILOG = """\
 **Example**

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from sparklog.cli import console
 from sparklog.cli.errors import hint_for, report
-from sparklog.cli.sql_complete import complete
-from sparklog.cli.sql_format import OutputFormat
-from sparklog.cli.sql_output import print_table
-from sparklog.cli.sql_run import cancellable, run_query
+from sparklog.cli.sql.complete import complete
+from sparklog.cli.sql.format import OutputFormat
+from sparklog.cli.sql.output import print_table
+from sparklog.cli.sql.run import cancellable, run_query
 from sparklog.errors import InvalidConfigError, QueryCancelledError, SparklogError
 from sparklog.query.names import written
 from sparklog.query.session import EXTRA, SqlSession

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from sparklog.cli.sql_format import OutputFormat
+from sparklog.cli.sql.format import OutputFormat
 from sparklog.export.printable import cell, printable
 from sparklog.export.writers import JsonWriter, ParquetWriter, distinct, is_number, plain_column
 

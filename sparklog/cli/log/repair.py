@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparklog.cli.log_verify import ReportFormat
+from sparklog.cli.log.verify import ReportFormat
 
 if TYPE_CHECKING:
     from sparklog.log.tools.repair import RepairReport

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparklog.cli.log_repair import locked
+from sparklog.cli.log.repair import locked
 
 if TYPE_CHECKING:
     from sparklog.metadata.rebuild import Rebuilt

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparklog.cli import log_rebuild, log_repair, log_restore, log_verify
+from sparklog.cli.log.command import rebuild as log_rebuild
+from sparklog.cli.log.command import repair as log_repair
+from sparklog.cli.log.command import restore as log_restore
+from sparklog.cli.log.command import verify as log_verify
 
 if TYPE_CHECKING:
-    from sparklog.cli.segment_dump import BatchFacts, SegmentFacts
+    from sparklog.cli.log.segment_dump import BatchFacts, SegmentFacts
 
 app = typer.Typer(help="Look into a broker's files, check and repair them; no broker is needed.", no_args_is_help=True)
 app.command("verify", epilog=log_verify.VERIFY_EPILOG)(log_verify.verify)
@@ -65,8 +68,8 @@ def dump(
     format: Annotated[DumpFormat, typer.Option(help="How to print; json is one object per segment.")] = DumpFormat.text,
 ) -> None:
     """Show the batches of segment files, and whether they are sound."""
-    from sparklog.cli.producer_dump import SUFFIXES, dump_producer_file, print_producer_file
-    from sparklog.cli.segment_dump import dump_segment, read_indexes, read_records, segment_paths
+    from sparklog.cli.log.producer_dump import SUFFIXES, dump_producer_file, print_producer_file
+    from sparklog.cli.log.segment_dump import dump_segment, read_indexes, read_records, segment_paths
 
     if path.suffix in SUFFIXES:
         content = dump_producer_file(path)

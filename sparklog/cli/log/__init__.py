@@ -1,0 +1,1 @@
+"""`sparklog log`: tools for the files of a data directory."""

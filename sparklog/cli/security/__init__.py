@@ -1,0 +1,1 @@
+"""Users, ACLs, quotas, certificates, and the secure set-up."""

@@ -1,0 +1,1 @@
+"""`sparklog sql`: statements, output, and the prompt."""
