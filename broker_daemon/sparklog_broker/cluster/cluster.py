@@ -35,15 +35,15 @@ from sparklog_broker.cluster.cluster_records import ClusterRecords
 from sparklog_broker.cluster.cluster_topics import ClusterTopics, is_here
 from sparklog_broker.cluster.controller_client import ControllerClient, done
 from sparklog_broker.cluster.failed_disks import FailedDisks
+from sparklog_broker.cluster.follower_side.log_starts import LogStarts
+from sparklog_broker.cluster.follower_side.replica_fetcher import FetchLimits
 from sparklog_broker.cluster.full_disks import FullDisks
 from sparklog_broker.cluster.image_copies import ImageCopies
 from sparklog_broker.cluster.images import ImageFollower
-from sparklog_broker.cluster.isr_proposals import IsrProposals
-from sparklog_broker.cluster.log_starts import LogStarts
+from sparklog_broker.cluster.leader_side.isr_proposals import IsrProposals
+from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
 from sparklog_broker.cluster.membership import Membership
 from sparklog_broker.cluster.peers import Connect
-from sparklog_broker.cluster.replica_fetcher import FetchLimits
-from sparklog_broker.cluster.replica_server import ReplicaServer
 from sparklog_broker.cluster.replicas import Replicas
 from sparklog_broker.config import BrokerConfig, parse_address
 from sparklog_broker.counters.replication import SessionCounters

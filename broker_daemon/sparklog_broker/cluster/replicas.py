@@ -27,13 +27,13 @@ from sparklog.replication.replica.model import (
     Tick,
 )
 from sparklog.types import TopicPartition
-from sparklog_broker.cluster.follower_log import carry_out, is_not_durable
-from sparklog_broker.cluster.isr_proposals import IsrProposals
-from sparklog_broker.cluster.log_starts import LogStarts, is_written
+from sparklog_broker.cluster.follower_side.follower_log import carry_out, is_not_durable
+from sparklog_broker.cluster.follower_side.log_starts import LogStarts, is_written
+from sparklog_broker.cluster.follower_side.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
+from sparklog_broker.cluster.leader_side.isr_proposals import IsrProposals
+from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
 from sparklog_broker.cluster.peers import Connect, Peer
 from sparklog_broker.cluster.replica import UNKNOWN, ClusterReplica
-from sparklog_broker.cluster.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
-from sparklog_broker.cluster.replica_server import ReplicaServer
 from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
 from sparklog_broker.counters.replication import ReplicationCounters
 from sparklog_broker.partitions.io_threads import IoThreads

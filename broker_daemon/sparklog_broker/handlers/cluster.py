@@ -24,7 +24,7 @@ from sparklog.replication.image_codec import encode
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster import cluster_records
 from sparklog_broker.cluster.cluster import Cluster
-from sparklog_broker.cluster.isr_proposals import decide
+from sparklog_broker.cluster.leader_side.isr_proposals import decide
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from sparklog_broker.cluster.follower_log import carry_out
+from sparklog_broker.cluster.follower_side.follower_log import carry_out
+from sparklog_broker.cluster.follower_side.replica_fetcher import event_of, gaps_below
+from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
 from sparklog_broker.cluster.replica import ClusterReplica
-from sparklog_broker.cluster.replica_fetcher import event_of, gaps_below
-from sparklog_broker.cluster.replica_server import ReplicaServer
 from sparklog_broker.counters.traffic import Traffic
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.purgatory import Purgatory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from sparklog_broker.cluster.log_starts import LogStarts, is_written
+from sparklog_broker.cluster.follower_side.log_starts import LogStarts, is_written
 
 from sparklog.errors import StorageFullError
 from sparklog.log.partition_log import PartitionLog

@@ -7,8 +7,14 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from sparklog_broker.cluster.follower_side.replica_fetcher import (
+    Arrived,
+    FetchLimits,
+    Following,
+    ReplicaFetcher,
+    gaps_below,
+)
 from sparklog_broker.cluster.peers import Peer
-from sparklog_broker.cluster.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher, gaps_below
 
 from sparklog.errors import SparklogError, UnsupportedVersionError
 from sparklog.protocol.cluster_messages import (

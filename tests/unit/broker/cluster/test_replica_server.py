@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
 from sparklog_broker.cluster.replica import ClusterReplica
-from sparklog_broker.cluster.replica_server import ReplicaServer
 from sparklog_broker.counters.traffic import Traffic
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from sparklog_broker.cluster.follower_side.replica_fetcher import FetchLimits
 from sparklog_broker.cluster.replica import ClusterReplica
-from sparklog_broker.cluster.replica_fetcher import FetchLimits
 from sparklog_broker.cluster.replicas import Replicas
 
 from sparklog.environment.clock import SystemClock

@@ -37,7 +37,7 @@ from sparklog.protocol.cluster_messages import (
 )
 from sparklog.replication.replica.model import FetchAccepted, FetchDiverging, FetchRefused, FollowerFetch
 from sparklog.types import TopicPartition
-from sparklog_broker.cluster.remote_pieces import RemotePieces
+from sparklog_broker.cluster.leader_side.remote_pieces import RemotePieces
 from sparklog_broker.cluster.replica import UNKNOWN, ClusterReplica
 from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
 from sparklog_broker.counters.replication import ReplicationCounters

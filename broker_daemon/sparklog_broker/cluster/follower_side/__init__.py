@@ -1,0 +1,1 @@
+"""A follower's side of replication."""

@@ -1,0 +1,1 @@
+"""A leader's side of replication."""
