@@ -36,7 +36,7 @@ from tests.fuzz.cases import ENVELOPE_ID, SCHEMAS
 from tests.fuzz.planted import Rows, honest, plant
 from tests.fuzz.values import columns_of
 from tests.golden.make_golden import BASE_MS
-from tests.unit.log.support import LimitedFiles, ManualClock
+from tests.support.logs import LimitedFiles, ManualClock
 
 TP = TopicPartition("events", 0)
 READ_BYTES = 1 << 20

@@ -9,8 +9,8 @@ from sparklog.format.batch import ATTRIBUTE_CONTROL, iterate_batches
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.transactions import AbortedRanges
-from tests.unit.log.compaction_support import Stored
-from tests.unit.log.support import SCHEMAS
+from tests.support.compaction import Stored
+from tests.support.logs import SCHEMAS
 
 
 class Appended(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sparklog.format.batch import BatchHeader, iterate_batches
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.support import SCHEMAS
+from tests.support.logs import SCHEMAS
 
 
 class Row(NamedTuple):

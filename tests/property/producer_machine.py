@@ -24,7 +24,7 @@ from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.housekeeping.cleaner import compact_log, due_for_compaction
 from sparklog.testing.sim_files import PowerCut
 from tests.property.producer_world import CONFIG, PRODUCERS, REFUSED, Message, ProducerWorld, is_issued
-from tests.unit.log.producer_support import produced
+from tests.support.producers import produced
 
 
 class ProducerMachine(ProducerWorld):

@@ -29,8 +29,8 @@ from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.states import ALL_SAFEGUARDS, Safeguards
 from sparklog.testing.sim_files import PowerCut, SimFiles
-from tests.unit.log.producer_support import produced
-from tests.unit.log.support import ManualClock
+from tests.support.logs import ManualClock
+from tests.support.producers import produced
 
 OWNER = LogOwner("events", "0" * 32, 0, "timestamp", ("key",), ("value",))
 DIRECTORY = Path("/data/events-0")

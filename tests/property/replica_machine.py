@@ -20,9 +20,9 @@ from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.log.tools.repair import read_points, repair
 from sparklog.testing.sim_files import SimFiles
 from tests.property.compaction_replay import Appended, committed_rows, replay, without_key
+from tests.support.compaction import OWNER, SETTINGS, Row, keyed_batch, last_values
+from tests.support.logs import SCHEMAS, ManualClock
 from tests.unit.broker.cluster.replica_group import BROKERS, Group
-from tests.unit.log.compaction_support import OWNER, SETTINGS, Row, keyed_batch, last_values
-from tests.unit.log.support import SCHEMAS, ManualClock
 
 RETENTION_MS = 1_000
 """`delete.retention.ms`, where it is not 0."""

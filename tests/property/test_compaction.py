@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.housekeeping.cleaner import compact_log, due_for_compaction
-from tests.unit.log.compaction_support import ManualClock, Row, Stored, append_rows, open_keyed, stored
-from tests.unit.log.support import LimitedFiles
+from tests.support.compaction import ManualClock, Row, Stored, append_rows, open_keyed, stored
+from tests.support.logs import LimitedFiles
 
 RETENTION_MS = 1000
 KEYS = st.sampled_from([b"", b"a", b"b", b"c", b"a longer key of more than one word", None])

@@ -15,7 +15,7 @@ import pytest
 from sparklog.format.batch import iterate_batches
 from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.support import OWNER, SCHEMAS, LimitedFiles, ManualClock, batch
+from tests.support.logs import OWNER, SCHEMAS, LimitedFiles, ManualClock, batch
 
 HELD_MAX = 60
 STEPS = 80

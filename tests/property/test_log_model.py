@@ -25,8 +25,8 @@ from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from tests.property.log_reading import Row, read_headers, read_rows
-from tests.unit.log.compaction_support import OWNER
-from tests.unit.log.support import SCHEMAS, LimitedFile, ManualClock, batch, open_log
+from tests.support.compaction import OWNER
+from tests.support.logs import SCHEMAS, LimitedFile, ManualClock, batch, open_log
 
 ROOT = Path("/disk")
 RETENTION_MS = 1000

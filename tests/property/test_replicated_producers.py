@@ -32,9 +32,9 @@ from tests.property.producer_truth import (
     new_headers,
 )
 from tests.property.tiering_machine import POLICY
-from tests.unit.log.producer_support import produced
-from tests.unit.log.support import OWNER, SCHEMAS, ManualClock
-from tests.unit.log.tiering_support import FailingStore, memory_store, stored_names
+from tests.support.logs import OWNER, SCHEMAS, ManualClock
+from tests.support.producers import produced
+from tests.support.tiering import FailingStore, memory_store, stored_names
 
 DIRECTORY = Path("/sim") / OWNER.directory_name
 WHICH = st.booleans()

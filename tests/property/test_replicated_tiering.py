@@ -17,9 +17,9 @@ from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from tests.property.replica_machine import BROKER, ReplicaMachine
 from tests.property.tiering_machine import POLICY
+from tests.support.compaction import SETTINGS
+from tests.support.tiering import FailingStore, memory_store, stored_names
 from tests.unit.broker.cluster.replica_group import BROKERS
-from tests.unit.log.compaction_support import SETTINGS
-from tests.unit.log.tiering_support import FailingStore, memory_store, stored_names
 
 
 class ReplicatedTiering(ReplicaMachine):

@@ -17,7 +17,7 @@ from sparklog.log.housekeeping.retention_run import run_retention
 from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
-from tests.unit.log.support import LimitedFiles, ManualClock, batch, open_log, segment_files, values
+from tests.support.logs import LimitedFiles, ManualClock, batch, open_log, segment_files, values
 
 TP = TopicPartition("events", 0)
 START_MS = 1_000_000

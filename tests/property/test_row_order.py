@@ -22,7 +22,7 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.encoding import BatchEncoder, pieces_of, rows_of
 from sparklog.client.producer.partitioner import StickyPartition, partition_for_key
 from sparklog.format.batch import decode_batch
-from tests.unit.client.support import info
+from tests.support.clients import info
 
 TYPED = pa.schema([("key", pa.string()), ("value", pa.binary())])
 Row = tuple[bytes | None, int | None, bytes]

@@ -21,7 +21,7 @@ from tests.property.producer_truth import (
     new_headers,
 )
 from tests.property.tiering_machine import TieringModel
-from tests.unit.log.producer_support import produced
+from tests.support.producers import produced
 
 
 class TieredProducers(TieringModel):

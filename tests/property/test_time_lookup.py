@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.support import LimitedFiles, append, batch, open_log
+from tests.support.logs import LimitedFiles, append, batch, open_log
 
 TIME = st.integers(0, 60)
 ROWS = st.lists(TIME | st.none(), min_size=1, max_size=4)

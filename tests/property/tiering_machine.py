@@ -21,8 +21,8 @@ from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import PowerCut, SimFiles
-from tests.unit.log.support import OWNER, SCHEMAS, ManualClock, batch, values
-from tests.unit.log.tiering_support import FailingStore, memory_store, stored_names
+from tests.support.logs import OWNER, SCHEMAS, ManualClock, batch, values
+from tests.support.tiering import FailingStore, memory_store, stored_names
 
 POLICY = st.fixed_dictionaries(
     {

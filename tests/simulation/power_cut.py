@@ -30,8 +30,8 @@ from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from sparklog.types import TopicPartition
-from tests.unit.log.compaction_support import stored
-from tests.unit.log.support import SCHEMAS, ManualClock, batch
+from tests.support.compaction import stored
+from tests.support.logs import SCHEMAS, ManualClock, batch
 
 DATA = Path("/data")
 KEPT_BYTES = 12_000

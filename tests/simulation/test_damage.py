@@ -22,7 +22,7 @@ from sparklog.format.batch import STAMP_CHARS, decode_batch, iterate_batches
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.parts.time_lookup import NOT_FOUND
 from sparklog.log.tools.repair import repair
-from tests.unit.log.support import SCHEMAS, LimitedFiles, append, batch, open_log
+from tests.support.logs import SCHEMAS, LimitedFiles, append, batch, open_log
 
 SETTINGS: dict[str, Any] = {"index.interval.bytes": 4096}
 RECORDS_PER_BATCH = 3

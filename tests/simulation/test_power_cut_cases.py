@@ -10,8 +10,8 @@ import pytest
 
 from sparklog.errors import StorageFullError
 from sparklog.testing.sim_files import SimFile, SimFiles
-from tests.unit.log.compaction_support import append_rows, compact, last_values, open_keyed, stored
-from tests.unit.log.support import append, open_log, records
+from tests.support.compaction import append_rows, compact, last_values, open_keyed, stored
+from tests.support.logs import append, open_log, records
 
 ROOT = Path("/disk")
 SETTINGS: dict[str, Any] = {"segment.bytes": 4096}

@@ -26,8 +26,8 @@ from sparklog.protocol.messages import (
     ProduceResponse,
 )
 from sparklog.protocol.topic_messages import PartitionState
+from tests.support.logs import batch
 from tests.system.broker_process import BrokerProcess
-from tests.unit.log.support import batch
 
 PATIENCE_S = 120.0
 """For a machine that has much else to do: whoever waits for a session's end, or a start, waits for processes."""

@@ -14,7 +14,7 @@ from sparklog.cli.app import run_app
 if TYPE_CHECKING:
     from sparklog.client.local import LocalBroker
 
-from tests.system.cli_support import Result, Run
+from tests.support.cli import Result, Run
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sparklog.client.local_zookeeper import has_java
 from sparklog.errors import ClusterAuthorizationFailedError, SecurityDisabledError, TopicAuthorizationFailedError
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import ANONYMOUS, user
-from tests.system.cli_support import Run
+from tests.support.cli import Run
 from tests.system.cluster_processes import until
 
 OPEN = {"authorizer": "acl", "super.users": "User:ANONYMOUS"}

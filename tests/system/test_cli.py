@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.cli import COMMAND, Run, rows
 from tests.system.broker_process import readable
-from tests.system.cli_support import COMMAND, Run, rows
 
 if TYPE_CHECKING:
     from sparklog.client.local import LocalBroker

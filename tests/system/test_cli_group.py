@@ -9,8 +9,8 @@ import pytest
 
 from sparklog import Admin, Consumer, Producer, TopicPartition
 from sparklog.client.local import LocalBroker
+from tests.support.cli import Run, cells
 from tests.system.broker_process import until
-from tests.system.cli_support import Run, cells
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 from sparklog import Admin, Producer, TopicPartition
 from sparklog.client.admin.admin import Admin as AdminClass
 from sparklog.protocol.transaction_messages import DescribeProducersResponse, ProducerState
+from tests.support.cli import Run
 from tests.system.broker_process import PATIENCE_S, BrokerProcess
-from tests.system.cli_support import Run
 
 SETTINGS = 'metrics.listen = "127.0.0.1:0"\n[topic]\nretention.ms = 604800000\n'
 

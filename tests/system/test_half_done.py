@@ -7,7 +7,7 @@ import pytest
 from sparklog import Admin, Producer, TopicPartition
 from sparklog.client.local import LocalBroker
 from sparklog.errors import UnknownTopicOrPartitionError
-from tests.system.cli_support import Run
+from tests.support.cli import Run
 
 
 def test_delete_records_with_a_shorter_partition(run: Run, broker: LocalBroker, admin: Admin, topic: str) -> None:

@@ -35,8 +35,8 @@ from sparklog.protocol.transaction_messages import (
 )
 from sparklog.types import TopicPartition
 from tests.benchmarks.broker_raw import RawClient
+from tests.support.producers import produced
 from tests.system.broker_process import BrokerProcess, create_topic, produce
-from tests.unit.log.producer_support import produced
 
 T = TopicPartition("t", 0)
 

@@ -19,7 +19,7 @@ from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import CreateTopicRequest, CreateTopicResponse, MetadataRequest, MetadataResponse
 from sparklog.security.quotas import Entity
 from sparklog.types import TopicPartition
-from tests.system.cli_support import Run
+from tests.support.cli import Run
 
 
 @pytest.fixture

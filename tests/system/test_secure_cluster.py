@@ -46,10 +46,10 @@ from sparklog.security.quotas import Entity
 from sparklog.security.scram import credential_text, make_credential
 from sparklog.security.secrets import Secret
 from sparklog.types import TopicPartition
+from tests.support.transactions import plain, rows
 from tests.system.broker_process import BrokerProcess
 from tests.system.cluster_processes import SETTINGS, until
 from tests.system.secure_broker import now, write_identity
-from tests.unit.broker.transaction_support import plain, rows
 
 M = TypeVar("M", bound=Message)
 

@@ -22,7 +22,7 @@ from sparklog.cli.sql.format import OutputFormat
 from sparklog.cli.sql.run import cancellable
 from sparklog.cli.sql.shell import SqlShell, is_complete, run_shell
 from sparklog.errors import InvalidConfigError, QueryCancelledError
-from tests.system.cli_support import Run, rows
+from tests.support.cli import Run, rows
 
 if TYPE_CHECKING:
     from sparklog.client.local import LocalBroker

@@ -19,8 +19,8 @@ import pytest
 
 from sparklog import Admin, Producer, TopicPartition
 from sparklog.client.local import LocalBroker
+from tests.support.cli import COMMAND, Run, cells
 from tests.system.broker_process import PATIENCE_S, BrokerProcess, readable
-from tests.system.cli_support import COMMAND, Run, cells
 
 INTERVAL = ("--interval", "200ms")
 METRICS = 'metrics.listen = "127.0.0.1:0"\n'

@@ -13,7 +13,7 @@ from sparklog.client.admin.transaction_admin import HangingTransaction
 from sparklog.client.local import LocalBroker
 from sparklog.protocol.transaction_messages import ProducerState
 from sparklog.types import INTERNAL_TOPICS, TopicPartition
-from tests.system.cli_support import Run
+from tests.support.cli import Run
 
 
 @pytest.fixture

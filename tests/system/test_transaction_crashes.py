@@ -26,8 +26,8 @@ from sparklog.protocol.transaction_messages import (
 )
 from sparklog.types import TopicPartition, shared_transactional_id
 from tests.benchmarks.broker_raw import RawClient
+from tests.support.transactions import rows
 from tests.system.broker_process import PATIENCE_S, BrokerProcess, create_topic, until
-from tests.unit.broker.transaction_support import rows
 
 PARTITIONS = 3
 POINTS = (

@@ -10,7 +10,7 @@ from sparklog.testing.sim_loop import Simulation
 from tests.simulation.cluster.plans import SAFE
 from tests.simulation.cluster.play import PLAN, STARTED_MS, TP, Play
 from tests.simulation.plans import COMPACTED, INPUT, OFTEN, OUTPUT
-from tests.unit.log.compaction_support import Row, keyed_batch, last_values, stored
+from tests.support.compaction import Row, keyed_batch, last_values, stored
 
 GONE = b"gone"
 COMPACTING = PLAN._replace(

@@ -20,9 +20,9 @@ from sparklog.log.model.compaction_policy import CLEANER_POINT_FILE, FAILURES_MA
 from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
+from tests.support.compaction import OWNER, SETTINGS, append_rows, stored
+from tests.support.logs import LimitedFiles, open_log
 from tests.system.broker_process import until
-from tests.unit.log.compaction_support import OWNER, SETTINGS, append_rows, stored
-from tests.unit.log.support import LimitedFiles, open_log
 
 
 class Logs:

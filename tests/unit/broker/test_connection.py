@@ -27,7 +27,7 @@ from sparklog.protocol.frames import (
 )
 from sparklog.protocol.messages import decode_error
 from tests.support.cases import for_each
-from tests.unit.broker.connection_support import MIB, PATIENCE_S, FileRange, echo, peer, request, run
+from tests.support.connections import MIB, PATIENCE_S, FileRange, echo, peer, request, run
 
 
 async def echo_later(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:

@@ -19,7 +19,7 @@ from sparklog.environment.files import directory_mode
 from sparklog.errors import InvalidConfigError
 from sparklog.metadata.sqlite_store import METADATA_FILE
 from sparklog.metadata.store import TopicSpec
-from tests.unit.log.support import records
+from tests.support.logs import records
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ from sparklog.protocol import group_messages as m
 from sparklog.protocol.messages import Api
 from sparklog.replication.partition import PartitionReplicas
 from sparklog.types import CONSUMER_OFFSETS_TOPIC
+from tests.support.compaction import compact
 from tests.unit.broker.answers import sent
-from tests.unit.log.compaction_support import compact
 
 Scenario = Callable[[Broker, RequestContext], Coroutine[Any, Any, None]]
 NOTHING = memoryview(b"")

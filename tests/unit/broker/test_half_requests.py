@@ -12,7 +12,7 @@ from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.reply import Reply
 
 from sparklog.protocol.frames import RequestPrefix
-from tests.unit.broker.connection_support import MIB, echo, peer, request, run
+from tests.support.connections import MIB, echo, peer, request, run
 
 STALL_S = 5.0
 

@@ -31,7 +31,7 @@ from sparklog.protocol.messages import (
 from sparklog.replication.partition import PartitionReplicas
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED
 from tests.benchmarks.broker_raw import envelope_batch
-from tests.unit.broker.broker_support import run
+from tests.support.brokers import run
 
 BATCH = envelope_batch(10, 20)
 

@@ -37,7 +37,7 @@ from sparklog.protocol.topic_messages import (
 )
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from tests.benchmarks.broker_raw import envelope_batch
-from tests.unit.broker.broker_support import run
+from tests.support.brokers import run
 
 
 def internal_topic(broker: Broker, name: str) -> InternalTopic:

@@ -21,7 +21,7 @@ from sparklog.protocol.messages import APIS, Api, FetchPartition, FetchRequest, 
 from sparklog.protocol.transaction_messages import DescribeTransactionsRequest, EndSharedTxnRequest
 from sparklog.replication.transactions.model import TRANSACTIONAL_ID_CHARS_MAX, TransactionLimits
 from sparklog.types import SHARED_PREFIX
-from tests.unit.broker.request_support import Asking
+from tests.support.requests import Asking
 
 LIMIT_BYTES = 100 * DECODED_BYTES_PER_BYTE
 

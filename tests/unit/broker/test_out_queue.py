@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sparklog_broker.network.out_queue import GATHERED_BYTES_MAX, OutQueue, ShortFileError
 
-from tests.unit.broker.connection_support import FileRange
+from tests.support.connections import FileRange
 
 
 @pytest.fixture

@@ -37,8 +37,8 @@ from sparklog.protocol.messages import (
 )
 from sparklog.replication.transactions import Marker
 from sparklog.types import LATEST_TIMESTAMP, MAX_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
-from tests.unit.broker.broker_support import run
-from tests.unit.log.producer_support import produced
+from tests.support.brokers import run
+from tests.support.producers import produced
 
 NOTHING = memoryview(b"")
 ABORTED = AbortedRange(7, 10, 20)

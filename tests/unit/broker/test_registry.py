@@ -16,7 +16,7 @@ from sparklog_broker.registry import HANDLERS
 from sparklog.errors import ERRORS, InvalidRequestError, StorageError, UnknownServerError
 from sparklog.protocol.frames import RequestPrefix, decode_response_prefix
 from sparklog.protocol.messages import APIS, Api, HandshakeRequest, decode_error, encode
-from tests.unit.broker.request_support import Asking
+from tests.support.requests import Asking
 
 
 def answer(handler: Any, header: bytes | None = None) -> Reply:

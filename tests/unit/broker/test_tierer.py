@@ -42,7 +42,7 @@ from sparklog.protocol.messages import (
 )
 from sparklog.types import TopicPartition
 from tests.benchmarks.broker_raw import envelope_batch
-from tests.unit.log.tiering_support import FailingStore, memory_store, stored_names
+from tests.support.tiering import FailingStore, memory_store, stored_names
 
 BATCH = envelope_batch(10, 20)
 CONFIGS = {"remote.storage.enable": True, "local.retention.bytes": 0, "file.delete.delay.ms": 0, "retention.ms": -1}

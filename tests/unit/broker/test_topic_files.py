@@ -12,7 +12,7 @@ from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.testing.sim_files import SimFiles
 from sparklog.types import TopicPartition
-from tests.unit.log.support import SCHEMAS, append, records
+from tests.support.logs import SCHEMAS, append, records
 
 E0 = TopicPartition("events", 0)
 DATA = Path("/data")

@@ -16,7 +16,7 @@ from sparklog_broker.coordinators.internal_topics import InternalTopic
 
 from sparklog.errors import RequestTimedOutError, SparklogError, StorageFullError, TransactionAbortedError
 from sparklog.types import shared_transactional_id
-from tests.unit.broker.transaction_support import T0, T1, log_of, run, send, visible
+from tests.support.transactions import T0, T1, log_of, run, send, visible
 
 CLIENTS, TRANSACTIONS = 8, 6
 

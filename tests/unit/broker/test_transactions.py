@@ -39,8 +39,8 @@ from sparklog.log.parts.log_appender import LogAppender
 from sparklog.metadata.producer_ids import BLOCK_IDS
 from sparklog.protocol.messages import ProducePartition, ProduceRequest
 from sparklog.types import TopicPartition, shared_transactional_id
-from tests.unit.broker.transaction_support import T0, T1, log_of, refused, rows, run, send, visible
-from tests.unit.log.producer_support import produced
+from tests.support.producers import produced
+from tests.support.transactions import T0, T1, log_of, refused, rows, run, send, visible
 
 
 def test_a_transaction_becomes_visible_as_a_whole(tmp_path: Path) -> None:

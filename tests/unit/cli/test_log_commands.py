@@ -13,9 +13,9 @@ import pytest
 
 from sparklog.cli.app import run_app
 from sparklog.log.housekeeping.log_manager import LogManager
-from tests.unit.log.inspect_support import E0, QuickFiles, blocks, fill, flip, segments, specs, started
-from tests.unit.log.producer_support import end, produced, send, send_in_transaction
-from tests.unit.log.support import append, open_log, records
+from tests.support.inspection import E0, QuickFiles, blocks, fill, flip, segments, specs, started
+from tests.support.logs import append, open_log, records
+from tests.support.producers import end, produced, send, send_in_transaction
 
 
 class Result(NamedTuple):

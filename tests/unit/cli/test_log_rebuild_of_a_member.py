@@ -17,7 +17,7 @@ from sparklog.environment import real_environment
 from sparklog.errors import AdoptionRefusedError, StorageError
 from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE
 from sparklog.metadata.coordination import Coordination
-from tests.unit.log.inspect_support import fill, started
+from tests.support.inspection import fill, started
 
 
 @pytest.fixture

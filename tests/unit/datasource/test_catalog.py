@@ -14,9 +14,9 @@ from sparklog.client.net.cluster import forget
 from sparklog.errors import BrokerNotAvailableError, InvalidRequestError
 from sparklog.protocol.messages import Api
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
+from tests.support.clients import fill
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.fake_cluster import FakeCluster
-from tests.unit.client.support import fill
 
 TP0 = TopicPartition("events", 0)
 

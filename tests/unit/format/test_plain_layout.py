@@ -16,7 +16,7 @@ from sparklog.errors import InvalidTopicError, SchemaMismatchError
 from sparklog.format.batch import decode_batch
 from sparklog.format.plain_layout import needs_rewriting, plain_layout
 from sparklog.format.schema import canonical_schema
-from tests.unit.client.support import info
+from tests.support.clients import info
 
 WORDS = ["a", None, "a text that is too long for a view", "ß", "a", "a"]
 ROW_IS_NULL = pa.array([False, True, False])

@@ -32,7 +32,7 @@ from sparklog.format.batch import (
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.state import check as append_check
-from tests.unit.log.support import (
+from tests.support.logs import (
     LimitedFiles,
     ManualClock,
     append,

@@ -22,7 +22,7 @@ from sparklog.log.directories.broker_epoch import (
 )
 from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
-from tests.unit.log.support import SCHEMAS
+from tests.support.logs import SCHEMAS
 
 SPEC = PartitionSpec(LogOwner("in", "1" * 32, 0), LogConfig.from_settings({}), SCHEMAS.__getitem__)
 

@@ -20,7 +20,7 @@ from sparklog.log.housekeeping.cleaner import due_for_compaction
 from sparklog.log.housekeeping.retention_run import run_retention
 from sparklog.log.model.compaction_policy import CLEANER_POINT_FILE
 from sparklog.types import OffsetAndTimestamp
-from tests.unit.log.compaction_support import (
+from tests.support.compaction import (
     OWNER,
     Row,
     append_rows,
@@ -34,7 +34,7 @@ from tests.unit.log.compaction_support import (
     open_keyed,
     stored,
 )
-from tests.unit.log.support import LimitedFiles, ManualClock, read_all
+from tests.support.logs import LimitedFiles, ManualClock, read_all
 
 DAY_MS = 86_400_000
 

@@ -11,7 +11,7 @@ from sparklog.environment.files import File, RealFiles
 from sparklog.errors import SparklogError, StorageError
 from sparklog.log.compaction.swap import finish_swaps
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.compaction_support import (
+from tests.support.compaction import (
     Row,
     Stored,
     append_rows,
@@ -20,8 +20,8 @@ from tests.unit.log.compaction_support import (
     open_keyed,
     stored,
 )
+from tests.support.logs import OWNER, LimitedFiles
 from tests.unit.log.crash_points import CrashPoints
-from tests.unit.log.support import OWNER, LimitedFiles
 
 ROLLING: dict[str, Any] = {"segment.bytes": 4096, "delete.retention.ms": 0}
 

@@ -14,7 +14,7 @@ from sparklog.client.producer.encoding import envelope_batch
 from sparklog.format.batch import decode_header, iterate_batches
 from sparklog.format.packed_batch import compression_of_batch
 from sparklog.types import OffsetAndTimestamp
-from tests.unit.log.compaction_support import (
+from tests.support.compaction import (
     append_rows,
     compact,
     files_of,
@@ -22,7 +22,7 @@ from tests.unit.log.compaction_support import (
     open_keyed,
     stored,
 )
-from tests.unit.log.support import packed
+from tests.support.logs import packed
 
 A, B, C = b"a", b"b", b"c"
 

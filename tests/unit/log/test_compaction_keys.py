@@ -12,10 +12,10 @@ from sparklog.format.batch import (
 )
 from sparklog.log.model.log_config import LogOwner
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.compaction_support import (
+from tests.support.compaction import (
     compact,
 )
-from tests.unit.log.support import LimitedFiles, ManualClock, open_log
+from tests.support.logs import LimitedFiles, ManualClock, open_log
 
 A, B, C = b"a", b"b", b"c"
 

@@ -9,9 +9,9 @@ import pytest
 from sparklog.format.batch import ATTRIBUTE_CONTROL, BatchHeader
 from sparklog.log.housekeeping.cleaner import due_for_compaction
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.compaction_support import OWNER, compact, open_keyed, stored
-from tests.unit.log.producer_support import end, produced, send, send_in_transaction
-from tests.unit.log.support import ManualClock
+from tests.support.compaction import OWNER, compact, open_keyed, stored
+from tests.support.logs import ManualClock
+from tests.support.producers import end, produced, send, send_in_transaction
 
 DAY_MS = 86_400_000
 SETTINGS = {"delete.retention.ms": 1000}

@@ -10,7 +10,7 @@ import pytest
 
 from sparklog.log.model.flush_policy import FlushPolicy
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.support import LimitedFiles, ManualClock, open_log, records
+from tests.support.logs import LimitedFiles, ManualClock, open_log, records
 
 
 def opened(

@@ -16,7 +16,7 @@ from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.housekeeping.retention_run import held_back, run_retention
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.types import TopicPartition
-from tests.unit.log.support import SCHEMAS, ManualClock, append, records
+from tests.support.logs import SCHEMAS, ManualClock, append, records
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 RATE = 24

@@ -15,8 +15,8 @@ from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.slices import HandleCache, SharedFile
-from tests.unit.log.manager_support import E0, spec
-from tests.unit.log.support import OWNER, SCHEMAS, ManualClock, append, read_all, records, values
+from tests.support.log_managers import E0, spec
+from tests.support.logs import OWNER, SCHEMAS, ManualClock, append, read_all, records, values
 
 
 class CountedFiles(RealFiles):
@@ -220,7 +220,7 @@ from sparklog_broker.descriptors import share_out
 from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.segments.slices import HandleCache
-from tests.unit.log.support import SCHEMAS, LimitedFiles, append, records, values
+from tests.support.logs import SCHEMAS, LimitedFiles, append, records, values
 
 config = LogConfig.from_settings({"segment.bytes": 4096})
 specs = [PartitionSpec(LogOwner("t", "a" * 32, p, "timestamp"), config, SCHEMAS.__getitem__) for p in range(25)]

@@ -17,9 +17,9 @@ from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.states import EPOCHS_AHEAD_MAX, SEQUENCE_MAX
 from sparklog.log.state.segment_writer import SegmentWriter
-from tests.unit.log.compaction_support import compact, open_keyed
-from tests.unit.log.producer_support import end, produced, send, send_in_transaction
-from tests.unit.log.support import ManualClock, open_log, read_all, records
+from tests.support.compaction import compact, open_keyed
+from tests.support.logs import ManualClock, open_log, read_all, records
+from tests.support.producers import end, produced, send, send_in_transaction
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.model.watched_files import LOOK_AGE_S_MAX, PROBE_FILE, DirectoryHealth, WatchedFiles
 from sparklog.types import TopicPartition
-from tests.unit.log.support import SCHEMAS, append, records
+from tests.support.logs import SCHEMAS, append, records
 
 CLUSTER = "c" * 32
 TP = TopicPartition("events", 0)

@@ -17,9 +17,9 @@ from sparklog.log.inflated_memory import UNCOUNTED_BYTES, InflatedMemory
 from sparklog.log.model.log_config import LogConfig
 from sparklog.log.state.check import INFLATED_PER_WRITTEN
 from sparklog.settings import MIB
+from tests.support.compaction import append_rows, compact, keyed_batch, open_keyed
+from tests.support.logs import append, open_log
 from tests.unit.format.lies import bomb, encoded
-from tests.unit.log.compaction_support import append_rows, compact, keyed_batch, open_keyed
-from tests.unit.log.support import append, open_log
 
 WIDE = {"max.message.bytes": 8 * MIB, "max.message.inflated.ratio": 1024}
 """What somebody may set who wants to make a broker inflate: 8 GiB a batch."""

@@ -16,7 +16,7 @@ from sparklog.format.segment import decode_head
 from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.tools.verify import bytes_to_check, verify
-from tests.unit.log.inspect_support import (
+from tests.support.inspection import (
     E0,
     E1,
     blocks,
@@ -30,8 +30,8 @@ from tests.unit.log.inspect_support import (
     started,
     stopped_directory,
 )
-from tests.unit.log.manager_support import kill
-from tests.unit.log.support import SCHEMAS, append, records, values
+from tests.support.log_managers import kill
+from tests.support.logs import SCHEMAS, append, records, values
 
 
 @pytest.fixture

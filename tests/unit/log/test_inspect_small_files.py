@@ -8,7 +8,7 @@ import pytest
 
 from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.log.tools.verify import partition_directories, verify
-from tests.unit.log.inspect_support import (
+from tests.support.inspection import (
     found,
     points,
     stopped_directory,

@@ -13,7 +13,7 @@ from sparklog.format.batch import decode_header, stamp_batch
 from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE, EpochEntry, decode_epochs, encode_epochs
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.state.leader_epochs import LeaderEpochs
-from tests.unit.log.support import LimitedFiles, open_log, records
+from tests.support.logs import LimitedFiles, open_log, records
 
 ENTRIES = [EpochEntry(2, 0), EpochEntry(4, 10), EpochEntry(7, 25)]
 FILE = Path("events-0") / LEADER_EPOCHS_FILE

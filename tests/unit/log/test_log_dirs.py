@@ -16,9 +16,9 @@ from sparklog.log.housekeeping.expiry_clock import EXPIRY_CLOCK_FILE
 from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.log.model.watched_files import DISK_ERRNOS
 from sparklog.types import TopicPartition
-from tests.unit.log.log_dirs_support import FOUR, TPS, FullFiles, places, started
-from tests.unit.log.manager_support import kill, spec
-from tests.unit.log.support import append, records, values
+from tests.support.log_dirs import FOUR, TPS, FullFiles, places, started
+from tests.support.log_managers import kill, spec
+from tests.support.logs import append, records, values
 
 
 class BreakableFiles(RealFiles):

@@ -20,8 +20,8 @@ from sparklog.errors import (
 from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from sparklog.types import TopicPartition
-from tests.unit.log.manager_support import E0, E1, IDS, kill, spec, started
-from tests.unit.log.support import LimitedFiles, append, records, values
+from tests.support.log_managers import E0, E1, IDS, kill, spec, started
+from tests.support.logs import LimitedFiles, append, records, values
 
 
 def test_clean_stop_and_start(tmp_path: Path) -> None:

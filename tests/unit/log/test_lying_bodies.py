@@ -17,10 +17,10 @@ from sparklog.log.state.check import INFLATED_PER_WRITTEN, work_bytes
 from sparklog.log.tools.repair import repair
 from sparklog.log.tools.verify import verify
 from sparklog.log.tools.verify_segment import check_segment
+from tests.support.compaction import OWNER as KEYED
+from tests.support.compaction import compact, keyed_batch, open_keyed
+from tests.support.logs import SCHEMAS, append, open_log, records, segment_files, values
 from tests.unit.format.lies import all_lies, bomb, encoded, envelope, with_offset, with_rows
-from tests.unit.log.compaction_support import OWNER as KEYED
-from tests.unit.log.compaction_support import compact, keyed_batch, open_keyed
-from tests.unit.log.support import SCHEMAS, append, open_log, records, segment_files, values
 
 FEW = {name: all_lies()[name] for name in ("offsets far outside", "fewer columns", "offsets far outside, zstd")}
 SMALL_LIE = all_lies(5)["offsets just outside"]

@@ -19,7 +19,7 @@ from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import SimFiles
 from sparklog.types import TopicPartition
-from tests.unit.log.support import SCHEMAS, append, records, values
+from tests.support.logs import SCHEMAS, append, records, values
 
 TOPIC_ID = "0" * 32
 E0 = TopicPartition("events", 0)

@@ -20,8 +20,8 @@ from sparklog.environment.files import FILE_BYTES_MAX, OddFileError, RealFiles, 
 from sparklog.errors import SparklogError, StorageError
 from sparklog.log.tools.repair import repair
 from sparklog.log.tools.verify import bytes_to_check, verify
-from tests.unit.log.inspect_support import stopped_directory
-from tests.unit.log.manager_support import E0, E1, started
+from tests.support.inspection import stopped_directory
+from tests.support.log_managers import E0, E1, started
 
 TIB = 1 << 40
 BOUND_S = 60

@@ -9,9 +9,9 @@ import pytest
 from sparklog.errors import StorageFullError
 from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE
 from sparklog.types import TopicPartition
-from tests.unit.log.log_dirs_support import FOUR, TPS, FullFiles, places, started
-from tests.unit.log.manager_support import kill, spec
-from tests.unit.log.support import append, records
+from tests.support.log_dirs import FOUR, TPS, FullFiles, places, started
+from tests.support.log_managers import kill, spec
+from tests.support.logs import append, records
 
 
 def test_partitions_made_together_are_spread(tmp_path: Path) -> None:

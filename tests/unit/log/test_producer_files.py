@@ -10,8 +10,8 @@ from sparklog.errors import StorageFullError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers import partition_producers
 from sparklog.log.tools.verify import verify
-from tests.unit.log.producer_support import end, produced, send, send_in_transaction
-from tests.unit.log.support import ManualClock, open_log, records
+from tests.support.logs import ManualClock, open_log, records
+from tests.support.producers import end, produced, send, send_in_transaction
 
 SMALL = {"segment.bytes": 8192, "file.delete.delay.ms": 0}
 

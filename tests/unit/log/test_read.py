@@ -12,7 +12,7 @@ from sparklog.environment.files import RealFile
 from sparklog.errors import LogCorruptError, OffsetOutOfRangeError
 from sparklog.format.batch import iterate_batches
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.support import append, open_log, read_all, records, segment_files, values
+from tests.support.logs import append, open_log, read_all, records, segment_files, values
 
 
 def filled(tmp_path: Path, batches: int = 60, **settings: Any) -> PartitionLog:

@@ -13,7 +13,7 @@ import pytest
 from sparklog.errors import LogCorruptError
 from sparklog.format.segment import decode_seal
 from sparklog.log.model.log_config import LogOwner
-from tests.unit.log.support import SCHEMAS, append, open_log, read_all, records, segment_files, values
+from tests.support.logs import SCHEMAS, append, open_log, read_all, records, segment_files, values
 
 
 def test_clean_stop_seals_and_the_next_append_goes_on_in_the_same_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sparklog.environment.files import File, RealFiles
 from sparklog.errors import LogCorruptError
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.support import append, open_log, records, segment_files, values
+from tests.support.logs import append, open_log, records, segment_files, values
 
 SMALL = {"segment.bytes": 4096}
 

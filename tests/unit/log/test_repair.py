@@ -14,8 +14,8 @@ from sparklog.format.checkpoint import RECOVERY_POINTS_FILE, PartitionPoints, Re
 from sparklog.format.gaps import GAPS_FILE
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tools.repair import RepairReport, repair
-from tests.unit.log.producer_support import end, produced, send, send_in_transaction
-from tests.unit.log.support import OWNER, SCHEMAS, append, open_log, read_all, records, segment_files
+from tests.support.logs import OWNER, SCHEMAS, append, open_log, read_all, records, segment_files
+from tests.support.producers import end, produced, send, send_in_transaction
 
 FILES = RealFiles()
 

@@ -14,9 +14,9 @@ from sparklog.errors import (
     UnknownSchemaError,
 )
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.compaction_support import headers
-from tests.unit.log.producer_support import produced, send_in_transaction
-from tests.unit.log.support import SCHEMAS, LimitedFiles, ManualClock, open_log, read_all, records, values
+from tests.support.compaction import headers
+from tests.support.logs import SCHEMAS, LimitedFiles, ManualClock, open_log, read_all, records, values
+from tests.support.producers import produced, send_in_transaction
 
 
 def copy(leader: PartitionLog, follower: PartitionLog, max_bytes: int = 1 << 20) -> None:

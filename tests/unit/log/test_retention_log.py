@@ -17,7 +17,7 @@ from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.model.retention_policy import Expired
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
-from tests.unit.log.support import (
+from tests.support.logs import (
     OWNER,
     SCHEMAS,
     LimitedFiles,

@@ -17,9 +17,9 @@ from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.testing.sim_files import SimFiles
 from sparklog.types import TopicPartition
+from tests.support.log_managers import kill
+from tests.support.logs import OWNER, SCHEMAS, ManualClock, open_log, records, segment_files, values
 from tests.unit.log.crash_points import CrashPoints
-from tests.unit.log.manager_support import kill
-from tests.unit.log.support import OWNER, SCHEMAS, ManualClock, open_log, records, segment_files, values
 
 TP = TopicPartition("events", 0)
 Step = Callable[[PartitionLog], None]

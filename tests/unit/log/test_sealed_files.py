@@ -16,7 +16,7 @@ from sparklog.format.schema_evolution import SchemaChange
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from tests.golden.make_golden import TYPED_SCHEMA, typed_rows
-from tests.unit.log.support import ManualClock
+from tests.support.logs import ManualClock
 
 OWNER = LogOwner("typed", "0" * 32, 0, "at")
 WIDER = SchemaChange(

@@ -14,7 +14,7 @@ from sparklog.errors import RequestTimedOutError, SparklogError, StorageUnavaila
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.housekeeping.cleaner import compact_log, due_for_compaction
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.support import append, batch, open_log, records, segment_files, values
+from tests.support.logs import append, batch, open_log, records, segment_files, values
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,8 @@ from sparklog.log.tiering.journal import JOURNAL_FILE
 from sparklog.log.tiering.restore import restore_journal
 from sparklog.log.tools.repair import repair
 from sparklog.types import OffsetAndTimestamp
-from tests.unit.log.support import OWNER, append, open_log, read_all, records, values
-from tests.unit.log.tiering_support import FailingStore, Tiered, memory_store, stored_names
+from tests.support.logs import OWNER, append, open_log, read_all, records, values
+from tests.support.tiering import FailingStore, Tiered, memory_store, stored_names
 
 
 def expected(end: int, start: int = 0) -> list[tuple[int, bytes]]:

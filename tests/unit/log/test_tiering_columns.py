@@ -19,8 +19,8 @@ from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.tiering.columns import ColumnReader, coalesce
 from sparklog.log.tiering.layout import COLUMNS_SUFFIX
 from tests.support.cases import for_each
-from tests.unit.log.support import SCHEMAS, append, batch
-from tests.unit.log.tiering_support import FailingStore, Tiered, memory_store
+from tests.support.logs import SCHEMAS, append, batch
+from tests.support.tiering import FailingStore, Tiered, memory_store
 
 KINDS = [
     pa.bool_(), pa.int8(), pa.float64(), pa.date32(), pa.timestamp("us", "UTC"), pa.decimal128(20, 3),

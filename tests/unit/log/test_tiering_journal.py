@@ -26,7 +26,7 @@ from sparklog.log.tiering.state import (
 )
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from tests.support.cases import for_each
-from tests.unit.log.support import LimitedFiles
+from tests.support.logs import LimitedFiles
 
 
 def started(number: int) -> CopyStarted:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sparklog.log.producers.transactions import AbortedTransaction
-from tests.unit.log.producer_support import end, produced, send, send_in_transaction
-from tests.unit.log.support import read_all, records
-from tests.unit.log.tiering_support import FailingStore, Tiered, memory_store
+from tests.support.logs import read_all, records
+from tests.support.producers import end, produced, send, send_in_transaction
+from tests.support.tiering import FailingStore, Tiered, memory_store
 
 
 def roll(tiered: Tiered) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sparklog.client.producer.encoding import envelope_batch
 from sparklog.log.model.log_config import LogOwner
-from tests.unit.log.support import append, batch, open_log, packed
+from tests.support.logs import append, batch, open_log, packed
 
 PLAIN_OWNER = LogOwner("events", "0" * 32, 0, None)
 

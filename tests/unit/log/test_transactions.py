@@ -20,8 +20,8 @@ from sparklog.format.batch import ATTRIBUTE_COMMIT, ATTRIBUTE_CONTROL, ATTRIBUTE
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import OffsetAndTimestamp
-from tests.unit.log.producer_support import end, produced, send, send_in_transaction
-from tests.unit.log.support import ManualClock, open_log, read_all, records
+from tests.support.logs import ManualClock, open_log, read_all, records
+from tests.support.producers import end, produced, send, send_in_transaction
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from sparklog.errors import OffsetOutOfRangeError, StorageError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.state.truncation_mark import TRUNCATION_FILE
-from tests.unit.log.compaction_support import Stored, append_rows, compact, open_keyed, stored
-from tests.unit.log.support import LimitedFiles, open_log, records, segment_files, values
+from tests.support.compaction import Stored, append_rows, compact, open_keyed, stored
+from tests.support.logs import LimitedFiles, open_log, records, segment_files, values
 
 
 def append(log: PartitionLog, count: int, epoch: int = 0, *, size: int = 100) -> None:

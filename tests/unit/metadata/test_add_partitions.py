@@ -9,7 +9,7 @@ import pytest
 
 from sparklog.errors import InvalidPartitionsError, UnknownTopicOrPartitionError
 from sparklog.metadata.store import PARTITIONS_MAX, MetadataStore, TopicSpec
-from tests.unit.metadata.support import STORES
+from tests.support.metadata import STORES
 
 
 @pytest.fixture(params=sorted(STORES))

@@ -10,7 +10,7 @@ import pytest
 
 from sparklog.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from sparklog.metadata.store import MetadataStore, TopicSpec
-from tests.unit.metadata.support import STORES
+from tests.support.metadata import STORES
 
 
 @pytest.fixture(params=sorted(STORES))

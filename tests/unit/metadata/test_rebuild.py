@@ -27,7 +27,7 @@ from sparklog.security.acls import CLUSTER_NAME, OPERATIONS, Resource, ResourceT
 from sparklog.security.authorizer import AclAuthorizer, Peer
 from sparklog.security.principals import user
 from sparklog.security.records import RecordId, RecordKind
-from tests.unit.log.support import records
+from tests.support.logs import records
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 

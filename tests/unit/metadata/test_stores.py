@@ -27,7 +27,7 @@ from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.metadata.store import MetadataStore, TopicSpec
 from sparklog.security.owned_ids import owned_id
 from sparklog.security.principals import user
-from tests.unit.metadata.support import STORES
+from tests.support.metadata import STORES
 
 SCHEMA = pa.schema([("id", pa.uint32()), ("name", pa.large_string()), ("at", pa.timestamp("ns", "Europe/Paris"))])
 

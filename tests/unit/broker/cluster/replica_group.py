@@ -36,8 +36,8 @@ from sparklog.replication.replica.model import (
     Tick,
 )
 from sparklog.types import TopicPartition
-from tests.unit.log.compaction_support import compact, open_keyed
-from tests.unit.log.support import LimitedFiles
+from tests.support.compaction import compact, open_keyed
+from tests.support.logs import LimitedFiles
 
 KEY = TopicPartition("events", 0)
 BROKERS = (1, 2, 3)

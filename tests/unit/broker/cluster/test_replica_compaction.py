@@ -9,8 +9,7 @@ import pytest
 from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tools.verify import verify
-from tests.unit.broker.cluster.replica_group import Group, batches
-from tests.unit.log.compaction_support import (
+from tests.support.compaction import (
     Row,
     Stored,
     compact,
@@ -20,8 +19,9 @@ from tests.unit.log.compaction_support import (
     open_keyed,
     stored,
 )
-from tests.unit.log.producer_support import produced
-from tests.unit.log.support import ManualClock
+from tests.support.logs import ManualClock
+from tests.support.producers import produced
+from tests.unit.broker.cluster.replica_group import Group, batches
 
 DAY_MS = 86_400_000
 

@@ -34,7 +34,7 @@ from sparklog.replication.replica.model import (
     Tick,
 )
 from sparklog.types import TopicPartition
-from tests.unit.log.support import open_log, records
+from tests.support.logs import open_log, records
 
 EPOCH = 4
 LIVES = {1: 10, 2: 20, 3: 30}

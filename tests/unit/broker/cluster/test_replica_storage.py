@@ -16,9 +16,9 @@ from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tools.repair import repair
 from sparklog.replication.cluster_image import PartitionImage
+from tests.support.compaction import compact, keyed_batch, open_keyed, stored
+from tests.support.logs import LimitedFiles
 from tests.unit.broker.cluster.replica_group import BROKERS, LAG_MS, Group, batches
-from tests.unit.log.compaction_support import compact, keyed_batch, open_keyed, stored
-from tests.unit.log.support import LimitedFiles
 
 DELETE = {"cleanup.policy": "delete", "segment.bytes": 4096}
 

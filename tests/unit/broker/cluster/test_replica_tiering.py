@@ -19,10 +19,10 @@ from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.log.tiering.state import ObjectInfo
+from tests.support.compaction import keyed_batch, open_keyed, stored
+from tests.support.logs import ManualClock
+from tests.support.tiering import FailingStore, memory_store, stored_names
 from tests.unit.broker.cluster.replica_group import KEY, Group
-from tests.unit.log.compaction_support import keyed_batch, open_keyed, stored
-from tests.unit.log.support import ManualClock
-from tests.unit.log.tiering_support import FailingStore, memory_store, stored_names
 
 SETTINGS = {
     "cleanup.policy": "delete",

@@ -17,7 +17,7 @@ from sparklog.replication.cluster_image import ClusterImage, PartitionImage
 from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.model import ImageChanged, ReplicaConfig
 from sparklog.types import TopicPartition
-from tests.unit.log.support import open_log, records
+from tests.support.logs import open_log, records
 
 KEY = TopicPartition("events", 0)
 LIVES = {1: 10, 2: 20}

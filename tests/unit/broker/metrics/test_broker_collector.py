@@ -23,7 +23,7 @@ from sparklog.protocol.messages import FetchPartition, FetchRequest, ProducePart
 from sparklog.replication.groups import GROUP_ID_CHARS_MAX
 from sparklog.types import TopicPartition
 from tests.benchmarks.broker_raw import envelope_batch
-from tests.unit.broker.metrics.metrics_support import run, scrape
+from tests.support.metrics import run, scrape
 
 BATCH = envelope_batch(10, 20)
 

@@ -18,7 +18,7 @@ from sparklog_broker.network.listening import ListenError
 
 from sparklog.environment import real_environment
 from sparklog.errors import InvalidConfigError
-from tests.unit.broker.metrics.metrics_support import watched
+from tests.support.metrics import watched
 
 READY = Request(False, "/health/ready", "")
 METRICS = Request(False, "/metrics", "")

@@ -19,8 +19,8 @@ from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.group_messages import DeleteGroupRequest
 from sparklog.protocol.messages import Api
 from sparklog.security.acls import Operation, Resource, ResourceType
+from tests.support.transactions import plain, rows
 from tests.unit.broker.security.access_world import ADMIN, ALICE, BATCH, HOST, MALLORY, World
-from tests.unit.broker.transaction_support import plain, rows
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ from sparklog.protocol.messages import Api
 from sparklog.security.acls import Operation, Resource, ResourceType
 from sparklog.security.principals import Principal
 from sparklog.types import TopicPartition
+from tests.support.transactions import plain, rows, visible
 from tests.unit.broker.security.access_world import ADMIN, ALICE, MALLORY, World, item_codes
-from tests.unit.broker.transaction_support import plain, rows, visible
 
 TP = TopicPartition("public", 1)
 WRONG_MAPPING, NO_RIGHT, FENCED = 35, 105, 32

@@ -13,7 +13,7 @@ import pytest
 
 from sparklog.cli.doctor import directory_facts as subject
 from sparklog.cli.doctor.directory_facts import data_dir_facts, directory_facts, holder_of, metadata_problem, mounted_at
-from tests.unit.log.inspect_support import fill, flip, segments, started
+from tests.support.inspection import fill, flip, segments, started
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw,relatime 0 0

@@ -14,7 +14,7 @@ from sparklog.cli.top.samples import Snapshot
 from sparklog.cli.top.screen import Failure, SampleThread, State, after, drawn
 from sparklog.errors import BrokerNotAvailableError
 from tests.support.cases import for_each
-from tests.unit.cli.top.support import text
+from tests.support.top import text
 
 PATIENCE_S = 60.0
 SIZE = ConsoleDimensions(160, 20)

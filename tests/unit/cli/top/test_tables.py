@@ -7,7 +7,7 @@ from rich.console import ConsoleDimensions
 
 from sparklog.cli.top.rates import BrokerRow, GroupRow, Model, Order, TopicRow, TransactionRow
 from sparklog.cli.top.tables import ROWS_MAX, render, share_out
-from tests.unit.cli.top.support import text
+from tests.support.top import text
 
 EMPTY = Model("c1", 2.0, (), 0, (), 0, (), (), "")
 

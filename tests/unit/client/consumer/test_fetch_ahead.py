@@ -11,8 +11,8 @@ from sparklog.client.consumer.consumer import Consumer
 from sparklog.errors import BrokerNotAvailableError
 from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
+from tests.support.clients import TP0, drain, fill, until
 from tests.unit.client.fake_broker import DROP, FakeBroker
-from tests.unit.client.support import TP0, drain, fill, until
 
 TP1 = TopicPartition("events", 1)
 

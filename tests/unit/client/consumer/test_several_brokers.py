@@ -14,9 +14,9 @@ from sparklog.client.producer.producer import Producer
 from sparklog.errors import LogTruncatedError
 from sparklog.protocol.messages import Api
 from sparklog.types import Record, TopicPartition
+from tests.support.clients import drain, fill, until
 from tests.unit.client.fake_broker import DROP, SILENT
 from tests.unit.client.fake_cluster import FakeCluster
-from tests.unit.client.support import drain, fill, until
 
 TP0, TP1, TP2 = (TopicPartition("events", p) for p in range(3))
 

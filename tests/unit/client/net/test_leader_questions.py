@@ -27,9 +27,9 @@ from sparklog.errors import (
 from sparklog.protocol.messages import Api, DeleteRecordsResult
 from sparklog.protocol.transaction_messages import AbortTransactionRequest, AbortTransactionResponse
 from sparklog.types import LATEST_TIMESTAMP, READ_COMMITTED
+from tests.support.clients import fill
 from tests.unit.client.fake_broker import DROP, DROP_AFTER, FakeBroker
 from tests.unit.client.fake_cluster import FakeCluster
-from tests.unit.client.support import fill
 
 TPS = [TopicPartition("events", p) for p in range(4)]
 GONE = NotLeaderError("it leads no more")

@@ -16,9 +16,9 @@ from sparklog.client.net.patience import ENDPOINTS_MAX, LATE_S, Membership, Pati
 from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest
 from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataRequest, MetadataResponse
+from tests.support.clients import TP0, drain, fill
 from tests.unit.client.fake_broker import SILENT
 from tests.unit.client.fake_cluster import FakeCluster
-from tests.unit.client.support import TP0, drain, fill
 
 A, B, C = (Endpoint("127.0.0.1", port) for port in (1, 2, 3))
 

@@ -21,8 +21,8 @@ from sparklog.format.batch import decode_header
 from sparklog.format.small_batch import ROWS_MAX
 from sparklog.types import TopicPartition
 from tests.support.cases import for_each
+from tests.support.clients import info
 from tests.unit.client.fake_broker import FakeBroker
-from tests.unit.client.support import info
 
 
 def accumulator(buffer_bytes: int) -> Accumulator:

@@ -21,7 +21,7 @@ from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, decode_batch, decod
 from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE
 from tests.support.cases import for_each
-from tests.unit.client.support import info
+from tests.support.clients import info
 
 TYPED = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC")), ("tags", HEADER_TYPE)])
 

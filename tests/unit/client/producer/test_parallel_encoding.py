@@ -17,8 +17,8 @@ from sparklog.client.producer.tabular import holds_objects
 from sparklog.errors import ClosedError, SparklogError
 from sparklog.format.batch import decode_header
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from tests.support.clients import info
 from tests.unit.client.fake_broker import FakeBroker
-from tests.unit.client.support import info
 
 BATCH_BYTES = 4 * PARALLEL_BYTES_MIN
 

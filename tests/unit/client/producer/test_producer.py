@@ -32,8 +32,8 @@ from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import SchemaVersion
 from sparklog.types import TopicPartition
+from tests.support.clients import stored
 from tests.unit.client.fake_broker import DROP, SILENT, FakeBroker
-from tests.unit.client.support import stored
 
 
 def produce_requests(fake: FakeBroker) -> list[Any]:

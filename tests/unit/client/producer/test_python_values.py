@@ -16,7 +16,7 @@ import pytest
 
 from sparklog.client.producer.encoding import rows_of
 from sparklog.errors import SchemaMismatchError
-from tests.unit.client.support import info
+from tests.support.clients import info
 
 NAN = math.nan
 UTC = dt.UTC

@@ -12,9 +12,9 @@ import pytest
 
 from sparklog.client.producer.accumulator import ROOM_BYTES
 from sparklog.client.producer.producer import Producer
+from tests.support.clients import stored
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.interruptions import Stopped, interrupted_at
-from tests.unit.client.support import stored
 
 MODULES = ("producer.py", "accumulator.py", "open_batch.py", "producer_topic.py", "futures.py")
 """What the caller's thread runs through."""

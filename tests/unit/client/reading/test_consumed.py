@@ -15,7 +15,7 @@ from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, encode_batch, itera
 from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.small_batch import SmallRows, encode_small_batch
 from tests.support.cases import for_each
-from tests.unit.client.support import TP0, info
+from tests.support.clients import TP0, info
 from tests.unit.format.small_rows import small_rows
 
 

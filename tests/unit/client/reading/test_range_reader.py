@@ -14,8 +14,8 @@ from sparklog.errors import (
     InvalidRequestError,
 )
 from sparklog.protocol.messages import Api
+from tests.support.clients import TP0, fill
 from tests.unit.client.fake_broker import DROP, FakeBroker
-from tests.unit.client.support import TP0, fill
 
 
 def values(fake: FakeBroker, start: int, end: int, **how: Any) -> list[bytes]:

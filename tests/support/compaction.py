@@ -17,7 +17,7 @@ from sparklog.log.compaction.rewrite import always
 from sparklog.log.housekeeping.cleaner import CompactionResult, compact_log, due_for_compaction
 from sparklog.log.model.log_config import LogOwner
 from sparklog.log.partition_log import PartitionLog
-from tests.unit.log.support import SCHEMAS, ManualClock, open_log, read_all
+from tests.support.logs import SCHEMAS, ManualClock, open_log, read_all
 
 OWNER = LogOwner("events", "0" * 32, 0, "timestamp", ("key",), ("value",))
 SETTINGS: dict[str, Any] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "file.delete.delay.ms": 0}

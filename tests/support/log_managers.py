@@ -7,7 +7,7 @@ from pathlib import Path
 from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.types import TopicPartition
-from tests.unit.log.support import SCHEMAS, LimitedFiles
+from tests.support.logs import SCHEMAS, LimitedFiles
 
 IDS = {"events": "e" * 32, "other": "f" * 32}
 

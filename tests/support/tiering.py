@@ -18,7 +18,7 @@ from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.log.tiering.state import ObjectInfo
-from tests.unit.log.support import OWNER, SCHEMAS, LimitedFiles, ManualClock, append, records
+from tests.support.logs import OWNER, SCHEMAS, LimitedFiles, ManualClock, append, records
 
 SETTINGS: dict[str, Any] = {
     "segment.bytes": 1 << 20,

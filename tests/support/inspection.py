@@ -13,7 +13,7 @@ from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.tools.verify import verify
 from sparklog.types import TopicPartition
-from tests.unit.log.support import SCHEMAS, append, batch
+from tests.support.logs import SCHEMAS, append, batch
 
 SETTINGS = {"segment.bytes": 16_384, "index.interval.bytes": 1}
 E0, E1 = TopicPartition("events", 0), TopicPartition("events", 1)

@@ -9,7 +9,7 @@ from typing import Any
 from sparklog.environment.files import RealFiles
 from sparklog.errors import StorageFullError
 from sparklog.log.housekeeping.log_manager import LogManager
-from tests.unit.log.manager_support import spec
+from tests.support.log_managers import spec
 
 FOUR = [spec(partition=p) for p in range(4)]
 TPS = [s.owner.topic_partition for s in FOUR]
