@@ -16,7 +16,7 @@ from sparklog.environment.files import FileSystem
 from sparklog.errors import BrokerShuttingDownError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.format.gaps import Gap
 from sparklog.format.txn_index import AbortedEntry
-from sparklog.log.inflated_memory import InflatedMemory
+from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.log.model.log_config import LogConfig, LogOwner, ProducerInfo
 from sparklog.log.parts.flusher import LogFlusher
 from sparklog.log.parts.log_appender import LogAppender

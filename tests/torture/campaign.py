@@ -22,9 +22,9 @@ from tests.torture.workforce import STILL_S, TOPICS, Work, Workforce, arm, wait_
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done. `clients`: how many of each role; `faults`: how often each kind is drawn; `broker_steps` and
-    `client_steps` (by role): fault points (sparklog.environment.fault_points) at which a process dies by itself; `without`:
-    safeguards of the broker that are off (unsafe_broker.py)."""
+    """A campaign's work. `clients`: the number of each role; `faults`: the weight of each kind; `broker_steps` and
+    `client_steps` (by role): fault points (sparklog.environment.fault_points) at which a process ends itself;
+    `without`: safeguards of the broker that are off (unsafe_broker.py)."""
 
     seed: int
     kills: int

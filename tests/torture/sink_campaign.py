@@ -53,7 +53,8 @@ KILLS = frozenset(
 
 @dataclass(frozen=True)
 class SinkPlan:
-    """`faults`: how often each kind is drawn; `sink_steps`, `broker_steps`: fault points (sparklog.environment.fault_points)."""
+    """`faults`: the weight of each kind; `sink_steps`, `broker_steps`: fault points
+    (sparklog.environment.fault_points)."""
 
     seed: int
     kills: int

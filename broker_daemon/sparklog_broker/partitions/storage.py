@@ -12,7 +12,7 @@ from sparklog.environment.files import FileSystem
 from sparklog.errors import StorageError, StorageUnavailableError
 from sparklog.log.directories.broker_epoch import member_of_cluster
 from sparklog.log.housekeeping.log_manager import LogManager
-from sparklog.log.inflated_memory import InflatedMemory
+from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.log.segments.slices import HandleCache
 from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.log.tiering.object_store import ObjectStore, parse_options

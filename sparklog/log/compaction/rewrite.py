@@ -47,8 +47,8 @@ from sparklog.format.segment import SegmentInfo, encode_head, segment_name
 from sparklog.log.compaction.key_hash import HashSeeds, KeyHashes, hash_keys
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.compaction.swap import CLEANED_SUFFIX
-from sparklog.log.inflated_memory import InflatedMemory
 from sparklog.log.model.compaction_policy import NO_HORIZON
+from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.log.model.log_config import LogOwner
 from sparklog.log.producers.transactions import AbortedRanges
 from sparklog.log.segments.indexes import SegmentIndexes

@@ -36,7 +36,7 @@ from sparklog.log.directories.log_directory import (
 )
 from sparklog.log.directories.placement import place_of_known, places_for_new
 from sparklog.log.housekeeping.expiry_clock import ExpiryClock
-from sparklog.log.inflated_memory import InflatedMemory
+from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.slices import HandleCache

@@ -2,8 +2,8 @@
 
 A segment is copied when it is sealed, lies wholly below what can no longer change, and continues the copied part. Its
 local files go when all of it is copied and `local.retention.ms` or `local.retention.bytes` says so, oldest first. What
-the log keeps at all (`retention.ms`, `retention.bytes`, the log start) is decided in `sparklog.log.model.retention_policy`,
-over both parts together.
+the log keeps at all (`retention.ms`, `retention.bytes`, the log start) is decided over both parts together, in
+`sparklog.log.model.retention_policy`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from sparklog.environment.clock import Clock
 from sparklog.environment.files import TEMPORARY_SUFFIX, FileSystem, read_whole
 from sparklog.errors import LogCorruptError
 from sparklog.format.checkpoint import PARTITION_FILE, PartitionMeta, decode, encode
-from sparklog.log.inflated_memory import InflatedMemory
+from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.producers.files import ProducerFiles, newest_snapshot_offset
 from sparklog.log.producers.partition_producers import PartitionProducers

@@ -12,7 +12,7 @@ import pyarrow as pa
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, decoded_size_bytes, verify_checksum
 from sparklog.format.offset_column import decode_rows, row_offsets
-from sparklog.log.inflated_memory import InflatedMemory
+from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.log.model.log_config import LogOwner
 from sparklog.log.segments.batch_times import batch_timestamp_ms
 from sparklog.log.segments.stored_schema import SchemaOf, schema_of_batch

@@ -30,7 +30,7 @@ from sparklog.format.envelope_layout import I64, template
 from sparklog.format.offset_column import check_new_rows
 from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
 from sparklog.format.producer_snapshot import ProducedBatch
-from sparklog.log.inflated_memory import InflatedMemory
+from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.log.model.log_config import AppendInfo, LogConfig
 from sparklog.log.segments.batch_times import roll_time_ms
 from sparklog.log.segments.segment import LogSegment, PlacedBatch

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from sparklog.environment.clock import Clock
 from sparklog.environment.fault_points import reach
 from sparklog.environment.files import FileSystem
-from sparklog.log.inflated_memory import InflatedMemory
+from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.model.log_health import LogHealth
 from sparklog.log.producers.files import LogBounds, ProducerFiles

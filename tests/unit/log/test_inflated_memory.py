@@ -13,7 +13,7 @@ from sparklog_broker.partitions.appender import INLINE_APPEND_BYTES
 from sparklog.errors import LogCorruptError, MessageTooLargeError
 from sparklog.format.batch import decode_batch, decode_header, decoded_size_bytes
 from sparklog.format.body_layout import BATCH_ROWS_MAX, INFLATED_BYTES_MAX, InflatedSizeError
-from sparklog.log.inflated_memory import UNCOUNTED_BYTES, InflatedMemory
+from sparklog.log.model.inflated_memory import UNCOUNTED_BYTES, InflatedMemory
 from sparklog.log.model.log_config import LogConfig
 from sparklog.log.state.check import INFLATED_PER_WRITTEN
 from sparklog.settings import MIB
