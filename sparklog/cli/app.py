@@ -33,10 +33,10 @@ from sparklog.cli.client_command import secure_commands
 from sparklog.cli.completion import join_bash_words
 from sparklog.cli.doctor import command as doctor
 from sparklog.cli.errors import hint_for, report
-from sparklog.cli.log.command import command as log
+from sparklog.cli.log import command as log
 from sparklog.cli.options import Timeout, set_timeout
 from sparklog.cli.security import acl, certificate, quota, user
-from sparklog.cli.sql.command import command as sql
+from sparklog.cli.sql import command as sql
 from sparklog.cli.top import command as top
 from sparklog.environment.streams import abandon_stdout
 from sparklog.errors import SparklogError, one_line

@@ -231,7 +231,7 @@ def test_progress_is_for_terminals(
     session: sparklog.SqlSession, trips: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     from sparklog.cli import console
-    from sparklog.cli.sql.command import run as sql_run
+    from sparklog.cli.sql import run as sql_run
 
     class Terminal:
         """What rich asks of stderr."""

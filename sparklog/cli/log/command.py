@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparklog.cli.log.command import rebuild as log_rebuild
-from sparklog.cli.log.command import repair as log_repair
-from sparklog.cli.log.command import restore as log_restore
-from sparklog.cli.log.command import verify as log_verify
+from sparklog.cli.log import rebuild as log_rebuild
+from sparklog.cli.log import repair as log_repair
+from sparklog.cli.log import restore as log_restore
+from sparklog.cli.log import verify as log_verify
 
 if TYPE_CHECKING:
     from sparklog.cli.log.segment_dump import BatchFacts, SegmentFacts

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from pyspark_sparklog.options.options import parse_source_options
+from pyspark_sparklog.source import actions
 from pyspark_sparklog.source.actions import FIXED, Edges, Frame, edges_of
 from pyspark_sparklog.source.planning import OffsetRange
 from pyspark_sparklog.source.reader import to_moving_tasks
-from pyspark_sparklog.source.source import actions
 
 from sparklog.errors import UnsupportedApiError
 from sparklog.types import TopicPartition

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from pyspark_sparklog.options.cluster_address import ClusterAddress
+from pyspark_sparklog.source import held_up
 from pyspark_sparklog.source.catalog import Catalog
 from pyspark_sparklog.source.held_up import AGAIN_S, LOOK_S, HeldUp
 from pyspark_sparklog.source.planning import Extent
-from pyspark_sparklog.source.source import held_up
 
 from sparklog.errors import BrokerNotAvailableError
 from sparklog.protocol.transaction_messages import (

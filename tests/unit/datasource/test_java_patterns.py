@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark_sparklog.options import java_patterns
 from pyspark_sparklog.options.java_patterns import java_matcher
-from pyspark_sparklog.options.options import Subscription, java_patterns, parse_source_options
+from pyspark_sparklog.options.options import Subscription, parse_source_options
 
 from sparklog.errors import InvalidConfigError
 

@@ -12,10 +12,10 @@ import pytest
 from pyspark_sparklog.options.cluster_address import ClusterAddress
 from pyspark_sparklog.options.options import SourceOptions, parse_source_options
 from pyspark_sparklog.schemas import TopicShape, full_schema
+from pyspark_sparklog.source import catalog, reader
 from pyspark_sparklog.source.catalog import BrokerWait, Catalog
 from pyspark_sparklog.source.planning import Extent
 from pyspark_sparklog.source.reader import RangePartition, RangeRead, SparklogBatchReader
-from pyspark_sparklog.source.source import catalog, reader
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.offset_lookup import FoundOffset

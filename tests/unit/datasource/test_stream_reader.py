@@ -14,11 +14,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from pyspark_sparklog.options.cluster_address import ClusterAddress
 from pyspark_sparklog.options.options import Subscription, parse_source_options
 from pyspark_sparklog.schemas import TopicShape, full_schema
+from pyspark_sparklog.source import stream_reader as module
 from pyspark_sparklog.source.catalog import Catalog
 from pyspark_sparklog.source.held_up import HeldUp
 from pyspark_sparklog.source.planning import Extent
 from pyspark_sparklog.source.reader import RangePartition
-from pyspark_sparklog.source.source import stream_reader as module
 from pyspark_sparklog.source.stream_reader import SparklogStreamReader
 
 from sparklog.client.net.cluster import Cluster

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark_sparklog.options import table_options
 from pyspark_sparklog.options.option_table import Where
-from pyspark_sparklog.options.options import table_options
 from pyspark_sparklog.options.table_options import (
     MARK,
     OPTIONS,
