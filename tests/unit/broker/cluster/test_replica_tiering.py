@@ -46,7 +46,7 @@ class TieredGroup(Group):
 
     def _opened(self, directory: Path, settings: dict[str, Any], **more: Any) -> PartitionLog:
         access = RemoteAccess(self.store, ReadCache(directory / "cache", 64 << 20))
-        return open_keyed(directory, settings, clock=self.clock, remote=access, **more)  # type: ignore[arg-type]
+        return open_keyed(directory, settings, clock=self.clock, remote=access, **more)
 
     def segment(self) -> None:
         """One more segment of two batches, on all replicas that copy."""
