@@ -49,7 +49,7 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> list[Cluster]:
     class Listed(Admin):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            made.append(self._cluster)
+            made.append(self._shared)
 
         def list_topics(self, *, include_internal: bool = False) -> list[str]:
             return ["events"]
