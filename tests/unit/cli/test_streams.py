@@ -73,8 +73,8 @@ def ends(kind: str, most: int) -> list[tuple[str, str, str]]:
     found = []
     for line in done.stdout.splitlines():
         code, rest = line.split(" ", 1)
-        command, text = rest.split("|", 1)
-        found.append((code, command, text))
+        name, text = rest.split("|", 1)
+        found.append((code, name, text))
     assert len(found) >= min(most, 50)
     return found
 
