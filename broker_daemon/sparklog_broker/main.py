@@ -13,7 +13,6 @@ import gc
 import grp
 import logging
 import os
-import shutil
 import signal
 import socket
 import stat
@@ -105,6 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(config, lifeline=_STDIN)
     finally:
         if given.temporary and has_ended(_STDIN):  # else it is the parent's to remove
+            import shutil  # a start need not wait for it
+
             shutil.rmtree(config.data_dir, ignore_errors=True)
 
 
