@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pyspark_sparklog.cluster_address import ClusterAddress, address_of
 from pyspark_sparklog.java_patterns import java_matcher
-from pyspark_sparklog.offsets import IDS, INITIAL
+from pyspark_sparklog.offset_text import IDS, INITIAL
 from pyspark_sparklog.option_names import recognised
 from pyspark_sparklog.option_table import Where
 from sparklog.client.reading.isolation import isolation_of

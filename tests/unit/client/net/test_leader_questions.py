@@ -210,7 +210,7 @@ def test_the_error_of_a_deletion_names_what_is_done(brokers: FakeCluster, admin:
     def refuse(p: Any) -> Any:
         return DeleteRecordsResult(p.topic, p.partition, OffsetOutOfRangeError.code, message="it ends at 1")
 
-    second._delete = refuse  # type: ignore[method-assign]
+    second._delete = refuse  # type: ignore[assignment, method-assign]
     with pytest.raises(
         OffsetOutOfRangeError,
         match=r"^it ends at 1. 1 of 3 partitions failed: events-1; deleted: events-0, events-2$",
