@@ -49,7 +49,7 @@ def world(data_dir: Path) -> Iterator[World]:
         _topics(admin, address)
         _applications(address)
         with (
-            Producer(address, transactional_id="shop-stuck") as stuck,
+            Producer(address, transactional_id="shop-stuck", transaction_timeout_ms=600_000) as stuck,
             Consumer(address, group_id="live", auto_offset_reset="earliest") as member,
         ):
             stuck.init_transactions()

@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 
 from sparklog.client.local import LocalBroker
 from sparklog.console.app import make_app
-from sparklog.console.pages.sql import QUERY_CHARS_MAX
+from sparklog.console.pages.sql import QUERY_CHARS_MAX, _ResultFile
 from sparklog.console.sql_child import Job
 from sparklog.console.statements import STATEMENTS_MAX, Statement, Statements
 from sparklog.console.web import Options
@@ -160,6 +160,20 @@ def test_files_of_all_formats(broker: LocalBroker) -> None:
             await (await statements.start(job_of(broker, "SELECT nothing", "csv"), LONG_S)).started()
 
     run(main)
+
+
+def test_a_file_that_an_error_breaks_off_is_not_ended_as_if_it_were_complete() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"some"
+        raise QueryCancelledError("cancelled after 600 s")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(_ResultFile(body()).stream_response(send))
+    assert [m.get("more_body") for m in sent] == [None, True]
 
 
 def children_of(pid: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Send
 
 from sparklog.console.files import FORMATS
 from sparklog.console.sql_child import THREADS_MAX, Job
@@ -33,6 +35,8 @@ QUERY_CHARS_MAX = 65_536
 """Longer statements keep the planner busy for minutes."""
 TICK_S = 0.2
 NAMES_SHOWN = 200
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -128,7 +132,18 @@ async def _file(request: Request, query: str, format: str) -> Response:
         raise
     kind = FORMATS[format]
     headers = {"Content-Type": kind.media_type, "Content-Disposition": f'attachment; filename="result.{kind.suffix}"'}
-    return StreamingResponse(_body(statement), headers=headers)
+    return _ResultFile(_body(statement), headers=headers)
+
+
+class _ResultFile(StreamingResponse):
+    """A file that an error breaks off: without the last message the server closes the connection, so that the browser
+    does not take the file for complete."""
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            await super().stream_response(send)
+        except SparklogError as e:
+            _log.warning("the file of a result was broken off: %s", e)
 
 
 async def _body(statement: Statement) -> AsyncIterator[bytes]:
