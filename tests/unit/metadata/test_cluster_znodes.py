@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparklog.metadata.cluster_znodes import CLUSTER, READS_MAX, TOPICS, encode, load_image
+from sparklog.metadata.cluster_znodes import CLUSTER, READS_MAX, TERMS, TOPICS, encode, load_image
 from sparklog.metadata.coordination import Node, NoNodeError
 from tests.support.cases import for_each
 
@@ -29,7 +29,7 @@ class Nodes:
         self.names = ["goes", "stays"]
 
     def get(self, path: str) -> Node | None:
-        if path == CLUSTER:
+        if path in (CLUSTER, TERMS):
             return None
         if path.endswith("/config"):
             data: bytes = b"{}"
