@@ -46,6 +46,7 @@ class Broker:
         self.is_paused = False
         self.lives = Lives()
         self._stopped_cleanly = False
+        self._was_certain = True
         self._held: list[Callable[[], None]] = []
 
     # --- life
@@ -152,7 +153,8 @@ class Broker:
 
     def _follow_image(self) -> None:
         partition = self.image.partition(TP)
-        if partition is None or not self.registration.is_certain():
+        self._was_certain = self.registration.is_certain()
+        if partition is None or not self._was_certain:
             return
         now = self.world.zk.now_ms
         if partition.leader == self.id and self.image.known.get(self.id) == self.registration.broker_epoch:
@@ -199,7 +201,7 @@ class Broker:
 
     def _tick(self) -> None:
         now = self.world.zk.now_ms
-        if self.leader is None:
+        if self.leader is None or not self._was_certain:
             self._follow_image()
         if self.leader is not None:
             self._carry_out(self.leader.handle(replica_model.Tick(), now))
