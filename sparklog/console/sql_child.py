@@ -1,14 +1,14 @@
 """The processes that run the statements of the console's SQL page, each within limits of the operating system.
 
-DuckDB does not count all the memory that a statement takes, its planner does not look at interrupts, and a statement
-may end the process. So the console runs none itself. It starts one process with `main`, which imports the libraries and
-forks a process for each statement: that takes milliseconds, where a start takes a second.
+DuckDB does not count all the memory of a statement, its planner ignores interrupts, and a statement may end the
+process. So the console runs no statement itself. The console starts one process with `main`, which imports the
+libraries and forks a process for each statement. A fork takes milliseconds; a start takes a second.
 
 The statement's process reads one `Job` from its socket and writes frames: a byte for the kind, four for the length (big
 endian), the content.
 
-Memory is limited as RLIMIT_DATA, which counts memory that the process does not share. RLIMIT_AS would count the
-broker's files, too, which are mapped as a whole.
+RLIMIT_DATA limits the memory, because it counts only memory that the process does not share. RLIMIT_AS would also
+count the broker's files, which are mapped as a whole.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ from sparklog.settings import MIB
 MEMORY_LIMIT_BYTES = 512 * MIB
 """DuckDB's own limit."""
 DATA_BYTES_MAX = 1280 * MIB
-"""Of the process: DuckDB's limit, 250 MiB for the libraries and their threads, and what DuckDB does not count."""
+"""Limit of the process: DuckDB's limit, 250 MiB for the libraries and their threads, and the memory that DuckDB does
+not count."""
 THREADS_MAX = 4
 COLUMNS_MAX = 500
 CELLS_MAX = 100_000
-"""Of a page: with many columns it has fewer rows."""
+"""Cells of a page. A page with many columns has fewer rows."""
 FRAME_BYTES_MAX = 256 * 1024
 STARTED, DATA, DONE, FAILED = b"S", b"D", b"E", b"X"
 """Kinds of frames: the statement is understood and its file begins; bytes of the result; `Outcome`; `Failure`."""
@@ -71,22 +72,27 @@ Send = Callable[[bytes, Any], None]
 
 
 class Job(NamedTuple):
-    """A statement. `format` "": its first rows for a page, as an Arrow stream; otherwise all of them as such a file."""
+    """A statement, and the limits of its process."""
 
     bootstrap_servers: str
     security: ClientSecurity | None
     request_timeout_ms: int
     query: str
     format: str
+    """Format of a file with all rows; "" for a page: its first rows, as an Arrow stream."""
     rows_max: int
+    """Rows of a page."""
     bytes_max: int
+    """Size of a page's rows."""
     cpu_s: int
+    """Processor time of the process, in seconds."""
 
 
 class Outcome(NamedTuple):
-    """The end of a result. `is_complete`: False if there are more rows than were sent."""
+    """The end of a result."""
 
     is_complete: bool
+    """False if the result has more rows than the frames."""
     rows_read: int
     bytes_read: int
 
@@ -99,7 +105,7 @@ class Failure(NamedTuple):
 
 
 class _JobPickler(pickle.Pickler):
-    """Lets secrets through, which must not be pickled elsewhere: the socket leads to the console's own child only."""
+    """Pickles secrets, which must not be pickled elsewhere: the socket leads to the console's own child only."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Secret):
@@ -131,8 +137,12 @@ HEAD_BYTES = _HEAD.size
 
 
 def run(job: Job, send: Send) -> None:
-    """Runs a statement and sends its result. Raises what `SqlSession` does, and InvalidQueryError for a result with
-    more columns than a page shows."""
+    """Run a statement and send its result.
+
+    Raises:
+        InvalidQueryError: The result has more columns than a page shows.
+        SparklogError: An error of `SqlSession`.
+    """
     import pyarrow as pa
 
     from sparklog.console.files import FORMATS, file_pieces
@@ -178,7 +188,7 @@ def _send_all(send: Send, content: Any) -> None:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The answer for what has ended a statement."""
+    """The answer to the console for the error that ended a statement."""
     if isinstance(error, SparklogError):
         return Failure(error.code, str(error))
     if isinstance(error, MemoryError):
@@ -188,17 +198,17 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def limit(cpu_s: int) -> None:
-    """Limits this process, from now on and for good."""
+    """Limit core files, processor time and memory of this process, until its end."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
 
 
 def main() -> None:
-    """Imports what takes long, then forks a process for each job. Ends with the console, and its children with it.
+    """Import the libraries, then fork a process for each job. Ends with the console; its children end, too.
 
-    The first argument is the number of the control socket. Orders come from there, with the job's number, and for
-    `FORK` the socket of the job; answers go back, with the job's number and the exit code of its process.
+    The first argument of the program is the number of the control socket. An order has the job's number, and `FORK`
+    also the job's socket. An answer has the job's number and the exit code of its process.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # the second thread belongs to an allocator that is not used here, and that can be forked
@@ -273,7 +283,7 @@ def _run_job(connection: socket.socket) -> NoReturn:
 
 
 def _end_with_parent() -> None:
-    """Has the system kill this process when its parent ends, where the system can do that."""
+    """Have the system kill this process when its parent ends, on systems that can."""
     parent = os.getppid()
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
@@ -283,7 +293,7 @@ def _end_with_parent() -> None:
 
 
 def _warm_up() -> None:
-    """Does once what each statement would have to wait for."""
+    """Import and start the libraries once, so that no statement waits for them."""
     import_module("sparklog.console.files")
     session = import_module("sparklog.query.session")
     with suppress(InvalidConfigError):  # duckdb is missing: the statement's error says so

@@ -1,4 +1,4 @@
-"""Statements of the SQL page, each in a process of its own: some at once, with a time limit, and ended for sure."""
+"""Statements of the SQL page, each in a process of its own that is limited in time and can be killed."""
 
 from __future__ import annotations
 
@@ -64,15 +64,21 @@ class _Forker:
         self._answers = asyncio.create_task(self._read_answers())
 
     def fork(self, connection: socket.socket) -> tuple[int, asyncio.Future[int]]:
-        """Starts a process for the job that comes over `connection`. Returns the job's number, and its exit code to
-        come. Raises OSError."""
+        """Start a process for the job that comes over `connection`.
+
+        Returns:
+            The job's number, and a future of the exit code.
+
+        Raises:
+            OSError: The process that forks has ended.
+        """
         number = next(self._numbers)
         socket.send_fds(self._control, [ORDER.pack(FORK, number)], [connection.fileno()])
         ended = self._ended[number] = asyncio.get_running_loop().create_future()
         return number, ended
 
     def kill(self, number: int) -> None:
-        """Ends a job's process, if it has not ended."""
+        """Kill a job's process if it is at work."""
         if number in self._ended and self.is_alive:
             self._control.send(ORDER.pack(KILL, number))
 
@@ -98,7 +104,7 @@ class _Forker:
 
 
 class Statement:
-    """A statement at work. Its process is killed when its time is over, however slowly the result is taken."""
+    """A statement at work. Its process is killed when its time is over, even while the result is read."""
 
     def __init__(
         self,
@@ -119,12 +125,17 @@ class Statement:
         self._timer = asyncio.get_running_loop().call_later(seconds_max, self._end_late)
 
     async def started(self) -> None:
-        """Returns when a file's first bytes are to come. Raises what `data` does."""
+        """Wait until the statement is understood and its file begins. Raises the errors of `data`."""
         await self._next()
 
     async def data(self) -> AsyncIterator[bytes]:
-        """The result's bytes, as they come. Raises what the statement has raised, QueryCancelledError when it was
-        stopped or its time is over, and InvalidQueryError when its process has ended otherwise."""
+        """The result's bytes, as they come.
+
+        Raises:
+            QueryCancelledError: The statement was stopped, or its time is over.
+            InvalidQueryError: The process has ended without an answer.
+            SparklogError: The error that the statement raised.
+        """
         while True:
             kind, content = await self._next()
             if kind == DONE:
@@ -134,7 +145,7 @@ class Statement:
                 yield content
 
     def stop(self) -> None:
-        """Kills the process if it is at work; again is fine."""
+        """Kill the process if it is at work. A second call does nothing."""
         self._is_stopped = True
         self._timer.cancel()
         self._kill()
@@ -192,14 +203,21 @@ class Statements:
         self._spawning = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """Starts the process that forks, which takes about a second; the first statement need not wait for that. Raises
-        BusyError if it cannot be started."""
+        """Start the process that forks, so that the first statement does not wait a second for it.
+
+        Raises:
+            BusyError: The process cannot be started.
+        """
         async with self._spawning:
             if self._forker is None or not self._forker.is_alive:
                 self._forker = await _spawn()
 
     async def start(self, job: Job, seconds_max: float) -> Statement:
-        """Raises BusyError if as many run as may, or if no process can be started."""
+        """Start a process for a statement.
+
+        Raises:
+            BusyError: `at_once_max` statements run already, or no process can be started.
+        """
         if self.running >= self._at_once_max:
             raise BusyError(f"{self.running} SQL statements run already, {self._at_once_max} may")
         self.running += 1

@@ -10,11 +10,11 @@ __all__ = ["abandon_stdout", "prepare"]
 
 
 def prepare() -> None:
-    """Make the standard streams usable, whatever they are.
+    """Make the standard streams usable.
 
-    A stream that was closed before the start (`>&-`) gets its descriptor back, or the next file or connection would
-    have it; writing to such a standard output fails. Characters that standard output cannot have are escaped; bytes of
-    a path that is not UTF-8 are written as they are where that is possible.
+    A stream that was closed before the start (`>&-`) gets its descriptor back: otherwise the next file or connection
+    would get that descriptor. Writes to a standard output that was closed fail. Characters outside the encoding of
+    standard output are escaped. A UTF-8 output writes the bytes of a path that is not UTF-8 unchanged.
     """
     for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):  # output: so that writing fails
         try:
@@ -31,7 +31,7 @@ def prepare() -> None:
 
 
 def abandon_stdout() -> None:
-    """Let nothing more be written: what standard output holds back would fail again at the interpreter's exit."""
+    """Discard further output: the buffered bytes of standard output would fail again at the interpreter's exit."""
     if sys.stdout is not None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -1,7 +1,7 @@
 """Comparison of the store's history with the newest image that a broker has seen.
 
-ZooKeeper's data may be replaced by an older copy of them, or by another cluster's. A broker that obeyed such a store
-would cut logs and end replicas that the newer history had made. So it obeys none:
+An older copy of ZooKeeper's data, or the data of another cluster, may replace the data in ZooKeeper. A broker that
+obeyed such a store would cut logs and end replicas of the newer history. So the broker refuses the store:
 
 | the store, compared with the newest image seen | the broker |
 |---|---|
@@ -11,9 +11,9 @@ would cut logs and end replicas that the newer history had made. So it obeys non
 | has gone on from an older point, so that a controller epoch began before the write seen | refuses |
 | has another cluster's id, or none | refuses |
 
-A broker that refuses is not elected, takes no images, and does not start. What it leads and copies goes on, as while
-ZooKeeper is away. In one history none of the numbers falls. The zxid alone would not do: an ensemble that starts from
-an older copy begins a new epoch of zxids, which are all higher.
+A broker that refuses the store is not elected, takes no images, and does not start. The broker goes on leading and
+copying its partitions, as during an outage of ZooKeeper. In one history none of the numbers falls. The zxid alone is
+not enough: an ensemble that starts from an older copy begins a new epoch of zxids, all of them higher.
 """
 
 from __future__ import annotations
@@ -32,16 +32,19 @@ _NO_NODE = "/controller_epoch/none"
 
 
 class StoreMark(NamedTuple):
-    """A point in the store's history. Fields with their defaults are not known, and not compared. `term`: of the
-    controller epoch; `terms`: of the store as it is now."""
+    """A point in the store's history. A field that has its default is not known, and not compared."""
 
     cluster_id: str = ""
     controller_epoch: int = NO_EPOCH
     zxid: int = NO_EPOCH
+    """Transaction id of the controllers' last write."""
     writes: int = UNKNOWN_WRITES
+    """Number of the controllers' writes."""
     generation: int = 0
     term: int = 0
+    """Session of the controller that had the controller epoch."""
     terms: tuple[Term, ...] = ()
+    """The controller epochs in the store as it is now."""
 
 
 def mark_of(cluster_id: str, image: ClusterImage) -> StoreMark:
@@ -85,17 +88,17 @@ def _is_less(one: int, other: int) -> bool:
 
 
 def catch_up(coordination: Any) -> Steps:
-    """Have the server that this client is connected to know all writes before now.
+    """Wait until the server of this connection has all writes made before the call.
 
-    A call that writes goes through the leader of the ensemble, also one that cannot succeed. Reads that follow it in
-    the session see everything before it.
+    A write goes through the leader of the ensemble, even a write that cannot succeed. Later reads of the same session
+    see everything before that write.
     """
     with contextlib.suppress(NoNodeError):
         yield coordination.delete(_NO_NODE)
 
 
 def read_mark(coordination: Any) -> Steps:
-    """Returns the StoreMark of what is stored now. Makes no node."""
+    """Read the store's present StoreMark. Creates no node."""
     yield from catch_up(coordination)
     paths = znodes.CLUSTER, znodes.CONTROLLER_EPOCH, znodes.TERMS
     cluster, epoch, terms = yield [coordination.get(path) for path in paths]

@@ -1,6 +1,6 @@
-"""The image that is written back into a store which is older than what the brokers have seen, or lacks topics. Pure.
+"""The image that is written back into a store that is older than the brokers' copies, or lacks topics. Pure.
 
-| what | older store | store that only lacks topics |
+| record | older store | store that only lacks topics |
 |---|---|---|
 | topics of the copy | as in the copy | as stored |
 | topics that were put aside | as they were | as they were |
@@ -8,9 +8,9 @@
 | stored topics that the copy does not know | as stored | as stored |
 | settings, security records, deletions, broker epochs | as in the copy | as stored |
 
-A topic whose name another one has by now is left out: somebody has to decide which of the two is wanted. The leader and
-partition epochs of what is written back are above all that either side knows, and nobody leads yet: the controller
-elects among the in-sync replicas.
+A topic is left out if another topic has its name by now: the operator has to choose one of the two. The partitions that
+are written back have leader and partition epochs above those of the store and of the copy. They have no leader yet: the
+controller elects one among the in-sync replicas.
 """
 
 from __future__ import annotations
@@ -26,21 +26,25 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 EPOCHS_SKIPPED = 1_000
-"""The copy may be some changes behind: leader and controller epochs that it does not know are not used again."""
+"""Distance of new leader and controller epochs from the known ones. The copy may lack the last changes, and no epoch
+may be used twice."""
 
 
 class Restoration(NamedTuple):
-    """The image to be stored, and the topics that cannot be written back, because another topic has the name."""
+    """The result of the rules."""
 
     after: ClusterImage
+    """The image to be stored."""
     restored: tuple[str, ...]
+    """Topics that the store lacks and gets back."""
     refused: tuple[str, ...]
+    """Topics that cannot be written back, because another topic has the name."""
 
 
 def restore(
     stored: ClusterImage, copy: ClusterImage, put_aside: Mapping[str, TopicImage], *, is_older: bool
 ) -> Restoration:
-    """Decide what is written back.
+    """Decide the image that is written back.
 
     Args:
         stored: The image that the store has.
@@ -96,12 +100,12 @@ def _after_all(partition: PartitionImage, known: list[PartitionImage]) -> Partit
 
 
 def is_restored(partition: PartitionImage) -> bool:
-    """Tell by the leader epoch whether a partition that a broker has not seen was written back, and is not new."""
+    """True if a partition unknown to a broker was written back: a new partition has a lower leader epoch."""
     return partition.leader_epoch >= EPOCHS_SKIPPED
 
 
 def difference(before: ClusterImage, after: ClusterImage) -> ClusterDelta:
-    """The delta from one image to another, brokers left out."""
+    """The delta from one image to another, without the brokers."""
     return ClusterDelta(
         known={i: epoch for i, epoch in after.known.items() if before.known.get(i) != epoch},
         topics=_changes(before.topics, after.topics),

@@ -1,9 +1,12 @@
-"""Log directories that are full are told to the controller: others lead the partitions there, as far as other in-sync
-replicas have room. The broker copies nothing into a full directory, so that its replicas join no ISR. When there is
-room again it says so, copies what it lacks, and leads again what it is the preferred leader of.
+"""Reports of full log directories to the controller.
 
-The controller keeps this in memory. It is told again every TELL_AGAIN_S: there may be another controller, and another
-in-sync replica.
+| event | the broker | the controller |
+|---|---|---|
+| a directory is full | copies nothing into it, so its replicas join no ISR | elects in-sync replicas that have room |
+| it has room again | copies the missing records and reports the room | elects the preferred leaders again |
+
+The controller keeps the reports in memory only. The broker repeats its report every TELL_AGAIN_S, because another
+broker may have become the controller, and another in-sync replica may have appeared.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ TIMEOUT_S = 10.0
 
 
 class FullDisks:
-    """Event-loop thread only."""
+    """Watches the log directories and reports the full ones. Event-loop thread only."""
 
     def __init__(
         self,
@@ -55,11 +58,11 @@ class FullDisks:
         self._controller = controller
         self._rooms: dict[Path, Room] = {}
         self._told: frozenset[TopicPartition] = frozenset()
-        """Partitions that the controller takes for full."""
+        """Partitions whose directories were full in the last report to the controller."""
         self._tell_at_s = 0.0
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look at the directories every LOOK_S and report changes, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:

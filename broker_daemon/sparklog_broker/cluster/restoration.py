@@ -1,12 +1,12 @@
 """Writes the cluster's metadata back into ZooKeeper, from the copies in the data directories of its brokers.
 
-| step | if a crash comes behind it |
+| step | after a crash behind this step |
 |---|---|
-| copies and store are read, the rules decide what is written (`replication/restoration.py`) | nothing has happened |
-| the ids of producers and schemas skip those that may have been given out since | they skip some more at the next run |
-| topics, then all the rest, each write fenced | brokers go on refusing; the next run writes what is left |
-| generation of the cluster and controller epoch, in one write | brokers follow the store again |
-| `/controller` is deleted | the next write of a controller that is still there is fenced |
+| read the copies and the store, and decide the changes (`replication/restoration.py`) | nothing has changed |
+| skip ids of producers and schemas that may have been given out since the copy | the next run skips more ids |
+| write the topics, then all other records, each write fenced | brokers go on refusing; the next run writes the rest |
+| raise the cluster's generation and the controller epoch, in one write | brokers follow the store again |
+| delete `/controller` | the next write of a controller that is still at work is fenced |
 """
 
 from __future__ import annotations
@@ -47,22 +47,28 @@ RECORDS_PER_WRITE = 200
 
 
 class Plan(NamedTuple):
-    """What is written back. `why`: the reason why the store is older than the copy; "": it only lacks topics."""
+    """The changes that a restoration writes into ZooKeeper."""
 
     copy: ImageCopy
+    """The newest copy of the metadata in the brokers' data directories."""
     why: str
+    """The reason why the store is older than the copy; "" if the store only lacks topics."""
     found: StoreMark
+    """The point in its history at which the store stands."""
     fence: int
+    """Version of `/controller_epoch` that the first write requires."""
     stored: ClusterImage
+    """The image in the store before the restoration."""
     decided: Restoration
 
     @property
     def is_needed(self) -> bool:
+        """True if the store is older than the copy or lacks topics."""
         return bool(self.why or self.decided.restored)
 
 
 def newest_copy(files: FileSystem, data_dirs: Sequence[Path]) -> ImageCopy:
-    """Read the copies of several brokers; the newest one counts, with all topics that any of them has put aside.
+    """Read the copies of several brokers and return the newest one, with the topics put aside by any broker.
 
     Raises:
         AdoptionRefusedError: There is no copy, or they are of several clusters.
@@ -85,7 +91,7 @@ def newest_copy(files: FileSystem, data_dirs: Sequence[Path]) -> ImageCopy:
 
 
 def plan(coordination: Coordination, copy: ImageCopy) -> Plan:
-    """Decide what is to be written. Writes nothing, unless ZooKeeper has nothing of a cluster at all.
+    """Decide the changes to the store. Creates the base nodes if ZooKeeper has none; writes nothing else.
 
     Raises:
         AdoptionRefusedError: ZooKeeper has another cluster.
@@ -109,7 +115,12 @@ def plan(coordination: Coordination, copy: ImageCopy) -> Plan:
 
 
 def write_back(coordination: Coordination, copy: ImageCopy) -> Plan:
-    """Write what `plan` decides. Blocks. Raises as `plan`."""
+    """Write the changes that `plan` decides, and return them. Blocks.
+
+    Raises:
+        AdoptionRefusedError: ZooKeeper has another cluster.
+        StorageUnavailableError: ZooKeeper cannot be reached or read, or the controller writes all the time.
+    """
     for _ in range(TRIES_MAX):
         planned = plan(coordination, copy)
         if not planned.is_needed:
@@ -155,7 +166,7 @@ def _last_ops(planned: Plan, fence: int) -> list[Op]:
 
 
 def _parts(delta: ClusterDelta) -> Iterator[ClusterDelta]:
-    """Each topic is a write of its own; of the others RECORDS_PER_WRITE each are."""
+    """Split a delta into writes: one for each topic, and one for each RECORDS_PER_WRITE other records."""
     for name, topic in sorted(delta.topics.items()):
         yield ClusterDelta(topics={name: topic})
     if delta.known or delta.configs:

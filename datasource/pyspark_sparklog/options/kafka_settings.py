@@ -1,4 +1,4 @@
-"""Every setting that Kafka's clients document, and what becomes of it when a job gives it as `kafka.NAME`.
+"""Every setting that Kafka's clients document, and its effect when a job gives it as `kafka.NAME`.
 
 The names are those of the consumer, the producer and the admin client of Kafka 4.3 (`ConsumerConfig`, `ProducerConfig`,
 `AdminClientConfig`), and those that older clients had. What Spark's Kafka source and sink refuse is refused with their
@@ -290,7 +290,7 @@ def is_plaintext(protocol: str | None) -> bool:
 def markdown_table() -> str:
     """All settings, what becomes of them and why, as a Markdown table."""
     sides = {_READ: "read", _WRITE: "write", _BOTH: "read, write"}
-    lines = ["| `kafka.` | for | what becomes of it | |", "|---|---|---|---|"]
+    lines = ["| `kafka.` | for | effect | |", "|---|---|---|---|"]
     for name in sorted(KAFKA_SETTINGS):
         row = KAFKA_SETTINGS[name]
         text = f"`{row.text}`" if row.treatment is Treatment.MAPPED else row.text.removeprefix(f"kafka.{name}: ")

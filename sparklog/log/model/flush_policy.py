@@ -8,18 +8,18 @@ NEVER = -1
 
 
 class FlushPolicy(Struct, frozen=True):
-    """When a topic's appends are fsynced besides the background's interval."""
+    """Conditions for an fsync of a topic's appends, in addition to the background's interval."""
 
     messages: int = NEVER
-    """As soon as this many records are not on the disk."""
+    """Number of unflushed records that makes an fsync due; NEVER: no limit."""
     ms: int = NEVER
-    """As soon as a record is not on the disk for this long."""
+    """Age of the oldest unflushed record that makes an fsync due, in ms; NEVER: no limit."""
     group: bool = False
-    """Before an append is acknowledged; all that arrived meanwhile share the fsync."""
+    """True if an append is acknowledged after an fsync, shared by all appends that arrived before it."""
 
     @property
     def at_append(self) -> bool:
-        """Whether an append may have to wait for the disk."""
+        """True if an append may have to wait for the disk."""
         return self.group or self.messages != NEVER
 
     def due_after_append(self, unflushed_records: int) -> bool:

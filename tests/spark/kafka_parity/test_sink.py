@@ -154,7 +154,7 @@ def test_modes_of_a_batch_write(topic: str, jobs: Jobs, check: Checks) -> None:
     check("ignore", found, f"save(): {theirs}", Differs(f"save(): {refusal}", reason))
     ours = "a topic cannot be overwritten"
     found = jobs.write_error(rows, theirs, ours, topic=topic, mode="overwrite")
-    check("overwrite", found, f"save(): {theirs}", Differs(f"save(): {ours}", "the same, with what to do instead"))
+    check("overwrite", found, f"save(): {theirs}", Differs(f"save(): {ours}", "the same, with the next step"))
     check("append", jobs.write_error(rows, topic=topic, mode="append"), NO_ERROR)
     reason = 'Spark refuses the default mode for every sink in Python: add .mode("append")'
     for name, mode in (("error", "error"), ("no mode", None)):

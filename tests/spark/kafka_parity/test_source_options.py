@@ -20,7 +20,7 @@ UNKNOWN_TILL_IT_RUNS = (
     "until the query starts, Spark does not tell a Python source whether it reads a stream or a batch"
 )
 
-PLAIN = "says what is needed instead of what Java could not read"
+PLAIN = "the error names the allowed values; Java's error shows only the text it could not read"
 EARLY = "wrong options are named as early as can be"
 NO_NUMBER = "a whole number, not negative, is needed"
 

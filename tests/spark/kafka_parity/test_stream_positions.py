@@ -189,7 +189,7 @@ def test_a_topic_taken_out_of_the_subscription(system: System, jobs: Jobs, check
     with jobs.running(jobs.stream(kept), checkpoint) as running:
         theirs, ours = "Some data may have been lost", "topics were taken out of the subscription"
         found = running.error(theirs, ours)
-    reason = "the error says what happened; Kafka's speaks of partitions that were deleted"
+    reason = "the error names the cause; Kafka's error speaks of deleted partitions"
     check("failOnDataLoss", found, f"run: {theirs}", Differs(f"run: {ours}", reason))
     tolerant = jobs.stream(kept, failOnDataLoss="false")
     check("failOnDataLoss = false", jobs.run(tolerant, checkpoint).values(), ["more"])
