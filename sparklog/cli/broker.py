@@ -24,8 +24,8 @@ EPILOG = """\
 `sparklog broker --secure-setup /etc/sparklog --brokers 3 --zookeeper zk1:2181,zk2:2181/sparklog --hostname broker-1
 --hostname broker-2 --hostname broker-3`
 
-When it is ready it prints one line, *listening on HOST:PORT*. Ctrl-C or SIGTERM stops it cleanly. Without --secure-setup
-everybody who reaches it may do everything: listen on 127.0.0.1, or set it up securely.
+A ready broker prints one line, *listening on HOST:PORT*. Ctrl-C or SIGTERM stops it cleanly. Without --secure-setup every
+client that reaches the broker has all rights: listen on 127.0.0.1, or set the broker up securely.
 """
 
 
@@ -47,25 +47,27 @@ def broker(
     context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="Configuration file (TOML).")] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where topics are stored. [default: ./sparklog-data]", show_default=False)
+        Path | None, typer.Option(help="Directory of the topics. [default: ./sparklog-data]", show_default=False)
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 = any free one. [default: 127.0.0.1:9292]"),
+        typer.Option(
+            metavar="HOST:PORT", help="Address to listen on; port 0 = any free one. [default: 127.0.0.1:9292]"
+        ),
     ] = None,
     broker_id: Annotated[
         int | None, typer.Option(min=0, help="Number of this broker in its cluster. [default: 0]", show_default=False)
     ] = None,
     zookeeper: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster; without it the broker is alone."),
+        typer.Option(metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster; without it the broker runs alone."),
     ] = None,
-    rack: Annotated[str | None, typer.Option(help="Where the broker stands: replicas are spread over racks.")] = None,
+    rack: Annotated[str | None, typer.Option(help="The broker's rack: replicas are spread over racks.")] = None,
     advertised_listener: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where others reach this broker. [default: as in --listen]"),
+        typer.Option(metavar="HOST:PORT", help="Address for clients and other brokers. [default: as in --listen]"),
     ] = None,
-    log_level: Annotated[LogLevel, typer.Option(help="What is logged to stderr.")] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, typer.Option(help="Lowest level that is logged to stderr.")] = LogLevel.INFO,
     secure_setup: Annotated[
         Path | None,
         typer.Option(

@@ -76,7 +76,7 @@ def _command_config() -> Any:
                 "--command-config",
                 envvar=ENV_COMMAND_CONFIG,
                 metavar="FILE",
-                help="How to connect: a file of client settings, as Kafka's tools take it (`sparklog config client`).",
+                help="A file of client settings, as for Kafka's tools (`sparklog config client`).",
                 callback=_read,
                 expose_value=False,
             ),

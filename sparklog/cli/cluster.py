@@ -29,9 +29,9 @@ _START_EPILOG = """\
 
 `sparklog cluster start --brokers 3 --data-dir ./cluster --secure-setup`
 
-For development: all brokers run on this machine, on loopback. A second start on the same directory goes on with the same
-cluster, on the same ports. Ctrl-C stops all, cleanly. ZooKeeper is started from PySpark's jars (Java 17 is needed) unless
-you name one.
+For development: all brokers run on this machine, on loopback. A second start on the same directory continues the same
+cluster on the same ports. Ctrl-C stops everything cleanly. Unless you name a ZooKeeper, one is started from PySpark's
+jars, which needs Java 17.
 """
 _DESCRIBE_EPILOG = """\
 **Examples**
@@ -42,22 +42,23 @@ _DESCRIBE_EPILOG = """\
 
 `sparklog cluster describe --json | jq .under_replicated`
 
-With --check the exit status is 1 if a partition is offline or lacks in-sync replicas, if a broker is missing that has
-replicas, or if there is no controller.
+With --check the exit status is 1 if a partition is offline or lacks in-sync replicas, if a broker with replicas is
+missing, or if there is no controller.
 """
 
 
 @app.command("start", epilog=_START_EPILOG)
 def start(
-    data_dir: Annotated[Path, typer.Option(help="Where everything of the cluster is kept.")],
+    data_dir: Annotated[Path, typer.Option(help="Directory of the cluster's data.")],
     brokers: Annotated[
-        int | None, typer.Option(min=1, max=20, help="How many (default: as many as there are, or 3).")
+        int | None, typer.Option(min=1, max=20, help="Number of brokers (default: those in the directory, or 3).")
     ] = None,
     zookeeper: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT,…/PATH", help="One that runs already (default: started here).")
+        str | None,
+        typer.Option(metavar="HOST:PORT,…/PATH", help="A ZooKeeper that runs already (default: started here)."),
     ] = None,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="K=V", help="A broker setting, for all; repeatable.")
+        list[str] | None, typer.Option("--config", "-c", metavar="K=V", help="A setting of all brokers; repeatable.")
     ] = None,
     secure_setup: Annotated[
         bool,
@@ -98,8 +99,8 @@ _ADOPT_EPILOG = """\
 `sparklog cluster adopt --data-dir /var/lib/sparklog --broker-id 1 --zookeeper zk1:2181,zk2:2181/sparklog`
 
 Stop the broker first; start it with the same --broker-id and --zookeeper afterwards. Its topics, offsets, groups,
-transactions, schemas, settings, users and ACLs become the cluster's. Nothing is copied, the files stay where they are.
-It is safe to run it again, also after a crash. It is refused, with nothing changed, if the cluster has anything of the
+transactions, schemas, settings, users and ACLs become the cluster's. The files stay in place; none is copied. The
+command may be run again, also after a crash. It is refused, and changes nothing, if the cluster has anything of the
 same name.
 """
 
@@ -108,12 +109,12 @@ same name.
 def adopt(
     zookeeper: Annotated[str, typer.Option(metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster.")],
     broker_id: Annotated[int, typer.Option(min=0, help="The broker's number in the cluster.")],
-    data_dir: Annotated[Path | None, typer.Option(help="The directory of the broker that was alone.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The directory of the single broker.")] = None,
     config: Annotated[
         Path | None, typer.Option(help="The broker's configuration file (for log.dirs, and zookeeper.…).")
     ] = None,
 ) -> None:
-    """Take the directory of a broker that was alone into a cluster."""
+    """Add the directory of a single broker to a cluster."""
     from sparklog_broker.cluster import adoption
     from sparklog_broker.config import load_config
 
@@ -143,10 +144,10 @@ _RESTORE_EPILOG = """\
 
 `sparklog cluster restore-metadata --data-dir /mnt/broker-1 --data-dir /mnt/broker-2 --zookeeper zk1:2181/sparklog --yes`
 
-For the day on which ZooKeeper's data are lost, or were replaced by an older copy. Each broker keeps a copy of the newest
-metadata that it has seen, and refuses an older store: it deletes nothing, and goes on with what it leads. This command writes
-the copy back: topics with their places, schemas and settings, users, ACLs and quotas. Topics whose files brokers have put
-aside come back, too, and find their files. Brokers may run; they follow by themselves.
+Use this command if ZooKeeper's data are lost, or were replaced by an older copy. Each broker keeps a copy of the newest
+metadata that it has seen, and refuses an older store: it deletes nothing, and continues to lead its partitions. This
+command writes the copy back: topics with their placement, schemas and settings, users, ACLs and quotas. Topics whose files
+brokers have put aside come back with their files. Brokers may run; they follow by themselves.
 
 Name the directories of as many brokers as you can reach: the newest copy counts. Without --yes nothing is written.
 """
@@ -157,7 +158,7 @@ def restore_metadata(
     zookeeper: Annotated[str, typer.Option(metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster.")],
     data_dir: Annotated[list[Path], typer.Option(help="A broker's data directory; repeatable.")],
     config: Annotated[Path | None, typer.Option(help="A broker's configuration file (for zookeeper.…).")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Really write.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write the changes.")] = False,
 ) -> None:
     """Write the cluster's metadata back into ZooKeeper, from the copies that its brokers keep."""
     from sparklog_broker.cluster import restoration
@@ -208,7 +209,7 @@ def _connected(given: Any, zookeeper: str) -> Any:
 
 @app.command("describe", epilog=_DESCRIBE_EPILOG)
 def describe(
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit status 1 if something is wrong.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

@@ -24,15 +24,15 @@ EPILOG = """\
 
 `sparklog config topic`
 
-Names are Kafka's where Kafka has the setting. On the command line topic settings are given as --config NAME=VALUE, in
-Python as parameters with underscores (linger_ms=20).
+Settings have Kafka's names where Kafka has them. Write topic settings as --config NAME=VALUE on the command line, and as
+parameters with underscores (linger_ms=20) in Python.
 """
 
 _LINE_WIDTH = 110
 
 
 class ConfigScope(StrEnum):
-    """Whose settings."""
+    """The users of settings."""
 
     broker = "broker"
     topic = "topic"
@@ -42,7 +42,7 @@ class ConfigScope(StrEnum):
 
 
 def config(
-    scope: Annotated[ConfigScope, typer.Argument(help="Whose settings.")] = ConfigScope.broker,
+    scope: Annotated[ConfigScope, typer.Argument(help="The user of the settings.")] = ConfigScope.broker,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
 ) -> None:
     """Print an annotated configuration: every setting with its default, unit, bounds and meaning."""

@@ -41,11 +41,11 @@ EPILOG = """\
 
 `sparklog consume flights --output flights.parquet`
 
-`sparklog consume flights --config isolation.level=read_committed`: without what transactions have aborted or not ended yet
+`sparklog consume flights --config isolation.level=read_committed`: only records outside of open and aborted transactions
 
-On a terminal it goes on reading, as kafka-console-consumer does, until Ctrl-C; into a pipe or a file it stops at the
-end the topic had when it started. --follow and --no-follow choose; --max-records stops in any case. JSON is one object per
-line; bytes that are not text are written as {"base64": "…"}.
+On a terminal the command reads new records until Ctrl-C, like kafka-console-consumer. Into a pipe or a file it stops at
+the end that the topic had at its start. --follow and --no-follow choose between the two; --max-records stops in both
+cases. JSON is one object per line; bytes that are not text are written as {"base64": "…"}.
 """
 
 TABLE_RECORDS = 50
@@ -69,16 +69,18 @@ def consume(
             "--from", metavar="earliest|latest|OFFSET", help="Also -N: N before the end; or a time, 2024-03-01T12:30Z."
         ),
     ] = "earliest",
-    max_records: Annotated[int | None, typer.Option("--max-records", "-n", min=0, help="Stop after this many.")] = None,
+    max_records: Annotated[
+        int | None, typer.Option("--max-records", "-n", min=0, help="Stop after this many records.")
+    ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; repeatable.")
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Read only this partition; repeatable.")
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these columns; names with a comma in backquotes.")
+        str | None, typer.Option(metavar="A,B", help="Read only these columns; names with a comma in backquotes.")
     ] = None,
     format: Annotated[
         OutputFormat | None,
-        typer.Option(help="How to write. [default: by the file's ending, else json]", show_default=False),
+        typer.Option(help="Output format. [default: by the file's ending, else json]", show_default=False),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     metadata: Annotated[
@@ -87,7 +89,10 @@ def consume(
     follow: Annotated[
         bool | None,
         typer.Option(
-            "--follow/--no-follow", "-f", help="Go on at the end. [default: on a terminal]", show_default=False
+            "--follow/--no-follow",
+            "-f",
+            help="Wait for new records at the end. [default: on a terminal]",
+            show_default=False,
         ),
     ] = None,
     config: Annotated[list[str] | None, config_option(Scope.CONSUMER, "A consumer setting; repeatable.")] = None,

@@ -23,9 +23,9 @@ EPILOG = """\
 
 `sparklog broker decommission 3 --cancel`
 
-The broker gets no new replicas from now on, all it has is copied to others and then deleted on it; what others have does
-not move. Run it again to go on after Ctrl-C. It is refused, before anything moves, if a topic's replication factor
-could not be held.
+From now on the broker gets no new replicas. Its replicas are copied to other brokers and then deleted; replicas on other
+brokers do not move. After Ctrl-C, run the command again to continue. The command is refused, and moves nothing, if a
+topic could not keep its replication factor.
 """
 
 ROUNDS_MAX = 100
@@ -34,10 +34,10 @@ ROUNDS_MAX = 100
 def decommission(
     broker_id: Annotated[int, typer.Argument(min=0, help="The broker's number.")],
     throttle: Throttle = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="It stays after all, and gets replicas again.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Keep the broker: it gets replicas again.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Move everything off a broker, so that it can be stopped for good."""
+    """Move all replicas off a broker, so that it can be stopped for good."""
     limit = None if throttle is None else parse_size_bytes(throttle, "--throttle")
     with open_admin(bootstrap_servers) as admin:
         if cancel:

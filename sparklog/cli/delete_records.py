@@ -15,8 +15,8 @@ EPILOG = """\
 
 `sparklog delete-records flights --partition 2 --before 150000`
 
-The records are gone for good: readers begin at the new log start at once, the space is freed in the background. The
-topic, its settings and its offsets stay: the next record gets the offset it would have got anyway.
+The deletion is final. Readers begin at the new log start at once; the space is freed in the background. The topic and
+its settings stay. The offset of the next record does not change.
 """
 _LATEST = "latest"
 
@@ -24,12 +24,13 @@ _LATEST = "latest"
 def delete_records(
     topic: TopicName,
     before: Annotated[
-        str, typer.Option(metavar="OFFSET|latest", help="The first offset that stays; latest deletes all there is.")
+        str, typer.Option(metavar="OFFSET|latest", help="The first offset that stays; latest deletes all records.")
     ],
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; repeatable (default: all).")
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Only this partition; repeatable (default: all)."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete the records of a topic below an offset."""

@@ -18,9 +18,9 @@ EPILOG = """\
 
 `sparklog elect-leaders unclean --topics events --yes`
 
-*preferred*: the first replica of each assignment leads again, where it is in sync; nothing is lost. *unclean*: partitions
-without a leader get one that may lack acknowledged records: these are lost. Bring the missing brokers back instead, if
-you can.
+*preferred*: the first replica of each assignment leads again if it is in sync; no record is lost. *unclean*: a partition
+without a leader gets a leader that may lack acknowledged records, which are then lost. If you can, bring the missing
+brokers back instead.
 """
 
 
@@ -36,7 +36,7 @@ def elect_leaders(
     topics: Annotated[
         str | None, typer.Option(metavar="A,B:0", help="Topics, or partitions of them (default: all).")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Elect leaders of partitions."""

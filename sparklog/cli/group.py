@@ -47,8 +47,9 @@ _LIST_EPILOG = """\
 
 `sparklog group list --state empty`
 
-*Empty*: nobody reads, the offsets are kept (`offsets.retention.minutes`). *Reconciling*: partitions move from one member to
-another. *Stable*: everybody has what it should. The kind *offsets* has never had members: a Spark query with `group.id`, say.
+*Empty*: no member reads; the offsets are kept (`offsets.retention.minutes`). *Reconciling*: partitions move between members.
+*Stable*: every member has its partitions. A group of kind *offsets* never had members, for example that of a Spark query
+with `group.id`.
 """
 
 
@@ -82,8 +83,8 @@ _DESCRIBE_EPILOG = """\
 
 `sparklog group describe billing --format json`
 
-*lag* is the number of offsets between the committed one and the *end* of what read_committed readers can read; it is 0
-when no record is left to read, even if markers of transactions follow.
+*lag* is the number of offsets between the committed offset and the *end* for read_committed readers. It is 0 when no
+record is left to read, even if markers of transactions follow.
 """
 
 
@@ -91,9 +92,9 @@ when no record is left to read, even if markers of transactions follow.
 def describe(
     group: GroupId,
     members: Annotated[
-        bool, typer.Option("--members", "-m", help="Who is in it, and who is to have which partitions.")
+        bool, typer.Option("--members", "-m", help="Show the members, with their current and future partitions.")
     ] = False,
-    format: Annotated[GroupFormat, typer.Option(help="How to print.")] = GroupFormat.table,
+    format: Annotated[GroupFormat, typer.Option(help="Output format.")] = GroupFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show a group's committed offsets, its lag and its members."""
@@ -200,7 +201,7 @@ def _as_json(group: GroupDescription) -> dict[str, object]:
 _RESET_EPILOG = """\
 **Examples**
 
-`sparklog group reset-offsets billing --topic orders --to-earliest` (shows what would change)
+`sparklog group reset-offsets billing --topic orders --to-earliest` (only shows the change)
 
 `sparklog group reset-offsets billing --topic orders --to-earliest --execute`
 
@@ -208,7 +209,7 @@ _RESET_EPILOG = """\
 
 `sparklog group reset-offsets billing --all-topics --shift-by -100 --execute`
 
-The group must have no members: stop its consumers first. A group that does not exist yet is made. Offsets outside of a
+The group must have no members: stop its consumers first. A group that does not exist is created. Offsets outside of a
 partition are moved to its edge.
 """
 
@@ -226,7 +227,9 @@ def reset_offsets(
             autocompletion=completion.topics,
         ),
     ] = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="All that the group has committed.")] = False,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All partitions with a committed offset of the group.")
+    ] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
     to_offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="To this offset.")] = None,
@@ -234,9 +237,9 @@ def reset_offsets(
         str | None, typer.Option(metavar="TIME", help="To the first record at or after this time (UTC without a zone).")
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="By N records from where it is; negative: back.")
+        int | None, typer.Option(metavar="N", help="By N records from the committed offset; negative: back.")
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it, do not only show it.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Set the offsets, instead of only showing them.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Set a stopped group's offsets; without --execute only show them."""
@@ -307,7 +310,7 @@ def _timestamp_ms(text: str) -> int:
 @app.command("delete", epilog="**Example**\n\n`sparklog group delete billing --yes`")
 def delete(
     group: GroupId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a group without members, with its offsets."""

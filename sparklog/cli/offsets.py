@@ -61,7 +61,7 @@ class PartitionOffsets(NamedTuple):
 
 def offsets(
     topic: TopicName,
-    format: Annotated[OffsetsFormat, typer.Option(help="How to print.")] = OffsetsFormat.table,
+    format: Annotated[OffsetsFormat, typer.Option(help="Output format.")] = OffsetsFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show each partition's first and next offset, and its newest timestamp."""

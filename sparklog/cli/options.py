@@ -23,7 +23,7 @@ Bootstrap = Annotated[
         "-b",
         envvar=ENV_BOOTSTRAP,
         metavar="HOST:PORT,…",
-        help="The brokers to ask first.",
+        help="Brokers for the first connection.",
     ),
 ]
 
@@ -42,7 +42,7 @@ Timeout = Annotated[
         envvar="SPARKLOG_TIMEOUT",
         metavar="SECONDS",
         min=0.001,
-        help="How long to wait for a broker that does not answer (default: 30).",
+        help="Longest wait for a broker's answer (default: 30).",
     ),
 ]
 _TIMEOUTS = {

@@ -39,9 +39,9 @@ EPILOG = """\
 
 `sparklog produce trips trips.csv --on-error refused.jsonl`
 
-A typed topic takes columns by name (csv, jsonl, parquet, arrow); stdin is then read as JSON lines. An envelope topic
-takes lines of text (.jsonl, .txt, .log, stdin), or files with a column *value* and, if wanted, *key*, *headers*,
-*timestamp*, *partition*. Times without a zone are taken as UTC.
+A typed topic takes columns by name (csv, jsonl, parquet, arrow); stdin holds JSON lines. An envelope topic takes lines
+of text (.jsonl, .txt, .log, stdin), or files with a column *value*. The columns *key*, *headers*, *timestamp* and
+*partition* are optional. Times without a zone are UTC.
 """
 
 IN_FLIGHT_MAX = 256
@@ -68,24 +68,26 @@ class RefusalFormat(StrEnum):
 
 def produce(
     topic: TopicName,
-    file: Annotated[Path | None, typer.Argument(help="The file to read; without it, or with -, stdin.")] = None,
-    format: Annotated[InputFormat | None, typer.Option(help="How to read [default: by the file's ending].")] = None,
+    file: Annotated[Path | None, typer.Argument(help="Input file; without it, or with -, stdin.")] = None,
+    format: Annotated[InputFormat | None, typer.Option(help="Input format [default: by the file's ending].")] = None,
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Lines are KEY, this text, VALUE (envelope topics).")
     ] = None,
     delimiter: Annotated[str | None, typer.Option(metavar="C", help="Column delimiter of a csv. [default: , ]")] = None,
     null_value: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="Unquoted csv text that means null, besides nothing at all; repeatable."),
+        typer.Option(metavar="TEXT", help="Unquoted csv text that means null, as empty text does; repeatable."),
     ] = None,
     on_error: Annotated[
         str,
         typer.Option(
             metavar="fail|skip|FILE",
-            help="A line that does not fit the topic ends it, is left out, or is written to FILE as JSON: line, reason, text.",
+            help="A line that does not fit the topic ends the command, is left out, or is written to FILE as JSON: line, reason, text.",
         ),
     ] = FAIL,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Send all to this one.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Send all records to this partition.")
+    ] = None,
     config: Annotated[
         list[str] | None, config_option(Scope.PRODUCER, "A producer setting such as acks=1; repeatable.")
     ] = None,

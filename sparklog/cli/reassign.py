@@ -30,8 +30,8 @@ _PLAN_EPILOG = """\
 
 `sparklog reassign plan --replication-factor 3 --topics events --output moves.json`
 
-The plan spreads replicas and leaders evenly over the brokers (racks alternate) and moves no more than that takes. It is
-a JSON file in the form of Kafka's tool: look at it, change it, then `sparklog reassign execute moves.json`.
+The plan spreads replicas and leaders evenly over the brokers (racks alternate) and moves as few as possible. It
+is a JSON file in the form of Kafka's tool: check it, change it, then run `sparklog reassign execute moves.json`.
 """
 _EXECUTE_EPILOG = """\
 **Examples**
@@ -40,31 +40,33 @@ _EXECUTE_EPILOG = """\
 
 `sparklog reassign execute moves.json --no-wait`
 
-New replicas are copied while everything goes on; when all of a partition's are in sync, the old ones are deleted.
---throttle is what each broker sends and takes for it per second, at most; it ends with the last reassignment. Ctrl-C ends
-only the display.
+New replicas are copied while partitions are read and written. When all new replicas of a partition are in sync, the old
+ones are deleted. --throttle limits the bytes per second that each broker sends and receives for new replicas; it ends
+with the last reassignment. Ctrl-C ends only the display.
 """
 
 Throttle = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="What a broker copies per second at most: 50MB, 10MiB; 0: no limit."),
+    typer.Option(metavar="SIZE", help="Limit of bytes per second for each broker: 50MB, 10MiB; 0: no limit."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="As one JSON object.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("plan", epilog=_PLAN_EPILOG)
 def plan(
-    topics: Annotated[str | None, typer.Option(metavar="A,B", help="Of these topics (default: all).")] = None,
+    topics: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Move partitions of these topics (default: all).")
+    ] = None,
     brokers: Annotated[
-        str | None, typer.Option(metavar="1,2,3", help="Onto these brokers (default: all that take replicas).")
+        str | None, typer.Option(metavar="1,2,3", help="Move to these brokers (default: all that accept replicas).")
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, max=100, help="How many replicas (default: as many as there are).")
+        int | None, typer.Option(min=1, max=100, help="Number of replicas (default: the current number).")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Where to write it (default: stdout).")] = None,
+    output: Annotated[Path | None, typer.Option(help="File of the plan (default: stdout).")] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write down which partitions should move so that the load is even."""
+    """Plan the moves of partitions that spread the load evenly."""
     from sparklog.replication.controller.moves import plan_moves
 
     with open_admin(bootstrap_servers) as admin:
@@ -141,10 +143,12 @@ def _read(path: Path) -> dict[TopicPartition, list[int]]:
 def execute(
     plan: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The plan: a JSON file.")],
     throttle: Throttle = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Show the progress until all is done.")] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Show the progress until all reassignments are done.")
+    ] = True,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Begin what a plan says, and show how far it is."""
+    """Start the moves of a plan, and show their progress."""
     from sparklog.cli.reassignment_progress import follow
 
     moves = _read(plan)
@@ -164,11 +168,11 @@ def execute(
 
 @app.command("status", epilog="**Example**\n\n`sparklog reassign status --watch`")
 def status(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Until all is done.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until all reassignments are done.")] = False,
     as_json: Json = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show the reassignments that are under way."""
+    """Show the current reassignments."""
     from sparklog.cli import console
     from sparklog.cli.reassignment_progress import follow, summary
 
@@ -208,10 +212,12 @@ def status(
 
 @app.command("throttle", epilog="**Example**\n\n`sparklog reassign throttle 20MB`")
 def throttle(
-    rate: Annotated[str, typer.Argument(metavar="SIZE", help="Per second and broker: 50MB, 10MiB; 0: no limit.")],
+    rate: Annotated[
+        str, typer.Argument(metavar="SIZE", help="Bytes per second for each broker: 50MB, 10MiB; 0: no limit.")
+    ],
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Change how fast the reassignments under way may be."""
+    """Change the speed limit of the current reassignments."""
     with open_admin(bootstrap_servers) as admin:
         wanted = parse_size_bytes(rate, "SIZE")
         admin.alter_partition_reassignments({}, throttle_bytes=wanted)
@@ -228,7 +234,7 @@ def cancel(
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Leave partitions where they were; what was copied is deleted."""
+    """Keep partitions on their old brokers, and delete the new copies."""
     named = None if plan is None else set(_read(plan))
     with open_admin(bootstrap_servers) as admin:
         under_way = {r.topic_partition for r in admin.list_partition_reassignments()}

@@ -32,8 +32,8 @@ _CREATE_EPILOG = """\
 
 `sparklog topic create flights --partitions 4 --schema flights.parquet --config segment.bytes=67108864`
 
-Without --schema the topic is an *envelope* topic (key, value, headers, timestamp: what Kafka has); with it, a *typed*
-topic with your columns. `sparklog config topic` lists the settings for --config.
+Without --schema the topic is an *envelope* topic (key, value, headers, timestamp, as in Kafka); with --schema it is a
+*typed* topic with your columns. `sparklog config topic` lists the settings for --config.
 """
 
 
@@ -42,10 +42,11 @@ def create(
     name: Annotated[str, typer.Argument(help="The topic's name: letters, digits, '.', '_' and '-'.")],
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, max=10_000, help="How many partitions (default: the broker's)."),
+        typer.Option("--partitions", "-p", min=1, max=10_000, help="Number of partitions (default: the broker's)."),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, max=100, help="How many brokers keep each partition (default: the cluster's).")
+        int | None,
+        typer.Option(min=1, max=100, help="Number of brokers that keep each partition (default: the cluster's)."),
     ] = None,
     replica_assignment: Annotated[
         str | None,
@@ -110,11 +111,9 @@ def _assignment(text: str | None) -> list[list[int]] | None:
 @app.command("list", epilog="**Example**\n\n`sparklog topic list --verbose`")
 def list_topics(
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="A table with kind, partitions and offsets.")
+        bool, typer.Option("--verbose", "-v", help="Print a table with kind, partitions and offsets.")
     ] = False,
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Also the topics that the broker keeps for itself.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also internal topics.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List the topics, one name per line."""
@@ -183,8 +182,8 @@ _ALTER_EPILOG = """\
 
 `sparklog topic alter trips --config retention.ms=-1 --delete-config segment.bytes`
 
-New columns come last and are null in what is stored already. A column can become wider (TINYINT, SMALLINT, INT, BIGINT;
-FLOAT, DOUBLE) unless it is a key. Programs that write the old columns go on working. Settings are in effect at once.
+New columns come last and are null in records that are stored already. A column can become wider (TINYINT, SMALLINT, INT, BIGINT;
+FLOAT, DOUBLE) unless it is a key. Programs that write the old columns continue to work. Settings take effect at once.
 """
 
 
@@ -202,7 +201,7 @@ def alter(
         list[str] | None,
         typer.Option(
             metavar="K",
-            help="A setting that gets its default again; repeatable.",
+            help="A setting to reset to its default; repeatable.",
             autocompletion=completion.setting_names(Scope.TOPIC),
         ),
     ] = None,
@@ -305,8 +304,8 @@ _ADD_PARTITIONS_EPILOG = """\
 
 `sparklog topic add-partitions trips --partitions 8`
 
---partitions is the number the topic has afterwards. Partitions can only be added. What is stored stays where it is, and the
-next records of a key may go to another partition than those before: a key's order is kept within a partition only.
+--partitions is the new number of partitions; it can only grow. Stored records stay in their partitions. The next records
+of a key may go to another partition than earlier ones: the order of a key is kept only within a partition.
 """
 
 
@@ -315,12 +314,12 @@ def add_partitions(
     name: TopicName,
     partitions: Annotated[
         int,
-        typer.Option("--partitions", "-p", min=1, max=10_000, help="How many partitions the topic shall have."),
+        typer.Option("--partitions", "-p", min=1, max=10_000, help="The new number of partitions."),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Give a topic more partitions."""
+    """Add partitions to a topic."""
     import sys
 
     with open_admin(bootstrap_servers) as admin:
@@ -351,7 +350,7 @@ def _moved_keys(topic: TopicDescription) -> str:
 @app.command("delete", epilog="**Example**\n\n`sparklog topic delete events --yes`")
 def delete(
     name: TopicName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a topic with all its data."""

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Show transactions, and abort those that nobody ends.",
+    help="Show transactions, and abort hanging ones.",
     epilog="""\
-**Where to begin** when a reader with `isolation.level=read_committed` does not get on:
+**Where to begin** when a reader with `isolation.level=read_committed` makes no progress:
 
-`sparklog transaction list --state Ongoing --running-for 10m` shows what is open for long; `abort ID` ends one.
+`sparklog transaction list --state Ongoing --running-for 10m` shows long transactions; `abort ID` ends one.
 
-`sparklog transaction find-hanging` shows what is open in a partition though no coordinator knows it.
+`sparklog transaction find-hanging` shows transactions that are open in a partition and unknown to every coordinator.
 """,
 )
 
@@ -33,14 +33,14 @@ STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit",
 @app.command("list", epilog="**Example**\n\n`sparklog transaction list --state Ongoing --running-for 10m`")
 def list_transactions(
     state: Annotated[
-        list[str] | None, typer.Option(metavar="STATE", help=f"Only these: {', '.join(STATES)}; repeatable.")
+        list[str] | None, typer.Option(metavar="STATE", help=f"Only these states: {', '.join(STATES)}; repeatable.")
     ] = None,
     running_for: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only those open for at least so long: 90s, 10m, 2h.")
+        str | None, typer.Option(metavar="TIME", help="Only transactions open for at least this time: 90s, 10m, 2h.")
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """List the transactional ids and applications, with what they are doing."""
+    """List the transactional ids and applications with their states."""
     import sys
     import time
 
@@ -110,7 +110,7 @@ _ABORT_EPILOG = """\
 
 `sparklog transaction abort --topic events --partition 3 --producer-id 4711` (a hanging one, see `find-hanging`)
 
-What was written in the transaction is never shown to readers of committed records. Its producer is told with its next call.
+Readers of committed records never see the records of the transaction. The producer gets an error at its next call.
 """
 
 
@@ -149,8 +149,8 @@ _HANGING_EPILOG = """\
 
 `sparklog transaction find-hanging --topic events`
 
-The broker verifies every transaction before its first record is written, and aborts at its start what it does not know, so
-there should be none.
+None should exist: the broker verifies every transaction before its first record is written, and aborts unknown ones at its
+start.
 """
 
 
@@ -158,11 +158,13 @@ there should be none.
 def find_hanging(
     topic: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="Only here; repeatable (default: all).", autocompletion=completion.topics),
+        typer.Option(
+            metavar="TOPIC", help="Only in this topic; repeatable (default: all).", autocompletion=completion.topics
+        ),
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Find transactions that are open in a partition though no coordinator knows them."""
+    """Find transactions that are open in a partition and unknown to every coordinator."""
     import sys
 
     with open_admin(bootstrap_servers) as admin:

@@ -18,26 +18,26 @@ EPILOG = """\
 
 `sparklog console --allow-changes`
 
-It only shows, unless it is told to allow changes; then it asks before each of them. It has no passwords: whoever reaches it
-sees all records. Listen on 127.0.0.1, and put a proxy that knows your users before it for others: name that with
---allow-host.
+The console is read-only without --allow-changes, and asks before each change with it. It has no passwords: every client
+that reaches it sees all records. Listen on 127.0.0.1. For other users, put a proxy with logins before the console, and
+name the proxy with --allow-host.
 """
 
 
 def web_console(
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 = any free one.")
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 = any free one.")
     ] = "127.0.0.1:8080",
     allow_changes: Annotated[
         bool, typer.Option("--allow-changes", help="Offer changes: offsets, transactions, topics, settings.")
     ] = False,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A further name under which browsers may ask for it; repeatable."),
+        typer.Option(metavar="NAME", help="A further host name of the console, for example of a proxy; repeatable."),
     ] = None,
     allow_insecure: Annotated[
         bool,
-        typer.Option("--allow-insecure", help="Listen where other hosts get to, though no password is asked for."),
+        typer.Option("--allow-insecure", help="Listen on an address that other hosts can reach, without passwords."),
     ] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

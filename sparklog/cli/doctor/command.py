@@ -26,10 +26,10 @@ EPILOG = """\
 
 `sparklog doctor --config broker.toml --json | jq '.findings[] | select(.severity == "error")'`
 
-Without options it looks at the cluster at 127.0.0.1:9292; with `--data-dir` or `--config` alone only at these. It changes and
-locks nothing; the broker may be running or stopped.
+Without options the command checks the cluster at 127.0.0.1:9292; with `--data-dir` or `--config` alone it checks only
+these. It changes and locks nothing; the broker may be running or stopped.
 
-**Exit status**: 0 nothing is wrong (notes do not count), 1 warnings, 2 errors.
+**Exit status**: 0 no fault (notes do not count), 1 warnings, 2 errors.
 """
 INTERVAL_S_MAX = 3600.0
 
@@ -38,12 +38,12 @@ def doctor(
     bootstrap_servers: Annotated[
         str | None,
         typer.Option(
-            "--bootstrap-servers", "-b", envvar=ENV_BOOTSTRAP, metavar="HOST:PORT,…", help="Look at this cluster."
+            "--bootstrap-servers", "-b", envvar=ENV_BOOTSTRAP, metavar="HOST:PORT,…", help="Check this cluster."
         ),
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Look at this data directory, on its host.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Check this data directory, on its host.")] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Look at this broker configuration, and at its data directory.")
+        Path | None, typer.Option(help="Check this broker configuration, and its data directory.")
     ] = None,
     metrics: Annotated[
         str, typer.Option(metavar="URL", help="A broker's metrics page, as in http://127.0.0.1:9293/metrics.")
@@ -51,15 +51,15 @@ def doctor(
     verify: Annotated[
         bool | None,
         typer.Option(
-            "--verify/--no-verify", help="Whether to read all files. [default: up to 1 GiB]", show_default=False
+            "--verify/--no-verify", help="Read all files. [default: if they have at most 1 GiB]", show_default=False
         ),
     ] = None,
     interval: Annotated[
-        str, typer.Option(metavar="TIME", help="Between two looks at groups that are behind; 0s: one look.")
+        str, typer.Option(metavar="TIME", help="Time between two checks of groups with lag; 0s: one check.")
     ] = "6s",
-    json: Annotated[bool, typer.Option("--json", help="One object for scripts.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")] = False,
 ) -> None:
-    """Say what is wrong with a cluster or a data directory, and what to do."""
+    """Find the faults of a cluster or a data directory, with their remedies."""
     from sparklog.cli.doctor.checks import CHECKS
     from sparklog.cli.doctor.facts import Facts
     from sparklog.cli.doctor.findings import examine, exit_status

@@ -16,7 +16,7 @@ from sparklog.cli.log import verify as log_verify
 if TYPE_CHECKING:
     from sparklog.cli.log.segment_dump import BatchFacts, SegmentFacts
 
-app = typer.Typer(help="Look into a broker's files, check and repair them; no broker is needed.", no_args_is_help=True)
+app = typer.Typer(help="Show, check and repair a broker's files; no broker is needed.", no_args_is_help=True)
 app.command("verify", epilog=log_verify.VERIFY_EPILOG)(log_verify.verify)
 app.command("repair", epilog=log_repair.REPAIR_EPILOG)(log_repair.repair)
 app.command("rebuild-metadata", epilog=log_rebuild.REBUILD_EPILOG)(log_rebuild.rebuild_metadata)
@@ -47,7 +47,7 @@ class DumpFormat(StrEnum):
 
 @app.callback()
 def _log() -> None:
-    """Look into a broker's files, check and repair them; no broker is needed."""
+    """Show, check and repair a broker's files; no broker is needed."""
 
 
 @app.command("dump", epilog=_DUMP_EPILOG)
@@ -56,7 +56,7 @@ def dump(
         Path,
         typer.Argument(
             exists=True,
-            help="A segment file (.arrow), a partition's directory, or what lies there about producers (.snapshot, .txnindex).",
+            help="A segment file (.arrow), a partition's directory, or a producer file in it (.snapshot, .txnindex).",
         ),
     ],
     records: Annotated[int, typer.Option("--records", "-n", min=0, help="Also print the first N records.")] = 0,
@@ -65,9 +65,11 @@ def dump(
     ] = 20,
     indexes: Annotated[bool, typer.Option("--indexes", help="Also print the entries of both indexes.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Also check everything, as `sparklog log verify`.")] = False,
-    format: Annotated[DumpFormat, typer.Option(help="How to print; json is one object per segment.")] = DumpFormat.text,
+    format: Annotated[
+        DumpFormat, typer.Option(help="Output format; json is one object per segment.")
+    ] = DumpFormat.text,
 ) -> None:
-    """Show the batches of segment files, and whether they are sound."""
+    """Show the batches of segment files, and the results of their checks."""
     from sparklog.cli.log.producer_dump import SUFFIXES, dump_producer_file, print_producer_file
     from sparklog.cli.log.segment_dump import dump_segment, read_indexes, read_records, segment_paths
 

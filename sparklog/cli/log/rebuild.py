@@ -22,38 +22,38 @@ REBUILD_EPILOG = """\
 
 `sparklog log rebuild-metadata --data-dir sparklog-data --yes`
 
-metadata.db says which topics there are. If it is lost, the partitions' directories say it, too: name, id, columns and, if a
-recent broker has written them, settings and owner. What nothing says any more is listed; topics without known settings keep
-their records for ever until you set retention.ms, and topics without a known owner count for no user's quota.
+metadata.db holds the list of topics. If it is lost, the partitions' directories have the same facts: name, id, columns
+and, if a recent broker has written them, settings and owner. Facts that are lost are listed. Topics without known settings
+keep their records forever until you set retention.ms. Topics without a known owner count for no user's quota.
 
-Users, ACLs and quotas are in metadata.db alone. They are taken from what is left of it, or from a copy of it that you
-name with --security-from. If there is neither, ACLs are written that deny everything to all but super.users: add users,
-ACLs and quotas again, then remove the five denials (`sparklog acl list` shows them).
+Users, ACLs and quotas are in metadata.db alone. They are taken from the rest of it, or from a copy that you name with
+--security-from. Without either, the command writes ACLs that deny everything to all but super.users. Add users, ACLs and
+quotas again, then remove the five denials (`sparklog acl list` shows them).
 
 Without --yes nothing is written. With --yes the broker has to be stopped.
-A broker of a cluster has no metadata.db: its topics are in ZooKeeper. Should that be lost for good, --force makes its directory
-one of a broker that is alone, with what this replica has, also what was never acknowledged.
+A broker of a cluster has no metadata.db: its topics are in ZooKeeper. If ZooKeeper is lost for good, --force turns the
+directory into that of a single broker, with all records of this replica, unacknowledged ones included.
 """
 
 
 def rebuild_metadata(
     data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The broker's data directory.")],
     log_dirs: Annotated[
-        str, typer.Option(metavar="DIR,…", help="The broker's log.dirs, if it has any; else those it last had.")
+        str, typer.Option(metavar="DIR,…", help="The broker's log.dirs (default: those of its last start).")
     ] = "",
     security_from: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A copy of metadata.db that has users, ACLs and quotas.", show_default=False),
+        typer.Option(metavar="FILE", help="A copy of metadata.db with users, ACLs and quotas.", show_default=False),
     ] = None,
     no_security: Annotated[
-        bool, typer.Option("--no-security", help="There were no users, ACLs and quotas: deny nothing.")
+        bool, typer.Option("--no-security", help="Assert that no users, ACLs and quotas existed: deny nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Really write.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write the changes.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also when metadata.db is sound (the old one is kept), or a cluster's.")
+        bool, typer.Option("--force", help="Also if metadata.db is intact (the old one is kept), or of a cluster.")
     ] = False,
 ) -> None:
-    """Write metadata.db anew from the partitions' directories."""
+    """Write metadata.db again from the partitions' directories."""
     from sparklog_broker.coordinators.internal_topics import INTERNAL_CONFIGS
 
     from sparklog.cli.errors import report as report_error

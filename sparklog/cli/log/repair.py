@@ -21,12 +21,12 @@ REPAIR_EPILOG = """\
 
 `sparklog log repair sparklog-data/flights-0 --yes`
 
-`sparklog log repair sparklog-data/flights-3` (a directory that is gone)
+`sparklog log repair sparklog-data/flights-3` (a missing directory)
 
-Bad bytes are moved to files beside the segment (`….arrow.POSITION.corrupt`); intact batches stay and keep their offsets,
-so offsets may be missing afterwards: they are listed. Without --yes nothing is written, and the exit status is 1 if
-there is something to repair. With --yes the broker has to be stopped.
-A broker of a cluster copies what is missing from the partition's leader when it is started again.
+Bad bytes are moved to files beside the segment (`….arrow.POSITION.corrupt`). Intact batches stay and keep their offsets;
+missing offsets are listed. Without --yes nothing is written, and the exit status is 1 if a repair is needed. With --yes
+the broker has to be stopped. A broker of a cluster copies the missing records from the partition's leader at its next
+start.
 """
 
 
@@ -34,12 +34,12 @@ def repair(
     path: Annotated[
         Path, typer.Argument(metavar="DIR", help="A partition's directory, or a log directory for all in it.")
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Really repair.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write the repair.")] = False,
     format: Annotated[
-        ReportFormat, typer.Option(help="How to print; json is one object per partition.")
+        ReportFormat, typer.Option(help="Output format; json is one object per partition.")
     ] = ReportFormat.text,
 ) -> None:
-    """Show what a repair of damaged partitions would do, or do it."""
+    """Show the repair of damaged partitions, or repair them."""
     from sparklog.cli.errors import report as report_error
     from sparklog.environment.files import OddFileError, RealFiles
     from sparklog.errors import LogCorruptError

@@ -14,8 +14,8 @@ RESTORE_EPILOG = """\
 
 `sparklog log restore-remote sparklog-data/flights-0 --url s3://bucket/tier --yes`
 
-The journal (remote-log.journal) says which old segments of the partition are in the object store. If it is lost, this lists
-the store and writes it again. Without --yes nothing is written. With --yes the broker has to be stopped.
+The journal (remote-log.journal) lists the old segments of the partition in the object store. If the journal is lost, this
+command lists the store and writes the journal again. Without --yes nothing is written. With --yes the broker has to be stopped.
 """
 
 
@@ -23,7 +23,7 @@ def restore_remote(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="A partition's directory.")],
     url: Annotated[str, typer.Option(help="The broker's remote.log.storage.url.")],
     options: Annotated[str, typer.Option(help="The broker's remote.log.storage.options: JSON, or a file.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Really write.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write the journal.")] = False,
 ) -> None:
     """Write the journal of a partition's remote segments again."""
     from sparklog.cli.errors import report as report_error

@@ -20,9 +20,9 @@ VERIFY_EPILOG = """\
 
 `sparklog log verify sparklog-data/flights-0 --format json | jq '.damage[]'`
 
-Every checksum, offset, index entry and footer, `partition.json` and the checkpoints. The broker may be running: nothing
-is written or locked. Exit status 1 if anything is damaged; notes (what a crash leaves and the next start puts right) do
-not count.
+The command checks every checksum, offset, index entry and footer, `partition.json` and the checkpoints. The broker may be
+running: nothing is written or locked. The exit status is 1 if anything is damaged. Notes do not count: traces of a crash
+that the next start removes.
 """
 
 
@@ -45,8 +45,10 @@ def verify(
             metavar="DIR…", help="Log directories (data.dir, log.dirs), a partition's directory, or a segment file."
         ),
     ],
-    notes: Annotated[bool, typer.Option("--notes", help="Also list what is unusual but no damage.")] = False,
-    format: Annotated[ReportFormat, typer.Option(help="How to print; json is one object.")] = ReportFormat.text,
+    notes: Annotated[
+        bool, typer.Option("--notes", help="Also list unusual files and values that are no damage.")
+    ] = False,
+    format: Annotated[ReportFormat, typer.Option(help="Output format; json is one object.")] = ReportFormat.text,
 ) -> None:
     """Check files against their checksums and against each other."""
     report = run_verify(paths)

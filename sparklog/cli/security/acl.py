@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Say who may do what: add, list and remove ACLs.",
+    help="Add, list and remove ACLs, the rights of principals.",
     epilog="""\
 **Examples**
 
@@ -34,19 +34,23 @@ app = typer.Typer(
 
 `sparklog acl list --topic trips --resource-pattern-type match`
 
-Brokers go by them with `authorizer = "acl"` in their configuration. Who is not allowed is denied, but for `super.users`.
+Brokers enforce ACLs with `authorizer = "acl"` in their configuration. Everything that no ACL allows is denied, except to
+`super.users`.
 """,
 )
 
-AllowPrincipal = Annotated[list[str] | None, typer.Option(metavar="User:NAME", help="Who may; repeatable.")]
+AllowPrincipal = Annotated[
+    list[str] | None, typer.Option(metavar="User:NAME", help="Principal that is allowed; repeatable.")
+]
 DenyPrincipal = Annotated[
-    list[str] | None, typer.Option(metavar="User:NAME", help="Who may not, whatever allows it; repeatable.")
+    list[str] | None,
+    typer.Option(metavar="User:NAME", help="Principal that is denied, even if another ACL allows it; repeatable."),
 ]
 AllowHost = Annotated[
-    list[str] | None, typer.Option(metavar="ADDRESS", help="From where it is allowed (default: anywhere); repeatable.")
+    list[str] | None, typer.Option(metavar="ADDRESS", help="Address of allowed clients (default: any); repeatable.")
 ]
 DenyHost = Annotated[
-    list[str] | None, typer.Option(metavar="ADDRESS", help="From where it is denied (default: anywhere); repeatable.")
+    list[str] | None, typer.Option(metavar="ADDRESS", help="Address of denied clients (default: any); repeatable.")
 ]
 Operations = Annotated[
     list[str] | None,
@@ -76,28 +80,26 @@ TransactionalIds = Annotated[
 OfCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
 Users = Annotated[
     list[str] | None,
-    typer.Option(
-        "--user", "--user-principal", metavar="NAME", help="A user, as something that is changed; repeatable."
-    ),
+    typer.Option("--user", "--user-principal", metavar="NAME", help="A user, as the object of a change; repeatable."),
 ]
 PatternType = Annotated[
     str,
     typer.Option(
         "--resource-pattern-type",
         metavar="TYPE",
-        help="literal (the name itself), prefixed (every name that begins so); to list and remove also match (all that "
+        help="literal (the name itself), prefixed (every name with this beginning); to list and remove also match (all that "
         "concern this name) and any.",
     ),
 ]
 ForProducer = Annotated[
     bool,
-    typer.Option("--producer", help="All that a producer needs: Write, Describe and Create for --topic, and Write and "
+    typer.Option("--producer", help="All rights of a producer: Write, Describe and Create for --topic, and Write and "
         "Describe for --transactional-id."),
 ]  # fmt: skip
 Idempotent = Annotated[bool, typer.Option("--idempotent", help="With --producer: also IdempotentWrite on the cluster.")]
 ForConsumer = Annotated[
     bool,
-    typer.Option("--consumer", help="All that a consumer needs: Read and Describe for --topic, and Read for --group."),
+    typer.Option("--consumer", help="All rights of a consumer: Read and Describe for --topic, and Read for --group."),
 ]
 
 
@@ -119,7 +121,7 @@ def add(
     consumer: ForConsumer = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Allow or deny something."""
+    """Allow or deny operations."""
     from sparklog.security.acl_records import parse_choice
     from sparklog.security.acls import Acl, PatternType, check_acl
 
@@ -144,7 +146,7 @@ def add(
 @app.command("list")
 def list_acls(
     principal: Annotated[
-        list[str] | None, typer.Option(metavar="User:NAME", help="Only what is said of them; repeatable.")
+        list[str] | None, typer.Option(metavar="User:NAME", help="Only ACLs of this principal; repeatable.")
     ] = None,
     operation: Operations = None,
     topic: Topics = None,
@@ -155,7 +157,7 @@ def list_acls(
     resource_pattern_type: PatternType = "any",
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """List ACLs: all, or those of some resources or principals."""
+    """List all ACLs, or those of some resources or principals."""
     import sys
 
     from sparklog.security.acl_records import parse_choice
@@ -198,10 +200,10 @@ def remove(
     producer: ForProducer = False,
     idempotent: Idempotent = False,
     consumer: ForConsumer = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", "--force", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", "--force", help="Do not ask for confirmation.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Remove ACLs of the resources that are named: all of them, or those of the principals that are named."""
+    """Remove the ACLs of the named resources: all, or those of the named principals."""
     import sys
 
     resources = _resources(topic, group, transactional_id, user, cluster=cluster)

@@ -10,18 +10,18 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
-    help="Certificates of a cluster that --secure-setup has made: for one more broker, and new ones.",
+    help="Add or renew certificates of a cluster that --secure-setup created.",
     no_args_is_help=True,
 )
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="What --secure-setup has made.", show_default=False)]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of --secure-setup.", show_default=False)]
 
 _ADD_EPILOG = """\
 **Example**
 
 `sparklog certificate add-broker /etc/sparklog --broker-id 4 --hostname broker-4`
 
-Makes DIR/broker-4: take it to the broker's machine, to the same path, and start `sparklog broker --config
-DIR/broker-4/broker.toml`. No other broker has to be told. ca-key.pem has to be in DIR for it.
+The command creates DIR/broker-4. Copy it to the same path on the broker's machine, and start `sparklog broker --config
+DIR/broker-4/broker.toml`. Other brokers need no change. ca-key.pem has to be in DIR.
 """
 _RENEW_EPILOG = """\
 **Examples**
@@ -30,19 +30,19 @@ _RENEW_EPILOG = """\
 
 `sparklog certificate renew /etc/sparklog`
 
-A broker that runs takes its new certificate within ssl.reload.interval.ms, or when it is told to (SIGHUP); what is
-connected stays connected. ca-key.pem has to be in DIR for it.
+A running broker uses its new certificate within ssl.reload.interval.ms, or on SIGHUP. Open connections stay open.
+ca-key.pem has to be in DIR.
 """
 _AUTHORITY_EPILOG = """\
 **In this order**, each step at all brokers and clients before the next one:
 
-1. `sparklog certificate new-authority DIR`: both authorities are trusted. Take the ca.pem to brokers and clients.
+1. `sparklog certificate new-authority DIR`: both authorities are trusted. Copy ca.pem to brokers and clients.
 
-2. `sparklog certificate renew DIR`: certificates of the new one. Take the broker.pem to the brokers.
+2. `sparklog certificate renew DIR`: certificates of the new authority. Copy broker.pem to the brokers.
 
-3. `sparklog certificate retire-authority DIR`: only the new one is trusted. Take the ca.pem to brokers and clients.
+3. `sparklog certificate retire-authority DIR`: only the new authority is trusted. Copy ca.pem to brokers and clients.
 
-Nothing has to be restarted.
+No restart is needed.
 """
 
 
@@ -50,13 +50,13 @@ Nothing has to be restarted.
 def add_broker(
     directory: Directory,
     broker_id: Annotated[int, typer.Option(min=0, help="The new broker's number.")],
-    hostname: Annotated[str, typer.Option(metavar="NAME", help="How clients and brokers name its host.")],
+    hostname: Annotated[str, typer.Option(metavar="NAME", help="Host name of the broker for clients and brokers.")],
     port: Annotated[
-        int, typer.Option(min=1, max=65_534, help="Where clients reach it; the next one is for other brokers.")
+        int, typer.Option(min=1, max=65_534, help="Port for clients; the next port is for other brokers.")
     ] = 9292,
-    data_dir: Annotated[Path | None, typer.Option(help="Where it stores topics.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Directory of the broker's topics.")] = None,
 ) -> None:
-    """Make a certificate and settings for one more broker."""
+    """Create the certificate and the settings of one more broker."""
     from sparklog.security import cluster_setup
 
     made = cluster_setup.add_broker(directory, broker_id, cluster_setup.BrokerPlace(hostname, port, data_dir), _now())
@@ -67,9 +67,11 @@ def add_broker(
 @app.command("renew", epilog=_RENEW_EPILOG)
 def renew(
     directory: Directory,
-    broker_id: Annotated[int | None, typer.Option(min=0, help="For this broker alone.", show_default=False)] = None,
+    broker_id: Annotated[
+        int | None, typer.Option(min=0, help="Renew only this broker's certificate.", show_default=False)
+    ] = None,
 ) -> None:
-    """Make new keys and certificates for brokers that are there."""
+    """Create new keys and certificates for existing brokers."""
     from sparklog.security import cluster_setup
 
     _say("renewed", cluster_setup.renew(directory, _now(), broker_id))
@@ -77,7 +79,7 @@ def renew(
 
 @app.command("new-authority", epilog=_AUTHORITY_EPILOG)
 def new_authority(directory: Directory) -> None:
-    """Make an authority that is to replace the one before; both are trusted."""
+    """Create an authority that replaces the current one; both are trusted."""
     from sparklog.security import cluster_setup
 
     _say("both authorities are trusted by", cluster_setup.new_authority(directory, _now()))

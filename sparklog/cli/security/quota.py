@@ -17,7 +17,7 @@ app = typer.Typer(
     epilog="""\
 **Quotas** of users and client ids: `producer_byte_rate` and `consumer_byte_rate` (bytes a second),
 `request_percentage` (100: one thread). Of users alone: `max_connections` (to one broker), `max_topics` and
-`max_partitions` (that they own: who makes a topic owns it). Of users, or of addresses: `connection_creation_rate` (new
+`max_partitions` (the user that creates a topic owns it). Of users, or of addresses: `connection_creation_rate` (new
 connections a second).
 
 **Examples**
@@ -34,15 +34,15 @@ connections a second).
 
 `sparklog quota describe`
 
-For a rate nothing is refused: whoever takes more has to wait, and other clients do not. What goes beyond a number is
-refused.
+Beyond a rate, the client has to wait and nothing is refused; other clients do not wait. Beyond a number, the broker refuses
+the request.
 """,
 )
 
-User = Annotated[str | None, typer.Option(metavar="NAME", help="The user of this name.")]
+User = Annotated[str | None, typer.Option(metavar="NAME", help="The user with this name.")]
 UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="Every user that has none of its own.")]
 ClientId = Annotated[
-    str | None, typer.Option("--client-id", "--client", metavar="ID", help="Clients that call themselves so.")
+    str | None, typer.Option("--client-id", "--client", metavar="ID", help="Clients with this client id.")
 ]
 ClientDefaults = Annotated[bool, typer.Option("--client-defaults", help="Every client id that has none of its own.")]
 
@@ -60,7 +60,7 @@ def describe(
     ip_defaults: IpDefaults = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show quotas, all or those of some, and who has to wait at the moment."""
+    """Show all or some quotas, and the clients that have to wait at the moment."""
     import sys
 
     from sparklog.security.quotas import Entity
@@ -101,15 +101,15 @@ def alter(
     ip_defaults: IpDefaults = False,
     add_config: Annotated[
         list[str] | None,
-        typer.Option("--add-config", "--add", metavar="QUOTA=LIMIT,…", help="Set these; repeatable."),
+        typer.Option("--add-config", "--add", metavar="QUOTA=LIMIT,…", help="Set these quotas; repeatable."),
     ] = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", "--delete", metavar="QUOTA,…", help="Take these away; repeatable."),
+        typer.Option("--delete-config", "--delete", metavar="QUOTA,…", help="Remove these quotas; repeatable."),
     ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Set quotas, or take them away."""
+    """Set or remove quotas."""
     from sparklog.security.quota_records import parse_key
     from sparklog.security.quotas import Entity
 

@@ -28,10 +28,12 @@ Mechanisms = Annotated[
     typer.Option("--mechanism", help="SCRAM mechanism; repeatable. [default: both]", show_default=False),
 ]
 Iterations = Annotated[
-    int, typer.Option(min=4096, max=1_000_000, help="Rounds of hashing, for who guesses and for each login.")
+    int, typer.Option(min=4096, max=1_000_000, help="Rounds of hashing: more slow down guesses, and each login.")
 ]
 
-_PASSWORD = "The password is asked for without being shown; where stdin is no terminal its first line is the password."
+_PASSWORD = (
+    "The command asks for the password without showing it. If stdin is no terminal, its first line is the password."
+)
 
 
 @app.command(
@@ -44,7 +46,7 @@ def add(
     iterations: Iterations = 4096,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Add a user. It may do what ACLs allow it, and nothing else where there is an authorizer."""
+    """Add a user. With an authorizer, the user has only the rights that ACLs give."""
     _check(name)
     password = read_password(name)
     with open_admin(bootstrap_servers) as admin:
@@ -55,7 +57,7 @@ def add(
 @app.command(
     "set-password",
     epilog=f"**Examples**\n\n`sparklog user set-password alice`\n\n{_PASSWORD} "
-    "Sessions that are open go on until they authenticate again (connections.max.reauth.ms).",
+    "Open sessions continue until they authenticate again (connections.max.reauth.ms).",
 )
 def set_password(
     name: Name,
@@ -91,7 +93,7 @@ def list_users(bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
 
 @app.command("remove", epilog="**Examples**\n\n`sparklog user remove alice`\n\nThe user's connections end at once.")
 def remove(name: Name, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
-    """Remove a user. ACLs that name it stay."""
+    """Remove a user. ACLs with the user's name stay."""
     with open_admin(bootstrap_servers) as admin:
         admin.remove_user(name)
     print(f"removed user {name}")

@@ -29,34 +29,39 @@ EPILOG = """\
 
 `sparklog sql < report.sql`
 
-The SQL is DuckDB's. Topics are tables: their columns behind _partition, _offset and _timestamp; a name that is no identifier
-stands in double quotes ("my-topic"). SQL reaches topics only: no files, no network.
+The SQL is DuckDB's. Topics are tables with the columns _partition, _offset and _timestamp, followed by their own. A name
+that is no identifier stands in double quotes ("my-topic"). SQL reaches topics only: no files, no network.
 """
 
 
 def sql(
-    query: Annotated[str | None, typer.Argument(help="SQL; without it a prompt, or what stdin holds.")] = None,
+    query: Annotated[
+        str | None, typer.Argument(help="SQL statements; without them a prompt, or the statements on stdin.")
+    ] = None,
     format: Annotated[
         OutputFormat | None,
-        typer.Option(help="How to write. [default: by the file's ending, else table]", show_default=False),
+        typer.Option(help="Output format. [default: by the file's ending, else table]", show_default=False),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     max_rows: Annotated[
-        int, typer.Option(min=1, help="Rows that a table shows; other formats have them all.")
+        int, typer.Option(min=1, help="Rows that a table shows; other formats have all rows.")
     ] = TABLE_ROWS,
     isolation_level: Annotated[
-        str, typer.Option(metavar="read_committed|read_uncommitted", help="Whether what is not committed is seen.")
+        str,
+        typer.Option(
+            metavar="read_committed|read_uncommitted", help="read_committed skips open and aborted transactions."
+        ),
     ] = "read_committed",
     memory_limit: Annotated[int, typer.Option(metavar="MIB", min=16, help="Memory that DuckDB may use.")] = 1024,
     lateness_ms: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="No record is stored so much later than one with a later timestamp: what follows a time range is not read.",
+            help="The longest delay of a record behind one with a later timestamp. Records that follow a time range are then not read.",
         ),
     ] = None,
     local: Annotated[
-        str, typer.Option(metavar="auto|off", help="Whether to map the broker's files where they are visible.")
+        str, typer.Option(metavar="auto|off", help="Map the broker's files if they are on this host.")
     ] = "auto",
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

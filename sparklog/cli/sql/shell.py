@@ -35,7 +35,7 @@ SQL ends with a semicolon and may have several lines. Topics are tables, with th
   .help              this                                         also \\?
   .quit              leave; so does Ctrl-D                        also \\q
 
-Ctrl-C cancels a query, Tab completes, the arrow keys bring back what was typed before."""
+Ctrl-C cancels a query, Tab completes, the arrow keys recall earlier input."""
 
 ALIASES = {"\\dt": ".tables", "\\d": ".schema", "\\?": ".help", "\\q": ".quit", ".exit": ".quit", "\\h": ".help"}
 TOPICS_AGE_S = 10.0

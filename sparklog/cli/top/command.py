@@ -29,8 +29,8 @@ EPILOG = """\
 
 `sparklog top --once | grep billing`
 
-*records/s* counts offsets. *lag* is as in `sparklog group describe`. A broker's metrics page (`metrics.listen`) adds what only
-the broker knows: bytes in and out, requests, connections. Keys: q quits, l, r, s and n sort by lag, rate, size and name.
+*records/s* counts offsets. *lag* is as in `sparklog group describe`. A broker's metrics page (`metrics.listen`) adds
+bytes in and out, requests and connections. Keys: q quits, l, r, s and n sort by lag, rate, size and name.
 """
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.2, 3600.0
 SAMPLE_TIMEOUT_MS = 10_000
@@ -39,12 +39,14 @@ SAMPLE_TIMEOUT_MS = 10_000
 
 def top(
     interval: Annotated[str, typer.Option(metavar="TIME", help="Time between samples, as in 500ms, 2s, 1m.")] = "2s",
-    sort: Annotated[Order, typer.Option(help="What comes first.")] = Order.lag,
+    sort: Annotated[Order, typer.Option(help="The order of the rows.")] = Order.lag,
     metrics: Annotated[
         str, typer.Option(metavar="URL", help="A broker's metrics page, as in http://127.0.0.1:9293/metrics.")
     ] = "",
-    once: Annotated[bool, typer.Option("--once", help="Two samples, one print; so it is without a terminal.")] = False,
-    internal: Annotated[bool, typer.Option("--internal", help="Also topics that the broker keeps for itself.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print once, after two samples; the default without a terminal.")
+    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also internal topics.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show topics, groups, brokers and open transactions, live."""
