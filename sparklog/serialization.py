@@ -15,7 +15,8 @@ from sparklog.errors import InvalidConfigError
 
 @runtime_checkable
 class Serializer(Protocol):
-    """The protocol of a serializer: makes bytes of objects. The producer turns any exception into a SerializationError."""
+    """The protocol of a serializer: makes bytes of objects. The producer turns any exception into a
+    SerializationError."""
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
         """Turn `value` into bytes.

@@ -837,7 +837,8 @@ class Consumer:
 
 
 def _abandon(fetcher: Fetcher, group: GroupConsumer | None) -> None:
-    """Tell the threads of a dropped consumer to end. The calling thread is not a `threading.Thread`: it must not log."""
+    """Tell the threads of a dropped consumer to end. The calling thread is not a `threading.Thread`, so it must not
+    log."""
     fetcher.begin_to_close()
     if group is not None:
         group.abandon()
