@@ -93,10 +93,14 @@ class DefaultSource(DataSource):
 
         Args:
             schema: The columns of the DataFrame.
-            overwrite: True for the save mode overwrite, which the sink refuses.
+            overwrite: True for the save mode overwrite, which is refused.
 
         Returns:
             The batch writer.
+
+        Raises:
+            InvalidConfigError: An option is wrong, or `overwrite` is True.
+            SchemaMismatchError: The columns do not fit the topic.
         """
         from pyspark_sparklog.sink.writer import batch_writer
 
@@ -111,10 +115,14 @@ class DefaultSource(DataSource):
 
         Args:
             schema: The columns of the streaming DataFrame.
-            overwrite: True for the output mode complete.
+            overwrite: True for the output mode complete, which is refused.
 
         Returns:
             The stream writer.
+
+        Raises:
+            InvalidConfigError: An option is wrong, `overwrite` is True, or PySpark is older than 4.1.
+            SchemaMismatchError: The columns do not fit the topic.
         """
         from pyspark_sparklog.sink.writer import stream_writer
 

@@ -53,9 +53,9 @@ class BrokerDescription:
     broker_id: int
     """Id of the broker."""
     host: str
-    """Host of the listener for clients."""
+    """Host of the broker's address."""
     port: int
-    """Port of the listener for clients."""
+    """Port of the broker's address."""
     rack: str | None = None
     """The `broker.rack`; None: not set."""
     is_stopping: bool = False
