@@ -479,19 +479,19 @@ class IllegalSaslStateError(SparklogError):
 
 
 class TopicAuthorizationFailedError(SparklogError):
-    """The principal may not do this with the topic. The topic need not exist."""
+    """The principal may not do this with the topic, existing or not."""
 
     code = 103
 
 
 class GroupAuthorizationFailedError(SparklogError):
-    """The principal may not do this with the group. The group need not exist."""
+    """The principal may not do this with the group, existing or not."""
 
     code = 104
 
 
 class TransactionalIdAuthorizationFailedError(SparklogError):
-    """The principal may not do this with the transactional id. The id need not exist."""
+    """The principal may not do this with the transactional id, existing or not."""
 
     code = 105
 

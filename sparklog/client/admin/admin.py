@@ -561,10 +561,10 @@ class Admin:
         """Give a typed topic a newer schema. Columns that the topic has already in this form change nothing.
 
         Args:
+            name: The topic's name.
             add_columns: Columns to append, in a form of `create_topic`; they are null in stored rows. None: none.
             widen_columns: Columns with their wider types (int8 → int16 → int32 → int64, float32 → float64). None: none.
             schema: All columns of the newer schema, instead of the other two arguments. None: the others are given.
-            name: The topic's name.
 
         Returns:
             The topic with the newer schema.

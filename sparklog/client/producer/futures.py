@@ -281,7 +281,9 @@ class RecordFuture(_DeliveryFuture[RecordMetadata]):
     __slots__ = ("delivery", "index")
 
     delivery: Delivery
+    """Outcome of the record's batch."""
     index: int
+    """Index of the record in its batch."""
     # set by `send`: an __init__ would cost as much as a third of it
 
     def done(self) -> bool:
