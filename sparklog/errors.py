@@ -1,9 +1,9 @@
-"""Every error sparklog raises: one table of wire codes, one exception class per code.
+"""Every error of sparklog: one table of wire codes, one exception class per code.
 
-Names and messages may change; a code never does and is never reused (a test pins the table). A client that
-receives a code it does not know raises `UnknownServerError`, which is not retriable.
+Names and messages may change. A code never changes and is never reused (a test pins the table). A client that receives
+an unknown code raises `UnknownServerError`, which is not retriable.
 
-`retriable` says whether the same request may succeed later without anybody changing anything.
+`retriable` is True if the same request may succeed later without any change by the user.
 """
 
 from __future__ import annotations
@@ -13,24 +13,35 @@ from typing import Any, ClassVar
 
 
 def one_line(text: str) -> str:
-    """`text` with everything escaped that could begin a line or change how others look: line ends, control characters,
-    marks of direction. For whatever a peer chose and somebody reads."""
+    """Return `text` with all characters escaped that could begin a line or change how other characters look.
+
+    These are line ends, control characters and marks of direction. It is for text that a peer has chosen and a person
+    reads.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The text in one line.
+    """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class SparklogError(Exception):
-    """Base of all sparklog errors. `code` is its number on the wire, `retriable` says whether trying again can help."""
+    """Base of all sparklog errors."""
 
     code: ClassVar[int] = -1
+    """Number of the error on the wire."""
     retriable: ClassVar[bool] = False
+    """True if the same request may succeed later without any change by the user."""
     outcomes: Mapping[Any, object] | None = None
-    """Of a call that changes several items: the result of each item, or its error. None for any other error."""
+    """The result or the error of each item, for a call that changes several items; None for any other error."""
 
     @property
     def name(self) -> str:
-        """The error's stable name in the log and on the command line, for example `OFFSET_OUT_OF_RANGE`."""
+        """Stable name of the error in the log and on the command line, for example `OFFSET_OUT_OF_RANGE`."""
         return NAMES.get(self.code, "UNKNOWN_SERVER_ERROR")
 
 
@@ -45,7 +56,7 @@ class OffsetOutOfRangeError(SparklogError):
 
 
 class CorruptBatchError(SparklogError):
-    """A batch's bytes are not what its checksum, its header or the topic's schema says."""
+    """A batch's bytes do not match its checksum, its header or the topic's schema."""
 
     code = 2
 
@@ -81,14 +92,20 @@ class InvalidRequestError(SparklogError):
 
 
 class UnsupportedVersionError(SparklogError):
-    """Client and broker have no version of the API in common. `supported`: the broker's first and last one, if it is
-    told."""
+    """Client and broker have no version of the API in common."""
 
     code = 8
 
     def __init__(self, message: str = "", *, supported: tuple[int, int] | None = None) -> None:
+        """Create the error.
+
+        Args:
+            message: The text.
+            supported: First and last version of the broker; None: not known.
+        """
         super().__init__(message)
         self.supported = supported
+        """First and last version of the broker; None: not known."""
 
 
 class UnsupportedApiError(SparklogError):
@@ -104,7 +121,7 @@ class FrameTooLargeError(SparklogError):
 
 
 class RequestTimedOutError(SparklogError):
-    """No answer within the time limit; whether the request took effect is not known."""
+    """No answer within the time limit; the request may have taken effect."""
 
     code = 11
     retriable = True
@@ -221,7 +238,7 @@ class ClosedError(SparklogError):
 
 
 class DataLossError(SparklogError):
-    """Offsets a reader still needed are gone (retention, a deleted or re-created topic)."""
+    """Offsets that a reader still needed are gone (retention, a deleted or re-created topic)."""
 
     code = 29
 
@@ -233,8 +250,7 @@ class OutOfOrderSequenceError(SparklogError):
 
 
 class InvalidProducerEpochError(SparklogError):
-    """The producer has a newer epoch: what was sent with an older one comes too late. Or it cannot have come to this
-    one."""
+    """The producer's epoch is not the current one: a newer epoch has been issued, or the epoch was never issued."""
 
     code = 31
 
@@ -252,7 +268,7 @@ class InvalidTxnStateError(SparklogError):
 
 
 class ConcurrentTransactionsError(SparklogError):
-    """The end of the transaction before is still being written, or too many are open."""
+    """The end of the previous transaction is still being written, or too many transactions are open."""
 
     code = 34
     retriable = True
@@ -265,8 +281,8 @@ class InvalidProducerIdMappingError(SparklogError):
 
 
 class TransactionAbortedError(SparklogError):
-    """The transaction was aborted (its timeout, an operator, a newer run): nothing of it is visible; begin a new
-    one."""
+    """The transaction was aborted (its timeout, an operator, a newer run) and none of its records is visible; begin a
+    new one."""
 
     code = 36
 
@@ -291,25 +307,25 @@ class InvalidTransactionTimeoutError(SparklogError):
 
 
 class UnknownMemberIdError(SparklogError):
-    """The group does not know this member (any more): it has to join again."""
+    """The group does not know this member, or not any more: the member has to join again."""
 
     code = 40
 
 
 class FencedMemberEpochError(SparklogError):
-    """The member's epoch is not the one the group knows: it has to give up its partitions and join again."""
+    """The member's epoch is not the group's: the member has to give up its partitions and join again."""
 
     code = 41
 
 
 class StaleMemberEpochError(SparklogError):
-    """A commit with an older member epoch than the group knows; the next heartbeat tells the new one."""
+    """The commit has an older member epoch than the group; the next heartbeat returns the new epoch."""
 
     code = 42
 
 
 class GroupIdNotFoundError(SparklogError):
-    """There is no such group."""
+    """The group does not exist."""
 
     code = 43
 
@@ -340,7 +356,7 @@ class UnstableOffsetCommitError(SparklogError):
 
 
 class GroupMaxSizeReachedError(SparklogError):
-    """The group has `group.max.size` members already, or the broker as many groups or offsets as it keeps."""
+    """The group has `group.max.size` members already, or the broker has its largest number of groups or offsets."""
 
     code = 48
 
@@ -358,13 +374,13 @@ class InvalidGroupIdError(SparklogError):
 
 
 class CommitFailedError(SparklogError):
-    """Offsets could not be committed: the group has given the partitions to somebody else."""
+    """Offsets could not be committed: the group has given the partitions to another member."""
 
     code = 51
 
 
 class RemoteStorageError(SparklogError):
-    """The object store of the older segments cannot be reached, or refused; it is tried again."""
+    """The object store of the older segments cannot be reached, or has refused the request; the broker tries again."""
 
     code = 60
     retriable = True
@@ -377,7 +393,7 @@ class ResponseTooLargeError(SparklogError):
 
 
 class InvalidTimestampError(SparklogError):
-    """A record's timestamp lies further in the future than the topic takes."""
+    """A record's timestamp lies further in the future than the topic allows."""
 
     code = 61
 
@@ -389,7 +405,8 @@ class StaleCheckpointError(SparklogError):
 
 
 class SerializationError(SparklogError):
-    """A producer's serializer has failed, or has not given bytes; nothing was sent. The cause is what it raised."""
+    """A producer's serializer has failed or has not returned bytes; nothing was sent. The cause is the serializer's
+    exception."""
 
     code = 70
 
@@ -397,19 +414,30 @@ class SerializationError(SparklogError):
 class DeserializationError(SparklogError):
     """A consumer's deserializer has failed for one record, or Python has no object for a value of a typed topic.
 
-    It is the record at `offset` of `partition`; `record` has the bytes, or is None where it is a typed topic's:
-    poll_batches reads it. The cause is what the deserializer, or Arrow, has raised. poll raises it again until the
-    partition is sought: `seek(error.partition, error.offset + 1)` leaves the record out."""
+    The cause is the exception of the deserializer or of Arrow. Poll raises the error again until the partition is
+    sought: `seek(error.partition, error.offset + 1)` leaves the record out.
+    """
 
     code = 71
 
     def __init__(
         self, message: str = "", *, partition: tuple[str, int] | None = None, offset: int = -1, record: object = None
     ) -> None:
+        """Create the error.
+
+        Args:
+            message: The text.
+            partition: Partition of the record; None: not known.
+            offset: Offset of the record; -1: not known.
+            record: The record with its bytes. None for a typed topic, where `poll_batches` reads the row.
+        """
         super().__init__(message)
         self.partition = partition
+        """Partition of the record; None: not known."""
         self.offset = offset
+        """Offset of the record; -1: not known."""
         self.record = record
+        """The record with its bytes; None for a typed topic, where `poll_batches` reads the row."""
 
 
 class ConcurrentModificationError(SparklogError):
@@ -419,27 +447,27 @@ class ConcurrentModificationError(SparklogError):
 
 
 class WakeupError(SparklogError):
-    """`Consumer.wakeup()` of another thread has ended the call."""
+    """Another thread has ended the call with `Consumer.wakeup()`."""
 
     code = 73
 
 
 class StorageUnavailableError(StorageError):
-    """The broker could not get at a file just now: no descriptor or no memory was left, or the system refused to open
-    it. Nothing of the request was written, and nothing is in doubt; it can be tried again."""
+    """The broker could not open a file: it has no descriptor or memory left, or the system refused. Nothing of the
+    request was written; it can be tried again."""
 
     code = 64
     retriable = True
 
 
 class SaslAuthenticationFailedError(SparklogError):
-    """The peer is not who it says it is. The text never says whether the user or the password was wrong."""
+    """The peer has not proved its identity. The text never says if the user or the password was wrong."""
 
     code = 100
 
 
 class UnsupportedSaslMechanismError(SparklogError):
-    """The listener does not take this SASL mechanism."""
+    """The listener does not accept this SASL mechanism."""
 
     code = 101
 
@@ -451,19 +479,19 @@ class IllegalSaslStateError(SparklogError):
 
 
 class TopicAuthorizationFailedError(SparklogError):
-    """The principal may not do this with the topic, whether the topic exists or not."""
+    """The principal may not do this with the topic, existing or not."""
 
     code = 103
 
 
 class GroupAuthorizationFailedError(SparklogError):
-    """The principal may not do this with the group, whether the group exists or not."""
+    """The principal may not do this with the group, existing or not."""
 
     code = 104
 
 
 class TransactionalIdAuthorizationFailedError(SparklogError):
-    """The principal may not do this with the transactional id, whether the id exists or not."""
+    """The principal may not do this with the transactional id, existing or not."""
 
     code = 105
 
@@ -475,8 +503,7 @@ class ClusterAuthorizationFailedError(SparklogError):
 
 
 class PolicyViolationError(SparklogError):
-    """The request goes beyond a number that the principal is limited to (its quota of topics, partitions or
-    connections)."""
+    """The request exceeds a quota of the principal (topics, partitions or connections)."""
 
     code = 107
 
@@ -495,7 +522,7 @@ class NotEnoughReplicasError(SparklogError):
 
 
 class NotEnoughReplicasAfterAppendError(SparklogError):
-    """After the append the in-sync replicas have become fewer than `min.insync.replicas`, or another broker leads: the
+    """After the append the in-sync replicas have become fewer than `min.insync.replicas`, or another broker leads; the
     records may stay."""
 
     code = 81
@@ -510,7 +537,7 @@ class OffsetNotAvailableError(SparklogError):
 
 
 class StaleBrokerEpochError(SparklogError):
-    """The request comes from a former life of the broker: it has registered anew since."""
+    """The request comes from an earlier run of the broker, which has registered again since."""
 
     code = 83
 
@@ -567,7 +594,7 @@ class InvalidFetchSessionError(SparklogError):
 
 
 class LeaderNotAvailableError(SparklogError):
-    """Nobody leads the partition at the moment; one of its replicas has to come back."""
+    """No broker leads the partition at the moment; one of its replicas has to come back."""
 
     code = 92
     retriable = True
@@ -581,32 +608,32 @@ class NotCoordinatorError(SparklogError):
 
 
 class CoordinatorNotAvailableError(SparklogError):
-    """Nobody coordinates the group or the transactional id at the moment; it comes with the next leader."""
+    """No broker coordinates the group or the transactional id at the moment; the next leader will."""
 
     code = 94
     retriable = True
 
 
 class ResourceNotFoundError(SparklogError):
-    """What is to be changed or removed, as a user's credential, is not there."""
+    """The resource to change or remove does not exist, for example a user's credential."""
 
     code = 95
 
 
 class AdoptionRefusedError(SparklogError):
-    """A broker's directory cannot be taken into a cluster as it is: something in it collides with what is there."""
+    """A broker's directory cannot be taken into a cluster as it is: its content conflicts with the cluster's."""
 
     code = 96
 
 
 class InvalidQueryError(SparklogError):
-    """DuckDB cannot run the SQL: a mistake in it, or more memory than it may use."""
+    """DuckDB cannot run the SQL: the SQL has a mistake, or needs more memory than DuckDB may use."""
 
     code = 110
 
 
 class QueryResultTooLargeError(SparklogError):
-    """A query's result has more rows or bytes than were asked for at most."""
+    """A query's result has more rows or bytes than the caller has allowed."""
 
     code = 111
 
@@ -618,14 +645,20 @@ class QueryCancelledError(SparklogError):
 
 
 class LogTruncatedError(OffsetOutOfRangeError):
-    """Records that were read are gone: an unclean election has made a replica leader that did not have them (KIP-320).
-    `divergent_offset`: the first offset at which there may be others now, -1: not known."""
+    """Records that were read are gone: an unclean election has made a replica leader that lacked them (KIP-320)."""
 
     code = 130
 
     def __init__(self, message: str = "", *, divergent_offset: int = -1) -> None:
+        """Create the error.
+
+        Args:
+            message: The text.
+            divergent_offset: First offset at which the records may differ now; -1: not known.
+        """
         super().__init__(message)
         self.divergent_offset = divergent_offset
+        """First offset at which the records may differ now; -1: not known."""
 
 
 def _with_subclasses(cls: type[SparklogError]) -> list[type[SparklogError]]:
@@ -646,6 +679,14 @@ NAMES: dict[int, str] = {0: "NONE", -1: "UNKNOWN_SERVER_ERROR"} | {
 
 
 def error_from_code(code: int, message: str) -> SparklogError:
-    """The exception for a wire code (not raised); its text is one line. An unknown code gives `UnknownServerError`."""
+    """Return the exception for a wire code, without raising it.
+
+    Args:
+        code: The wire code. An unknown code gives `UnknownServerError`.
+        message: The text, which is made one line. Empty: the error's description.
+
+    Returns:
+        The exception.
+    """
     cls = ERRORS.get(code, UnknownServerError)
     return cls(one_line(message) or " ".join((cls.__doc__ or "").split()))

@@ -1,7 +1,7 @@
-"""Values and keys as Python objects: what `Producer` and `Consumer` take as serializers and deserializers.
+"""Serializers and deserializers of `Producer` and `Consumer`: keys and values as Python objects.
 
-Either is a callable of one argument, or an object with `serialize(topic, value)` or `deserialize(topic, data)`. None
-is never handed to them: a record without a key or value (a tombstone) stays one.
+Either is a callable of one argument, or an object with `serialize(topic, value)` or `deserialize(topic, data)`. None is
+never handed to them: a record without a key or value (a tombstone) stays one.
 """
 
 from __future__ import annotations
@@ -15,16 +15,36 @@ from sparklog.errors import InvalidConfigError
 
 @runtime_checkable
 class Serializer(Protocol):
-    """Makes bytes of objects. May raise anything: the producer makes a SerializationError of it."""
+    """The protocol of a serializer: makes bytes of objects. The producer turns any exception into a
+    SerializationError."""
 
-    def serialize(self, topic: str, value: Any) -> bytes | None: ...
+    def serialize(self, topic: str, value: Any) -> bytes | None:
+        """Turn `value` into bytes.
+
+        Args:
+            topic: Name of the record's topic.
+            value: The key or value, never None.
+
+        Returns:
+            The bytes; None makes a record without this key or value.
+        """
 
 
 @runtime_checkable
 class Deserializer(Protocol):
-    """Makes objects of bytes. May raise anything: the consumer makes a DeserializationError of it."""
+    """The protocol of a deserializer: makes objects of bytes. The consumer turns any exception into a
+    DeserializationError."""
 
-    def deserialize(self, topic: str, data: bytes) -> Any: ...
+    def deserialize(self, topic: str, data: bytes) -> Any:
+        """Turn `data` into an object.
+
+        Args:
+            topic: Name of the record's topic.
+            data: The bytes of the key or value.
+
+        Returns:
+            The object.
+        """
 
 
 AnySerializer = Serializer | Callable[[Any], bytes | None]
@@ -32,51 +52,123 @@ AnyDeserializer = Deserializer | Callable[[bytes], Any]
 
 
 class StringSerializer:
-    """str to bytes; `encoding` as Python names it."""
+    """A serializer of str."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
+        """Create the serializer.
+
+        Args:
+            encoding: Name of the encoding in Python.
+        """
         self._encoding = encoding
 
     def serialize(self, topic: str, value: str) -> bytes:
-        """Raises TypeError, UnicodeEncodeError."""
+        """Encode a str.
+
+        Args:
+            topic: Name of the record's topic; not used.
+            value: The text.
+
+        Returns:
+            The encoded text.
+
+        Raises:
+            TypeError: `value` is not a str.
+            UnicodeEncodeError: The encoding cannot represent the text.
+        """
         if not isinstance(value, str):
             raise TypeError(f"a str is needed, not {type(value).__name__}")
         return value.encode(self._encoding)
 
 
 class StringDeserializer:
-    """bytes to str; `encoding` as Python names it."""
+    """A deserializer of str."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
+        """Create the deserializer.
+
+        Args:
+            encoding: Name of the encoding in Python.
+        """
         self._encoding = encoding
 
     def deserialize(self, topic: str, data: bytes) -> str:
-        """Raises UnicodeDecodeError."""
+        """Decode a str.
+
+        Args:
+            topic: Name of the record's topic; not used.
+            data: The encoded text.
+
+        Returns:
+            The text.
+
+        Raises:
+            UnicodeDecodeError: The bytes are not text of this encoding.
+        """
         return data.decode(self._encoding)
 
 
 class JsonSerializer:
-    """Whatever `json.dumps` takes, as UTF-8 without blanks; further arguments are those of `json.dumps`."""
+    """A serializer of all objects that `json.dumps` takes: UTF-8 without blanks."""
 
     def __init__(self, **arguments: Any) -> None:
+        """Create the serializer.
+
+        Args:
+            **arguments: Arguments of `json.dumps`, which replace the compact format.
+        """
         compact: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
         self._encoder = json.JSONEncoder(**compact | arguments)
 
     def serialize(self, topic: str, value: Any) -> bytes:
-        """Raises TypeError, ValueError."""
+        """Encode an object as JSON.
+
+        Args:
+            topic: Name of the record's topic; not used.
+            value: The object.
+
+        Returns:
+            UTF-8 bytes.
+
+        Raises:
+            TypeError: JSON has no form for the object.
+            ValueError: The object contains itself.
+        """
         return self._encoder.encode(value).encode()
 
 
 class JsonDeserializer:
-    """UTF-8 JSON to objects."""
+    """A deserializer of UTF-8 JSON."""
 
     def deserialize(self, topic: str, data: bytes) -> Any:
-        """Raises ValueError."""
+        """Decode an object from JSON.
+
+        Args:
+            topic: Name of the record's topic; not used.
+            data: UTF-8 bytes.
+
+        Returns:
+            The object.
+
+        Raises:
+            ValueError: The bytes are not JSON.
+        """
         return json.loads(data)
 
 
 def serializing(given: AnySerializer | None, setting: str) -> Callable[[str, Any], bytes | None] | None:
-    """`given` as a function of topic and value. Raises InvalidConfigError."""
+    """Return a serializer as a function of topic and value.
+
+    Args:
+        given: A callable of one argument or a `Serializer`. None: no serializer.
+        setting: Name of the parameter, for the error.
+
+    Returns:
+        The function; None without a serializer.
+
+    Raises:
+        InvalidConfigError: `given` is neither.
+    """
     if given is None:
         return None
     if isinstance(given, Serializer):
@@ -88,7 +180,18 @@ def serializing(given: AnySerializer | None, setting: str) -> Callable[[str, Any
 
 
 def deserializing(given: AnyDeserializer | None, setting: str) -> Callable[[str, bytes], Any] | None:
-    """`given` as a function of topic and data. Raises InvalidConfigError."""
+    """Return a deserializer as a function of topic and data.
+
+    Args:
+        given: A callable of one argument or a `Deserializer`. None: no deserializer.
+        setting: Name of the parameter, for the error.
+
+    Returns:
+        The function; None without a deserializer.
+
+    Raises:
+        InvalidConfigError: `given` is neither.
+    """
     if given is None:
         return None
     if isinstance(given, Deserializer):

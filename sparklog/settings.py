@@ -1,7 +1,7 @@
-"""Every setting, declared once: name, type, default, unit, bounds and meaning.
+"""All settings, each declared once: name, type, default, unit, bounds and meaning.
 
-Validation, `conf/broker.toml`, the documentation's tables and the command line's help come from `SETTINGS`. Names are
-Kafka's where Kafka has the setting. Python parameters are the same names with underscores.
+Validation, `conf/broker.toml`, the tables in the documentation and the command line's help are generated from
+`SETTINGS`. Names are Kafka's if Kafka has the setting. Python parameters have the same names with underscores.
 """
 
 from __future__ import annotations
@@ -21,39 +21,58 @@ Value = int | float | str | bool
 
 
 class Scope(Enum):
-    """Who reads a setting."""
+    """The component that reads a setting."""
 
     BROKER = "broker"
     TOPIC = "topic"
     PRODUCER = "producer"
     CONSUMER = "consumer"
     CLIENT = "client"
-    """Every client: how it connects."""
+    """The connection of every client."""
 
 
 class Setting(Struct, frozen=True):
-    """One setting. `minimum`/`maximum` are inclusive; `choices` are the only allowed values."""
+    """One setting."""
 
     name: str
+    """Dotted name."""
     scope: Scope
+    """Component that reads the setting."""
     default: Value
+    """Value if the setting is not given. Its type is the setting's type."""
     doc: str
+    """Meaning of the setting."""
     unit: str = ""
+    """Unit of the value; empty: none."""
     minimum: int | None = None
+    """Smallest allowed number; None: no bound."""
     maximum: int | None = None
+    """Largest allowed number; None: no bound."""
     choices: tuple[str, ...] = ()
+    """Allowed values; empty: any value."""
 
     @property
     def parameter(self) -> str:
-        """The Python parameter's name."""
+        """Name of the Python parameter."""
         return self.name.replace(".", "_")
 
     @property
     def type_name(self) -> str:
+        """Name of the value's type, such as "int"."""
         return type(self.default).__name__
 
     def parse(self, value: object) -> Value:
-        """`value` (of the right type, or text) as this setting's type. Raises InvalidConfigError."""
+        """Return `value` in this setting's type.
+
+        Args:
+            value: A value of the right type, or its text.
+
+        Returns:
+            The checked value.
+
+        Raises:
+            InvalidConfigError: The value has another type or is out of bounds.
+        """
         expected = type(self.default)
         plain = isinstance(value, str | numbers.Real | os.PathLike)  # not None, not a list: they have a text, too
         parsed: Value
@@ -329,26 +348,62 @@ SETTINGS: tuple[Setting, ...] = (
 
 
 def settings_of(scope: Scope) -> dict[str, Setting]:
-    """The settings of a scope by name, in the table's order."""
+    """Return the settings of a scope by name, in the table's order.
+
+    Args:
+        scope: The component.
+
+    Returns:
+        Settings by dotted name.
+    """
     return {s.name: s for s in SETTINGS if s.scope is scope}
 
 
 def resolve(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
-    """All settings of `scope`: defaults, overlaid with `given` (Kafka names). Raises InvalidConfigError."""
+    """Return all settings of a scope: the defaults, replaced by the given values.
+
+    Args:
+        scope: The component.
+        given: Values by dotted name.
+
+    Returns:
+        Checked values by dotted name.
+
+    Raises:
+        InvalidConfigError: A setting is unknown or out of bounds.
+    """
     known = settings_of(scope)
     return {n: s.default for n, s in known.items()} | check(scope, given)
 
 
 def check(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
-    """`given` parsed and checked, without the defaults. Raises InvalidConfigError with a suggestion for a
-    misspelling."""
+    """Return the given settings parsed and checked, without the defaults.
+
+    Args:
+        scope: The component.
+        given: Values by dotted name.
+
+    Returns:
+        Checked values by dotted name.
+
+    Raises:
+        InvalidConfigError: A setting is out of bounds, or unknown; the message suggests a name.
+    """
     known = settings_of(scope)
     check_names(scope, given)
     return {name: known[name].parse(value) for name, value in given.items()}
 
 
 def check_names(scope: Scope, names: Iterable[str]) -> None:
-    """Raises InvalidConfigError with a suggestion for the first of `names` that is no setting of `scope`."""
+    """Check that all names are settings of a scope.
+
+    Args:
+        scope: The component.
+        names: Dotted names.
+
+    Raises:
+        InvalidConfigError: A name is unknown; the message suggests another one.
+    """
     known = settings_of(scope)
     for name in names:
         if name not in known:
@@ -356,7 +411,18 @@ def check_names(scope: Scope, names: Iterable[str]) -> None:
 
 
 def from_parameters(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:
-    """Like `resolve`, for Python parameters (underscores for dots; None means not given), under the dotted names."""
+    """Return all settings of a scope, like `resolve`, from Python parameters.
+
+    Args:
+        scope: The component.
+        given: Values by parameter name (underscores for dots); None means not given.
+
+    Returns:
+        Checked values by dotted name.
+
+    Raises:
+        InvalidConfigError: A parameter is unknown or out of bounds.
+    """
     by_parameter = {s.parameter: n for n, s in settings_of(scope).items()}
     for name in given:
         if name not in by_parameter:
@@ -365,7 +431,15 @@ def from_parameters(scope: Scope, given: Mapping[str, object]) -> dict[str, Valu
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint for an unknown name: the nearest known one, else all of them."""
+    """Return a hint for an unknown name: the nearest known name, else all of them.
+
+    Args:
+        name: The unknown name.
+        known: The known names.
+
+    Returns:
+        The end of an error message.
+    """
     import difflib  # for mistakes only
 
     names = sorted(known)
@@ -374,7 +448,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested TOML tables as dotted names: {"segment": {"bytes": 1}} gives {"segment.bytes": 1}."""
+    """Return nested TOML tables as dotted names: {"segment": {"bytes": 1}} gives {"segment.bytes": 1}.
+
+    Args:
+        table: The tables.
+        prefix: Prefix of the names.
+
+    Returns:
+        Values by dotted name.
+    """
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):

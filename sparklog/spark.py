@@ -1,5 +1,8 @@
-"""`sparklog.register(spark)`: for sessions where Spark's auto-discovery of `pyspark_*` packages cannot see the
-package, and for threads that have no active session."""
+"""`sparklog.register(spark)`: registers the data source by hand.
+
+It is for sessions in which Spark's auto-discovery of `pyspark_*` packages cannot see the package, and for threads
+without an active session.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,20 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the data source under the format name `sparklog` (again is fine), and makes the session the active one
-    of this thread.
+    """Register the data source under the format name `sparklog`, and make the session the active one of this thread.
 
-    `writeStream.start()` looks for a data source written in Python in the active session of its thread only. A thread
-    other than the one that made the session has none, and Spark says `DATA_SOURCE_NOT_FOUND`.
+    `writeStream.start()` looks for a data source written in Python only in the active session of its thread. Only the
+    thread that created the session has one; in another thread Spark raises `DATA_SOURCE_NOT_FOUND`. A second call does
+    nothing more.
+
+    Args:
+        spark: A session of Spark 4, classic or Spark Connect.
+
+    Example:
+        ```python
+        sparklog.register(spark)
+        spark.read.format("sparklog").option("subscribe", "trips").load()
+        ```
     """
     from pyspark.errors import AnalysisException
     from pyspark_sparklog import DefaultSource

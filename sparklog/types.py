@@ -8,36 +8,37 @@ from typing import Any, NamedTuple
 from sparklog.errors import InvalidTopicError
 
 EARLIEST_TIMESTAMP = -2
-"""Asked of `list_offsets`: the first offset that can still be read."""
+"""Look-up of `list_offsets`: the first offset that can still be read."""
 LATEST_TIMESTAMP = -1
-"""Asked of `list_offsets`: the offset the next record will get (bounded by the high watermark)."""
+"""Look-up of `list_offsets`: the offset of the next record, bounded by the high watermark."""
 MAX_TIMESTAMP = -3
-"""Asked of `list_offsets`: the offset of the record with the largest timestamp."""
+"""Look-up of `list_offsets`: the offset of the record with the largest timestamp."""
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-"""Isolation of a read: up to the high watermark, or only what is decided, without what was aborted."""
+"""Isolation of a read: all records up to the high watermark, or only those of committed transactions and of none."""
 ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 """The values of `isolation.level`."""
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_PREFIX = "__"
-"""Names of topics that look like the broker's own begin so."""
+"""Prefix of the names of the broker's own topics."""
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
-"""Kept by the broker: clients may read them, nothing else."""
+"""Topics that the broker keeps. Clients can only read them."""
 PRODUCER_ID_END = 2**62
-"""Producer ids are given out one by one: no number can be as large. Ids that are say whose they are
-(`sparklog.security.owned_ids`); a fencing token that is, wherever it is found, is an invention."""
+"""Upper bound of producer ids: ids are given out one by one, so no number can be as large. Larger ids name their owner
+(`sparklog.security.owned_ids`). A fencing token above the bound is forged."""
 SHARED_PREFIX = "__shared:"
-"""Transactional ids of shared transactions begin so; no other may."""
+"""Prefix of the transactional ids of shared transactions. No other id may begin so."""
 FENCING_TOKENS_ID = "__fencing_tokens"
-"""Whoever coordinates this transactional id, which nobody uses, gives out the fencing tokens of a cluster."""
+"""Transactional id whose coordinator gives out the fencing tokens of a cluster. No producer uses it."""
 UNNAMED_APP_PREFIX = "__unnamed:"
-"""Applications of shared transactions whose name nobody uses again: forgotten soon after their only transaction."""
+"""Prefix of the names of applications that run one shared transaction only. The coordinator forgets them soon after it.
+"""
 EARLIEST_LOCAL_TIMESTAMP = -4
-"""Asked of `list_offsets`: the first offset that can be read without the object store (KIP-405)."""
+"""Look-up of `list_offsets`: the first offset that can be read without the object store (KIP-405)."""
 LATEST_TIERED_TIMESTAMP = -5
-"""Asked of `list_offsets`: the last offset that is in the object store, -1 if there is none (KIP-1005)."""
+"""Look-up of `list_offsets`: the last offset in the object store; -1 if it holds none (KIP-1005)."""
 
 TOPIC_NAME_CHARS_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -47,40 +48,54 @@ class TopicPartition(NamedTuple):
     """A topic's name and a partition number, as Kafka's `TopicPartition`."""
 
     topic: str
+    """Name of the topic."""
     partition: int
+    """Number of the partition, from 0."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Who writes, and which of its incarnations: what the broker knows a producer by. Sequences begin at 0 with
-    each."""
+    """The identity of a producer at the broker. Sequence numbers begin at 0 for each identity."""
 
     producer_id: int
+    """Number of the producer."""
     producer_epoch: int
+    """Number of the producer's incarnation."""
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record landed: what a producer's future gives. `timestamp_ms` is the stored timestamp."""
+    """The place of a stored record: the result of a producer's future."""
 
     topic: str
+    """Name of the topic."""
     partition: int
+    """Number of the partition."""
     offset: int
+    """Offset of the record; -1 with acks=0."""
     timestamp_ms: int
+    """Stored timestamp in ms since 1970."""
 
 
 class Record(NamedTuple):
-    """One record of an envelope topic (or, of a typed topic, `value` is a dict of its columns). `key` and `value` are
-    bytes or None, or what the consumer's deserializers make of them."""
+    """One record of a topic, as `Consumer.poll` returns it."""
 
     topic: str
+    """Name of the topic."""
     partition: int
+    """Number of the partition."""
     offset: int
+    """Offset of the record in its partition."""
     timestamp_ms: int
+    """Stored timestamp in ms since 1970."""
     key: Any
+    """The key: bytes, or the result of the consumer's key deserializer; None for a record without a key."""
     value: Any
+    """The value: bytes, or the result of the value deserializer; None for a tombstone. For a typed topic a dict of its
+    columns."""
     headers: list[tuple[str, bytes | None]]
+    """Pairs of a name and bytes or None; empty for a record without headers."""
 
     @property
     def timestamp(self) -> int:
@@ -89,40 +104,61 @@ class Record(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """Answer of a lookup: `offset` -1 and `timestamp_ms` -1 when nothing matches."""
+    """The result of an offset look-up."""
 
     offset: int
+    """The offset; -1 if nothing matches."""
     timestamp_ms: int
+    """Timestamp of the record at the offset, in ms since 1970; -1 if nothing matches."""
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next one to read. `metadata` is whatever the committer noted (4096 characters at most;
-    None is taken for no note), `leader_epoch` -1: not known."""
+    """A committed offset of a consumer group."""
 
     offset: int
+    """Offset of the next record to read."""
     metadata: str = ""
+    """Note of the committer, at most 4096 characters; None counts as an empty note."""
     leader_epoch: int = -1
+    """Leader epoch of the last consumed record; -1: not known."""
 
 
 class GroupMetadata(NamedTuple):
-    """Who a consumer is in its group; what `Producer.send_offsets_to_transaction` needs. `member_epoch` -1: no
-    member."""
+    """The identity of a consumer in its group, for `Producer.send_offsets_to_transaction`."""
 
     group_id: str
+    """Name of the group."""
     member_id: str = ""
+    """Id of the member; empty outside a membership."""
     member_epoch: int = -1
+    """Epoch of the member; -1: no member."""
     instance_id: str | None = None
+    """The `group.instance.id` of a static member; None: no static membership."""
 
 
 def shared_transactional_id(app_id: str) -> str:
-    """What participants of a shared transaction name in their produce requests."""
+    """Return the transactional id of a shared transaction, which its participants name in produce requests.
+
+    Args:
+        app_id: Name of the application.
+
+    Returns:
+        The transactional id.
+    """
     return SHARED_PREFIX + app_id
 
 
 def check_topic_name(name: str) -> str:
-    """Returns `name` if it can be a topic's name (Kafka's rule; it becomes part of a path).
+    """Return `name` if it is a valid topic name. Kafka's rule holds, because the name becomes part of a path.
 
-    Raises InvalidTopicError.
+    Args:
+        name: The name to check.
+
+    Returns:
+        The same name.
+
+    Raises:
+        InvalidTopicError: The name is empty, too long, or has other characters than letters, digits, '.', '_' and '-'.
     """
     if not isinstance(name, str) or name in ("", ".", ".."):
         raise InvalidTopicError(f"a topic cannot be named {name!r}")

@@ -1,7 +1,7 @@
 """The PySpark data source `format("sparklog")`.
 
 Spark imports every `pyspark_*` package on its path and registers its `DefaultSource`. A failing import here would
-switch that off for all sources, so this module imports PySpark only; the rest comes in when a method needs it.
+disable that for all sources, so this module imports PySpark only. A method imports the rest on demand.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Reads and writes sparklog topics, in batches and as a stream; options as Spark's Kafka source and sink have
-    them."""
+    """The data source of topics: batch and stream, read and write. Its options are those of Spark's Kafka source and
+    sink."""
 
     _was_sent = False
 
@@ -36,24 +36,47 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the format's name.
+
+        Returns:
+            "sparklog".
+        """
         return "sparklog"
 
     @in_one_line
     def schema(self) -> StructType:
-        """The columns of the subscribed topics, or of those picked by the option `columns`."""
+        """Return the columns of the subscribed topics, or of those in the option `columns`.
+
+        Returns:
+            The schema.
+        """
         from pyspark_sparklog.source.source import infer_schema
 
         return infer_schema(self.options)
 
     @in_one_line
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads what is there between the starting and ending offsets."""
+        """Return a reader of the records between the starting and ending offsets.
+
+        Args:
+            schema: The columns to read.
+
+        Returns:
+            The batch reader.
+        """
         from pyspark_sparklog.source.source import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Reads on and on. A reader that cannot be made says why when it is used."""
+        """Return a reader for a streaming query. If it cannot be created, it raises the reason on its first use.
+
+        Args:
+            schema: The columns to read.
+
+        Returns:
+            The stream reader.
+        """
         from pyspark_sparklog import offset_text
         from pyspark_sparklog.source.source import stream_reader
         from sparklog.errors import SparklogError
@@ -66,15 +89,41 @@ class DefaultSource(DataSource):
 
     @in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Appends a DataFrame's rows."""
+        """Return a writer that appends a DataFrame's rows.
+
+        Args:
+            schema: The columns of the DataFrame.
+            overwrite: True for the save mode overwrite, which is refused.
+
+        Returns:
+            The batch writer.
+
+        Raises:
+            InvalidConfigError: An option is wrong, or `overwrite` is True.
+            SchemaMismatchError: The columns do not fit the topic.
+        """
         from pyspark_sparklog.sink.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     @in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Appends a streaming query's rows. Spark makes a new source for a micro-batch's tasks to write with, and has
-        a copy of the query's sent to the process that commits (pyspark/sql/worker/python_streaming_sink_runner.py)."""
+        """Return a writer that appends a streaming query's rows.
+
+        Spark creates a new source for the tasks of a micro-batch, and sends a copy of the query's source to the process
+        that commits (pyspark/sql/worker/python_streaming_sink_runner.py).
+
+        Args:
+            schema: The columns of the streaming DataFrame.
+            overwrite: True for the output mode complete, which is refused.
+
+        Returns:
+            The stream writer.
+
+        Raises:
+            InvalidConfigError: An option is wrong, `overwrite` is True, or PySpark is older than 4.1.
+            SchemaMismatchError: The columns do not fit the topic.
+        """
         from pyspark_sparklog.sink.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite=overwrite, ends_only=self._was_sent)

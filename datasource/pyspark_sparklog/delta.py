@@ -16,24 +16,46 @@ if TYPE_CHECKING:
 __all__ = ["latest_changes", "once"]
 
 _RANK = "case _change_type when 'delete' then 0 when 'insert' then 1 else 2 end"
-"""Of the changes one commit makes to a key: an overwrite deletes the row before it inserts it again."""
+"""Order of the changes that one commit makes to a key: an overwrite deletes the row before it inserts it again."""
 
 
 def once(app_id: str, batch_id: int) -> dict[str, str]:
-    """The options that make a write inside `foreachBatch` happen once, whether the format is delta or sparklog.
+    """Return the options that make a write inside `foreachBatch` happen exactly once, for the formats delta and
+    sparklog.
 
-    `app_id` names the query and the target: each write in the function needs one of its own, and a query with a new
-    checkpoint, which counts its batches from 0 again, needs new ones.
+    Args:
+        app_id: Name of the query and the target. Each write in the function needs its own name. A query with a new
+            checkpoint counts its batches from 0 again and needs new names.
+        batch_id: The batch id that `foreachBatch` passes.
+
+    Returns:
+        The options `txnAppId` and `txnVersion`.
+
+    Example:
+        ```python
+        def write(batch, batch_id):
+            batch.write.format("delta").options(**once("trips-to-lake", batch_id)).mode("append").save(path)
+        ```
     """
     return {"txnAppId": app_id, "txnVersion": str(batch_id)}
 
 
 def latest_changes(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """What a batch of a table's change data feed has made of each key, in the table's columns: its row, or, if it was
-    deleted, a row with nothing but the key, which a topic with cleanup.policy=compact takes for a deletion.
+    """Return the last change of each key in a batch of a change data feed, in the table's columns.
 
-    One row per key, so that it does not matter in which order tasks write them. Raises InvalidConfigError if `keys`
-    are no columns of the table, or `changes` does not come from a change data feed.
+    A key's row is its newest row; for a deleted key all columns except the key are null. A topic with
+    cleanup.policy=compact takes such a row for a deletion. There is one row per key, so the order in which tasks write
+    them does not matter.
+
+    Args:
+        changes: Rows of a table's change data feed.
+        keys: Names of the key columns, at least one.
+
+    Returns:
+        One row per key.
+
+    Raises:
+        InvalidConfigError: `keys` are not columns of the table, or `changes` does not come from a change data feed.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own idiom
 

@@ -1,5 +1,7 @@
-"""How far a query is behind: the three numbers that Spark's Kafka source has among its metrics, which a Python source
-has none of."""
+"""The lag of a streaming query: three numbers that Spark's Kafka source reports as metrics.
+
+A data source in Python has no metrics, so they are computed from a query's progress.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,23 @@ from sparklog.errors import InvalidConfigError
 
 
 def offsets_behind_latest(source: Any) -> dict[str, str]:
-    """`minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest`, over the partitions, as texts.
+    """Compute the lag of a streaming query over its partitions.
 
-    `source` is one of a query's progress: `query.lastProgress["sources"][0]`, or in a StreamingQueryListener
-    `event.progress.sources[0]`. Empty if it does not say where the topics end: before the first batch, and before
-    Spark 4.2. Raises InvalidConfigError if it is no source with Kafka's offsets.
+    Args:
+        source: A source of the query's progress: `query.lastProgress["sources"][0]`, or in a StreamingQueryListener
+            `event.progress.sources[0]`.
+
+    Returns:
+        `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest` as texts. Empty if the progress
+            lacks the ends of the topics: before the first batch, and before Spark 4.2.
+
+    Raises:
+        InvalidConfigError: `source` is not a source with Kafka's offsets.
+
+    Example:
+        ```python
+        offsets_behind_latest(query.lastProgress["sources"][0])["maxOffsetsBehindLatest"]
+        ```
     """
     latest, end = _offsets(source, "latestOffset"), _offsets(source, "endOffset")
     if not latest or not end:
@@ -47,7 +61,7 @@ def _offsets(source: Any, name: str) -> dict[str, dict[str, int]]:
 
 
 def _parsed(text: str) -> Any:
-    """Of JSON, or of what PySpark 4.0 and 4.1 make of it: the text of a Python value."""
+    """Parse JSON, or the text of a Python value that PySpark 4.0 and 4.1 make of it."""
     try:
         return json.loads(text)
     except ValueError:

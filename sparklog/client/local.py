@@ -1,4 +1,4 @@
-"""A broker daemon of its own for notebooks, demos and tests: what `start_local` starts."""
+"""The broker process that `start_local` starts for notebooks, demos and tests."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ _TOPIC = "topic."
 _READY = "listening on "
 
 _live: set[LocalBroker] = set()
-"""Not weakly: `bootstrap = start_local().bootstrap_servers` runs until this process ends, too."""
+"""Strong references: the broker of `bootstrap = start_local().bootstrap_servers` also runs until this process ends."""
 
 
 class LocalBroker:
-    """A running broker process. `bootstrap_servers` is its address, `data_dir` its directory, `pid` its process.
+    """A running broker process of this machine. It ends with the process that has started it.
 
-    The broker ends with the process that has started it. In a forked child it is another process's: the child can use
-    its address, `stop` and `kill` do nothing there.
+    In a forked child the broker belongs to the parent: the child can use its address, but `stop` and `kill` do nothing.
     """
 
     def __init__(
@@ -53,32 +52,51 @@ class LocalBroker:
         log: _Log,
         lifeline: Lifeline,
     ) -> None:
+        """Take over a started process. Use `start_local`.
+
+        Args:
+            process: The broker's process.
+            data_dir: The broker's directory.
+            temporary: True if `stop` removes the directory.
+            address: The address that the broker listens on.
+            log: The reader of the broker's stderr.
+            lifeline: The pipe whose end stops the broker.
+        """
         self._process = process
         self._temporary = temporary
         self._log = log
         self._lifeline = lifeline
         self._owner = os.getpid()
         self.data_dir = data_dir
+        """The broker's directory."""
         self.bootstrap_servers = address
+        """Address of the broker as HOST:PORT."""
         _live.add(self)
 
     @property
     def pid(self) -> int:
+        """Id of the broker's process."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """True until the broker has ended; in a forked child that is not known, and True."""
+        """True until the broker has ended; always True in a forked child, which cannot know."""
         return not self._is_own or self._process.poll() is None
 
     @property
     def log(self) -> str:
-        """The last lines the broker logged."""
+        """The last lines of the broker's log."""
         return self._log.text()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """Stops the broker cleanly (after `timeout_s` with SIGKILL), removes a temporary data directory; again is fine.
-        Returns the exit code; 0 in a forked child, where nothing is stopped."""
+        """Stop the broker cleanly and remove a temporary data directory. A second call does nothing more.
+
+        Args:
+            timeout_s: Time for the clean stop in seconds. After it the broker is ended with SIGKILL.
+
+        Returns:
+            The exit code; 0 in a forked child, where nothing is stopped.
+        """
         if not self._is_own:
             return 0
         if self._process.poll() is None:
@@ -90,8 +108,10 @@ class LocalBroker:
         return self._reap()
 
     def kill(self) -> None:
-        """Ends the process with SIGKILL, as a crash would; the data directory stays, also a temporary one.
-        Does nothing in a forked child."""
+        """End the process with SIGKILL, like a crash. The data directory stays, also a temporary one.
+
+        The call does nothing in a forked child.
+        """
         if not self._is_own:
             return
         self._process.kill()
@@ -126,7 +146,7 @@ class LocalBroker:
 
 
 class _Log:
-    """Reads the broker's stderr in a thread so that it never blocks; keeps the last lines."""
+    """A reader of the broker's stderr in a thread, so that the broker never blocks. It keeps the last lines."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._lines: collections.deque[str] = collections.deque(maxlen=LOG_LINES_KEPT)
@@ -162,7 +182,7 @@ def start_broker(
     settings: Mapping[str, object] | None = None,
     timeout_s: float = START_TIMEOUT_S,
 ) -> LocalBroker:
-    """See `start_local`. `listen` None: `listeners` among the settings says where; the first one is the address."""
+    """See `start_local`. `listen` None: the setting `listeners` has the addresses, and the first one is used."""
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
     given = KEEP_FOR_EVER | dict(settings or {})
@@ -209,7 +229,7 @@ def start_broker(
 
 
 def _write_config(settings: Mapping[str, object]) -> Path:
-    """A configuration file with `settings`; the broker says what is wrong with them."""
+    """Write a configuration file with `settings`. The broker reports errors in them."""
     broker = {name: value for name, value in settings.items() if not name.startswith(_TOPIC)}
     topic = {name.removeprefix(_TOPIC): value for name, value in settings.items() if name.startswith(_TOPIC)}
     lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in broker.items()]
@@ -220,14 +240,14 @@ def _write_config(settings: Mapping[str, object]) -> Path:
 
 
 def _readable(descriptor: int, timeout_s: float) -> bool:
-    """Whether there is something to read within the time; `select.select` would stop at 1,024 open files."""
+    """True if there are bytes to read within the time. `select.select` would fail beyond 1,024 open files."""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         return bool(selector.select(timeout_s))
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], timeout_s: float) -> str | None:
-    """The address in the broker's `listening on` line; None if it ended or said nothing in time."""
+    """The address in the broker's `listening on` line; None if the broker ended or wrote no line in time."""
     assert process.stdout is not None
     deadline = time.monotonic() + timeout_s
     said = b""

@@ -1,12 +1,13 @@
-"""`start_local(brokers=3)`: a cluster of brokers and a ZooKeeper on this machine, for development.
+"""`start_local(brokers=3)`: a development cluster of brokers and a ZooKeeper on this machine.
 
-A directory is one process's at a time (`cluster.lock`): two ZooKeepers on the same files would ruin them.
+Only one process at a time can use a directory (`cluster.lock`), because two ZooKeepers on the same files would destroy
+them.
 
-`cluster.json` in its directory: `{"zookeeper": "", "zookeeper_port": 40123, "ports": {"1": 40124, …}}`. A second start
-on the directory goes on with the same brokers on the same ports. If it is lost, ports are new, and so are brokers that
-have no directory; `zookeeper` has to be named again.
+`cluster.json` in the directory: `{"zookeeper": "", "zookeeper_port": 40123, "ports": {"1": 40124, …}}`. A second start
+on the directory continues with the same brokers on the same ports. If the file is lost, the ports are new, and so are
+brokers without a directory; `zookeeper` has to be named again.
 
-A secured one has `secure/` beside it (see `sparklog.security.cluster_setup`), and goes on as a secured one.
+A secured cluster also has `secure/` (see `sparklog.security.cluster_setup`), and stays secured.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SECURE = "secure"
 LOCK_FILE = "cluster.lock"
 CHROOT = "/sparklog"
 SESSION_TIMEOUT_MS = 6_000
-"""Shorter than a broker's default: on one machine a broker that is killed is missed sooner."""
+"""Session timeout in ms, shorter than a broker's default: on one machine the loss of a broker is noticed sooner."""
 
 _live: set[LocalCluster] = set()
 
@@ -50,38 +51,61 @@ class ClusterBroker:
     """One broker of a local cluster. It keeps its address and its directory over `kill`, `stop` and `start`."""
 
     def __init__(self, broker_id: int, listen: str, data_dir: Path, settings: Mapping[str, object]) -> None:
+        """Describe a broker that is not started yet.
+
+        Args:
+            broker_id: Id of the broker.
+            listen: HOST:PORT of the broker.
+            data_dir: Directory of the broker.
+            settings: Broker settings by their dotted names.
+        """
         self.broker_id = broker_id
+        """Id of the broker."""
         self.bootstrap_servers = listen
+        """Address of the broker as HOST:PORT."""
         self.data_dir = data_dir
+        """Directory of the broker."""
         self._settings = dict(settings)
         self._process: LocalBroker | None = None
 
     @property
     def pid(self) -> int:
-        """-1: it does not run."""
+        """Id of the broker's process; -1 if the broker does not run."""
         return self._process.pid if self._process is not None and self.running else -1
 
     @property
     def running(self) -> bool:
+        """True while the broker's process runs."""
         return self._process is not None and self._process.running
 
     @property
     def log(self) -> str:
-        """The last lines that it logged."""
+        """The last lines of the broker's log; empty before its first start."""
         return "" if self._process is None else self._process.log
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Returns when the cluster knows it; nothing if it runs. Raises BrokerNotAvailableError with its own words."""
+        """Start the broker and wait until it listens. The call does nothing if the broker runs.
+
+        Args:
+            timeout_s: The longest wait in seconds.
+
+        Raises:
+            BrokerNotAvailableError: The broker did not start in time. The message has the broker's last lines.
+        """
         if not self.running:
             listen = None if "listeners" in self._settings else self.bootstrap_servers
             self._process = start_broker(self.data_dir, listen, settings=self._settings, timeout_s=timeout_s)
 
     def stop(self) -> int:
-        """Stops it cleanly: others lead its partitions first. The exit code; 0 if it did not run."""
+        """Stop the broker cleanly: other brokers lead its partitions first.
+
+        Returns:
+            The exit code; 0 if the broker was never started.
+        """
         return 0 if self._process is None else self._process.stop()
 
     def kill(self) -> None:
-        """Ends it with SIGKILL, as a crash would."""
+        """End the process with SIGKILL, like a crash."""
         if self._process is not None:
             self._process.kill()
 
@@ -90,8 +114,10 @@ class ClusterBroker:
 
 
 class LocalCluster:
-    """Brokers 1, 2, … and a ZooKeeper, as processes. Use it in a `with` block; they end with it, or with this
-    process."""
+    """Brokers 1, 2, … and a ZooKeeper as processes of this machine. Use it in a `with` block.
+
+    The processes end with the block, or with the process that has started them.
+    """
 
     def __init__(
         self,
@@ -103,8 +129,20 @@ class LocalCluster:
         zookeeper: str | None = None,
         secure: bool = False,
     ) -> None:
-        """Starts nothing, but takes the directory until `stop`. `brokers`, `zookeeper`, `secure`: see `start_cluster`.
-        Raises InvalidConfigError."""
+        """Take the directory until `stop`, and start nothing. Use `start_local`.
+
+        Args:
+            directory: Directory of the cluster.
+            temporary: True if `stop` removes the directory.
+            brokers: Number of brokers. None: as many as the directory has, or 3.
+            settings: Broker settings by their dotted names.
+            zookeeper: HOST:PORT,…/PATH of a ZooKeeper that runs already. None: the cluster's own.
+            secure: True for TLS, SCRAM and ACLs. A secured directory stays secured.
+
+        Raises:
+            InvalidConfigError: The directory is in use, belongs to another cluster, or is not secured although it
+                should be.
+        """
         self._lock = _lock(directory)
         try:
             secure = _is_secured(directory, secure)
@@ -113,18 +151,19 @@ class LocalCluster:
             self._unlock()
             raise
         self.data_dir = directory
+        """Directory of the cluster."""
         self._temporary = temporary
         self._owner = os.getpid()
         self._zookeeper: ZooKeeperProcess | None = None
         self.zookeeper_connect = layout.zookeeper
-        """Where its ZooKeeper is, with the path in it."""
+        """Address of the ZooKeeper, with the cluster's path in it."""
         if not layout.zookeeper:
             self._zookeeper = ZooKeeperProcess(directory / "zookeeper", port=layout.zookeeper_port)
             self._zookeeper.temporary = directory if temporary else None
             self.zookeeper_connect = self._zookeeper.hosts + CHROOT
         secured = _secure(directory / SECURE, layout.ports, self.zookeeper_connect) if secure else {}
         self.security = str(directory / SECURE / "client.properties") if secure else None
-        """The super user's client settings, as the path of a file; None: nothing is secured."""
+        """Path of a file with the super user's client settings; None: the cluster is not secured."""
         self.brokers = [
             ClusterBroker(
                 i,
@@ -140,19 +179,31 @@ class LocalCluster:
             )
             for i, port in sorted(layout.ports.items())
         ]
+        """Brokers in order of their ids."""
         self.bootstrap_servers = ",".join(broker.bootstrap_servers for broker in self.brokers)
-        """All of them."""
+        """Addresses of all brokers, separated by commas."""
 
     @property
     def zookeeper(self) -> ZooKeeperProcess:
-        """Raises InvalidConfigError for a cluster whose ZooKeeper is another's."""
+        """The ZooKeeper process of the cluster.
+
+        Raises:
+            InvalidConfigError: The cluster uses a ZooKeeper that runs elsewhere.
+        """
         if self._zookeeper is None:
             raise InvalidConfigError(f"the ZooKeeper at {self.zookeeper_connect} was not started here")
         return self._zookeeper
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """ZooKeeper, then the brokers. Raises BrokerNotAvailableError, InvalidConfigError (another process has started
-        the cluster meanwhile)."""
+        """Start ZooKeeper, then the brokers.
+
+        Args:
+            timeout_s: The longest wait for each broker in seconds.
+
+        Raises:
+            BrokerNotAvailableError: ZooKeeper or a broker did not start in time.
+            InvalidConfigError: Another process has started the cluster meanwhile.
+        """
         if self._lock < 0:
             self._lock = _lock(self.data_dir)
         _live.add(self)
@@ -162,8 +213,10 @@ class LocalCluster:
             broker.start(timeout_s)
 
     def stop(self) -> None:
-        """Stops all; removes a temporary directory. Again is fine. Does nothing in a forked child, whose parent's they
-        are."""
+        """Stop all processes and remove a temporary directory. A second call does nothing more.
+
+        The call does nothing in a forked child, because the processes belong to the parent.
+        """
         if self._owner != os.getpid():
             return
         with ThreadPoolExecutor(len(self.brokers)) as threads:
@@ -193,7 +246,7 @@ class LocalCluster:
 
 
 def check_count(brokers: object) -> None:
-    """Raises InvalidConfigError unless so many brokers can be started; None: see `start_cluster`."""
+    """Raise InvalidConfigError unless this number of brokers can be started; None is accepted, see `start_cluster`."""
     if brokers is None:
         return
     if isinstance(brokers, bool) or not isinstance(brokers, int) or not 1 <= brokers <= BROKERS_MAX:
@@ -209,11 +262,25 @@ def start_cluster(
     secure: bool = False,
     timeout_s: float = START_TIMEOUT_S,
 ) -> LocalCluster:
-    """See `start_local`. `brokers` None: as many as the directory has, or 3; `zookeeper`: HOST:PORT,…/PATH of one that
-    runs already; `secure`: with TLS, SCRAM and ACLs (a directory that is secured stays so in any case).
+    """Start a cluster of local brokers and wait until they listen. See `start_local`.
 
-    Raises InvalidConfigError (`brokers` is no number or too many, no Java, no PySpark, a directory that is another
-    cluster's, or that is not secured and should be), BrokerNotAvailableError."""
+    Args:
+        brokers: Number of brokers. None: as many as the directory has, or 3.
+        data_dir: Directory for the data. None: a temporary directory, which `stop` removes.
+        settings: Broker settings by their dotted names, and defaults of topic settings with the prefix `topic.`. None:
+            the defaults.
+        zookeeper: HOST:PORT,…/PATH of a ZooKeeper that runs already. None: the cluster starts its own.
+        secure: True for TLS, SCRAM and ACLs. A secured directory stays secured.
+        timeout_s: The longest wait for each broker in seconds.
+
+    Returns:
+        The running cluster.
+
+    Raises:
+        InvalidConfigError: `brokers` is out of bounds, Java or PySpark is missing, or the directory belongs to another
+            cluster, or is not secured although it should be.
+        BrokerNotAvailableError: ZooKeeper or a broker did not start in time.
+    """
     check_count(brokers)
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
@@ -229,7 +296,11 @@ def start_cluster(
 
 
 def _is_secured(directory: Path, wanted: bool) -> bool:
-    """Raises InvalidConfigError for a cluster that has begun without: what it has in ZooKeeper is open to all."""
+    """True if the cluster is or becomes secured.
+
+    Raises:
+        InvalidConfigError: The cluster has begun without security, so its data in ZooKeeper are open to all.
+    """
     there = (directory / SECURE).exists()
     if wanted and not there and _read_layout(directory).ports:
         raise InvalidConfigError(f"the cluster in {directory} is not secured: begin a secured one in another directory")
@@ -237,7 +308,7 @@ def _is_secured(directory: Path, wanted: bool) -> bool:
 
 
 def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[int, dict[str, object]]:
-    """Settings of each broker, with all that they name; what is missing is made. Raises InvalidConfigError."""
+    """The security settings of each broker. Missing files are created. Raises InvalidConfigError."""
     import datetime
 
     from sparklog.security import cluster_setup  # slow to import, and most do without
@@ -261,15 +332,19 @@ def _secure(directory: Path, ports: Mapping[int, int], zookeeper: str) -> dict[i
 
 @dataclass
 class _Layout:
-    """Content of `cluster.json`. `zookeeper` "": one of its own."""
+    """Content of `cluster.json`."""
 
     zookeeper: str = ""
+    """Address of a ZooKeeper that runs elsewhere; empty: the cluster has its own."""
     zookeeper_port: int = 0
+    """Port of the cluster's own ZooKeeper; 0: none yet."""
     ports: dict[int, int] = field(default_factory=dict)
+    """Port of each broker by its id."""
 
 
 def _lock(directory: Path) -> int:
-    """A descriptor; the directory is this process's while it is open. Raises InvalidConfigError."""
+    """Open the lock file. The directory belongs to this process while the descriptor is open. Raises
+    InvalidConfigError."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -283,7 +358,7 @@ def _lock(directory: Path) -> int:
 
 
 def _layout(directory: Path, brokers: int | None, zookeeper: str | None) -> _Layout:
-    """What the directory says, with what is new; written there. Raises InvalidConfigError."""
+    """Read the layout of the directory, add new brokers, and write it back. Raises InvalidConfigError."""
     layout = _read_layout(directory)
     if layout.ports and brokers is not None and brokers < len(layout.ports):
         raise InvalidConfigError(
@@ -307,7 +382,7 @@ def _layout(directory: Path, brokers: int | None, zookeeper: str | None) -> _Lay
 
 
 def _read_layout(directory: Path) -> _Layout:
-    """Raises InvalidConfigError."""
+    """Read the layout of the directory. Raises InvalidConfigError."""
     path = directory / LAYOUT_FILE
     if not path.exists():
         return _Layout()
@@ -320,7 +395,7 @@ def _read_layout(directory: Path) -> _Layout:
 
 
 def _kept(port: int, free: Iterator[int]) -> int:
-    """`port` if nobody has taken it meanwhile, else a free one."""
+    """`port` if no other process has taken it meanwhile, else a free one."""
     with socket.socket() as probe, contextlib.suppress(OSError):
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if port:

@@ -1,4 +1,4 @@
-"""A ZooKeeper for development and tests: one process, from the jars that PySpark brings."""
+"""A ZooKeeper process for development and tests, started from PySpark's jars."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ OUTPUT_CHARS = 2_000
 
 
 def has_java() -> bool:
-    """Whether there is a `java` to start it with."""
+    """Return True if a `java` command is on the path."""
     return shutil.which("java") is not None
 
 
 def _jars() -> list[str]:
-    """Raises InvalidConfigError, which says what to install."""
+    """The jars to start ZooKeeper with. Raises InvalidConfigError with the package to install."""
     if not has_java():
         raise InvalidConfigError("ZooKeeper needs Java: install Java 17, or name a ZooKeeper that runs already")
     spec = importlib.util.find_spec("pyspark")
@@ -42,7 +42,7 @@ def _jars() -> list[str]:
 
 
 class ZooKeeperProcess:
-    """Listens on a free port; keeps the port, and its data in `directory`, over `kill` and `start`. It ends with this
+    """A ZooKeeper on a free port. It keeps the port and its data over `kill` and `start`, and ends with this
     process."""
 
     def __init__(
@@ -54,19 +54,30 @@ class ZooKeeperProcess:
         port: int = 0,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        """`tick_ms`: sessions last 2 to 300 of them; `host`: an address of this machine; `port` 0: any free one;
-        `settings`: more of them for its zoo.cfg. Raises InvalidConfigError if there is no Java, or no PySpark."""
+        """Write the configuration, and start nothing.
+
+        Args:
+            directory: Directory for configuration, data and output.
+            tick_ms: ZooKeeper's tick in ms; sessions last 2 to 300 ticks.
+            host: An address of this machine.
+            port: Port to listen on; 0: any free one.
+            settings: Further settings of zoo.cfg. None: none.
+
+        Raises:
+            InvalidConfigError: Java or PySpark is missing.
+        """
         self._jars = _jars()
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._host = host
         self.port = port or _free_port(host)
+        """Port that ZooKeeper listens on."""
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: Lifeline | None = None
         self._owner = os.getpid()
         self.temporary: Path | None = None
-        """A directory with this one, and with those of brokers, in which nothing is to be left if this process ends
-        without removing it."""
+        """Directory with this ZooKeeper's and the brokers' directories, removed if this process ends without removing
+        it; None: none."""
         (directory / "zoo.cfg").write_text(
             f"tickTime={tick_ms}\ndataDir={directory / 'data'}\nclientPort={self.port}\nclientPortAddress={host}\n"
             f"admin.enableServer=false\nminSessionTimeout={2 * tick_ms}\nmaxSessionTimeout={300 * tick_ms}\n"
@@ -75,16 +86,20 @@ class ZooKeeperProcess:
 
     @property
     def hosts(self) -> str:
-        """What clients connect to."""
+        """Address for clients as HOST:PORT."""
         return f"{self._host}:{self.port}"
 
     @property
     def pid(self) -> int:
-        """-1: it does not run."""
+        """Id of the process; -1 if ZooKeeper does not run."""
         return -1 if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Returns when it answers. Raises BrokerNotAvailableError with what it has written if it does not."""
+        """Start ZooKeeper and wait until it answers.
+
+        Raises:
+            BrokerNotAvailableError: ZooKeeper does not answer in time. The message has its output.
+        """
         command = [
             "java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dzookeeper.admin.enableServer=false",
             "-cp", ":".join(self._jars), MAIN_CLASS, str(self._directory / "zoo.cfg"),
@@ -113,7 +128,7 @@ class ZooKeeperProcess:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """Ends it as a crash would; again is fine. Does nothing in a forked child, whose parent's it is."""
+        """End the process like a crash. A second call does nothing, nor does a call in a forked child."""
         if self._process is not None and self._owner == os.getpid():
             self._signal(signal.SIGKILL)
             self._process.wait(10)
@@ -122,11 +137,11 @@ class ZooKeeperProcess:
             self._lifeline.cut()
 
     def pause(self) -> None:
-        """Stops it as SIGSTOP does."""
+        """Stop the process with SIGSTOP."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Undoes `pause`."""
+        """Let the process go on after `pause`."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
@@ -143,7 +158,8 @@ class ZooKeeperProcess:
 
 
 ORPHANED_S = 30
-"""For how long ZooKeeper goes on for its brokers, which end with the same process, and leave the cluster cleanly."""
+"""Time in s for which ZooKeeper outlives its parent, so that the brokers, which end too, can leave the cluster
+cleanly."""
 _GUARD = f"""
 import fcntl, pathlib, select, shutil, subprocess, sys, time
 

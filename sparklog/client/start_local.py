@@ -1,4 +1,4 @@
-"""`start_local`: brokers of their own for notebooks, demos and tests."""
+"""`start_local`: starts local brokers for notebooks, demos and tests."""
 
 from __future__ import annotations
 
@@ -42,18 +42,35 @@ def start_local(
     settings: Mapping[str, object] | None = None,
     timeout_s: float = START_TIMEOUT_S,
 ) -> LocalBroker | LocalCluster:
-    """Starts a broker as a process of its own and waits until it listens.
+    """Start a broker in a process of its own and wait until it listens.
 
-    `data_dir` None: a temporary directory that `stop` removes. `listen` port 0: any free port. `settings`: broker
-    settings, and defaults of topic settings with `topic.` before their name. Other than a broker in earnest it keeps
-    records for ever unless you say so (`topic.retention.ms`): what notebooks replay is often years old. Use it in a
-    `with` block; it stops at the end of the block, or with this process, however that ends; a temporary directory goes
-    with it. In a forked child it is the parent's: `stop` and `kill` do nothing there.
+    Unlike a production broker it keeps records forever, because notebooks often replay old records; set
+    `topic.retention.ms` for another limit. Use it in a `with` block. The broker stops at the end of the block, or with
+    this process, however the process ends. In a forked child the broker belongs to the parent: `stop` and `kill` do
+    nothing there.
 
-    Raises BrokerNotAvailableError with the broker's own words if it does not start, or not within `timeout_s`.
+    Args:
+        data_dir: Directory for the data. None: a temporary directory, which `stop` removes.
+        listen: HOST:PORT to listen on; port 0 takes any free port. It has no effect with several brokers.
+        brokers: Number of brokers. Above 1 a cluster with a ZooKeeper is started, which needs Java, PySpark and
+            `sparklog[cluster]`.
+        settings: Broker settings by their dotted names, and defaults of topic settings with the prefix `topic.`. None:
+            the defaults.
+        timeout_s: The longest wait for the start of each broker in seconds.
 
-    `brokers` above 1: a cluster of so many with a ZooKeeper (a LocalCluster), for which Java, PySpark and
-    `sparklog[cluster]` are needed; `listen` does not count then. Raises InvalidConfigError if something is missing.
+    Returns:
+        The running broker, or with several brokers the running cluster.
+
+    Raises:
+        BrokerNotAvailableError: A broker did not start, or not within `timeout_s`. The message has the broker's last
+            lines.
+        InvalidConfigError: `brokers` is out of bounds, or Java, PySpark or `sparklog[cluster]` is missing.
+
+    Example:
+        ```python
+        with sparklog.start_local() as broker:
+            admin = sparklog.Admin(broker.bootstrap_servers)
+        ```
     """
     check_count(brokers)
     if brokers == 1:

@@ -26,12 +26,16 @@ class QuotaEntry(Message):
 
 
 class ThrottledGroup(Message):
-    """Those who share a quota and have to wait at the moment, for `throttle_ms`."""
+    """The clients that share a quota and have to wait at the moment."""
 
     quota: str
+    """Name of the quota."""
     user: str | None
+    """Name of the user; None: any user."""
     client_id: str | None
+    """The client id; None: any client id."""
     throttle_ms: int
+    """Time left to wait in ms."""
 
 
 class DescribeClientQuotasRequest(Message):

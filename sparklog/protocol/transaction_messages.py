@@ -128,17 +128,26 @@ class ListTransactionsRequest(Message):
 
 
 class TransactionSummary(Message):
-    """One transaction. `kind`: "plain" or "shared"; `version` -1 for a plain one; `started_ms` -1: not open."""
+    """One transactional id, or one application of shared transactions."""
 
     transactional_id: str
+    """The id."""
     kind: str
+    """"plain" or "shared"."""
     state: str
+    """"Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit" or "CompleteAbort"."""
     producer_id: int
+    """Id of the producer."""
     producer_epoch: int
+    """Epoch of the producer."""
     version: int = -1
+    """Version of a shared transaction; -1 for a plain one."""
     run_id: str = ""
+    """Id of the application's run; empty for a plain transaction."""
     started_ms: int = -1
+    """Begin of the open transaction in ms since 1970; -1: none is open."""
     timeout_ms: int = -1
+    """Timeout of the transaction in ms; -1: not known."""
 
 
 class ListTransactionsResponse(Message):
@@ -160,22 +169,31 @@ class DescribeTransactionsRequest(Message):
 
 
 class TransactionPartition(Message):
-    """A partition a participant has written to."""
+    """A partition that a participant has written to."""
 
     producer_id: int
+    """Id of the participant's producer."""
     topic: str
+    """Name of the topic."""
     partition: int
+    """Number of the partition."""
 
 
 class TransactionDetails(Message):
-    """One transaction with the partitions it has written to. `error_code` is not 0 if there is no such id."""
+    """One transaction with the partitions that it has written to."""
 
     error_code: int
+    """Code of the error; 0: the id exists."""
     transactional_id: str
+    """The id."""
     summary: TransactionSummary | None = None
+    """State of the transaction; None after an error."""
     partitions: list[TransactionPartition] = []
+    """Partitions of the open transaction."""
     last_committed_version: int = -1
+    """Newest committed version of an application; -1: none."""
     message: str = ""
+    """Text of the error; empty: none."""
 
 
 class DescribeTransactionsResponse(Message):
@@ -216,21 +234,30 @@ class DescribeProducersRequest(Message):
 
 
 class ProducerState(Message):
-    """One producer. `transaction_first_offset` -1: no transaction is open; `transactional_id` None: no coordinator
-    knows it."""
+    """A producer that a partition remembers."""
 
     producer_id: int
+    """Id of the producer."""
     producer_epoch: int
+    """Epoch of the producer."""
     last_sequence: int
+    """Sequence number of its last record."""
     last_timestamp_ms: int
+    """Time of its last batch in ms since 1970."""
     transaction_first_offset: int = -1
+    """First offset of its open transaction; -1: none is open."""
     transactional_id: str | None = None
+    """Transactional id of the producer; None: no coordinator knows it."""
 
 
 class DescribeProducersResponse(Message):
-    """By producer id. `more`: these were not all."""
+    """The producers that a partition remembers, in order of their ids."""
 
     producers: list[ProducerState]
+    """Producers in order of their ids."""
     last_stable_offset: int = -1
+    """Offset of the first open transaction, or the high watermark; -1: not known."""
     more: Annotated[bool, Since(1)] = False
+    """True if the partition remembers further producers."""
     throttle_ms: ThrottleMs = 0
+    """Time in ms that the client has to wait before its next request."""

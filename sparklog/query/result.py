@@ -1,4 +1,4 @@
-"""The rows of a statement, as they come."""
+"""The rows of a statement, read as they are requested."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from sparklog.query.scan import Control, ScanStatistics
 
 
 class QueryResult:
-    """The rows of a statement, read as they are asked for. Close it before the session's next statement, or use
-    `with`."""
+    """The rows of a statement, read as they are requested.
+
+    Close it before the session's next statement, or use it in a `with` block.
+    """
 
     def __init__(
         self,
@@ -24,21 +26,30 @@ class QueryResult:
         control: Control,
         end: Callable[[], None] | None,
     ) -> None:
+        """Wrap DuckDB's reader. Use `SqlSession.execute`.
+
+        Args:
+            reader: The reader of record batches.
+            translate: Turns DuckDB's errors into those of sparklog.
+            control: The state that the statement shares with its scans.
+            end: Called by `close`. None: nothing to do.
+        """
         self._reader = reader
         self._translate = translate
         self._control = control
         self._end = end
         self.schema: pa.Schema = reader.schema
+        """Schema of the rows."""
         self.is_parents = False
-        """True in a forked child, which has none of the threads that make the rows."""
+        """True in a forked child, which lacks the threads that produce the rows."""
 
     @property
     def statistics(self) -> ScanStatistics:
-        """What has been read of topics for it so far."""
+        """Counts of the records and bytes that the statement has read so far."""
         return self._control.statistics
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """The rows, some at a time. Raises what `sql` does."""
+        """Iterate over the rows in batches. Raises the errors of `sql`."""
         if self.is_parents:
             raise ClosedError(
                 "this result belongs to the parent process: ask in the child with a SqlSession made there"
@@ -54,7 +65,20 @@ class QueryResult:
                 yield batch
 
     def read_all(self, *, max_rows: int | None = None, max_bytes: int | None = None) -> pa.Table:
-        """All rows. Raises QueryResultTooLargeError, and what `sql` does."""
+        """Read all rows.
+
+        Args:
+            max_rows: Largest number of rows. None: no limit.
+            max_bytes: Largest size in bytes. None: no limit.
+
+        Returns:
+            The rows.
+
+        Raises:
+            QueryResultTooLargeError: The result is larger than a limit.
+            ClosedError: The result belongs to the parent process.
+            SparklogError: As from `sql`.
+        """
         table, complete = self.read_up_to(max_rows=max_rows, max_bytes=max_bytes)
         if not complete:
             limits = [f"max_rows = {max_rows:,}"] if max_rows is not None else []
@@ -63,7 +87,19 @@ class QueryResult:
         return table
 
     def read_up_to(self, *, max_rows: int | None = None, max_bytes: int | None = None) -> tuple[pa.Table, bool]:
-        """The first rows that stay within both limits, and whether these are all. Raises what `sql` does."""
+        """Read the first rows that stay within both limits.
+
+        Args:
+            max_rows: Largest number of rows. None: no limit.
+            max_bytes: Largest size in bytes. None: no limit.
+
+        Returns:
+            The rows, and True if these are all.
+
+        Raises:
+            ClosedError: The result belongs to the parent process.
+            SparklogError: As from `sql`.
+        """
         batches: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         complete = True
@@ -81,7 +117,7 @@ class QueryResult:
         return pa.Table.from_batches(batches, self.schema), complete
 
     def close(self) -> None:
-        """Ends the statement if rows are left; again is fine."""
+        """End the statement if rows are left. A second call does nothing."""
         if self.is_parents:
             return
         self._reader.close()
@@ -99,7 +135,7 @@ class QueryResult:
 
 
 def _rows_within(batch: pa.RecordBatch, rows_max: int, bytes_max: int) -> int:
-    """The number of first rows that take no more than `bytes_max`."""
+    """The number of first rows whose size is at most `bytes_max`."""
     if batch.slice(0, rows_max).nbytes <= bytes_max:
         return rows_max
     return bisect_right(range(1, rows_max + 1), bytes_max, key=lambda rows: batch.slice(0, rows).nbytes)

@@ -1,4 +1,4 @@
-"""Reads of a topic what a filter may hold for, as record batches of a table's columns."""
+"""Scans of a topic for DuckDB: record batches with the columns of a table, read where a filter may hold."""
 
 from __future__ import annotations
 
@@ -34,49 +34,63 @@ from sparklog.settings import MIB
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 ROWS_TOGETHER_FIRST, ROWS_TOGETHER_MAX = 2_048, 131_072
-"""Batches are handed to DuckDB together: few at first, for who wants only few rows, then more."""
+"""Rows that are handed to DuckDB together: few at first, for statements that need only a few rows, then more."""
 BYTES_TOGETHER_MAX = 16 * MIB
 ROWS_IN_A_PIECE_MIN = 8_192
-"""Smaller pieces are copied into one: DuckDB's work per piece would be more."""
+"""Smaller pieces are copied into one, because DuckDB's work per piece would cost more."""
 
 
 class ReadOptions(NamedTuple):
-    """How topics are read. `lateness_ms`: no record is stored so much later than one with a later timestamp; None: any
-    may be, so that a query's latest time spares decoding, but not reading."""
+    """The options of reading topics."""
 
     isolation: int
+    """READ_UNCOMMITTED or READ_COMMITTED."""
     local: str
+    """"auto" or "off", as in `read_table`."""
     request_timeout_ms: int
+    """Time limit of requests in ms."""
     lateness_ms: int | None
+    """Longest delay in ms of a record behind one with a later timestamp. None: any delay, so a query's latest time
+    spares decoding but not reading."""
 
 
 @dataclass
 class ScanStatistics:
-    """What a statement has read so far. `offsets_total` grows while scans begin; `bytes_read` counts batches as stored,
-    without those that were passed over by their header."""
+    """Counts of a statement's reading so far."""
 
     batches_read: int = 0
+    """Number of batches read."""
     batches_passed: int = 0
+    """Number of batches skipped by their header."""
     bytes_read: int = 0
+    """Stored size in bytes of the batches read."""
     rows_read: int = 0
+    """Number of rows read."""
     offsets_done: int = 0
+    """Number of offsets that scans have passed."""
     offsets_total: int = 0
+    """Number of offsets of all scans; it grows while scans begin."""
 
 
 @dataclass
 class Control:
-    """What the scans of a statement share. `failure` is what has ended one: DuckDB keeps only its text."""
+    """The state that the scans of a statement share."""
 
     statistics: ScanStatistics = field(default_factory=ScanStatistics)
+    """Counts of the statement."""
     cancelled: threading.Event = field(default_factory=threading.Event)
+    """Set when the statement is cancelled."""
     failure: BaseException | None = None
+    """The error that has ended a scan; None: none. DuckDB keeps only the text."""
 
 
 class TopicSnapshot(NamedTuple):
-    """A topic as a statement sees it: nothing that is appended later."""
+    """The state of a topic for a statement, without later appends."""
 
     info: TopicInfo
+    """The topic's metadata."""
     logs: Sequence[OffsetRange]
+    """The offsets of each partition."""
 
 
 def table_schema(info: TopicInfo) -> pa.Schema:
@@ -85,15 +99,19 @@ def table_schema(info: TopicInfo) -> pa.Schema:
 
 
 def newest_info(cluster: Cluster, topic: str, timeout_ms: int) -> TopicInfo:
-    """The topic as it is now; a broker that is away is waited for. Raises UnknownTopicOrPartitionError and what
-    requests may raise."""
+    """The topic's newest metadata. The call waits for a broker that is away.
+
+    Raises UnknownTopicOrPartitionError and the errors of requests.
+    """
     attempts = Retries(RetryPolicy.within(timeout_ms))
     return until_answered(lambda left_ms: cluster.topic(topic, refresh=True, timeout_ms=left_ms), attempts)
 
 
 def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions) -> TopicSnapshot:
-    """Where the topic's partitions begin and end now. Raises UnknownTopicOrPartitionError and what requests may
-    raise."""
+    """The current beginning and end of the topic's partitions.
+
+    Raises UnknownTopicOrPartitionError and the errors of requests.
+    """
     deadline = Deadline(options.request_timeout_ms)
     info = newest_info(cluster, topic, deadline.left_ms())
     tps = [TopicPartition(topic, p) for p in range(info.partitions)]
@@ -108,7 +126,7 @@ def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions) -> TopicSn
 
 
 class TopicScan:
-    """One reading of a topic; for one thread at a time."""
+    """One scan of a topic, for one thread at a time."""
 
     def __init__(
         self,
@@ -120,7 +138,7 @@ class TopicScan:
         options: ReadOptions,
         control: Control,
     ) -> None:
-        """`schema`: the table's. `columns`: those wanted, in this order; None: all."""
+        """Create a scan of a table with `schema`; `columns` None: all columns, else these in their order."""
         self._cluster = cluster
         self._topic = snapshot.info.name
         self._logs = snapshot.logs
@@ -136,7 +154,7 @@ class TopicScan:
         self._rows_together = ROWS_TOGETHER_FIRST
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows that the filter holds for, partition by partition in offset order."""
+        """The rows for which the filter holds, partition by partition in offset order."""
         try:
             ranges = self._ranges()
             self._control.statistics.offsets_total += sum(r.end - r.start for r in ranges)
@@ -165,12 +183,12 @@ class TopicScan:
         return [r for r in ranges if r.start < r.end]
 
     def _offsets_from(self, ranges: Sequence[OffsetRange], time_ms: int) -> dict[int, int]:
-        """By partition the first offset with at least this time; nothing for those that have none."""
+        """The first offset with at least this time by partition; partitions without one are left out."""
         asked = {TopicPartition(self._topic, r.partition): time_ms for r in ranges}
         return offsets_from(self._cluster, asked, self._options)
 
     def _groups(self, found: OffsetRange) -> Iterator[list[ConsumedBatch]]:
-        """The range's batches, some at a time."""
+        """The range's batches in groups."""
         statistics = self._control.statistics
         group: list[ConsumedBatch] = []
         rows = size_bytes = 0
@@ -248,13 +266,13 @@ class TopicScan:
 
 
 def offsets_from(cluster: Cluster, times_ms: Mapping[TopicPartition, int], options: ReadOptions) -> dict[int, int]:
-    """By partition the first offset with at least a time, which is not negative; nothing for those that have none."""
+    """The first offset with at least a time (not negative) by partition; partitions without one are left out."""
     found = list_offsets(cluster, times_ms, isolation=options.isolation, timeout_ms=options.request_timeout_ms)
     return {tp.partition: at.offset for tp, at in found.items() if at.offset >= 0}
 
 
 def may_have_time(header: BatchHeader, times: Sequence[Interval]) -> bool:
-    """Whether a row of the batch may have its `_timestamp` in one of the intervals, which are ascending."""
+    """True if a row of the batch may have its `_timestamp` in one of the ascending intervals."""
     if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
         first = last = header.append_time_ms
     else:

@@ -1,7 +1,7 @@
-"""SQL statements over the topics of a cluster, on a DuckDB of its own that can reach nothing else.
+"""SQL statements over the topics of a cluster, in a DuckDB that has access to nothing else.
 
-DuckDB reads and writes no files, loads no extensions and opens no connections here, and no statement can change that
-(`enable_external_access`, `lock_configuration`): SQL may come from anybody.
+DuckDB reads and writes no files, loads no extensions and opens no connections here. No statement can change that
+(`enable_external_access`, `lock_configuration`), so SQL may come from an untrusted source.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ _log = logging.getLogger(__name__)
 
 _live: weakref.WeakSet[SqlSession] = weakref.WeakSet()
 _parents: list[SqlSession] = []
-"""In a forked child: what the parent had, kept for as long as the child lives."""
+"""Sessions of the parent in a forked child, kept alive as long as the child lives."""
 
 
 def require_duckdb() -> Any:
-    """The module. Raises InvalidConfigError that names the extra if it is not installed."""
+    """Return the module duckdb. Raises InvalidConfigError that names the extra if it is not installed."""
     try:
         import duckdb
     except ImportError as e:
@@ -91,13 +91,41 @@ def sql(
     request_timeout_ms: int = 30_000,
     security: Security = None,
 ) -> pa.Table:
-    """Runs an SQL statement, or several with a semicolon between them, and returns the last one's rows.
+    """Run an SQL statement, or several separated by semicolons, and return the rows of the last one.
 
-    Topics are tables: their columns behind `_partition`, `_offset` and `_timestamp` (UTC). Each statement sees what the
-    topics hold when it begins. `max_rows`, `max_bytes`: of the result. The rest is as in `SqlSession`.
-    Raises InvalidQueryError, QueryResultTooLargeError, UnknownTopicOrPartitionError (no such table), DataLossError
-    (records were deleted while they were read), RequestTimedOutError, InvalidConfigError (the extra `sparklog[sql]` is
-    missing).
+    Topics are tables: their columns follow `_partition`, `_offset` and `_timestamp` (UTC). Each statement sees the rows
+    that the topics hold at its beginning.
+
+    Args:
+        bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
+            127.0.0.1:9292.
+        query: The SQL text.
+        isolation_level: "read_committed" leaves out records of open and aborted transactions, and ends at the first
+            open transaction; "read_uncommitted" reads all.
+        local: "auto" maps the broker's files if they are visible on this host; "off" reads through the socket.
+        memory_limit_bytes: Memory limit of DuckDB in bytes. DuckDB spills nothing to disk.
+        max_rows: Largest number of rows of the result. None: no limit.
+        max_bytes: Largest size of the result in bytes. None: no limit.
+        lateness_ms: The longest delay in ms of a record behind one with a later timestamp, so that records after a
+            query's time range need not be read. None: any delay.
+        request_timeout_ms: The time limit of requests in ms.
+        security: Client settings by their dotted names, or the path of a properties file. None: plaintext.
+
+    Returns:
+        The rows.
+
+    Raises:
+        InvalidQueryError: DuckDB cannot run the statement.
+        QueryResultTooLargeError: The result is larger than `max_rows` or `max_bytes`.
+        UnknownTopicOrPartitionError: A table does not exist.
+        DataLossError: Records were deleted during the read.
+        RequestTimedOutError: No broker has answered in time.
+        InvalidConfigError: The extra `sparklog[sql]` is missing, or an argument is out of bounds.
+
+    Example:
+        ```python
+        sparklog.sql(None, "SELECT zone, count(*) FROM trips GROUP BY zone").to_pandas()
+        ```
     """
     with (
         SqlSession(
@@ -122,9 +150,17 @@ class _Bound(NamedTuple):
 
 
 class SqlSession:
-    """A DuckDB whose tables are the topics. Views, tables and macros made in it last as long as it does, in memory.
+    """A DuckDB whose tables are the topics. Its views, tables and macros last as long as the session, in memory.
 
-    For one thread; another one may `interrupt`. A topic is bound when a statement first names it.
+    One thread uses a session; another thread may call `interrupt`. A topic becomes a table when a statement first names
+    it.
+
+    Example:
+        ```python
+        with SqlSession() as session:
+            for batch in session.execute("SELECT * FROM trips WHERE minutes > 60"):
+                print(batch.num_rows)
+        ```
     """
 
     @arg.takes(
@@ -145,13 +181,23 @@ class SqlSession:
         request_timeout_ms: int = 30_000,
         security: Security = None,
     ) -> None:
-        """`isolation_level`: read_committed leaves out what is not committed and ends where a transaction is open.
-        `local="off"` does not map the broker's files. `memory_limit_bytes`: what DuckDB may use, it spills nothing to
-        disk. `threads`: DuckDB's, by default as many as there are processors. `lateness_ms`: no record is stored so
-        much later than one with a later timestamp, so that what follows a query's time range need not be read; None:
-        any may be. `security`: as in `Consumer`.
+        """Create a session. It connects with the first statement.
 
-        Raises InvalidConfigError.
+        Args:
+            bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
+                127.0.0.1:9292.
+            isolation_level: "read_committed" leaves out records of open and aborted transactions, and ends at the first
+                open transaction; "read_uncommitted" reads all.
+            local: "auto" maps the broker's files if they are visible on this host; "off" reads through the socket.
+            memory_limit_bytes: Memory limit of DuckDB in bytes. DuckDB spills nothing to disk.
+            threads: Number of DuckDB's threads. None: the number of processors.
+            lateness_ms: The longest delay in ms of a record behind one with a later timestamp, so that records after a
+                query's time range need not be read. None: any delay.
+            request_timeout_ms: The time limit of requests in ms.
+            security: Client settings by their dotted names, or the path of a properties file. None: plaintext.
+
+        Raises:
+            InvalidConfigError: The extra `sparklog[sql]` is missing, or an argument is out of bounds.
         """
         if local not in ("auto", "off"):
             raise InvalidConfigError(f"local read {local!r}: use auto or off")
@@ -172,12 +218,27 @@ class SqlSession:
         self._result: QueryResult | None = None
         self._in_transaction = False
         self._closed = ""
-        """Why it takes no statement; "": it does."""
+        """The reason why the session takes no statement; empty: it does."""
         _live.add(self)
 
     @arg.takes(query=arg.text)
     def execute(self, query: str) -> QueryResult:
-        """Runs the statements of a text and returns the last one's rows. Raises what `sql` does."""
+        """Run the statements of a text and return the rows of the last one. The result before is closed.
+
+        Args:
+            query: One SQL statement, or several separated by semicolons.
+
+        Returns:
+            The rows, read as they are requested.
+
+        Raises:
+            InvalidQueryError: DuckDB cannot run a statement, or the text has none.
+            UnknownTopicOrPartitionError: A table does not exist.
+            DataLossError: Records were deleted during the read.
+            QueryCancelledError: Another thread has called `interrupt`.
+            RequestTimedOutError: No broker has answered in time.
+            ClosedError: The session is closed.
+        """
         if self._closed:
             raise ClosedError(self._closed)
         self._end_statement()
@@ -200,26 +261,43 @@ class SqlSession:
         return self._result
 
     def interrupt(self) -> None:
-        """Cancels the statement that runs, which raises QueryCancelledError; from another thread."""
+        """Cancel the running statement, from another thread. The statement raises QueryCancelledError."""
         self._control.cancelled.set()
         self._connection.interrupt()
 
     @property
     def statistics(self) -> ScanStatistics:
-        """What the statement that runs (or ran last) has read of topics."""
+        """Counts of the records and bytes that the running or last statement has read."""
         return self._control.statistics
 
     def topics(self, *, include_internal: bool = False) -> list[str]:
-        """The names of the topics, sorted."""
+        """List the topics.
+
+        Args:
+            include_internal: True adds the broker's own topics.
+
+        Returns:
+            Names in order.
+        """
         return sorted(name for name in self._known() if include_internal or name not in INTERNAL_TOPICS)
 
     @arg.takes(topic=arg.text)
     def columns(self, topic: str) -> pa.Schema:
-        """A topic's columns as SQL sees them. Raises UnknownTopicOrPartitionError."""
+        """Return a topic's columns as SQL sees them, behind `_partition`, `_offset` and `_timestamp`.
+
+        Args:
+            topic: The topic's name.
+
+        Returns:
+            The table's schema.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+        """
         return table_schema(newest_info(self._cluster, topic, self._options.request_timeout_ms))
 
     def close(self) -> None:
-        """Ends the statement that runs; again is fine."""
+        """End the running statement and close the session. A second call does nothing."""
         if not self._closed:
             self._closed = "this SqlSession is closed: make a new one"
             self._end_statement()
@@ -244,7 +322,7 @@ class SqlSession:
             self._result = None
 
     def _start(self, query: str, kind: str) -> QueryResult:
-        """Begins one statement: what it makes or changes is done when this returns."""
+        """Begin one statement. Its changes are complete on return."""
         self._snapshots.clear()
         known: Collection[str] = ()
         named: list[str] = []
@@ -274,7 +352,7 @@ class SqlSession:
         return QueryResult(reader, lambda e: self._translated(e, query, known, named), self._control, end)
 
     def _bind(self, topic: str) -> None:
-        """Makes a table of the topic, as it is now."""
+        """Register the topic's current state as a table."""
         snapshot = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
         schema = table_schema(snapshot.info)
         bound = self._bound.get(topic.lower())
@@ -284,7 +362,7 @@ class SqlSession:
             self._bound[topic.lower()] = _Bound(topic, table)
 
     def _snapshot(self, topic: str) -> TopicSnapshot:
-        """As the statement sees the topic, which may be behind a view of an earlier statement."""
+        """The topic's state for the statement. A view of an earlier statement may name the topic."""
         found = self._snapshots.get(topic)
         if found is None:
             found = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
@@ -299,7 +377,7 @@ class SqlSession:
         return TopicTable(schema, self._noting(open_scan))
 
     def _noting(self, open_scan: OpenScan) -> OpenScan:
-        """`open_scan`, keeping what it raises: DuckDB would make a text of it."""
+        """`open_scan`, which also keeps its exception, because DuckDB keeps only the text."""
 
         def open_noting(columns: Sequence[str] | None, expression: Any) -> Any:
             try:
@@ -311,8 +389,11 @@ class SqlSession:
         return open_noting
 
     def _bounded(self, query: str, named: Sequence[str]) -> QueryResult | None:
-        """The SELECT on what it needs of topics whose newest rows it asks for; None if it does not, or is not
-        understood. It has a transaction of its own, so not within one."""
+        """Run a SELECT on the part of its topics that it needs, if it asks for the newest rows.
+
+        The result is None if the SELECT asks for something else or is not understood. The SELECT runs in a transaction
+        of its own, so it cannot be inside one.
+        """
         topics = {topic.lower(): topic for topic in named}
         rewriter = self._rewriter
         try:
@@ -354,7 +435,7 @@ class SqlSession:
         return TopicPart(snapshot.logs, make, offsets_from_ms)
 
     def _translated(self, error: Exception, query: str, known: Collection[str], named: Sequence[str]) -> BaseException:
-        """The error to raise for what DuckDB raised: what a scan has met, if it was that."""
+        """The error to raise for DuckDB's error: the error of a scan, if a scan has failed."""
         control = self._control
         if control.failure is not None:
             return control.failure
@@ -365,7 +446,7 @@ class SqlSession:
 
 
 def _kind_of(statement: Any) -> str:
-    """DuckDB's name for a statement's kind; "" if the binding knows none, as for UPDATE EXTENSIONS."""
+    """DuckDB's name for a statement's kind; empty if the binding knows none, as for UPDATE EXTENSIONS."""
     try:
         kind: str = statement.type.name
     except ValueError:
@@ -394,7 +475,7 @@ def _locked_connection(module: Any, memory_limit_bytes: int, threads: int | None
 
 @on_exit
 def _close_at_exit() -> None:
-    """DuckDB's threads must not ask for rows of a topic when there is no interpreter any more."""
+    """Close the sessions: DuckDB's threads must not ask for rows of a topic after the end of the interpreter."""
     for session in list(_live):
         if not session._closed:
             session.interrupt()
@@ -403,7 +484,8 @@ def _close_at_exit() -> None:
 
 
 def _drop_after_fork() -> None:
-    """DuckDB's threads are not in the child: what waits for them, as the end of a connection does, waits forever."""
+    """Keep the parent's sessions alive, because closing a connection would wait forever for threads that the child
+    lacks."""
     for session in list(_live):
         session._closed = "this SqlSession belongs to the parent process: make one in the child"
         if session._result is not None:

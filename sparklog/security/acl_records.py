@@ -34,18 +34,32 @@ MATCH = "match"
 
 
 class AclFilter(NamedTuple):
-    """Which ACLs are meant; None: whatever it is. `pattern_type` is that of a pattern, ANY or MATCH."""
+    """A filter of ACLs. A field with None matches every value."""
 
     resource_type: ResourceType | None = None
+    """Type of the resource."""
     pattern_type: str = ANY
+    """"literal", "prefixed", "any" for every pattern, or "match" for every pattern that matches the resource `name`."""
     name: str | None = None
+    """The pattern's name, or with "match" the resource's name."""
     principal: Principal | None = None
+    """The principal."""
     host: str | None = None
+    """The host."""
     operation: Operation | None = None
+    """The operation."""
     permission: Permission | None = None
+    """The permission."""
 
     def takes(self, acl: Acl) -> bool:
-        """Whether the ACL is meant."""
+        """Return True if the ACL matches the filter.
+
+        Args:
+            acl: The ACL.
+
+        Returns:
+            True for a match.
+        """
         wanted = (self.resource_type, self.principal, self.host, self.operation, self.permission)
         there = (acl.resource_type, acl.principal, acl.host, acl.operation, acl.permission)
         if any(w is not None and w != t for w, t in zip(wanted, there, strict=True)):

@@ -103,18 +103,32 @@ CLUSTER = Resource(ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 class Acl(NamedTuple):
-    """One entry. `host` is an IP address as its text, or "*"."""
+    """One entry of an access control list."""
 
     resource_type: ResourceType
+    """Type of the resource."""
     pattern_type: PatternType
+    """Kind of the pattern: the resource's whole name, or its beginning."""
     name: str
+    """The pattern; "*" as a literal pattern: every resource of the type."""
     principal: Principal
+    """The principal that the entry is for."""
     host: str
+    """IP address of the client as its text; "*": every host."""
     operation: Operation
+    """The operation that is allowed or denied."""
     permission: Permission
+    """Allow or Deny. A denial wins."""
 
     def matches(self, resource: Resource) -> bool:
-        """Whether the pattern matches the resource."""
+        """Return True if the pattern matches the resource.
+
+        Args:
+            resource: The resource.
+
+        Returns:
+            True for a match.
+        """
         if self.resource_type is not resource.resource_type:
             return False
         if self.pattern_type is PatternType.PREFIXED:

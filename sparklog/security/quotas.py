@@ -76,12 +76,14 @@ USER_ONLY = frozenset(
 
 
 class Entity(NamedTuple):
-    """For whom a quota is. None: not named; DEFAULT: all that have none of their own. `ip`: the address of peers, which
-    has neither user nor client id beside it."""
+    """The subject of a quota. None: the field is not part of it; DEFAULT: all subjects without a quota of their own."""
 
     user: str | None = None
+    """Name of the user; None: not named."""
     client_id: str | None = None
+    """The client id; None: not named."""
     ip: str | None = None
+    """IP address of clients, without a user or client id beside it; None: not named."""
 
 
 Group = tuple[str | None, str | None]

@@ -1,4 +1,4 @@
-"""Topics: create, list, describe, delete, look up offsets."""
+"""`Admin`: administers topics, partitions, groups, transactions, users, ACLs and quotas of a cluster."""
 
 from __future__ import annotations
 
@@ -67,52 +67,84 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PartitionDescription:
-    """A partition at one moment: [log_start_offset, high_watermark) can be read; `size_bytes` are bytes of batches,
-    `remote_size_bytes` of them are only in the object store: what lies below `local_log_start_offset`. All are -1 while
-    it is offline (`error_code` says why) or its leader does not answer. `write_error`: why nothing can be appended, or
-    why the last append was not taken (no descriptor left, a full disk); empty: it was. `replicas` are the brokers that
-    keep the partition, `isr` those of them that are in sync."""
+    """The state of a partition at one moment.
+
+    Offsets and sizes are -1 while the partition is offline or its leader does not answer.
+    """
 
     partition: int
+    """Number of the partition."""
     leader: int
+    """Id of the leading broker; -1: none."""
     log_start_offset: int
+    """First offset that can be read."""
     high_watermark: int
+    """End of the offsets that can be read (exclusive)."""
     size_bytes: int
+    """Size of all batches in bytes, those in the object store included."""
     error_code: int
+    """Code of the error that keeps the partition offline; 0: none."""
     local_log_start_offset: int = -1
+    """First offset on the leader's disk. Lower offsets are in the object store only."""
     remote_size_bytes: int = -1
+    """Size in bytes of the batches that are in the object store only."""
     write_error: str = ""
+    """Reason why the last append failed or no append is possible, such as a full disk; empty: appends work."""
     replicas: tuple[int, ...] = ()
+    """Ids of the brokers that keep the partition."""
     isr: tuple[int, ...] = ()
+    """Ids of the replicas that are in sync."""
     elr: tuple[int, ...] = ()
-    """Eligible leader replicas (KIP-966): not in sync, but with all that is committed."""
+    """Ids of the eligible leader replicas (KIP-966): not in sync, but with all committed records."""
     adding: tuple[int, ...] = ()
+    """Ids of the replicas that a reassignment adds."""
     removing: tuple[int, ...] = ()
-    """Of `replicas`, while the partition is reassigned."""
+    """Ids of the replicas that a reassignment removes."""
 
 
 @dataclass(frozen=True)
 class TopicDescription:
-    """A topic. `kind` is "envelope" or "typed", `partitions` their number, `schema` the newest version in the stored
-    layout, `configs` what was set for this topic (`setting` gives what is in effect), `created_ms` its creation in ms
-    since 1970, `schemas` all versions by id."""
+    """The description of a topic at one moment."""
 
     name: str
+    """Name of the topic."""
     topic_id: str
+    """Id of the topic. A topic that is created again under the name has another id."""
     kind: str
+    """"envelope" (key, value, headers, timestamp) or "typed"."""
     partitions: int
+    """Number of partitions."""
     schema: pa.Schema
+    """Newest schema in the stored layout."""
     schema_id: int
+    """Id of the newest schema."""
     key_columns: tuple[str, ...]
+    """Names of the columns that choose a row's partition; empty: none."""
     timestamp_column: str | None
+    """Name of the column with the event time; None: none."""
     configs: dict[str, object]
+    """Settings of this topic alone; `setting` returns the value in effect."""
     created_ms: int
+    """Time of creation in ms since 1970."""
     partition_details: tuple[PartitionDescription, ...] = ()
+    """State of each partition."""
     broker_defaults: Mapping[str, object] = field(default_factory=dict)
+    """Topic settings that the broker sets for all topics."""
     schemas: Mapping[int, pa.Schema] = field(default_factory=dict)
+    """All versions of the schema by their ids."""
 
     def setting(self, name: str) -> object:
-        """What is in effect for a topic setting: the topic's own, else the broker's, else the general default."""
+        """Return the value in effect for a topic setting: the topic's own, else the broker's, else the general default.
+
+        Args:
+            name: Name of the setting, such as "retention.ms".
+
+        Returns:
+            The value.
+
+        Raises:
+            KeyError: There is no such setting.
+        """
         default = settings_of(Scope.TOPIC)[name].default
         return self.configs.get(name, self.broker_defaults.get(name, default))
 
@@ -158,7 +190,7 @@ _REPLICAS = arg.listed(arg.broker_id)
 
 
 def _offsets_asked(argument: str, value: object) -> dict[TopicPartition, Any]:
-    """For each partition the offset that is asked for; the latest, where partitions alone are named."""
+    """The requested offset of each partition; the latest for partitions that are named without an offset."""
     if isinstance(value, Mapping):
         found: dict[TopicPartition, Any] = arg.mapping(arg.partition, arg.anything)(argument, value)
         return found
@@ -166,7 +198,7 @@ def _offsets_asked(argument: str, value: object) -> dict[TopicPartition, Any]:
 
 
 def _password(argument: str, value: object) -> Secret:
-    """Never shown, not even in an error."""
+    """The password as a Secret, which is never shown, not even in an error."""
     if isinstance(value, Secret):
         return value
     if not isinstance(value, str):
@@ -181,21 +213,26 @@ def _quota(argument: str, value: object) -> float:
 
 
 class Admin:
-    """Administers the topics of a cluster; thread-safe.
+    """A client that administers a cluster; thread-safe.
 
-    `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Every method waits
-    for brokers that cannot be reached yet, or restart, and logs a warning after a second. Every method raises
-    BrokerNotAvailableError when no broker could be reached within `request_timeout_ms`, RequestTimedOutError when none
-    has answered within it, and ClosedError after `close`. All that a method asks has to fit into that time.
-    `wait_for_broker=False`: a call raises BrokerNotAvailableError at once if it finds no broker.
+    Every method waits for brokers that cannot be reached yet or restart, and logs a warning after a second. Every
+    method can raise these errors beside its own:
 
-    A change whose broker stops before it has answered is asked of another one, and made once. Not so
-    `abort_transaction` and `abort_hanging_transaction`, which raise then. What `create_acls`, `delete_acls`,
-    `elect_leaders` and `delete_group` return lacks what was done before they were asked again. What this process has
-    changed is known to whichever broker answers it next.
+    - BrokerNotAvailableError: no broker could be reached within `request_timeout_ms`.
+    - RequestTimedOutError: no broker has answered within `request_timeout_ms`, which limits the whole call.
+    - ClosedError: the Admin is closed.
+    - InvalidRequestError: an argument has the wrong type or is out of bounds.
 
-    `security`: settings by their dotted names, as {"security.protocol": "SASL_SSL", …} (the client settings of
-    `sparklog.settings`), or the path of a file of them; or each as a parameter: security_protocol, sasl_mechanism, …
+    If a broker stops before it has answered a change, the change is sent to another broker and made once.
+    `abort_transaction` and `abort_hanging_transaction` raise an error instead. The results of `create_acls`,
+    `delete_acls`, `elect_leaders` and `delete_group` lack the effect of an attempt that was not answered. A change is
+    visible to all later calls of this process, at any broker.
+
+    Example:
+        ```python
+        with Admin("127.0.0.1:9292") as admin:
+            admin.create_topic("trips", partitions=4, schema="zone STRING, minutes DOUBLE")
+        ```
     """
 
     def __init__(
@@ -208,7 +245,23 @@ class Admin:
         wait_for_broker: bool = True,
         **settings: Any,
     ) -> None:
-        """Does not connect yet. `client_id`: as a producer's `client.id`. Raises InvalidConfigError."""
+        """Create an Admin. It connects with the first call.
+
+        Args:
+            bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
+                127.0.0.1:9292.
+            request_timeout_ms: The time limit of each call in ms.
+            client_id: The client's name in quotas and the audit log, as a producer's `client.id`. Empty: none.
+            security: Client settings by their dotted names, such as {"security.protocol": "SASL_SSL"}, or the path of a
+                properties file. None: plaintext, or the security parameters among `settings`.
+            wait_for_broker: False raises BrokerNotAvailableError at once if a call finds no broker.
+            **settings: Security settings of `sparklog.settings` with underscores, such as `security_protocol` and
+                `sasl_mechanism`.
+
+        Raises:
+            InvalidConfigError: A setting is unknown or out of bounds, or security is given twice.
+            InvalidRequestError: `request_timeout_ms` is not a whole number from 1.
+        """
         security, others = with_parameters(security, settings)
         from_parameters(Scope.CLIENT, others)  # raises for what is none
         self._shared = cluster(bootstrap_servers, security, client_id)
@@ -219,7 +272,12 @@ class Admin:
 
     @property
     def _cluster(self) -> Cluster:
-        """For one call. Raises ClosedError, and BrokerNotAvailableError unless the Admin waits for brokers."""
+        """The cluster, for one call.
+
+        Raises:
+            ClosedError: The Admin is closed.
+            BrokerNotAvailableError: No broker can be reached, and the Admin does not wait for one.
+        """
         if self._closed:
             raise ClosedError("this Admin is closed: make a new one")
         if not self._wait_for_broker:
@@ -228,12 +286,12 @@ class Admin:
 
     @property
     def _groups(self) -> GroupAdmin:
-        """For one call. Raises as `_cluster`."""
+        """The group administration, for one call. Raises as `_cluster`."""
         assert self._cluster is self._shared
         return self._group_admin
 
     def _answer(self, ask: Callable[[Cluster, int], T]) -> T:
-        """The answer of `ask(cluster, timeout_ms)`, which changes nothing; a broker that is away is waited for."""
+        """The answer of `ask(cluster, timeout_ms)`, which changes nothing. The call waits for a broker that is away."""
         shared = self._cluster
         return until_answered(lambda left_ms: ask(shared, left_ms), Retries(RetryPolicy.within(self._timeout_ms)))
 
@@ -256,15 +314,38 @@ class Admin:
         replication_factor: int | None = None,
         replica_assignment: Iterable[Iterable[int]] | None = None,
     ) -> TopicDescription:
-        """Creates a topic: without `schema` an envelope topic (key, value, headers, timestamp), else a typed one.
+        """Create a topic: an envelope topic (key, value, headers, timestamp), or with a schema a typed topic.
 
-        `schema`: an Arrow schema, a Spark `StructType`, a Spark DDL string ("zone STRING, minutes DOUBLE"), or
-        {name: Arrow type}. `partitions` default: the broker's `num.partitions`. `key_columns` choose the partition of
-        a row, `timestamp_column` is its event time. `configs` are topic settings under Kafka's names. In a cluster
-        `replication_factor` brokers keep each partition (default: `default.replication.factor`), or those that
-        `replica_assignment` names for each partition, the preferred leader first. Raises TopicAlreadyExistsError,
-        InvalidTopicError, InvalidPartitionsError, InvalidConfigError, InvalidReplicationFactorError,
-        InvalidReplicaAssignmentError. A topic of the name that somebody else has made is never taken for this one.
+        The call never takes a topic of the same name from another client for the new one.
+
+        Args:
+            name: The topic's name.
+            partitions: Number of partitions. None: the broker's `num.partitions`.
+            schema: An Arrow schema, a Spark `StructType`, a Spark DDL string ("zone STRING, minutes DOUBLE"), or {name:
+                Arrow type}. None: an envelope topic.
+            key_columns: Names of the columns that choose the partition of a row. Empty: none.
+            timestamp_column: Name of the column with the event time of a row. None: the time of sending.
+            configs: Topic settings under Kafka's names. None: the broker's defaults.
+            replication_factor: Number of brokers that keep each partition. None: the broker's
+                `default.replication.factor`.
+            replica_assignment: For each partition the ids of its brokers, the preferred leader first. None: the
+                controller places the replicas.
+
+        Returns:
+            The new topic.
+
+        Raises:
+            TopicAlreadyExistsError: A topic of this name exists.
+            InvalidTopicError: The name, the schema or a column is not acceptable.
+            InvalidPartitionsError: `partitions` or `replication_factor` is out of bounds.
+            InvalidConfigError: A setting is unknown or out of bounds.
+            InvalidReplicationFactorError: The cluster does not have this many brokers.
+            InvalidReplicaAssignmentError: The assignment names unknown brokers, or one twice.
+
+        Example:
+            ```python
+            admin.create_topic("trips", partitions=4, schema="zone STRING, minutes DOUBLE", key_columns=["zone"])
+            ```
         """
         check_topic_name(name)
         if partitions is not None:
@@ -292,23 +373,44 @@ class Admin:
 
     @arg.takes(include_internal=arg.flag)
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
-        """The names of all topics, sorted; with `include_internal` also of those the broker keeps for itself."""
+        """List the names of all topics.
+
+        Args:
+            include_internal: True adds the broker's own topics.
+
+        Returns:
+            Names in order.
+        """
         found = self._answer(lambda shared, left_ms: shared.partition_counts(timeout_ms=left_ms))
         return sorted(name for name in found if include_internal or name not in INTERNAL_TOPICS)
 
     @arg.takes(include_internal=arg.flag)
     def partition_counts(self, *, include_internal: bool = False) -> dict[str, int]:
-        """The names of all topics with the number of their partitions, sorted."""
+        """Count the partitions of all topics.
+
+        Args:
+            include_internal: True adds the broker's own topics.
+
+        Returns:
+            Number of partitions by topic name, in order of the names.
+        """
         found = self._answer(lambda shared, left_ms: shared.partition_counts(timeout_ms=left_ms))
         return {name: found[name] for name in sorted(found) if include_internal or name not in INTERNAL_TOPICS}
 
     def describe_cluster(self) -> ClusterDescription:
-        """The brokers there are, and who is the controller."""
+        """Describe the brokers and the controller.
+
+        Returns:
+            The cluster.
+        """
         return cluster_admin.describe_cluster(self._cluster, self._timeout_ms)
 
     def describe_log_dirs(self) -> dict[int, list[LogDirDescription]]:
-        """The disks of each broker, by its id: how full they are, and which cannot be used. Brokers that do not answer
-        within 5 s are left out."""
+        """Describe the disks of each broker: their space and their errors.
+
+        Returns:
+            Log directories by broker id. A broker that does not answer within 5 s is left out.
+        """
         return cluster_admin.describe_log_dirs(self._cluster, self._timeout_ms)
 
     @arg.takes(
@@ -317,24 +419,52 @@ class Admin:
     def alter_partition_reassignments(
         self, reassignments: Mapping[TopicPartition, Sequence[int] | None], *, throttle_bytes: int | None = None
     ) -> None:
-        """Has other brokers keep partitions: for each the broker ids of its new replicas, the preferred leader first;
-        None cancels. The new ones are copied from then on; `list_partition_reassignments` shows how far they are.
+        """Move partitions to other brokers. `list_partition_reassignments` shows the progress of the copies.
 
-        `throttle_bytes` per second is what each broker sends at most to replicas that are being added, and takes as
-        one; 0: no limit; None: as it is. The limit ends with the last reassignment. Raises
-        InvalidReplicaAssignmentError, UnknownTopicOrPartitionError, NoReassignmentInProgressError for the first
-        partition that is refused; the others are done. The error's `outcomes` has an error or None for each.
+        Args:
+            reassignments: For each partition the ids of its new replicas, the preferred leader first; None cancels its
+                reassignment.
+            throttle_bytes: Bytes per second that each broker sends at most to added replicas, and receives at most as
+                one; 0: no limit. None: the limit stays. The limit ends with the last reassignment.
+
+        Raises:
+            InvalidReplicaAssignmentError: A list names unknown brokers, or one twice.
+            UnknownTopicOrPartitionError: A partition does not exist.
+            NoReassignmentInProgressError: There is nothing to cancel.
+            SparklogError: The error of the first refused partition; the other partitions are done. Its `outcomes` holds
+                an error or None for each partition.
+
+        Example:
+            ```python
+            admin.alter_partition_reassignments({TopicPartition("trips", 0): [2, 3]}, throttle_bytes=50_000_000)
+            ```
         """
         cluster_admin.alter_reassignments(self._cluster, reassignments, throttle_bytes, self._timeout_ms)
 
     @arg.takes(topics=arg.optional(arg.texts))
     def list_partition_reassignments(self, topics: Iterable[str] | None = None) -> list[PartitionReassignment]:
-        """The reassignments that are under way, and how much of them is copied; of some topics, or of all."""
+        """List the reassignments in progress, with the copied bytes.
+
+        Args:
+            topics: Names of topics. None: all topics.
+
+        Returns:
+            One entry per partition that is being reassigned.
+        """
         return cluster_admin.list_reassignments(self._cluster, topics, self._timeout_ms)
 
     def cancel_partition_reassignments(self, partitions: arg.Partitions | None = None) -> int:
-        """Partitions stay where they were: those given, or all that are being reassigned; how many it were. What was
-        copied is deleted. Raises NoReassignmentInProgressError for a given one that is not reassigned."""
+        """Cancel reassignments: the partitions stay at their old brokers, and the copies are deleted.
+
+        Args:
+            partitions: One partition, or several. None: all that are being reassigned.
+
+        Returns:
+            Number of cancelled reassignments.
+
+        Raises:
+            NoReassignmentInProgressError: A given partition is not being reassigned.
+        """
         if partitions is None:
             under_way = cluster_admin.list_reassignments(self._cluster, None, self._timeout_ms, with_sizes=False)
             partitions = [r.topic_partition for r in under_way]
@@ -345,33 +475,70 @@ class Admin:
 
     @arg.takes(kind=arg.text)
     def elect_leaders(self, kind: str = "preferred", partitions: arg.Partitions | None = None) -> int:
-        """Elects leaders of partitions (None: of all); how many have another one now.
+        """Elect the leaders of partitions.
 
-        "preferred": the first replica of the assignment leads, if it is in sync. "unclean": a partition without a
-        leader gets one that may lack acknowledged records, which are lost then. Raises
-        EligibleLeadersNotAvailableError for the first partition where it cannot be done; the others are done. The
-        error's `outcomes` has an error or None for each.
+        Args:
+            kind: "preferred" makes the first replica of the assignment the leader, if it is in sync. "unclean" gives a
+                partition without a leader one that may lack acknowledged records; those are lost then.
+            partitions: One partition, or several. None: all.
+
+        Returns:
+            Number of partitions with a new leader.
+
+        Raises:
+            EligibleLeadersNotAvailableError: No replica can lead a partition; the other partitions are done. The
+                error's `outcomes` holds an error or None for each partition.
+            InvalidRequestError: `kind` is unknown.
         """
         chosen = None if partitions is None else arg.partitions("partitions", partitions)
         return cluster_admin.elect_leaders(self._cluster, kind, chosen, self._timeout_ms)
 
     @arg.takes(broker_id=arg.broker_id, cordoned=arg.flag)
     def cordon_broker(self, broker_id: int, *, cordoned: bool = True) -> tuple[int, ...]:
-        """No new replicas are placed on a broker, or (`cordoned` False) some are again; what it has stays. Returns all
-        brokers that are cordoned. Raises InvalidRequestError for one that there has never been."""
+        """Stop or resume the placement of new replicas on a broker. Replicas that it has stay.
+
+        Args:
+            broker_id: Id of the broker.
+            cordoned: True stops the placement, False resumes it.
+
+        Returns:
+            Ids of all cordoned brokers.
+
+        Raises:
+            InvalidRequestError: The cluster never had this broker.
+        """
         return cluster_admin.cordon(self._cluster, broker_id, cordoned=cordoned, timeout_ms=self._timeout_ms)
 
     @arg.takes(name=arg.text)
     def describe_topic(self, name: str) -> TopicDescription:
-        """Raises UnknownTopicOrPartitionError."""
+        """Describe a topic and its partitions.
+
+        Args:
+            name: The topic's name.
+
+        Returns:
+            The topic.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+        """
         deadline = Deadline(self._timeout_ms)
         info = self._answer(lambda shared, left_ms: shared.topic(name, refresh=True, timeout_ms=left_ms))
         return _description(*with_figures(self._cluster, [info], deadline))
 
     @arg.takes(names=arg.texts)
     def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        """Many topics with one question, at most 10,000; those that do not exist are left out. Raises
-        InvalidRequestError."""
+        """Describe many topics with one request.
+
+        Args:
+            names: At most 10,000 names.
+
+        Returns:
+            Topics by name. A topic that does not exist is left out.
+
+        Raises:
+            InvalidRequestError: There are more than 10,000 names.
+        """
         wanted = list(dict.fromkeys(names))
         if len(wanted) > TOPICS_PER_REQUEST_MAX:
             raise InvalidRequestError(f"{len(wanted)} topics: at most {TOPICS_PER_REQUEST_MAX} at once")
@@ -391,11 +558,26 @@ class Admin:
         widen_columns: Columns | None = None,
         schema: Columns | None = None,
     ) -> TopicDescription:
-        """Gives a typed topic a newer schema: `add_columns` are appended (null in what is stored already),
-        `widen_columns` get a wider type (int8 → int16 → int32 → int64, float32 → float64). Both are a schema as
-        `create_topic` takes it. Or `schema`: all the columns as they shall be. What is there already changes nothing.
+        """Give a typed topic a newer schema. Columns that the topic has already in this form change nothing.
 
-        Raises InvalidTopicError that names the columns in the way, UnknownTopicOrPartitionError.
+        Args:
+            name: The topic's name.
+            add_columns: Columns to append, in a form of `create_topic`; they are null in stored rows. None: none.
+            widen_columns: Columns with their wider types (int8 → int16 → int32 → int64, float32 → float64). None: none.
+            schema: All columns of the newer schema, instead of the other two arguments. None: the others are given.
+
+        Returns:
+            The topic with the newer schema.
+
+        Raises:
+            InvalidTopicError: The change is not possible. The message names the columns.
+            UnknownTopicOrPartitionError: The topic does not exist.
+            InvalidRequestError: `schema` is given beside another argument, or nothing is given.
+
+        Example:
+            ```python
+            admin.alter_schema("trips", add_columns="tip DOUBLE")
+            ```
         """
         if (schema is None) == (add_columns is None and widen_columns is None):
             raise InvalidRequestError("alter_schema takes add_columns, widen_columns or both, or schema alone")
@@ -407,8 +589,18 @@ class Admin:
 
     @arg.takes(name=arg.text, configs=_SETTINGS)
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> TopicDescription:
-        """Sets settings of a topic, or with None takes them back to the default; the others stay. They are in effect
-        when this returns. Raises UnknownTopicOrPartitionError, InvalidConfigError.
+        """Set settings of a topic. They are in effect on return; settings that are not named stay.
+
+        Args:
+            name: The topic's name.
+            configs: Values by setting name; None resets a setting to its default.
+
+        Returns:
+            The topic with its new settings.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+            InvalidConfigError: A setting is unknown or out of bounds.
         """
         check_names(Scope.TOPIC, configs)
         checked = check(Scope.TOPIC, {k: v for k, v in configs.items() if v is not None})
@@ -417,32 +609,60 @@ class Admin:
 
     @arg.takes(before_offsets=arg.mapping(arg.partition, arg.anything))
     def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Deletes the records below an offset in each partition (-1: all there are) for good; returns where each
-        partition begins then. An offset below its beginning deletes nothing.
+        """Delete the records below an offset in each partition, permanently.
 
-        Raises OffsetOutOfRangeError for an offset above a partition's end, UnknownTopicOrPartitionError: then nothing
-        is deleted anywhere. Raises InvalidRequestError for a topic that is only compacted, and other errors; the
-        error's `outcomes` tells for each partition where it begins now, or why it was refused.
+        Args:
+            before_offsets: The first offset to keep by partition; -1 deletes all records. An offset below the beginning
+                of the partition deletes nothing.
+
+        Returns:
+            The new first offset by partition.
+
+        Raises:
+            OffsetOutOfRangeError: An offset lies above a partition's end. Nothing is deleted anywhere.
+            UnknownTopicOrPartitionError: A partition does not exist. Nothing is deleted anywhere.
+            InvalidRequestError: A topic is only compacted.
+            SparklogError: The error of the first refused partition. Its `outcomes` holds the new first offset or an
+                error for each partition.
         """
         return delete_records(self._cluster, before_offsets, timeout_ms=self._timeout_ms)
 
     @arg.takes(name=arg.text)
     def add_partitions(self, name: str, total: int) -> TopicDescription:
-        """Gives a topic more partitions, empty ones, so that it has `total`; they can be written and read when this
-        returns. (If its broker stops meanwhile, and the topic has so many then, whoever has added them, that is done.)
+        """Add empty partitions to a topic. They can be written and read on return.
 
-        What is stored stays where it is, and a key's next records may go to another partition than those before.
-        Running producers use the new partitions when they next look at the topic (5 minutes at most), streaming
-        queries read them from their first offset, members of groups from where auto.offset.reset says. Raises
-        UnknownTopicOrPartitionError, InvalidPartitionsError (the topic has as many, or more), InvalidTopicError (a
-        topic that the broker keeps for itself).
+        Stored records stay in their partitions, and the next records of a key may go to another partition. Running
+        producers use the new partitions after at most 5 minutes. Streaming queries read them from their first offset,
+        group members from the position of `auto.offset.reset`.
+
+        If the broker stops before it has answered, the call succeeds if the topic then has `total` partitions, no
+        matter which client added them.
+
+        Args:
+            name: The topic's name.
+            total: The new number of partitions.
+
+        Returns:
+            The topic with its partitions.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+            InvalidPartitionsError: The topic has this many partitions or more, or `total` is out of bounds.
+            InvalidTopicError: The topic is one of the broker's own.
         """
         _check_count("total", total)
         return _description(topic_admin.add_partitions(self._cluster, name, total, self._timeout_ms))
 
     @arg.takes(name=arg.text)
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic with all its data: the one that has the name now. Raises UnknownTopicOrPartitionError."""
+        """Delete the topic that has the name now, with all its data.
+
+        Args:
+            name: The topic's name.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+        """
         topic_admin.delete_topic(self._cluster, name, self._timeout_ms)
 
     @arg.takes(isolation_level=arg.text)
@@ -452,97 +672,237 @@ class Admin:
         *,
         isolation_level: str = "read_uncommitted",
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Looks up one offset per partition: "earliest", "latest" (the offset the next record gets), "max_timestamp",
-        "earliest_local" (the first that is on the broker's disk), "latest_tiered" (the last that is in the object
-        store, or -1), or a time in ms since 1970 (the first record at or after it; offset -1 if there is none). With
-        `isolation_level="read_committed"` nothing is found from the first open transaction on, where the latest is,
-        too. Partitions without a dictionary (one, or a list) stand for their latest offsets.
+        """Look up one offset per partition.
 
-        Raises UnknownTopicOrPartitionError.
+        Each look-up is one of these:
+
+        - "earliest": the first offset that can be read.
+        - "latest": the offset of the next record.
+        - "max_timestamp": the record with the largest timestamp.
+        - "earliest_local": the first offset on the broker's disk.
+        - "latest_tiered": the last offset in the object store; -1 if it holds none.
+        - A time in ms since 1970: the first record at or after it; offset -1 if there is none.
+
+        Args:
+            partitions: A look-up by partition; or one partition or several, for their latest offsets.
+            isolation_level: "read_uncommitted" reads all records. With "read_committed" the latest offset is that of
+                the first open transaction, and no look-up goes beyond it.
+
+        Returns:
+            The offset and its timestamp by partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: A partition does not exist.
+
+        Example:
+            ```python
+            admin.list_offsets({TopicPartition("trips", 0): "earliest"})[TopicPartition("trips", 0)].offset
+            ```
         """
         isolation, asked = isolation_of(isolation_level), _offsets_asked("partitions", partitions)
         return list_offsets(self._cluster, asked, isolation=isolation, timeout_ms=self._timeout_ms)
 
     @arg.takes(partition=arg.partition)
     def describe_segments(self, partition: TopicPartition) -> list[SegmentDescription]:
-        """The segment files that hold the partition's records, in offset order; those that are only in the object store
-        first. Files on the broker's disk are told to clients on its host only: raises LocalReadUnavailableError
-        elsewhere, UnknownTopicOrPartitionError."""
+        """Describe the segment files of a partition. It works on the broker's host only.
+
+        Args:
+            partition: The partition.
+
+        Returns:
+            Segments in offset order; those that are only in the object store come first.
+
+        Raises:
+            LocalReadUnavailableError: The client is on another host than the partition's leader.
+            UnknownTopicOrPartitionError: The partition does not exist.
+        """
         return describe_segments(self._cluster, partition, timeout_ms=self._timeout_ms)
 
     @arg.takes(partition=arg.partition, offset=arg.whole(), batches_max=arg.whole(1))
     def describe_batches(
         self, partition: TopicPartition, offset: int, *, batches_max: int = 100
     ) -> list[BatchDescription]:
-        """The headers of the batches from the one that holds `offset` on, markers and aborted ones too, each with its
-        checksum computed. Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError."""
+        """Describe the batches of a partition by their headers, including markers and aborted batches.
+
+        Args:
+            partition: The partition.
+            offset: The first batch is the one that holds this offset.
+            batches_max: The largest number of batches.
+
+        Returns:
+            Batches in offset order, each with a verified checksum.
+
+        Raises:
+            OffsetOutOfRangeError: The partition does not have this offset.
+            UnknownTopicOrPartitionError: The partition does not exist.
+        """
         return describe_batches(self._cluster, partition, offset, batches_max, self._timeout_ms)
 
     @arg.takes(states=arg.texts)
     def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
-        """The consumer groups by name; `states`: only those that are Empty, Reconciling or Stable."""
+        """List the consumer groups.
+
+        Args:
+            states: Only groups in these states: "Empty", "Reconciling" or "Stable". Empty: all groups.
+
+        Returns:
+            Groups in order of their names.
+        """
         return self._groups.list_groups(states)
 
     @arg.takes(group_id=arg.text)
     def describe_group(self, group_id: str) -> GroupDescription:
-        """A group with its members, and for each partition the committed offset and the lag. Raises
-        GroupIdNotFoundError."""
+        """Describe a group: its members, and the committed offset and lag of each partition.
+
+        Args:
+            group_id: Name of the group.
+
+        Returns:
+            The group.
+
+        Raises:
+            GroupIdNotFoundError: The group does not exist.
+        """
         return self._groups.describe(group_id)
 
     @arg.takes(group_id=arg.text)
     def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed; nothing if there is no such group."""
+        """List the committed offsets of a group.
+
+        Args:
+            group_id: Name of the group.
+
+        Returns:
+            Offsets by partition; empty if the group does not exist.
+        """
         return self._groups.offsets(group_id)
 
     @arg.takes(group_id=arg.text)
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
-        """Commits offsets for a group that has no members (any more), or does not exist yet: where its consumers begin.
+        """Commit offsets for a group without members: the positions at which its consumers begin. The group need not
+        exist.
 
-        Raises NonEmptyGroupError, UnknownTopicOrPartitionError (the other partitions' offsets are set, and the error's
-        `outcomes` has an error or None for each), InvalidRequestError.
+        Args:
+            group_id: Name of the group.
+            offsets: The next offset to read by partition.
+
+        Raises:
+            NonEmptyGroupError: The group has members.
+            UnknownTopicOrPartitionError: A partition does not exist; the other offsets are set. The error's `outcomes`
+                holds an error or None for each partition.
+            InvalidRequestError: An offset or a partition is malformed.
         """
         self._groups.alter_offsets(group_id, offsets)
 
     @arg.takes(group_id=arg.text)
     def delete_group(self, group_id: str) -> int:
-        """Deletes a group without members; how many offsets it had. Raises GroupIdNotFoundError, NonEmptyGroupError,
-        UnstableOffsetCommitError (a transaction with its offsets is open)."""
+        """Delete a group without members.
+
+        Args:
+            group_id: Name of the group.
+
+        Returns:
+            Number of its committed offsets.
+
+        Raises:
+            GroupIdNotFoundError: The group does not exist.
+            NonEmptyGroupError: The group has members.
+            UnstableOffsetCommitError: A transaction with offsets of the group is open.
+        """
         return self._groups.delete(group_id)
 
     @arg.takes(states=arg.texts, running_ms_min=arg.whole())
     def list_transactions(self, states: Sequence[str] = (), running_ms_min: int = 0) -> list[TransactionSummary]:
-        """The transactional ids and applications by name: all, or only those in `states` (Empty, Ongoing,
-        PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort) and open for at least `running_ms_min`."""
+        """List transactional ids and applications of shared transactions.
+
+        Args:
+            states: Only transactions in these states: "Empty", "Ongoing", "PrepareCommit", "PrepareAbort",
+                "CompleteCommit" or "CompleteAbort". Empty: all.
+            running_ms_min: Only transactions that are open for at least this many ms. 0: all.
+
+        Returns:
+            Transactions in order of their ids.
+        """
         return transaction_admin.list_transactions(self._cluster, states, running_ms_min, timeout_ms=self._timeout_ms)
 
     @arg.takes(transactional_id=arg.text)
     def describe_transaction(self, transactional_id: str) -> TransactionDetails:
-        """One of them with the partitions its open transaction has written to; an application's id is
-        `sparklog.types.shared_transactional_id(app)`. Raises InvalidProducerIdMappingError."""
+        """Describe a transaction and the partitions that it has written to.
+
+        Args:
+            transactional_id: The id; for an application `sparklog.types.shared_transactional_id(app)`.
+
+        Returns:
+            The transaction.
+
+        Raises:
+            InvalidProducerIdMappingError: The id does not exist.
+        """
         return transaction_admin.describe_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
 
     @arg.takes(transactional_id=arg.text)
     def abort_transaction(self, transactional_id: str) -> int:
-        """Aborts the open transaction of an id; in how many partitions. Raises InvalidTxnStateError if none is open,
-        InvalidProducerIdMappingError; RequestTimedOutError or BrokerNotAvailableError if its broker stops meanwhile:
-        then it may be aborted."""
+        """Abort the open transaction of an id.
+
+        Args:
+            transactional_id: The id; for an application `sparklog.types.shared_transactional_id(app)`.
+
+        Returns:
+            Number of partitions of the transaction.
+
+        Raises:
+            InvalidTxnStateError: No transaction is open.
+            InvalidProducerIdMappingError: The id does not exist.
+            RequestTimedOutError: The broker stopped before it answered. The transaction may be aborted.
+            BrokerNotAvailableError: The broker stopped before it answered. The transaction may be aborted.
+        """
         return transaction_admin.abort_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
 
     @arg.takes(partition=arg.partition, producer_id=arg.whole())
     def abort_hanging_transaction(self, partition: TopicPartition, producer_id: int) -> None:
-        """Ends a producer's transaction in one partition that no coordinator knows. Raises InvalidTxnStateError if one
-        does, or nothing is open."""
+        """End a producer's transaction in one partition that no coordinator knows.
+
+        Args:
+            partition: The partition.
+            producer_id: Id of the producer.
+
+        Raises:
+            InvalidTxnStateError: A coordinator knows the transaction, or none is open.
+            RequestTimedOutError: The broker stopped before it answered. The transaction may be ended.
+            BrokerNotAvailableError: The broker stopped before it answered. The transaction may be ended.
+        """
         transaction_admin.abort_hanging_transaction(self._cluster, partition, producer_id, timeout_ms=self._timeout_ms)
 
     @arg.takes(partition=arg.partition)
     def describe_producers(self, partition: TopicPartition) -> DescribeProducersResponse:
-        """Who has written to a partition and is not forgotten yet. Raises UnknownTopicOrPartitionError."""
+        """Describe the producers that a partition remembers.
+
+        Args:
+            partition: The partition.
+
+        Returns:
+            Producers in order of their ids.
+
+        Raises:
+            UnknownTopicOrPartitionError: The partition does not exist.
+        """
         return transaction_admin.describe_producers(self._cluster, partition, timeout_ms=self._timeout_ms)
 
     @arg.takes(topics=arg.optional(arg.texts))
     def find_hanging_transactions(self, topics: Iterable[str] | None = None) -> list[HangingTransaction]:
-        """Transactions that are open in a partition of `topics` (default: all) though no coordinator knows them. The
-        time limit holds for each request, of which there is one per partition."""
+        """Find transactions that are open in a partition although no coordinator knows them.
+
+        There is one request per partition, and the time limit holds for each request.
+
+        Args:
+            topics: Names of topics. None: all topics.
+
+        Returns:
+            The transactions by partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: A topic does not exist.
+        """
         names = self.list_topics(include_internal=True) if topics is None else list(topics)
         counts = self.partition_counts(include_internal=True)
         partitions = [
@@ -563,11 +923,24 @@ class Admin:
         only_new: bool = False,
         only_existing: bool = False,
     ) -> None:
-        """Sets a user's password for SCRAM (and PLAIN); makes the user if there is none. The password stays here.
+        """Set a user's password for SCRAM (and PLAIN), and create the user if necessary. The password stays in this
+        process.
 
-        Raises InvalidConfigError (also, with `only_new`, for a user who is there), ResourceNotFoundError (with
-        `only_existing`). If the broker stops meanwhile, and there is a user with these mechanisms then, `only_new`
-        takes it for the one that it has made: that somebody else has made another one in that moment is not seen.
+        If the broker stops before it has answered, `only_new` accepts an existing user with these mechanisms as its
+        own. A user that another client created at that moment is not noticed.
+
+        Args:
+            name: Name of the user.
+            password: The password.
+            mechanisms: SCRAM mechanisms to store credentials for.
+            iterations: Number of iterations of the SCRAM hash.
+            only_new: True refuses a user that exists.
+            only_existing: True refuses a user that does not exist.
+
+        Raises:
+            InvalidConfigError: The name, the password or the number is not acceptable, or with `only_new` the user
+                exists.
+            ResourceNotFoundError: With `only_existing` the user does not exist.
         """
         user_admin.set_password(
             self._cluster,
@@ -582,44 +955,110 @@ class Admin:
 
     @arg.takes(names=arg.optional(arg.texts))
     def describe_users(self, names: Sequence[str] | None = None) -> list[UserDescription]:
-        """The users of these names that are there, or all users with passwords."""
+        """Describe users that have passwords.
+
+        Args:
+            names: Names of users. None: all users.
+
+        Returns:
+            The users; a name without a user is left out.
+        """
         return user_admin.describe_users(self._cluster, names, timeout_ms=self._timeout_ms)
 
     @arg.takes(name=arg.text)
     def remove_user(self, name: str) -> None:
-        """Removes a user with a password; the user's connections end. Raises ResourceNotFoundError."""
+        """Remove a user with a password. The user's connections end.
+
+        Args:
+            name: Name of the user.
+
+        Raises:
+            ResourceNotFoundError: The user does not exist.
+        """
         user_admin.remove_user(self._cluster, name, timeout_ms=self._timeout_ms)
 
     @arg.takes(acls=arg.listed(arg.instance(Acl)))
     def create_acls(self, acls: Iterable[Acl]) -> int:
-        """Adds ACLs; how many were new. Raises InvalidConfigError for one that could never match,
-        SecurityDisabledError if the broker has no authorizer, ClusterAuthorizationFailedError."""
+        """Add ACLs.
+
+        Args:
+            acls: The ACLs, as `sparklog.security.acls.Acl`.
+
+        Returns:
+            Number of new ACLs.
+
+        Raises:
+            InvalidConfigError: An ACL could never match.
+            SecurityDisabledError: The broker has no authorizer.
+            ClusterAuthorizationFailedError: The user may not change ACLs.
+        """
         return acl_admin.create_acls(self._cluster, acls, timeout_ms=self._timeout_ms)
 
     @arg.takes(filters=arg.listed(arg.instance(AclFilter)))
     def delete_acls(self, *filters: AclFilter) -> list[Acl]:
-        """Removes the ACLs that any of the filters takes, and returns them. Raises as `create_acls`."""
+        """Remove the ACLs that match any of the filters.
+
+        Args:
+            *filters: Filters, as `sparklog.security.acl_records.AclFilter`.
+
+        Returns:
+            The removed ACLs.
+
+        Raises:
+            SecurityDisabledError: The broker has no authorizer.
+            ClusterAuthorizationFailedError: The user may not change ACLs.
+        """
         return acl_admin.delete_acls(self._cluster, filters, timeout_ms=self._timeout_ms)
 
     @arg.takes(wanted=arg.instance(AclFilter))
     def describe_acls(self, wanted: AclFilter = ALL_ACLS) -> list[Acl]:
-        """The ACLs that the filter takes, or all. Raises as `create_acls`."""
+        """List the ACLs that match a filter.
+
+        Args:
+            wanted: The filter. By default all ACLs match.
+
+        Returns:
+            The ACLs in order.
+
+        Raises:
+            SecurityDisabledError: The broker has no authorizer.
+            ClusterAuthorizationFailedError: The user may not see ACLs.
+        """
         return acl_admin.describe_acls(self._cluster, wanted, timeout_ms=self._timeout_ms)
 
     def describe_client_quotas(self) -> QuotaDescription:
-        """All quotas of users and client ids, and who has to wait at the moment. Raises
-        ClusterAuthorizationFailedError."""
+        """Describe all quotas of users and client ids, and the throttled clients.
+
+        Returns:
+            The quotas.
+
+        Raises:
+            ClusterAuthorizationFailedError: The user may not see quotas.
+        """
         return quota_admin.describe_quotas(self._cluster, timeout_ms=self._timeout_ms)
 
     @arg.takes(entity=arg.instance(Entity), changes=arg.mapping(arg.text, arg.optional(_quota)))
     def alter_client_quotas(self, entity: Entity, changes: Mapping[str, float | None]) -> dict[str, float]:
-        """Sets quotas of a user, a client id or both (`sparklog.security.quotas.Entity`; None: takes one away); the
-        quotas that the entity has now. Raises InvalidConfigError, ClusterAuthorizationFailedError."""
+        """Set quotas of a user, of a client id, or of both.
+
+        Args:
+            entity: The subject of the quotas, as `sparklog.security.quotas.Entity`.
+            changes: Values by quota name, in bytes/s, percent or numbers; None removes a quota.
+
+        Returns:
+            All quotas of the entity after the change.
+
+        Raises:
+            InvalidConfigError: A quota is unknown or out of bounds.
+            ClusterAuthorizationFailedError: The user may not change quotas.
+        """
         return quota_admin.alter_quotas(self._cluster, entity, changes, timeout_ms=self._timeout_ms)
 
     def close(self) -> None:
-        """Every other method raises ClosedError from now on; again is fine. Nothing is held: connections are shared by
-        the process and closed when they have been idle."""
+        """Close the Admin: every other method raises ClosedError from now on. A second call does nothing.
+
+        An Admin holds no connections: the process shares them and closes idle ones.
+        """
         self._closed = True
 
     def __enter__(self) -> Admin:
@@ -632,7 +1071,7 @@ class Admin:
 
 
 def _check_count(name: str, partitions: object) -> None:
-    """Raises InvalidPartitionsError."""
+    """Check a number of partitions or replicas. Raises InvalidPartitionsError."""
     if (
         isinstance(partitions, bool)
         or not isinstance(partitions, int)

@@ -1,4 +1,4 @@
-"""Operating a cluster: which brokers there are, where replicas are and are to be, who leads."""
+"""Administration of a cluster: its brokers, the placement of replicas, and elections of leaders."""
 
 from __future__ import annotations
 
@@ -48,57 +48,78 @@ ELECTIONS = {"preferred": 0, "unclean": 1}
 
 @dataclass(frozen=True)
 class BrokerDescription:
-    """A broker, and where it listens. `is_stopping`: it leads nothing any more and is about to stop; `is_cordoned`: it
-    gets no new replicas."""
+    """A broker and its address."""
 
     broker_id: int
+    """Id of the broker."""
     host: str
+    """Host of the broker's address."""
     port: int
+    """Port of the broker's address."""
     rack: str | None = None
+    """The `broker.rack`; None: not set."""
     is_stopping: bool = False
+    """True if the broker leads no partition any more and is about to stop."""
     is_cordoned: bool = False
+    """True if the broker gets no new replicas."""
 
 
 @dataclass(frozen=True)
 class ClusterDescription:
-    """The cluster's id, the broker that is its controller (-1: none at the moment), and all brokers that are there.
-    `missing`: ids of those that have been there, and are not now. `throttle_bytes`: how much a broker sends to, or
-    takes as, replicas that are being added, per second; 0: no limit."""
+    """The brokers of a cluster."""
 
     cluster_id: str
+    """Id of the cluster."""
     controller_id: int
+    """Id of the controller; -1: none at the moment."""
     brokers: tuple[BrokerDescription, ...]
+    """Brokers that are alive."""
     missing: tuple[int, ...] = ()
+    """Ids of registered brokers that are not alive."""
     throttle_bytes: int = 0
+    """Bytes per second that a broker sends at most to added replicas, and receives at most as one; 0: no limit."""
 
 
 @dataclass(frozen=True)
 class LogDirDescription:
-    """A log directory of a broker. `error`: why it cannot be used, empty: it can. `total_bytes` and `usable_bytes` are
-    those of its disk, -1: not known; `partitions` and `size_bytes` what the broker keeps there."""
+    """A log directory of a broker."""
 
     broker_id: int
+    """Id of the broker."""
     path: str
+    """Path on the broker's host."""
     error: str
+    """Reason why the directory cannot be used; empty: it can."""
     total_bytes: int
+    """Size of the disk in bytes; -1: not known."""
     usable_bytes: int
+    """Free space of the disk in bytes; -1: not known."""
     partitions: int
+    """Number of partitions in the directory."""
     size_bytes: int
+    """Size of these partitions in bytes."""
 
 
 @dataclass(frozen=True)
 class PartitionReassignment:
-    """One that is under way: `replicas` has old and new ones; `adding` are new, and copy; `removing` go when all new
-    ones are in `isr`. Of `total_bytes` that the new ones have to copy they have `copied_bytes`; -1: not known."""
+    """A reassignment in progress."""
 
     topic_partition: TopicPartition
+    """The partition."""
     leader: int
+    """Id of the leader; -1: none."""
     replicas: tuple[int, ...]
+    """Ids of the old and the new replicas."""
     isr: tuple[int, ...]
+    """Ids of the replicas that are in sync."""
     adding: tuple[int, ...]
+    """Ids of the new replicas, which copy the partition."""
     removing: tuple[int, ...]
+    """Ids of the replicas that leave after all new ones are in sync."""
     copied_bytes: int = -1
+    """Bytes that the new replicas have copied; -1: not known."""
     total_bytes: int = -1
+    """Bytes that the new replicas have to copy; -1: not known."""
 
 
 def describe_cluster(cluster: Cluster, timeout_ms: int) -> ClusterDescription:
@@ -183,7 +204,7 @@ def alter_reassignments(
 def list_reassignments(
     cluster: Cluster, topics: Iterable[str] | None, timeout_ms: int, *, with_sizes: bool = True
 ) -> list[PartitionReassignment]:
-    """See Admin. `with_sizes` False: without asking the brokers how far they are."""
+    """See Admin. `with_sizes` False leaves the copied bytes out, without a request to the brokers."""
     deadline = Deadline(timeout_ms)
     request = ListPartitionReassignmentsRequest(None if topics is None else list(topics))
     api, response = Api.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsResponse

@@ -1,5 +1,4 @@
-"""Consumer groups from outside: what there is, who reads what, how far behind, and setting offsets of stopped
-groups."""
+"""Consumer groups seen from outside: members, lags, and the offsets of stopped groups."""
 
 from __future__ import annotations
 
@@ -46,55 +45,76 @@ MARKER_FETCHES_MAX = 100
 
 @dataclass(frozen=True)
 class GroupListing:
-    """`state`: Empty, Reconciling (partitions are on their way) or Stable; `kind`: "consumer", or "offsets" if it has
-    never had members."""
+    """A consumer group in a list."""
 
     group_id: str
+    """Name of the group."""
     state: str
+    """"Empty", "Reconciling" (partitions move between members) or "Stable"."""
     kind: str
+    """"consumer"; "offsets" if the group never had members."""
     members: int
+    """Number of members."""
 
 
 @dataclass(frozen=True)
 class MemberDescription:
-    """One member: `owned` it has (or has not let go yet), `target` it is to have."""
+    """A member of a group."""
 
     member_id: str
+    """Id of the member."""
     instance_id: str | None
+    """The `group.instance.id` of a static member; None: no static member."""
     client_id: str
+    """The member's `client.id`."""
     host: str
+    """Host of the member."""
     epoch: int
+    """Epoch of the member."""
     topics: tuple[str, ...]
+    """Names of the topics it subscribes to."""
     owned: tuple[TopicPartition, ...]
+    """Partitions that the member has, or has not given up yet."""
     target: tuple[TopicPartition, ...]
+    """Partitions that the group assigns to the member."""
 
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """How far a group is in one partition. `committed` None: nothing is; `end` is the last stable offset, -1 if the
-    topic is gone; `lag` 0: all that can be read is read, None: nothing is committed. `member`: who has it."""
+    """The progress of a group in one partition."""
 
     partition: TopicPartition
+    """The partition."""
     committed: OffsetAndMetadata | None
+    """Committed offset; None: none."""
     end: int
+    """Last stable offset; -1 if the topic is gone."""
     lag: int | None
+    """Number of offsets left to read; 0: all readable records are read, None: no offset is committed."""
     member: MemberDescription | None
+    """Member that has the partition; None: none."""
 
 
 @dataclass(frozen=True)
 class GroupDescription:
-    """A group. `epoch` counts its assignments, -1 if it has never had members."""
+    """A group with its members and lags."""
 
     group_id: str
+    """Name of the group."""
     state: str
+    """"Empty", "Reconciling" or "Stable"."""
     epoch: int
+    """Number of its assignments; -1 if the group never had members."""
     assignor: str
+    """Name of the assignor; empty: not chosen yet."""
     members: tuple[MemberDescription, ...]
+    """Members of the group."""
     partitions: tuple[PartitionLag, ...]
+    """Progress in each partition."""
 
 
 class GroupAdmin:
-    """The part of Admin that is about groups."""
+    """The part of Admin for groups."""
 
     def __init__(self, cluster: Cluster, timeout_ms: int) -> None:
         self._cluster = cluster

@@ -36,45 +36,66 @@ from sparklog.types import READ_UNCOMMITTED, TopicPartition
 
 OFFSET_MAX = 2**63 - 1
 FETCH_BYTES = 4 * MIB
-"""A larger batch comes alone."""
+"""Bytes of one fetch. A larger batch comes alone."""
 SEGMENTS_MAX = 10_000
 
 
 class SegmentDescription(NamedTuple):
-    """A segment file. `is_remote`: only the object store has it. `path` is on the broker's host, or below the store's
-    URL. `size_bytes` are the bytes of batches in it that can be read, `next_offset` -1: not known."""
+    """A segment file of a partition."""
 
     base_offset: int
+    """First offset of the segment."""
     next_offset: int
+    """Offset behind the segment; -1: not known."""
     schema_id: int
+    """Id of the schema of its rows."""
     size_bytes: int
+    """Size of its readable batches in bytes."""
     is_remote: bool
+    """True if only the object store has the segment."""
     path: str
+    """Path on the broker's host, or below the object store's URL."""
 
 
 class BatchDescription(NamedTuple):
-    """A batch's header. `kind` is "data", "commit" or "abort"; `checksum` what the header says, `checksum_is_right`
-    whether the bytes have it; times in ms since 1970, `producer_id` -1: not idempotent. `is_compacted`: offsets are
-    missing, compaction has removed them."""
+    """The header of a batch."""
 
     base_offset: int
+    """First offset of the batch."""
     last_offset: int
+    """Last offset of the batch."""
     records: int
+    """Number of records; 0 for a marker."""
     size_bytes: int
+    """Size of the batch in bytes."""
     schema_id: int
+    """Id of the schema of its rows."""
     kind: str
+    """"data", or the marker "commit" or "abort"."""
     is_transactional: bool
+    """True for a batch of a transaction."""
     is_compacted: bool
+    """True if compaction has removed offsets of the batch."""
     timestamp_type: str
+    """"CreateTime" or "LogAppendTime"."""
     min_timestamp_ms: int
+    """Smallest timestamp in ms since 1970."""
     max_timestamp_ms: int
+    """Largest timestamp in ms since 1970."""
     append_time_ms: int
+    """Time of the append in ms since 1970."""
     producer_id: int
+    """Id of the producer; -1: not idempotent."""
     producer_epoch: int
+    """Epoch of the producer."""
     base_sequence: int
+    """Sequence number of the first record."""
     leader_epoch: int
+    """Epoch of the leader that appended the batch."""
     checksum: int
+    """Checksum in the header."""
     checksum_is_right: bool
+    """True if the checksum matches the bytes."""
 
 
 def describe_segments(cluster: Cluster, tp: TopicPartition, *, timeout_ms: int = 30_000) -> list[SegmentDescription]:
@@ -91,7 +112,7 @@ def describe_segments(cluster: Cluster, tp: TopicPartition, *, timeout_ms: int =
 def _segments_at(
     cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: Deadline
 ) -> list[SegmentDescription]:
-    """As the broker tells that leads the partition. Raises NotLeaderError and others."""
+    """The segments as the leading broker reports them. Raises NotLeaderError and errors of requests."""
     state = _state_at(cluster, leader, tp, deadline)
     offset = max(0, state.log_start_offset)
     found: list[SegmentDescription] = []
@@ -126,7 +147,7 @@ def _segments_at(
 
 
 def _state_at(cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: Deadline) -> PartitionState:
-    """Where the log begins: other brokers may have no replica, or one that lags."""
+    """The partition's state at its leader. Other brokers may have no replica or one that lags."""
     request = MetadataRequest([tp.topic], with_schemas=False)
     answer = cluster.request(Api.METADATA, request, MetadataResponse, endpoint=leader, timeout_ms=deadline.left_ms())
     topic = the_only(answer.topics, "topic")

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
 
 class QuotaDescription(NamedTuple):
-    """`quotas` by entity. `throttled`: who has to wait at the moment, at the broker that was asked. `used`: of numbers,
-    how many users that have a quota by name have now (connections: to that broker)."""
+    """All quotas, and the clients that are throttled."""
 
     quotas: dict[Entity, dict[str, float]]
+    """Quota values by entity and quota name."""
     throttled: list[ThrottledGroup]
+    """Groups that the queried broker throttles at the moment."""
     used: dict[Entity, dict[str, int]] = {}  # noqa: RUF012 - a default that nobody changes
+    """Current numbers of users that have such a quota by name; connections are those to the queried broker."""
 
 
 def describe_quotas(cluster: Cluster, *, timeout_ms: int = 30_000) -> QuotaDescription:

@@ -1,4 +1,4 @@
-"""Changes of topics. Each is made once, also if the broker that is asked stops before it has answered."""
+"""Changes of topics. Each is made once, even if the broker stops before it has answered."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ from sparklog.protocol.topic_messages import (
 
 
 def create_topic(cluster: Cluster, request: CreateTopicRequest, timeout_ms: int) -> TopicInfo:
-    """See Admin. The topic keeps the request's id: the request that is sent again is answered with the topic that it
-    has made, and with TopicAlreadyExistsError if somebody else has made one of the name."""
+    """See Admin. The topic stores the request's id.
+
+    A repeated request is answered with the topic that the first one has created. If another client has created the
+    topic of this name, the answer is TopicAlreadyExistsError.
+    """
     request = replace(request, request_id=uuid.uuid4().hex)
     cluster.invalidate(request.name)
     answer = change(cluster, Api.CREATE_TOPIC, request, CreateTopicResponse, timeout_ms)
@@ -46,7 +49,7 @@ def create_topic(cluster: Cluster, request: CreateTopicRequest, timeout_ms: int)
 
 
 def alter_schema(cluster: Cluster, request: AlterSchemaRequest, timeout_ms: int) -> TopicInfo:
-    """See Admin. What is there already changes nothing."""
+    """See Admin. Columns that the topic has already in this form change nothing."""
     cluster.invalidate(request.name)
     answer = change(cluster, Api.ALTER_SCHEMA, request, AlterSchemaResponse, timeout_ms)
     assert answer is not None
@@ -84,7 +87,8 @@ def add_partitions(cluster: Cluster, name: str, total: int, timeout_ms: int) -> 
 
 
 def _grown(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInfo:
-    """The topic, which the controller says has so many partitions or more; who is asked may hear of it later."""
+    """The topic, of which the controller reports `total` partitions or more; the queried broker may learn of them
+    later."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
     while True:
         found = until_answered(lambda left_ms: cluster.topic(name, refresh=True, timeout_ms=left_ms), attempts)
@@ -94,8 +98,8 @@ def _grown(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInf
 
 
 def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:
-    """See Admin. The topic is named by its id, too: the request that is sent again does not delete another topic that
-    has got the name meanwhile."""
+    """See Admin. The request also names the topic's id, so that a repeated request does not delete a newer topic of the
+    name."""
     deadline = Deadline(timeout_ms)
     attempts, topic_id = Retries(RetryPolicy.within(timeout_ms)), ""
     with contextlib.suppress(

@@ -1,4 +1,4 @@
-"""What operators ask about transactions, and their aborts."""
+"""Descriptions of transactions for operators, and aborts by operators."""
 
 from __future__ import annotations
 
@@ -33,11 +33,15 @@ from sparklog.types import TopicPartition
 
 
 class HangingTransaction(NamedTuple):
-    """A transaction that is open in a partition though no coordinator knows it: readers of committed records stop
-    there, nothing behind it is compacted, until it is aborted."""
+    """A transaction that is open in a partition although no coordinator knows it.
+
+    Until it is aborted, readers of committed records stop there, and no later record is compacted.
+    """
 
     partition: TopicPartition
+    """The partition."""
     producer: ProducerState
+    """The producer of the transaction."""
 
 
 def list_transactions(
@@ -53,7 +57,7 @@ def list_transactions(
 def _listed_by(
     cluster: Cluster, endpoint: Endpoint | None, request: ListTransactionsRequest, timeout_ms: int
 ) -> list[TransactionSummary]:
-    """Those that one broker coordinates."""
+    """The transactions that one broker coordinates."""
 
     def ask(before: ListTransactionsResponse | None) -> ListTransactionsResponse:
         after = "" if before is None else before.transactions[-1].transactional_id

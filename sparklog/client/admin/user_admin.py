@@ -1,6 +1,7 @@
 """Users with passwords: their credentials are set, described and removed (KIP-554).
 
-A password never leaves this process: what is sent, and stored, is made of it here with a salt (`security.scram`).
+A password never leaves this process. The sent and stored credentials are derived from it here with a salt
+(`security.scram`).
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from sparklog.security.secrets import Secret
 
 
 class UserDescription(NamedTuple):
-    """A user: the number of iterations by mechanism."""
+    """A user with a password."""
 
     name: str
+    """Name of the user."""
     mechanisms: dict[str, int]
+    """Number of iterations by SCRAM mechanism."""
 
 
 def set_password(
@@ -47,10 +50,11 @@ def set_password(
     only_existing: bool = False,
     timeout_ms: int = 30_000,
 ) -> None:
-    """Sets a user's password for the mechanisms; makes the user if there is none.
+    """Set a user's password for the mechanisms, and create the user if necessary.
 
-    Raises InvalidConfigError (a name, password or number that cannot be; with `only_new` a user who is there),
-    ResourceNotFoundError (with `only_existing` a user who is not).
+    Raises:
+        InvalidConfigError: The name, the password or the number is not acceptable, or with `only_new` the user exists.
+        ResourceNotFoundError: With `only_existing` the user does not exist.
     """
     stored = checked_name(name)
     upsertions = []
@@ -64,7 +68,7 @@ def set_password(
     wanted = dict.fromkeys(mechanisms, iterations)
 
     def is_there() -> bool:
-        """A user like this: whose password it is cannot be seen."""
+        """True if a user with these mechanisms exists. The broker does not show which password the user has."""
         found = describe_users(cluster, [stored], timeout_ms=deadline.left_ms())
         return only_new and [user.mechanisms for user in found] == [wanted]
 
@@ -72,7 +76,7 @@ def set_password(
 
 
 def remove_user(cluster: Cluster, name: str, *, timeout_ms: int = 30_000) -> None:
-    """Removes all of a user's credentials; the user's connections end. Raises ResourceNotFoundError."""
+    """Remove all of a user's credentials; the user's connections end. Raises ResourceNotFoundError."""
     deadline = Deadline(timeout_ms)
     found = describe_users(cluster, [name], timeout_ms=deadline.left_ms())
     if not found:
@@ -85,7 +89,7 @@ def remove_user(cluster: Cluster, name: str, *, timeout_ms: int = 30_000) -> Non
 def describe_users(
     cluster: Cluster, names: Sequence[str] | None = None, *, timeout_ms: int = 30_000
 ) -> list[UserDescription]:
-    """The users of these names that are there, or all of them. Raises ClusterAuthorizationFailedError."""
+    """The users of these names, or all users. Raises ClusterAuthorizationFailedError."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
 
     def ask(before: DescribeUserScramCredentialsResponse | None) -> DescribeUserScramCredentialsResponse:

@@ -1,5 +1,7 @@
-"""The consumer: partitions, assigned by hand or by a group, read ahead in the background, as records or as Arrow
-batches."""
+"""The consumer: reads partitions ahead in the background, as records or as Arrow batches.
+
+Partitions are assigned by hand or by a group.
+"""
 
 from __future__ import annotations
 
@@ -64,23 +66,28 @@ _live: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
 
 class Consumer:
-    """Reads partitions that are assigned by hand (`assign`) or by a group (`group_id` and `subscribe`); for one thread.
+    """A client that reads partitions, assigned by hand (`assign`) or by a group (`group_id` and `subscribe`); for one
+    thread.
 
-    A call of a second thread, while the first one is inside a call, raises ConcurrentModificationError. Two calls may
-    come from any thread: `wakeup` ends the wait of a poll with WakeupError, `close` ends it with ClosedError.
+    A call of a second thread, while the first thread is inside a call, raises ConcurrentModificationError. Two calls
+    may come from any thread: `wakeup` ends the wait of a poll with WakeupError, `close` ends it with ClosedError.
 
-    `columns`: only these columns are decoded (None: all). Settings are the consumer settings of `sparklog.settings`
-    with underscores: group_id, auto_offset_reset, fetch_max_bytes, max_poll_records, prefetch_bytes, …
-    `security`: settings by their dotted names, as {"security.protocol": "SASL_SSL", …} (the client settings of
-    `sparklog.settings`), or the path of a file of them; or each as a parameter: security_protocol, sasl_mechanism, …
+    With `group_id` reading begins at the group's committed offsets, else at the position that `auto_offset_reset`
+    names. Unless `enable_auto_commit` is False, poll and close commit the records of earlier polls: process the records
+    of a poll before the next poll. Without `group_id` the consumer commits nothing and may read from any position.
 
-    With `group_id` reading begins at the group's committed offsets (else where auto_offset_reset says), and unless
-    enable_auto_commit is False poll and close commit what earlier polls returned: so process what poll gives before
-    the next poll. Without it the consumer commits nothing and can be anywhere.
+    While the broker is away, poll returns nothing; it goes on with the broker's return. Every other error of a
+    partition is raised by poll after all records read before it. Such errors are an offset out of range with
+    auto.offset.reset=none, a damaged batch, and a deleted topic. Poll raises the error again until the partition is
+    sought or assigned again.
 
-    While the broker is away, poll returns nothing and goes on when it is back; every other error of a partition
-    (an offset out of range with auto.offset.reset=none, a damaged batch, a deleted topic) is raised by poll once all
-    that was read before is delivered, again and again, until the partition is sought or assigned anew.
+    Example:
+        ```python
+        with Consumer("127.0.0.1:9292", group_id="billing") as consumer:
+            consumer.subscribe(["trips"])
+            for record in consumer:
+                print(record.offset, record.value)
+        ```
     """
 
     def __init__(
@@ -93,8 +100,25 @@ class Consumer:
         security: Security = None,
         **settings: Any,
     ) -> None:
-        """Does not connect yet. The deserializers (`sparklog.serialization`) are for the records of envelope topics;
-        batches stay as they are. Raises InvalidConfigError."""
+        """Create a consumer. It connects with the first call that needs a broker.
+
+        Args:
+            bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
+                127.0.0.1:9292.
+            columns: Names of the columns to decode. None: all.
+            key_deserializer: A callable or a `sparklog.serialization.Deserializer` for the keys of records of envelope
+                topics; batches stay as they are. None: keys are bytes.
+            value_deserializer: The same for values. None: values are bytes.
+            security: Client settings by their dotted names, such as {"security.protocol": "SASL_SSL"}, or the path of a
+                properties file. None: plaintext, or the security parameters among `settings`.
+            **settings: Consumer settings of `sparklog.settings` with underscores, such as `group_id`,
+                `auto_offset_reset`, `fetch_max_bytes` and `max_poll_records`, and security settings, such as
+                `security_protocol` and `sasl_mechanism`.
+
+        Raises:
+            InvalidConfigError: A setting is unknown or out of bounds, a deserializer cannot be called, or security is
+                given twice.
+        """
         key, value = (
             deserializing(key_deserializer, "key_deserializer"),
             deserializing(value_deserializer, "value_deserializer"),
@@ -103,6 +127,7 @@ class Consumer:
         security, settings = with_parameters(security, settings)
         config: dict[str, Any] = from_parameters(Scope.CONSUMER, settings)
         self.settings = config
+        """All consumer settings in effect, by their dotted names."""
         self._columns = None if columns is None else arg.texts("columns", columns)
         self._cluster = cluster(bootstrap_servers, security, config["client.id"])
         self._max_poll_records: int = config["max.poll.records"]
@@ -124,11 +149,20 @@ class Consumer:
 
     @one_thread
     def assign(self, partitions: arg.Partitions) -> None:
-        """Reads these partitions from now on; those assigned already keep their positions. With `group_id` the others
-        begin at its committed offsets; no other members are taken into account.
+        """Read these partitions from now on, in place of all assigned before.
 
-        Raises UnknownTopicOrPartitionError, SchemaMismatchError (`columns` that a topic does not have),
-        BrokerNotAvailableError, and InvalidRequestError after `subscribe`.
+        Partitions that were assigned already keep their positions. With `group_id` new partitions begin at the group's
+        committed offsets. Other members of the group are not taken into account.
+
+        Args:
+            partitions: One partition, or several.
+
+        Raises:
+            UnknownTopicOrPartitionError: A topic or partition does not exist.
+            SchemaMismatchError: A topic lacks one of the consumer's `columns`.
+            BrokerNotAvailableError: No broker could be reached within `default.api.timeout.ms`.
+            InvalidRequestError: The consumer has subscribed, or `partitions` holds something else.
+            ClosedError: The consumer is closed.
         """
         self._check_open()
         if self._group is not None and self._group.subscribed:
@@ -166,12 +200,29 @@ class Consumer:
         on_revoke: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:
-        """Joins the group for these topics (also ones that do not exist yet), or for all whose whole name matches
-        `pattern`; the group shares their partitions out among its members. Replaces an earlier subscription.
+        """Join the group for these topics, in place of an earlier subscription. The group divides their partitions
+        among its members.
 
-        The callbacks run inside poll, unsubscribe and close, with a list of partitions: `on_assign` when they have come
-        (`seek` is allowed), `on_revoke` before they go (`commit` is), `on_lost` (default: on_revoke) when somebody else
-        may have them already. Raises InvalidGroupIdError (no group_id), InvalidTopicError.
+        The callbacks run inside poll, unsubscribe and close.
+
+        Args:
+            topics: Names of topics, which need not exist yet. None: `pattern` is given.
+            pattern: A regular expression. All topics are read whose whole name matches. None: `topics` is given.
+            on_assign: Called with the list of partitions that have come; it may call `seek`. None: no call.
+            on_revoke: Called with the list of partitions before they go; it may call `commit`. None: no call.
+            on_lost: Called with the list of partitions that another member may have already. None: `on_revoke` is
+                called.
+
+        Raises:
+            InvalidGroupIdError: The consumer has no `group_id`.
+            InvalidTopicError: A name cannot be a topic's name.
+            InvalidRequestError: Both or neither of `topics` and `pattern` are given.
+            ClosedError: The consumer is closed.
+
+        Example:
+            ```python
+            consumer.subscribe(pattern=r"trips\\..*", on_revoke=lambda partitions: consumer.commit())
+            ```
         """
         self._check_open()
         group = require_group(self._group, "subscribe")
@@ -183,13 +234,24 @@ class Consumer:
 
     @one_thread
     def subscription(self) -> list[str]:
-        """The topics subscribed to; those a pattern matches."""
+        """Return the topics of the subscription; for a pattern the topics that match it.
+
+        Returns:
+            Names of topics; empty without a subscription.
+
+        Raises:
+            ClosedError: The consumer is closed.
+        """
         self._check_open()
         return [] if self._group is None else self._group.subscription
 
     @one_thread
     def unsubscribe(self) -> None:
-        """Commits (enable.auto.commit), lets all partitions go and leaves the group; also ends `assign`."""
+        """Commit (enable.auto.commit), give up all partitions and leave the group. The call also ends `assign`.
+
+        Raises:
+            ClosedError: The consumer is closed.
+        """
         self._check_open()
         if self._group is not None:
             self._group.unsubscribe(timeout_ms=self._close_timeout_ms)
@@ -197,7 +259,15 @@ class Consumer:
 
     @one_thread
     def pause(self, *partitions: arg.Partitions) -> None:
-        """poll returns nothing of these until `resume`, while it keeps this member in its group."""
+        """Return nothing of these partitions from poll until `resume`. Polling still keeps this member in its group.
+
+        Args:
+            *partitions: Assigned partitions, each alone or in lists.
+
+        Raises:
+            InvalidRequestError: A partition is not assigned.
+            ClosedError: The consumer is closed.
+        """
         self._check_open()
         positions = dict(self._fetcher.positions)
         for tp in arg.partitions("partitions", partitions):
@@ -209,7 +279,15 @@ class Consumer:
 
     @one_thread
     def resume(self, *partitions: arg.Partitions) -> None:
-        """Undoes `pause`."""
+        """Read paused partitions again.
+
+        Args:
+            *partitions: Assigned partitions, each alone or in lists.
+
+        Raises:
+            InvalidRequestError: A partition is not assigned.
+            ClosedError: The consumer is closed.
+        """
         self._check_open()
         for tp in arg.partitions("partitions", partitions):
             self._assigned(tp).paused = False
@@ -217,21 +295,44 @@ class Consumer:
 
     @one_thread
     def paused(self) -> list[TopicPartition]:
-        """What is paused."""
+        """Return the paused partitions.
+
+        Returns:
+            The partitions in order.
+
+        Raises:
+            ClosedError: The consumer is closed.
+        """
         self._check_open()
         with self._fetcher.changed:
             return sorted(tp for tp, position in self._fetcher.positions.items() if position.paused)
 
     @one_thread
     def assignment(self) -> list[TopicPartition]:
-        """The assigned partitions."""
+        """Return the assigned partitions.
+
+        Returns:
+            The partitions in order.
+
+        Raises:
+            ClosedError: The consumer is closed.
+        """
         self._check_open()
         return sorted(self._fetcher.positions)
 
     @one_thread
     @arg.takes(tp=arg.partition)
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """The next poll of `tp` begins at `offset`. Raises InvalidRequestError if it is not assigned."""
+        """Set the position of a partition. The next poll reads it from there.
+
+        Args:
+            tp: An assigned partition.
+            offset: The next offset to read, from 0.
+
+        Raises:
+            InvalidRequestError: The partition is not assigned, or `offset` is not a whole number from 0.
+            ClosedError: The consumer is closed.
+        """
         self._check_open()
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= arg.INT64_MAX:
             raise InvalidRequestError(f"cannot seek {tp} to {offset!r}: an offset is a whole number from 0 on")
@@ -239,20 +340,45 @@ class Consumer:
 
     @one_thread
     def seek_to_beginning(self, *partitions: arg.Partitions) -> None:
-        """To the first offset that can be read; without arguments for all assigned partitions."""
+        """Set the positions to the first offsets that can be read.
+
+        Args:
+            *partitions: Assigned partitions, each alone or in lists. None given: all assigned partitions.
+
+        Raises:
+            InvalidRequestError: A partition is not assigned.
+            ClosedError: The consumer is closed.
+        """
         self._move(arg.partitions("partitions", partitions) or self.assignment(), None, EARLIEST_TIMESTAMP)
 
     @one_thread
     def seek_to_end(self, *partitions: arg.Partitions) -> None:
-        """To the offset the next record will get; without arguments for all assigned partitions."""
+        """Set the positions to the offsets of the next records.
+
+        Args:
+            *partitions: Assigned partitions, each alone or in lists. None given: all assigned partitions.
+
+        Raises:
+            InvalidRequestError: A partition is not assigned.
+            ClosedError: The consumer is closed.
+        """
         self._move(arg.partitions("partitions", partitions) or self.assignment(), None, LATEST_TIMESTAMP)
 
     @one_thread
     @arg.takes(tp=arg.partition)
     def position(self, tp: TopicPartition) -> int:
-        """The offset of the next record that poll returns. Asks the broker if it is not known yet.
+        """Return the offset of the next record that poll returns. The broker is asked if the position is not known yet.
 
-        Raises InvalidRequestError (not assigned), OffsetOutOfRangeError (no position, auto.offset.reset=none).
+        Args:
+            tp: An assigned partition.
+
+        Returns:
+            The next offset to read.
+
+        Raises:
+            InvalidRequestError: The partition is not assigned.
+            OffsetOutOfRangeError: The partition has no position and auto.offset.reset is none.
+            ClosedError: The consumer is closed.
         """
         self._check_open()
         position = self._assigned(tp)
@@ -277,12 +403,21 @@ class Consumer:
 
     @one_thread
     def commit(self, offsets: Offsets | None = None, *, sync: bool = True) -> None:
-        """Commits the positions of all assigned partitions (or `offsets`: the next ones to read, as numbers or
-        OffsetAndMetadata) for the group, and waits until they are safe; `sync=False` is `commit_async`.
+        """Commit positions for the group and wait until they are safe.
 
-        Raises InvalidRequestError (no partition, no offset), CommitFailedError (this member does not hold a partition,
-        or not any more; poll tells), RequestTimedOutError after default.api.timeout.ms, InvalidGroupIdError (no
-        group_id), NonEmptyGroupError (assigned by hand while the group has members).
+        Args:
+            offsets: The next offset to read by partition: numbers, or `OffsetAndMetadata`. None: the positions of all
+                assigned partitions.
+            sync: False does not wait: the call is `commit_async(offsets)`.
+
+        Raises:
+            InvalidRequestError: A partition or an offset is malformed.
+            InvalidGroupIdError: The consumer has no `group_id`.
+            CommitFailedError: This member does not hold one of the partitions, or does not hold it any more; poll
+                reports it.
+            NonEmptyGroupError: The partitions are assigned by hand while the group has members.
+            RequestTimedOutError: The commit did not end within `default.api.timeout.ms`.
+            ClosedError: The consumer is closed.
         """
         if not sync:
             self.commit_async(offsets)
@@ -293,20 +428,52 @@ class Consumer:
     @one_thread
     @arg.takes(callback=arg.optional(arg.function))
     def commit_async(self, offsets: Offsets | None = None, callback: Callback | None = None) -> None:
-        """Like `commit`, without waiting. A later poll calls `callback(offsets, error)`, error None if they are safe;
-        without a callback a failure is logged."""
+        """Commit positions for the group without waiting.
+
+        Args:
+            offsets: The next offset to read by partition: numbers, or `OffsetAndMetadata`. None: the positions of all
+                assigned partitions.
+            callback: Called by a later poll as `callback(offsets, error)`; the error is None if the offsets are safe.
+                None: a failure is logged.
+
+        Raises:
+            InvalidRequestError: A partition or an offset is malformed.
+            InvalidGroupIdError: The consumer has no `group_id`.
+            CommitFailedError: Too many commits are waiting.
+            ClosedError: The consumer is closed.
+        """
         self._check_open()
         require_group(self._group, "commit_async").commit_async(offsets, callback)
 
     @one_thread
     def committed(self, partitions: arg.Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed, None where it has not. Raises InvalidGroupIdError (no group_id)."""
+        """Return the group's committed offsets.
+
+        Args:
+            partitions: One partition, or several.
+
+        Returns:
+            The committed offset by partition; None for a partition without one.
+
+        Raises:
+            InvalidGroupIdError: The consumer has no `group_id`.
+            UnstableOffsetCommitError: A transaction with these offsets stayed open for `default.api.timeout.ms`.
+            ClosedError: The consumer is closed.
+        """
         self._check_open()
         return require_group(self._group, "committed").committed(arg.partitions("partitions", partitions))
 
     @one_thread
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group, for `Producer.send_offsets_to_transaction`. Raises InvalidGroupIdError."""
+        """Return this consumer's identity in its group, for `Producer.send_offsets_to_transaction`.
+
+        Returns:
+            The group, the member and its epoch.
+
+        Raises:
+            InvalidGroupIdError: The consumer has no `group_id`.
+            ClosedError: The consumer is closed.
+        """
         self._check_open()
         return require_group(self._group, "group_metadata").metadata
 
@@ -314,11 +481,31 @@ class Consumer:
 
     @one_thread
     def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[Record]:
-        """The next records, of as many batches as are here, at most `max_records` (default max.poll.records); none if
-        none has come within `timeout_ms`. Those of a partition are in their order.
+        """Return the next records, each partition's in their order.
 
-        Of typed topics `value` is a dict of the columns. A record that cannot be deserialized raises
-        DeserializationError, once those before it have been returned, until it is sought past.
+        A record that cannot be deserialized raises DeserializationError after the records before it have been returned.
+        Poll raises it again until the position is moved past the record.
+
+        Args:
+            timeout_ms: The longest wait for the first record in ms; 0 does not wait.
+            max_records: The largest number of records. None: `max.poll.records`.
+
+        Returns:
+            Records of all batches at hand; empty if none came within `timeout_ms`. For typed topics `value` is a dict
+                of the columns.
+
+        Raises:
+            DeserializationError: A deserializer has failed for the next record.
+            WakeupError: Another thread has called `wakeup`.
+            ClosedError: The consumer is closed, or another thread closes it.
+            InvalidRequestError: An argument is not a number of this range.
+            SparklogError: A partition cannot be read on.
+
+        Example:
+            ```python
+            for record in consumer.poll(timeout_ms=500):
+                print(record.partition, record.offset, record.value)
+            ```
         """
         self._check_open()
         self._calls.check_signal()
@@ -343,8 +530,10 @@ class Consumer:
         return found
 
     def _next_records(self, limit: int, timeout_ms: float, moved: dict[Position, int | None]) -> list[Record]:
-        """At most `limit` of one batch; with some `moved` already only of what is here. Tells of the position before it
-        moves it."""
+        """At most `limit` records of one batch. If positions have `moved` already, only a batch at hand is used.
+
+        The position is entered in `moved` before it changes.
+        """
         if not self._hand:
             fetched = self._take(timeout_ms, only_ready=bool(moved))
             if fetched is None:
@@ -366,7 +555,7 @@ class Consumer:
         return chosen
 
     def _take_back(self, moved: Mapping[Position, int | None]) -> None:
-        """What was to be returned is read again, from behind what was returned before."""
+        """Restore the positions of records that the failing call was about to return."""
         if any(position.consumed != consumed for position, consumed in moved.items()):
             self._hand.drop_records()
             self._hand.take_rest()
@@ -374,9 +563,11 @@ class Consumer:
             position.consumed = consumed
 
     def __iter__(self) -> Consumer:
-        """`for record in consumer:` gives one record after the other, and ends when none has come for
-        consumer.timeout.ms (-1: never) or the consumer is closed. What was given counts as consumed when the next one
-        is asked for, as with poll; after an exception the loop can be begun again."""
+        """Iterate over records one by one, as in `for record in consumer:`.
+
+        The loop ends if no record has come for consumer.timeout.ms (-1: never) or if the consumer is closed. A record
+        counts as consumed when the next one is requested, as with poll. After an exception the loop can be begun again.
+        """
         return self
 
     def __next__(self) -> Record:
@@ -399,8 +590,29 @@ class Consumer:
 
     @one_thread
     def poll_batches(self, timeout_ms: float = 1000) -> list[ConsumedBatch]:
-        """All batches that are there, at least one unless none came within `timeout_ms`; without any copy. From
-        prefetch.bytes (or max.partition.fetch.bytes, if that is more) on the rest is left to the next call."""
+        """Return all batches at hand without copying them.
+
+        The call returns at least one batch, unless none came in time. Batches beyond `prefetch.bytes` (or
+        `max.partition.fetch.bytes`, if that is more) are left to the next call.
+
+        Args:
+            timeout_ms: The longest wait for the first batch in ms; 0 does not wait.
+
+        Returns:
+            Batches in offset order within each partition; empty if none came within `timeout_ms`.
+
+        Raises:
+            WakeupError: Another thread has called `wakeup`.
+            ClosedError: The consumer is closed, or another thread closes it.
+            InvalidRequestError: `timeout_ms` is not a number.
+            SparklogError: A partition cannot be read on.
+
+        Example:
+            ```python
+            for batch in consumer.poll_batches():
+                print(batch.tp, batch.base_offset, batch.data.num_rows)
+            ```
+        """
         self._check_open()
         self._calls.check_signal()
         timeout_ms = arg.wait("timeout_ms", timeout_ms)
@@ -419,7 +631,7 @@ class Consumer:
         return batches
 
     def _take_batches(self, timeout_ms: float, batches: list[ConsumedBatch], moved: dict[Position, int | None]) -> None:
-        """Fills `batches`; tells of positions before it moves them."""
+        """Append to `batches`. Positions are entered in `moved` before they change."""
         left_bytes = max(self.settings["prefetch.bytes"], self.settings["max.partition.fetch.bytes"])
         # without a bound it might never end: what is taken makes room for more
         if self._hand:
@@ -446,25 +658,28 @@ class Consumer:
             left_bytes -= max(fetched.size_bytes, fetched.batch.size_bytes)
 
     def wakeup(self) -> None:
-        """Ends the wait of another thread in `poll`, `poll_batches` or the loop with WakeupError; also in `assign` and
-        `position`, while no broker can be reached. If no thread waits, the next of these calls raises it. From any
-        thread; nothing that was read is lost."""
+        """End the wait of another thread in `poll`, `poll_batches` or the loop with WakeupError.
+
+        The call also ends the wait of `assign` and `position` for a broker. If no thread waits, the next of these calls
+        raises the error. Any thread may call it; no record is lost.
+        """
         self._calls.wakeup()
         self._fetcher.wake()
 
     def close(self, timeout_s: float | None = None, *, autocommit: bool = True) -> None:
-        """Stops reading; of a group commits (enable.auto.commit) and leaves it, within `timeout_s` (default:
-        default.api.timeout.ms, at most 30 s). Again is fine.
+        """Stop reading, commit (enable.auto.commit) and leave the group. A second call does nothing.
 
-        From another thread it ends the call that the consumer's thread waits in, with ClosedError; a loop just ends.
+        From another thread the call ends the wait of the consumer's thread with ClosedError; a loop just ends.
 
         Args:
-            timeout_s: The longest time for the commit and for leaving the group.
-            autocommit: False commits nothing: what the last poll returned is read again. So does a `with` block that an
-                exception leaves.
+            timeout_s: The longest time in seconds for the commit and for leaving the group. None:
+                `default.api.timeout.ms`, at most 30 s.
+            autocommit: False commits nothing, so the records of the last poll are read again. So does a `with` block
+                that an exception leaves.
 
         Raises:
             ConcurrentModificationError: Another thread was still inside a call at the end of the time.
+            InvalidRequestError: `timeout_s` is not a number.
         """
         if self._closed:
             return
@@ -488,8 +703,11 @@ class Consumer:
             _live.discard(self)
 
     def __enter__(self) -> Consumer:
-        """`with Consumer(…) as consumer:` closes it at the end. A block that an exception leaves (Ctrl-C, too) commits
-        nothing: the records that were not processed are read again."""
+        """Return the consumer; the end of the `with` block closes it.
+
+        A block that an exception leaves (Ctrl-C, too) commits nothing: the records that were not processed are read
+        again.
+        """
         return self
 
     def __exit__(
@@ -549,7 +767,8 @@ class Consumer:
             group.update()
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
-        """Those up to the first that cannot be; of that nothing is kept but the error, so others' partitions go on."""
+        """The records up to the first that cannot be deserialized. Of that record only the error is kept, so that other
+        partitions go on."""
         assert self._deserializer is not None
         try:
             return self._deserializer.records(records)
@@ -559,7 +778,7 @@ class Consumer:
             raise
 
     def _unreadable(self, fetched: Fetched, error: Exception) -> SparklogError:
-        """What poll raises for the partition from now on."""
+        """The error that poll raises for the partition from now on."""
         batch, position = fetched.batch, fetched.position
         if not isinstance(error, SparklogError):
             error = SparklogError(
@@ -570,7 +789,7 @@ class Consumer:
         return error
 
     def _fail(self, position: Position, error: SparklogError) -> None:
-        """poll raises `error` for the partition from now on."""
+        """Let poll raise `error` for the partition from now on."""
         positions = dict(self._fetcher.positions)
         if positions.get(position.tp) is position:
             failed = positions[position.tp] = position.afresh()
@@ -583,12 +802,12 @@ class Consumer:
         return Position(tp, projection, offset, reset_to)
 
     def _attempts(self, timeout_ms: int) -> Retries:
-        """The attempts of a call that asks; `wakeup` and `close` end them."""
+        """The attempts of a call to the broker; `wakeup` and `close` end them."""
         policy = RetryPolicy(timeout_ms, self.settings["request.timeout.ms"], limit="default.api.timeout.ms")
         return Retries(policy, sleep=self._calls.sleep)
 
     def _learn(self, topic: str, attempts: Retries, *, refresh: bool = False) -> None:
-        """Ask the cluster about a topic; a broker that is away is waited for."""
+        """Ask the cluster about a topic, and wait for a broker that is away."""
         until_answered(lambda left_ms: self._cluster.topic(topic, refresh=refresh, timeout_ms=left_ms), attempts)
 
     def _move(self, partitions: Iterable[TopicPartition], offset: int | None, reset_to: int | None) -> None:
@@ -618,7 +837,8 @@ class Consumer:
 
 
 def _abandon(fetcher: Fetcher, group: GroupConsumer | None) -> None:
-    """Tells the threads of a consumer that was dropped to end. Not a `threading.Thread`'s: no logging here."""
+    """Tell the threads of a dropped consumer to end. The calling thread is not a `threading.Thread`, so it must not
+    log."""
     fetcher.begin_to_close()
     if group is not None:
         group.abandon()
@@ -626,7 +846,7 @@ def _abandon(fetcher: Fetcher, group: GroupConsumer | None) -> None:
 
 @on_exit
 def _end_at_exit() -> None:
-    """A consumer that was not closed ends as one that was dropped: its group member leaves, nothing is committed."""
+    """End the consumers that were not closed like dropped ones: the members leave their groups and commit nothing."""
     for consumer in list(_live):
         consumer._closed = "the process ends"
         _abandon(consumer._fetcher, consumer._group)

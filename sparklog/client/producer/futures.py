@@ -1,9 +1,9 @@
-"""What `send` and `send_batch` return: futures that are `concurrent.futures.Future`s, but cannot be cancelled.
+"""The futures of `send` and `send_batch`: they are `concurrent.futures.Future`s, but cannot be cancelled.
 
-All records of a stored batch share one `Delivery`; a record's future is a few words that point at it. What
-`concurrent.futures.wait` and `as_completed` need of a future (`_condition`, `_state`, `_waiters`; `asyncio.wrap_future`
-needs only the class) is made when it is asked for. There is one condition for all futures: who takes those of many
-futures one after the other can then not meet another thread that takes them in another order.
+All records of a stored batch share one `Delivery`; a record's future is a few words that point at it. The attributes
+that `concurrent.futures.wait` and `as_completed` use (`_condition`, `_state`, `_waiters`) are created on demand;
+`asyncio.wrap_future` needs only the class. All futures share one condition. Two threads that take the conditions of
+many futures in different orders can therefore not block each other.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _condition = threading.Condition(threading.RLock())
-"""Guards the outcomes of all deliveries. Nobody waits on it: that would wake everybody."""
+"""Guards the outcomes of all deliveries. No thread waits on it, because a notification would wake every waiter."""
 
 
 class BatchMetadata(RecordMetadata):
-    """Where a stored batch landed: `offset` is its first row's, `timestamp_ms` its largest; it has `record_count`
-    rows."""
+    """The place of a stored batch: `offset` is its first row's, `timestamp_ms` its largest."""
 
     record_count: int
+    """Number of rows in the batch."""
 
     @property
     def last_offset(self) -> int:
@@ -72,7 +72,7 @@ class Delivery:
         self._callbacks: list[Callable[[], None]] = []
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether it was done in time."""
+        """Wait for the outcome. True if it came within `timeout_s`; None waits without a limit."""
         with _condition:  # most are never waited for: an event of their own would cost as much as the rest
             if self.done:
                 return True
@@ -80,17 +80,19 @@ class Delivery:
         return event.wait(timeout_s)
 
     def complete(self, base_offset: int, append_time_ms: int) -> None:
-        """The broker has stored the batch. `append_time_ms` >= 0: its clock stamped the records."""
+        """Set the offsets of the stored batch. `append_time_ms` >= 0: the broker's clock stamped the records."""
         self.base_offset = base_offset
         self.append_time_ms = append_time_ms
         self._finish()
 
     def fail(self, error: BaseException) -> None:
+        """Set the error of the batch."""
         self.error = error
         self._finish()
 
     def abandon(self, error: BaseException) -> None:
-        """Nobody here will learn of the outcome. Callbacks, which are somebody else's, are not called."""
+        """Fail a delivery whose outcome this process will never learn. Callbacks belong to the application and are not
+        called."""
         self._callbacks.clear()
         self.fail(error)
 
@@ -105,7 +107,7 @@ class Delivery:
             callback()
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once, at completion (on the sender's thread) or now."""
+        """Call `callback` once: at completion on the sender's thread, or now if the outcome is known."""
         with _condition:
             if not self.done:
                 self._callbacks.append(callback)
@@ -134,8 +136,11 @@ if TYPE_CHECKING:
 else:
 
     class _Base(Generic[T]):
-        """A subclass of `Future` would have a dict per record, which costs a tenth of a `send`: as `unittest.mock`
-        does for a spec, the class is said instead of inherited. That is what `isinstance` takes."""
+        """The base of the futures; `isinstance` takes it for a `Future`.
+
+        A real subclass of `Future` would have a dict per record, which costs a tenth of a `send`. Like `unittest.mock`
+        for a spec, the class states `__class__` instead of inheriting.
+        """
 
         __slots__ = ()
 
@@ -145,39 +150,87 @@ else:
 
 
 class _DeliveryFuture(_Base[T]):
-    """What record and batch futures share: a `Future` whose state is that of deliveries."""
+    """The common part of record and batch futures: a `Future` whose state is that of its deliveries."""
 
     __slots__ = ("_waiting",)
 
     _waiting: list[Any]
 
     def cancel(self) -> bool:
-        """Always False: what was accepted is sent."""
+        """Return False always: an accepted record is sent.
+
+        Returns:
+            False.
+        """
         return False
 
     def cancelled(self) -> bool:
+        """Return False always: a delivery cannot be cancelled.
+
+        Returns:
+            False.
+        """
         return False
 
     def done(self) -> bool:
+        """Report if the outcome is known.
+
+        Returns:
+            True after success or failure.
+        """
         raise NotImplementedError
 
     def running(self) -> bool:
-        """Whether the outcome is still open."""
+        """Report if the outcome is still open.
+
+        Returns:
+            True until `done` is True.
+        """
         return not self.done()
 
     def get(self, timeout: float | None = None) -> T:
-        """`result` under the name that kafka-python has for it."""
+        """Return `result(timeout)`, under the name that kafka-python has for it.
+
+        Args:
+            timeout: The longest wait in seconds. None: without a limit.
+
+        Returns:
+            The outcome, as from `result`.
+
+        Raises:
+            TimeoutError: The outcome is not known yet.
+            SparklogError: The delivery has failed.
+        """
         return self.result(timeout)
 
     def set_running_or_notify_cancel(self) -> NoReturn:
-        """The producer alone decides: this and the setters of the outcome raise
-        `concurrent.futures.InvalidStateError`."""
+        """Refuse, as the setters of the outcome do: the producer alone sets it.
+
+        Raises:
+            concurrent.futures.InvalidStateError: Always.
+        """
         raise FutureStateError("the outcome of a delivery is set by its producer")
 
     def set_result(self, result: T) -> NoReturn:
+        """Refuse: the producer alone sets the outcome.
+
+        Args:
+            result: Ignored.
+
+        Raises:
+            concurrent.futures.InvalidStateError: Always.
+        """
         self.set_running_or_notify_cancel()
 
     def set_exception(self, exception: BaseException | None) -> NoReturn:
+        """Refuse: the producer alone sets the outcome.
+
+        Args:
+            exception: Ignored.
+
+        Raises:
+            concurrent.futures.InvalidStateError: Always.
+        """
         self.set_running_or_notify_cancel()
 
     def __repr__(self) -> str:
@@ -195,7 +248,7 @@ class _DeliveryFuture(_Base[T]):
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]
-        """Who is told of the outcome; asked for with the condition held."""
+        """The waiters of `concurrent.futures` that get the outcome. The caller holds the condition."""
         if not hasattr(self, "_waiting"):
             self._waiting = []
             if not self.done():
@@ -212,7 +265,7 @@ class _DeliveryFuture(_Base[T]):
                     waiter.add_exception(self)
 
     def _outcome(self) -> BaseException | None:
-        """The error of what is done. Nobody has looked at it yet: `flush` still raises it."""
+        """The error of a finished delivery; None after success. It does not count as seen: `flush` still raises it."""
         raise NotImplementedError
 
     def _call(self, callback: Callable[[Any], object]) -> None:
@@ -228,14 +281,32 @@ class RecordFuture(_DeliveryFuture[RecordMetadata]):
     __slots__ = ("delivery", "index")
 
     delivery: Delivery
+    """Outcome of the record's batch."""
     index: int
+    """Index of the record in its batch."""
     # set by `send`: an __init__ would cost as much as a third of it
 
     def done(self) -> bool:
+        """Report if the record has its outcome.
+
+        Returns:
+            True after success or failure.
+        """
         return self.delivery.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Waits at most `timeout` seconds. Raises TimeoutError (still sending) or the SparklogError of the delivery."""
+        """Wait for the outcome of the record.
+
+        Args:
+            timeout: The longest wait in seconds. None: without a limit.
+
+        Returns:
+            The place of the stored record.
+
+        Raises:
+            TimeoutError: The record is not acknowledged yet.
+            SparklogError: The delivery has failed.
+        """
         delivery = self.delivery
         if not delivery.wait(timeout):
             raise TimeoutError("the record is not acknowledged yet")
@@ -244,7 +315,17 @@ class RecordFuture(_DeliveryFuture[RecordMetadata]):
         return RecordMetadata(*delivery.tp, offset, delivery.timestamp_ms(self.index))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The delivery's error, None if it succeeded. Raises TimeoutError."""
+        """Wait for the outcome and return the error.
+
+        Args:
+            timeout: The longest wait in seconds. None: without a limit.
+
+        Returns:
+            The delivery's error; None if the record is stored.
+
+        Raises:
+            TimeoutError: The record is not acknowledged yet.
+        """
         if not self.delivery.wait(timeout):
             raise TimeoutError("the record is not acknowledged yet")
         self.delivery.seen = True
@@ -254,8 +335,12 @@ class RecordFuture(_DeliveryFuture[RecordMetadata]):
         return self.delivery.error
 
     def add_done_callback(self, fn: Callable[[RecordFuture], object]) -> None:
-        """Calls `fn(self)` when the outcome is known, on the producer's thread or one that calls `send` (at once if it
-        is): do not block in it."""
+        """Call `fn(self)` as soon as the outcome is known; at once if it is known already.
+
+        Args:
+            fn: The callback. It runs on the producer's thread or on a thread that calls `send`, so it must not block.
+                An exception that it raises is logged.
+        """
         self.delivery.when_done(lambda: self._call(fn))
 
 
@@ -265,20 +350,51 @@ class BatchFuture(_DeliveryFuture[list[RecordMetadata]]):
     __slots__ = ("_deliveries",)
 
     def __init__(self, deliveries: list[Delivery]) -> None:
+        """Create the future of these deliveries.
+
+        Args:
+            deliveries: The deliveries of the stored batches.
+        """
         self._deliveries = sorted(deliveries, key=lambda d: d.tp.partition)
 
     def done(self) -> bool:
+        """Report if all batches have their outcomes.
+
+        Returns:
+            True after the last outcome.
+        """
         return all(d.done for d in self._deliveries)
 
     def result(self, timeout: float | None = None) -> list[RecordMetadata]:
-        """Waits at most `timeout` seconds for all. Raises TimeoutError or the first error."""
+        """Wait for the outcomes of all batches.
+
+        Args:
+            timeout: The longest wait for all of them in seconds. None: without a limit.
+
+        Returns:
+            One BatchMetadata per stored batch, in partition order.
+
+        Raises:
+            TimeoutError: Not all batches are acknowledged yet.
+            SparklogError: The first error.
+        """
         error = self.exception(timeout)
         if error is not None:
             raise error
         return [d.metadata() for d in self._deliveries]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The first error, None if all were stored. Raises TimeoutError."""
+        """Wait for the outcomes and return the first error.
+
+        Args:
+            timeout: The longest wait for all of them in seconds. None: without a limit.
+
+        Returns:
+            The first error; None if all batches are stored.
+
+        Raises:
+            TimeoutError: Not all batches are acknowledged yet.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         for delivery in self._deliveries:
             if not delivery.wait(None if deadline is None else max(0.0, deadline - time.monotonic())):
@@ -291,8 +407,12 @@ class BatchFuture(_DeliveryFuture[list[RecordMetadata]]):
         return next((d.error for d in self._deliveries if d.error is not None), None)
 
     def add_done_callback(self, fn: Callable[[BatchFuture], object]) -> None:
-        """Calls `fn(self)` when all outcomes are known, on the producer's thread or one that calls `send` (at once if
-        they are)."""
+        """Call `fn(self)` as soon as all outcomes are known; at once if they are known already.
+
+        Args:
+            fn: The callback. It runs on the producer's thread or on a thread that calls `send`, so it must not block.
+                An exception that it raises is logged.
+        """
         if not self._deliveries:
             self._call(fn)
             return
@@ -307,7 +427,7 @@ class BatchFuture(_DeliveryFuture[list[RecordMetadata]]):
 
 
 def _renew_after_fork() -> None:
-    """Another thread of the parent may have held the lock."""
+    """Replace the lock in a forked child, because a thread of the parent may have held it."""
     global _condition
     _condition = threading.Condition(threading.RLock())
 

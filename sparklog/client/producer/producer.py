@@ -1,4 +1,4 @@
-"""The producer: records and tables to topics, in the background, in order, acknowledged through futures."""
+"""The producer: sends records and tables to topics in the background, in order, acknowledged through futures."""
 
 from __future__ import annotations
 
@@ -56,17 +56,21 @@ _ACKS = {"0": 0, "1": 1, "all": -1}
 
 
 class Producer:
-    """Sends records to topics; thread-safe.
-
-    `bootstrap_servers`: "host:port,…" (default: SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292). Settings are the
-    producer settings of `sparklog.settings` with underscores: acks, linger_ms, batch_size_bytes, compression, …
-    `security`: settings by their dotted names, as {"security.protocol": "SASL_SSL", …} (the client settings of
-    `sparklog.settings`), or the path of a file of them; or each as a parameter: security_protocol, sasl_mechanism, …
+    """A client that sends records to topics; thread-safe.
 
     Records of a partition are stored once and in the order of the calls that sent them, also across retries and
-    restarts of the broker (`enable_idempotence`, on unless acks are not all). With a `transactional_id` what is sent
-    belongs to transactions. Nothing fails silently: a failure is raised by the future, or by `flush` or `close` if
-    nobody looked at the future.
+    restarts of the broker. That is the work of `enable_idempotence`, which is on unless `acks` is not `all`. With a
+    `transactional_id` all records belong to transactions.
+
+    Nothing fails silently. A failed delivery is raised by the record's future; if the application never looked at that
+    future, by `flush` or `close`.
+
+    Example:
+        ```python
+        with Producer("127.0.0.1:9292", linger_ms=20) as producer:
+            future = producer.send("trips", b"value", key=b"key")
+            print(future.result(timeout=10).offset)
+        ```
     """
 
     def __init__(
@@ -78,13 +82,30 @@ class Producer:
         security: Security = None,
         **settings: Any,
     ) -> None:
-        """Does not connect yet. The serializers (`sparklog.serialization`) are for `send`: keys and values need not be
-        bytes then. Raises InvalidConfigError."""
+        """Create a producer. It connects with the first call that needs a broker.
+
+        Args:
+            bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
+                127.0.0.1:9292.
+            key_serializer: A callable or a `sparklog.serialization.Serializer` that turns the keys of `send` into
+                bytes. None: keys are bytes.
+            value_serializer: The same for values. None: values are bytes.
+            security: Client settings by their dotted names, such as {"security.protocol": "SASL_SSL"}, or the path of a
+                properties file. None: plaintext, or the security parameters among `settings`.
+            **settings: Producer settings of `sparklog.settings` with underscores, such as `acks`, `linger_ms`,
+                `batch_size_bytes` and `compression`, and security settings, such as `security_protocol` and
+                `sasl_mechanism`.
+
+        Raises:
+            InvalidConfigError: A setting is unknown or out of bounds, a serializer cannot be called, or security is
+                given twice.
+        """
         self._key_serializer = serializing(key_serializer, "key_serializer")
         self._value_serializer = serializing(value_serializer, "value_serializer")
         security, settings = with_parameters(security, settings)
         config: dict[str, Any] = producer_settings(settings)
         self.settings = config
+        """All producer settings in effect, by their dotted names."""
         self._cluster = cluster(bootstrap_servers, security, config["client.id"])
         self._topics: dict[str, ProducerTopic] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
@@ -147,12 +168,35 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> RecordFuture:
-        """Sends one record to an envelope topic and returns at once (unless `buffer.memory` is full). `value` and
-        `key` are bytes (or None), or what the producer's serializers take.
+        """Send one record to an envelope topic. Returns at once, unless `buffer.memory` is full.
 
-        Partition: the given one, else by the key's hash (Kafka's murmur2), else sticky. `timestamp_ms` default: now.
-        Raises TypeError, SerializationError, SchemaMismatchError (a typed topic), UnknownTopicOrPartitionError,
-        InvalidPartitionsError, MessageTooLargeError, BufferExhaustedError, ClosedError.
+        Args:
+            topic: The topic's name.
+            value: The record's value: bytes, or an object for the value serializer. None: a tombstone.
+            key: The record's key: bytes, or an object for the key serializer. None: no key.
+            headers: Pairs of a name and bytes or None. None: no headers.
+            timestamp_ms: The record's time in ms since 1970. None: now.
+            partition: The partition's number. None: chosen by the hash of the key (Kafka's murmur2), or for a record
+                without a key by the sticky partitioner.
+
+        Returns:
+            A future of the record's `RecordMetadata`.
+
+        Raises:
+            TypeError: A value, key or header is not bytes, or `timestamp_ms` is not an int.
+            ValueError: `timestamp_ms` is out of bounds.
+            SerializationError: A serializer has failed.
+            SchemaMismatchError: The topic is typed, or it is compacted and the record has no key.
+            UnknownTopicOrPartitionError: The topic does not exist.
+            InvalidPartitionsError: The topic does not have this partition.
+            MessageTooLargeError: The record is larger than the topic's `max.message.bytes`.
+            BufferExhaustedError: `buffer.memory` stayed full for `max.block.ms`.
+            ClosedError: The producer is closed.
+
+        Example:
+            ```python
+            producer.send("trips", b'{"zone": "Midtown"}', key=b"Midtown").add_done_callback(on_stored)
+            ```
         """
         try:
             state = self._topics[topic]
@@ -203,7 +247,7 @@ class Producer:
         return future
 
     def _locked_batch(self, state: ProducerTopic, partition: int | None, size_bytes: int) -> OpenBatch:
-        """The batch that takes the next record, with room for it: the open one, or a new one if that is full."""
+        """The batch that takes the next record: the open batch if it has room, else a new one."""
         if size_bytes > state.max_bytes - ENVELOPE_FIXED_BYTES_MIN:
             raise too_large(state.info.name, size_bytes, state.max_bytes)
         accumulator = self._accumulator
@@ -222,17 +266,41 @@ class Producer:
         return batch
 
     def send_batch(self, topic: str, data: Any, *, partition: int | None = None) -> BatchFuture:
-        """Sends a table: anything with `__arrow_c_stream__` or `__arrow_c_array__` (PyArrow, polars, …), pandas, a dict
-        of columns or a list of dicts. Columns are matched to the topic's by name; envelope topics take `value` and
-        optionally `key`, `headers`, `timestamp` and `partition`. An index of pandas that has a name is a column. NaN is
-        null in pandas alone; Python floats are rounded to the topic's float.
+        """Send a table. Its columns are matched to the topic's columns by name.
 
-        Tables are fitted to the topic's newest schema. Rows go to `partition`, else by their key columns, else sticky;
-        each partition keeps their order. They are stored in batches of about `batch.size.bytes`, encoded on the calling
-        thread, or with compression on threads beside it (of `data` that is no copy, before this returns). The future's
-        result is one BatchMetadata per stored batch, in partition order; no rows, no batches. Raises
-        SchemaMismatchError (nothing was sent), TypeError (data that are not tabular), MessageTooLargeError (nothing was
-        sent), BufferExhaustedError (the message says how many rows had been taken), and as `send`.
+        Envelope topics take the column `value`, and optionally `key`, `headers`, `timestamp` and `partition`. Tables
+        are fitted to the topic's newest schema. A named index of pandas is a column. NaN is null in pandas alone.
+        Python floats are rounded to the topic's float type.
+
+        Rows are stored in batches of about `batch.size.bytes`, and each partition keeps their order. The calling thread
+        encodes them; with compression other threads encode beside it. Where `data` is not copied, encoding is complete
+        when the call returns.
+
+        Args:
+            topic: The topic's name.
+            data: An object with `__arrow_c_stream__` or `__arrow_c_array__` (PyArrow, polars, …), a pandas DataFrame, a
+                dict of columns, or a list of dicts.
+            partition: The partition of all rows. None: chosen by the key columns of each row, or without key columns by
+                the sticky partitioner.
+
+        Returns:
+            A future of one `BatchMetadata` per stored batch, in partition order; an empty list for a table without
+                rows.
+
+        Raises:
+            TypeError: `data` is not tabular.
+            SchemaMismatchError: The columns do not fit the topic's schema. Nothing was sent.
+            MessageTooLargeError: A row is larger than `max.message.bytes`. Nothing was sent.
+            UnknownTopicOrPartitionError: The topic does not exist.
+            InvalidPartitionsError: The topic does not have this partition.
+            BufferExhaustedError: `buffer.memory` stayed full for `max.block.ms`. The message says how many rows had
+                been taken.
+            ClosedError: The producer is closed.
+
+        Example:
+            ```python
+            producer.send_batch("trips", {"zone": ["Midtown"], "minutes": [12.5]}).result()
+            ```
         """
         self._accumulator.check_open()
         state = self._topic(topic)
@@ -252,7 +320,8 @@ class Producer:
         return BatchFuture(deliveries)
 
     def _enqueue(self, rows: Rows, state: ProducerTopic, deliveries: list[Delivery], *, wait: bool) -> None:
-        """Hands over what `rows` hold. With `wait` their memory is not looked at any more when this returns."""
+        """Hand the rows to the partitions' queues. With `wait` the call returns after the last look at the rows'
+        memory."""
         parallel = self._parallel
         if wait and rows.table.nbytes <= self._batch_size_bytes:  # one batch: there is nothing to do beside it
             parallel = None
@@ -283,10 +352,16 @@ class Producer:
                 encoding.wait()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Sends what is collected and waits for everything accepted so far.
+        """Send all collected records and wait for the outcome of everything accepted so far.
 
-        Raises the first failure since the last flush that nobody has looked at, and RequestTimedOutError after
-        `timeout_s`.
+        Args:
+            timeout_s: The longest wait in seconds. None: until every record has its outcome, which
+                `delivery.timeout.ms` bounds.
+
+        Raises:
+            SparklogError: The first failure since the last flush whose future nobody has looked at.
+            RequestTimedOutError: Not everything was acknowledged within `timeout_s`.
+            ClosedError: The producer is closed.
         """
         self._core.check_open()
         self._core.flush(timeout_s)
@@ -294,43 +369,87 @@ class Producer:
     # -- transactions
 
     def init_transactions(self) -> None:
-        """Once, before the first transaction: fences whoever used the `transactional_id` before and aborts what it
+        """Prepare for transactions: fence earlier producers of the `transactional_id` and abort the transaction they
         left.
 
-        Raises InvalidTxnStateError, InvalidTransactionTimeoutError, and after `max.block.ms` the last error.
+        Call it once, before the first transaction.
+
+        Raises:
+            InvalidTxnStateError: The producer has no `transactional_id`, or is initialised already.
+            InvalidTransactionTimeoutError: `transaction.timeout.ms` is above the broker's `transaction.max.timeout.ms`.
+            SparklogError: The last error, when `max.block.ms` is over.
         """
         self._transactional().init()
 
     def begin_transaction(self) -> None:
-        """What is sent from now on is visible to read_committed readers all together, once it is committed, or never.
+        """Begin a transaction. Readers with read_committed see its records all together after the commit, or never.
 
-        Raises InvalidTxnStateError, and ProducerFencedError for good once another producer has the id.
+        Raises:
+            InvalidTxnStateError: No transaction can begin in the producer's current state.
+            ProducerFencedError: Another producer has taken over the `transactional_id`. The error is final.
         """
         self._transactional().begin()
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        """Commits a group's offsets (the next ones to read: numbers, or OffsetAndMetadata) if the transaction is
-        committed. `group`: what `Consumer.group_metadata()` gives, which fences members that have lost their
-        partitions, or the group's name. Raises InvalidRequestError for what is no offset, and the group's errors;
-        after those only `abort_transaction` is possible."""
+        """Commit a group's offsets together with the open transaction.
+
+        The group's offsets change only if the transaction is committed. After an error of the group only
+        `abort_transaction` is possible.
+
+        Args:
+            offsets: The next offset to read by partition: numbers, or `OffsetAndMetadata`.
+            group: The result of `Consumer.group_metadata()`, which fences members that have lost their partitions; or
+                the group's name.
+
+        Raises:
+            InvalidRequestError: An offset, a partition or the group is malformed. The transaction stays usable.
+            InvalidTxnStateError: No transaction is open.
+            SparklogError: The group has refused the offsets.
+        """
         self._transactional().send_offsets(offsets, group)
 
     def commit_transaction(self) -> None:
-        """Flushes, then commits: all or nothing.
+        """Flush, then commit the open transaction, all or nothing.
 
-        Raises the first failure of the transaction, after which it has to be aborted. After a retriable error
-        (`max.block.ms` is over) nobody knows whether it is committed: call it again.
+        After a retriable error, when `max.block.ms` is over, it is not known if the transaction is committed: call it
+        again.
+
+        Raises:
+            InvalidTxnStateError: No transaction is open.
+            SparklogError: The first failure of the transaction, which then has to be aborted.
         """
         self._transactional().commit()
 
     def abort_transaction(self) -> None:
-        """Drops what is not sent and aborts the rest."""
+        """Abort the open transaction. Records that are not sent yet are dropped.
+
+        Raises:
+            InvalidTxnStateError: No transaction is open.
+            SparklogError: The last error, when `max.block.ms` is over.
+        """
         self._transactional().abort()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Producer]:
-        """`with producer.transaction():` begins one, commits it at the end, and aborts it if an exception leaves the
-        block, or before that by `abort_transaction`. `init_transactions` is called when it is needed."""
+        """Run a `with` block in one transaction, which is committed at the end of the block.
+
+        An exception that leaves the block aborts the transaction. The block may call `abort_transaction` itself.
+        `init_transactions` is called first where it is still needed.
+
+        Yields:
+            This producer.
+
+        Raises:
+            InvalidTxnStateError: The producer has no `transactional_id`, or a transaction is open already.
+            SparklogError: As for `init_transactions`, `begin_transaction` and `commit_transaction`.
+
+        Example:
+            ```python
+            with producer.transaction():
+                producer.send("trips", b"value")
+                producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+            ```
+        """
         transactions = self._transactional()
         if transactions.state.state is State.UNINITIALISED:
             transactions.init()
@@ -358,11 +477,22 @@ class Producer:
 
     @contextlib.contextmanager
     def participation(self, participant: Participant) -> Iterator[Producer]:
-        """What is sent within belongs to a shared transaction, under the identity that joining it gave; at the end all
-        of it is stored, else the first failure is raised. Leaving by an exception drops what is not under way.
+        """Run a `with` block as a participant of a shared transaction.
 
-        Needs a producer with idempotence that has nothing outstanding; the same producer can take part again and again,
-        each time with a new identity. Raises InvalidTxnStateError.
+        All records of the block are sent under the participant's identity. At the end of the block they are stored, or
+        the first failure is raised. An exception that leaves the block drops the records that are not under way. The
+        same producer can take part again, each time with a new identity.
+
+        Args:
+            participant: The identity that joining the shared transaction returned.
+
+        Yields:
+            This producer.
+
+        Raises:
+            InvalidTxnStateError: The producer has no idempotence, has a `transactional_id`, or has unacknowledged
+                records.
+            SparklogError: The first failure of the block's records.
         """
         accumulator = self._accumulator
         if not self._idempotent or self._transactions is not None:
@@ -389,8 +519,17 @@ class Producer:
             accumulator.begin_session(WriteSession())
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flushes and ends the producer, within `timeout_s`; again is fine. An open transaction is aborted. Raises what
-        `flush` raises (the producer is closed then, too, and what is left fails)."""
+        """Flush and end the producer. An open transaction is aborted. A second call does nothing.
+
+        The producer is closed after an error, too; the records without an outcome fail.
+
+        Args:
+            timeout_s: The longest wait in seconds. None: until every record has its outcome.
+
+        Raises:
+            SparklogError: The first failure since the last flush whose future nobody has looked at.
+            RequestTimedOutError: Not everything was acknowledged within `timeout_s`.
+        """
         self._core.close(timeout_s)
 
     def __del__(self, warn: Any = warnings.warn, is_finalizing: Any = sys.is_finalizing) -> None:
@@ -418,12 +557,12 @@ class Producer:
     # -- inside
 
     def _newer(self, state: ProducerTopic) -> ProducerTopic:
-        """The topic's state as the broker tells it now."""
+        """The topic's state after its metadata are read again."""
         self._learn(state.info.name, refresh=True)
         return self._topic(state.info.name)
 
     def _learn(self, name: str, *, refresh: bool = False) -> TopicInfo:
-        """Ask the cluster about a topic; a broker that is away is waited for up to `max.block.ms`."""
+        """Ask the cluster about a topic. The call waits up to `max.block.ms` for a broker that is away."""
 
         def ask(timeout_ms: int) -> TopicInfo:
             self._core.check_open()  # it may have been closed meanwhile
@@ -432,7 +571,7 @@ class Producer:
         return until_answered(ask, Retries(self._policy))
 
     def _topic(self, name: str) -> ProducerTopic:
-        """The topic's state, looked up again when its metadata are old or it was re-created."""
+        """The topic's state. It is looked up again if its metadata are old or the topic was created again."""
         text("topic", name)
         info = self._learn(name)
         state = self._topics.get(name)

@@ -1,4 +1,4 @@
-"""Batches as a reader gets them: rows of one partition with their offsets, decoded off the wire without copying."""
+"""Batches of one partition with their offsets, decoded from the received bytes without copying."""
 
 from __future__ import annotations
 
@@ -28,16 +28,11 @@ __all__ = ["ConsumedBatch", "Projection", "data_together", "decode_batches", "de
 
 _new_record = partial(tuple.__new__, Record)
 _STATED_MS_MAX = (2**63 - 1) // 1000
-"""What a header says of times may be anything; readers count in µs."""
+"""Bound of a header's times in ms. A header may state any value, but readers count in µs."""
 
 
 class ConsumedBatch:
-    """Rows of one partition in offset order.
-
-    `base_offset` is the first row's offset, `data` the rows in the topic's layout (only the wanted columns; what an
-    older schema lacks is null), `schema_id` the version of the schema they were written with. `next_offset` is where
-    reading goes on: behind the last row, and behind what compaction has removed after it.
-    """
+    """Rows of one partition in offset order."""
 
     __slots__ = (
         "_data",
@@ -65,14 +60,31 @@ class ConsumedBatch:
         next_offset: int,
         offsets: np.ndarray | None = None,
     ) -> None:
-        """`offsets` None: dense from `base_offset` on. `data` None: all of the message in `source`, which
-        `is_small_batch` has looked at, decoded when it is asked for."""
+        """Create a batch from its decoded rows or from its stored message.
+
+        Args:
+            tp: The partition.
+            base_offset: Offset of the first row.
+            data: The rows in the topic's layout. None: all rows of the message in `source`, which `is_small_batch` has
+                accepted, decoded on demand.
+            header: The header of the stored batch.
+            first_row: Index of the first row in the stored batch.
+            source: The stored message, and the schema of its rows or None.
+            projection: The columns to decode.
+            next_offset: Offset at which reading goes on.
+            offsets: The offset of each row. None: dense from `base_offset`.
+        """
         self.tp = tp
+        """The partition."""
         self.base_offset = base_offset
+        """Offset of the first row."""
         self.next_offset = next_offset
+        """Offset at which reading goes on: behind the last row and behind the records that compaction has removed after
+        it."""
         self._data = data
         self._offsets = offsets
         self.schema_id = header.schema_id
+        """Id of the schema that the rows were written with."""
         self._header = header
         self._first_row = first_row
         self._source = source
@@ -80,13 +92,13 @@ class ConsumedBatch:
 
     @property
     def data(self) -> pa.RecordBatch:
-        """The rows."""
+        """The rows in the topic's layout, with the wanted columns only; columns that an older schema lacks are null."""
         if self._data is None:
             self.decode()
         return self._data
 
     def decode(self) -> None:
-        """Makes `data` now rather than when it is asked for."""
+        """Decode `data` now rather than on demand."""
         if self._data is None:
             message, _ = self._source
             self._data = self._projection.decode_checked([message], self.schema_id).to_batches()[0]
@@ -94,62 +106,80 @@ class ConsumedBatch:
 
     @property
     def decoder(self) -> tuple[Projection, int] | None:
-        """What `data_together` decodes it with, and other batches with it: the projection and the schema's id. None:
-        it is decoded already."""
+        """The projection and the schema's id that `data_together` decodes this batch with; None if it is decoded
+        already."""
         return (self._projection, self.schema_id) if self._data is None else None
 
     @property
     def message(self) -> Any:
-        """The batch as it is stored, all of it."""
+        """The whole batch as it is stored."""
         return self._source[0]
 
     @property
     def size_bytes(self) -> int:
-        """How much memory the rows take: as they are stored, if they are not decoded."""
+        """Memory of the rows in bytes; of the stored form if they are not decoded."""
         return self._header.size_bytes if self._data is None else int(self._data.nbytes)
 
     def small_rows(self) -> SmallRows | None:
-        """The rows without Arrow, if they are few and simple enough."""
+        """Return the rows without Arrow.
+
+        Returns:
+            The rows; None if they are decoded already, or are too many or not simple enough.
+        """
         if self._data is not None or self._projection.columns is not None:
             return None
         return decode_small_batch(memoryview(self._source[0]), 0, self._header)
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of the leader that has appended it."""
+        """The epoch of the leader that appended the batch."""
         return self._header.leader_epoch
 
     @property
     def append_time_ms(self) -> int | None:
-        """The time of all rows, where it is the broker's."""
+        """The broker's time of all rows in ms since 1970; None if the rows have times of their own."""
         return self._header.append_time_ms if self._header.attributes & ATTRIBUTE_LOG_APPEND_TIME else None
 
     @property
     def topic(self) -> str:
+        """Name of the topic."""
         return str(self.tp.topic)
 
     @property
     def partition(self) -> int:
+        """Number of the partition."""
         return int(self.tp.partition)
 
     @property
     def is_envelope(self) -> bool:
+        """True for an envelope topic, False for a typed one."""
         return self._projection.info.is_envelope
 
     @property
     def num_rows(self) -> int:
+        """Number of rows."""
         return self._header.record_count if self._data is None else int(self._data.num_rows)
 
     def offsets(self) -> np.ndarray:
-        """Every row's offset, int64; compaction leaves gaps."""
+        """Return the offset of every row.
+
+        Returns:
+            An int64 array in ascending order; compaction leaves gaps.
+        """
         if self._offsets is not None:
             return self._offsets
         return np.arange(self.base_offset, self.base_offset + self.num_rows, dtype=np.int64)
 
     def timestamps_ms(self) -> np.ndarray:
-        """Every row's stored timestamp in ms since 1970, int64: the broker's clock for LogAppendTime topics, else the
-        topic's timestamp column (a row without one has the header's largest, as in look-ups by time), else the time
-        of sending."""
+        """Return the stored timestamp of every row.
+
+        LogAppendTime topics have the broker's time. Other topics have their timestamp column; a row without a value has
+        the largest time of the batch's header, as in look-ups by time. Topics without a timestamp column have the time
+        of sending.
+
+        Returns:
+            An int64 array in ms since 1970.
+        """
         header = self._header
         if self.append_time_ms is not None:
             return np.full(self.num_rows, _countable(self.append_time_ms), np.int64)
@@ -179,7 +209,15 @@ class ConsumedBatch:
         return whole.column(0).slice(self._first_row, self.num_rows)
 
     def slice(self, start: int, rows: int) -> ConsumedBatch:
-        """Rows [start, start + rows), without copying."""
+        """Return a range of the rows without copying.
+
+        Args:
+            start: Index of the first row.
+            rows: Number of rows.
+
+        Returns:
+            The batch of these rows.
+        """
         data = self.data.slice(start, rows)
         return ConsumedBatch(
             self.tp,
@@ -194,13 +232,27 @@ class ConsumedBatch:
         )
 
     def offset_at(self, row: int) -> int:
-        """The offset of a row; behind the last one, where reading goes on."""
+        """Return the offset of a row.
+
+        Args:
+            row: Index of the row.
+
+        Returns:
+            Its offset; behind the last row, `next_offset`.
+        """
         if row >= self.num_rows:
             return self.next_offset
         return self.base_offset + row if self._offsets is None else int(self._offsets[row])
 
     def rows_below(self, offset: int) -> int:
-        """How many rows have a smaller offset."""
+        """Count the rows with a smaller offset.
+
+        Args:
+            offset: The bound.
+
+        Returns:
+            The number of rows.
+        """
         if self._offsets is None:
             return min(max(offset - self.base_offset, 0), self.num_rows)
         return int(np.searchsorted(self._offsets, offset))
@@ -210,13 +262,16 @@ class ConsumedBatch:
 
 
 def _countable(time_ms: int) -> int:
-    """The nearest time whose µs an i64 holds."""
+    """The nearest time whose µs fit into an i64."""
     return max(-_STATED_MS_MAX, min(time_ms, _STATED_MS_MAX))
 
 
 def data_together(batches: Sequence[ConsumedBatch], columns: Sequence[str]) -> pa.Table:
-    """The `data` of all, in order, of `columns` only; contiguous, as far as Arrow's arrays can be so long. For many
-    small batches it takes a fraction of the time that their own `data` would."""
+    """The `data` of all batches in order, with `columns` only.
+
+    The columns are contiguous, as far as the length limit of Arrow's arrays allows. For many small batches the call
+    takes a fraction of the time of their own `data`.
+    """
     parts = []
     for decoder, group in groupby(batches, lambda b: b.decoder):
         if decoder is None:
@@ -238,10 +293,12 @@ def decode_batches(
     check_crcs: bool = True,
     aborted: Aborted = NOTHING_ABORTED,
 ) -> Iterator[ConsumedBatch]:
-    """The rows of [start_offset, end_offset) in the batches of `data` at these positions; without those that are
-    `aborted`.
+    """Decode the rows of [start_offset, end_offset) in the batches of `data` at these positions, without `aborted`
+    ones.
 
-    Raises CorruptBatchError (its note names the offset) and UnknownSchemaError, after the batches before it.
+    Raises:
+        CorruptBatchError: A batch is damaged; its note names the offset. The batches before it have been yielded.
+        UnknownSchemaError: A batch names an unknown schema. The batches before it have been yielded.
     """
     view = memoryview(data).cast("B")
     for position, header in headers:
@@ -274,7 +331,7 @@ def decode_one(
     check_crcs: bool,
     aborted: Aborted,
 ) -> ConsumedBatch | None:
-    """The rows of [start_offset, end_offset) of the batch at `position`; None if it has none, or is aborted."""
+    """The rows of [start_offset, end_offset) of the batch at `position`; None if the batch has none or is aborted."""
     if check_crcs:
         try:
             verify_checksum(view, position, header)
@@ -324,9 +381,12 @@ def decode_one(
 
 
 def records_of(batch: ConsumedBatch) -> list[Record]:
-    """The batch's rows as records, column by column. Raises DeserializationError for the first row of a typed topic
-    that holds a value which Python has no object for: Arrow's dates and timestamps reach beyond the years 1 to
-    9999."""
+    """The batch's rows as records, column by column.
+
+    Raises:
+        DeserializationError: The first row of a typed topic whose value has no Python object. Arrow's dates and
+            timestamps reach beyond the years 1 to 9999.
+    """
     small = batch.small_rows()
     if small is not None:
         return _records_of_small(batch, small)
@@ -362,7 +422,7 @@ def records_of(batch: ConsumedBatch) -> list[Record]:
 
 
 def _without_object(batch: ConsumedBatch) -> DeserializationError:
-    """What is wrong with the first row that cannot be made Python objects."""
+    """The error for the first row whose value has no Python object."""
     for row in range(batch.num_rows):
         for name, column in zip(batch.data.schema.names, batch.data.columns, strict=True):
             try:

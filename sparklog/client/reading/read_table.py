@@ -1,4 +1,4 @@
-"""`read_table`: what a topic holds now, as one Arrow table."""
+"""`read_table`: the current rows of a topic as one Arrow table."""
 
 from __future__ import annotations
 
@@ -52,15 +52,38 @@ def read_table(
     request_timeout_ms: int = 30_000,
     security: Security = None,
 ) -> pa.Table:
-    """Reads a topic's rows up to now, partition after partition, in the layout of the topic's newest schema.
+    """Read a topic's rows up to now, partition after partition, in the layout of the topic's newest schema.
 
-    `columns`: only these, in this order. `start` (inclusive) and `end` (exclusive): "earliest", "latest", an offset
-    for all partitions, or {partition: offset} (partitions that it does not name are not read). `include_metadata` adds
-    the columns _topic, _partition, _offset, _timestamp. `local="off"` does not map the broker's files.
-    `isolation_level`: read_committed leaves out what is not committed and ends where a transaction is open;
-    read_uncommitted gives all. `request_timeout_ms`: how long a broker that does not answer, or is away, is waited for
-    since the last rows. `security`: as in `Consumer`. Raises UnknownTopicOrPartitionError, SchemaMismatchError (unknown
-    column), OffsetOutOfRangeError (a start below the log's), DataLossError, InvalidConfigError.
+    Args:
+        bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
+            127.0.0.1:9292.
+        topic: The topic's name.
+        columns: Names of the columns to read, in this order. None: all.
+        start: The first offset (inclusive): "earliest", "latest", an offset for all partitions, or {partition: offset}.
+            Partitions that the dict does not name are not read.
+        end: The end of the range (exclusive), in the same forms.
+        include_metadata: True appends the columns _topic, _partition, _offset and _timestamp.
+        local: "auto" maps the broker's files if they are visible on this host; "off" reads through the socket.
+        isolation_level: "read_committed" leaves out records of open and aborted transactions, and ends at the first
+            open transaction; "read_uncommitted" reads all.
+        request_timeout_ms: The longest wait in ms for a broker that does not answer, counted from the last rows.
+        security: Client settings by their dotted names, or the path of a properties file. None: plaintext.
+
+    Returns:
+        The rows; an empty table with the topic's columns if there are none.
+
+    Raises:
+        UnknownTopicOrPartitionError: The topic or a named partition does not exist.
+        SchemaMismatchError: The topic does not have a column.
+        OffsetOutOfRangeError: `start` lies below the beginning of a partition.
+        DataLossError: Records were deleted during the read.
+        InvalidRequestError: `start`, `end` or another argument has a form that is not listed here.
+        InvalidConfigError: An address or a security setting is wrong.
+
+    Example:
+        ```python
+        table = sparklog.read_table(None, "trips", columns=["zone", "minutes"], start={0: 1_000})
+        ```
     """
     isolation = isolation_of(isolation_level)
     shared = cluster(bootstrap_servers, security)
