@@ -390,7 +390,7 @@ def ends_with_error(sock: socket.socket) -> type[Exception] | None:
         (encode_request(Api.FETCH, 0, 1, b"\xc1"), InvalidRequestError),
         (encode_request(Api.FETCH, 0, 1, b"\x90"), InvalidRequestError),
         (encode_request(Api.PRODUCE, 0, 1, encode(ProduceRequest(1, 1, [ProducePartition("t", 0, 5)]))), InvalidRequestError),
-        (struct.pack("<IHHII", 101 * MIB, 0, 0, 0, 0), FrameTooLargeError),
+        (struct.pack("<IHHII", 101 * MIB, 1, 0, 0, 0), FrameTooLargeError),
         (struct.pack("<IHHII", 12, 0, 0, 0, 1), InvalidRequestError),
     ],
 )  # fmt: skip
