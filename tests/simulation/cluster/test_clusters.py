@@ -22,16 +22,16 @@ SEARCHED, SEARCHED_LONG = 25, 500
 IN_ISR = re.compile(r"broker-[0-9] is in the ISR .* and lacks ")
 REPLICA, CONTROLLER = "sparklog.replication.replica.model", "sparklog.replication.controller.model"
 FOUND_IN = {
-    f"{REPLICA}:maximal_isr": ("cluster-links", 18),
+    f"{REPLICA}:maximal_isr": ("cluster-links", 0),
     f"{REPLICA}:divergence_check": ("cluster-links", 2),
-    f"{REPLICA}:epoch_truncation": ("cluster-transactions", 1),
-    f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 2),
-    f"{REPLICA}:pending_until_known": ("cluster-joins", 5),
-    f"{REPLICA}:epoch_start_before_join": ("cluster-joins", 10),
-    f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 19),
-    f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 15),
-    f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 80),
-    f"{CONTROLLER}:epoch_bump": ("cluster-kills", 0),
+    f"{REPLICA}:epoch_truncation": ("cluster-transactions", 0),
+    f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 0),
+    f"{REPLICA}:pending_until_known": ("cluster-joins", 10),
+    f"{REPLICA}:epoch_start_before_join": ("cluster-joins", 5),
+    f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 22),
+    f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 1),
+    f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 1),
+    f"{CONTROLLER}:epoch_bump": ("cluster-kills", 1),
 }
 """In which kind of life the loss of a safeguard shows, and from which seed on it is looked for."""
 FOUND_BY_RULES = {
