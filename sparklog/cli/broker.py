@@ -97,7 +97,7 @@ def broker(
         return
     if secure_setup is not None:
         if config or rack or broker_id is not None:
-            raise typer.BadParameter("--secure-setup makes a configuration of its own: leave the other options out")
+            raise typer.BadParameter("--secure-setup writes a configuration of its own: leave the other options out")
         _set_up_securely(
             secure_setup,
             brokers,

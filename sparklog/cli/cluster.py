@@ -182,9 +182,9 @@ def restore_metadata(
             f"topic    {name} stays away: another topic has the name. Copy its records elsewhere, delete it, run this again"
         )
     if not done.is_needed:
-        print("nothing is to be written")
+        print("no change is needed")
     elif not yes:
-        report("not written", "this was a dry run", "say it again with --yes; brokers may run")
+        report("not written", "this was a dry run", "run the command again with --yes; brokers may run")
         raise typer.Exit(1)
     if done.decided.refused:
         raise typer.Exit(1)

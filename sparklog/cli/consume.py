@@ -269,4 +269,4 @@ def _remark(
     if format is OutputFormat.table and there > count:
         print(f"{count:,} of {there:,} records; --max-records shows more", file=sys.stderr)
     elif not count and sys.stderr.isatty():
-        print(f"nothing to read in {topic} from there", file=sys.stderr)
+        print(f"no record to read in {topic} from that position", file=sys.stderr)

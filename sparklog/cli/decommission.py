@@ -48,12 +48,12 @@ def decommission(
         try:
             _drain(admin, broker_id, moves, limit)
         except KeyboardInterrupt:
-            print(f"\nit goes on: sparklog broker decommission {broker_id} follows it", file=sys.stderr)
+            print(f"\nthe moves continue: sparklog broker decommission {broker_id} follows them", file=sys.stderr)
             raise
         except SparklogError:
             print(
-                f"broker {broker_id} gets no new replicas, and the moves that were accepted go on: run the command again to "
-                f"go on, or with --cancel to take everything back",
+                f"broker {broker_id} gets no new replicas, and the accepted moves continue: run the command again to "
+                f"continue, or with --cancel to undo it",
                 file=sys.stderr,
             )
             raise
@@ -67,7 +67,7 @@ def plan(admin: Admin, broker_id: int) -> dict[TopicPartition, tuple[int, ...]]:
     cluster = admin.describe_cluster()
     there = {b.broker_id for b in cluster.brokers}
     if broker_id not in there and broker_id not in cluster.missing:
-        raise typer.BadParameter(f"there is no broker {broker_id}; there are {sorted(there)}")
+        raise typer.BadParameter(f"broker {broker_id} does not exist; the brokers are {sorted(there)}")
     others = {
         b.broker_id: b.rack
         for b in cluster.brokers
@@ -78,7 +78,7 @@ def plan(admin: Admin, broker_id: int) -> dict[TopicPartition, tuple[int, ...]]:
     only_here = [tp for tp, replicas in mine.items() if broker_id not in there and replicas == (broker_id,)]
     if only_here:
         raise typer.BadParameter(
-            f"broker {broker_id} is down, and nobody else has {', '.join(map(str, only_here[:5]))}: start it first, or "
+            f"broker {broker_id} is down, and no other broker has {', '.join(map(str, only_here[:5]))}: start it first, or "
             f"delete the topics"
         )
     staying = {r for replicas in mine.values() for r in replicas if r != broker_id}

@@ -80,7 +80,9 @@ def _named(text: str, topics: dict[str, int]) -> list[TopicPartition]:
     """`events` or `events:3`. Raises typer.BadParameter."""
     name, colon, number = text.partition(":")
     if name not in topics:
-        raise typer.BadParameter(f"--topics {text!r}: there is no topic {name!r}")
+        raise typer.BadParameter(
+            f"--topics {text!r}: topic {name!r} does not exist; `sparklog topic list` shows the topics"
+        )
     if not colon:
         return _partitions(name, topics[name])
     if not number.isdigit() or int(number) >= topics[name]:

@@ -57,12 +57,12 @@ def file_format(path: Path | None, given: F | None, formats: type[F]) -> F | Non
         if possible and possible[0] in known:
             return known[possible[0]]
         names = ", ".join(formats)
-        raise typer.BadParameter(f"{path}: the ending {ending} is none of a format of this command ({names}); "
-                                 f"name the file otherwise, or say --format")  # fmt: skip
+        raise typer.BadParameter(f"{path}: no format of this command ({names}) has the ending {ending}; "
+                                 f"rename the file, or add --format")  # fmt: skip
     if _SYNONYMS.get(given.value, given.value) not in possible:
         raise typer.BadParameter(
             f"--format {given.value} contradicts the ending of {path}: {ending} is {' or '.join(possible)}; leave --format "
-            f"out, or name the file otherwise"
+            f"out, or rename the file"
         )
     return given
 

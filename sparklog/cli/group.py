@@ -66,7 +66,7 @@ def list_groups(
     with open_admin(bootstrap_servers) as admin:
         groups = admin.list_groups([s.value for s in state or []])
     if not groups:
-        print("no groups" if state else "no groups yet: a consumer with group_id makes one", file=sys.stderr)
+        print("no groups" if state else "no groups yet: a consumer with group_id creates one", file=sys.stderr)
         return
     table = console.table("group", "state", "kind", "members", right=("members",))
     for group in groups:
@@ -111,7 +111,7 @@ def describe(
         print(f"epoch     {found.epoch}  (assignor {found.assignor})")
     print(f"members   {len(found.members)}")
     known = [p.lag for p in found.partitions if p.lag is not None]
-    print(f"lag       {sum(known):,}" if known else "lag       -  (nothing is committed)")
+    print(f"lag       {sum(known):,}" if known else "lag       -  (no committed offsets)")
     print()
     _print_members(found) if members else _print_partitions(found)
 
@@ -275,7 +275,7 @@ def reset_offsets(
     if execute:
         print(f"\nset {len(moves)} offsets of group {group}")
     else:
-        print("\nnothing has changed: --execute does it", file=sys.stderr)
+        print("\nnothing has changed: --execute sets the offsets", file=sys.stderr)
 
 
 def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:

@@ -104,7 +104,7 @@ def produce(
         described = admin.describe_topic(topic)
     chosen = _choose_format(described, path, format, key_separator)
     if on_error != FAIL and chosen not in ("csv", "jsonl", "lines"):
-        raise typer.BadParameter(f"--on-error is about lines of text: {chosen} has none")
+        raise typer.BadParameter(f"--on-error needs lines of text, and {chosen} has none")
     _check_file(path)
     with _refusals(on_error) as refuse:
         options = InputOptions(
@@ -188,7 +188,7 @@ def _choose_format(
     elif path is None:
         chosen = "lines" if envelope else "jsonl"
     else:
-        raise typer.BadParameter(f"{path} has no ending; say how to read it with --format {'|'.join(InputFormat)}")
+        raise typer.BadParameter(f"{path} has no ending; name its format with --format {'|'.join(InputFormat)}")
     if chosen == "lines" and not envelope:
         raise typer.BadParameter(
             f"topic {topic.name} is typed: lines of text do not fit; use --format jsonl, csv, parquet or arrow"

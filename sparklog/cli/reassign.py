@@ -96,7 +96,7 @@ def _onto(admin: Admin, brokers: str | None) -> dict[int, str | None]:
         raise typer.BadParameter(f"--brokers {brokers!r}: numbers with commas are needed") from e
     unknown = [b for b in wanted if b not in there]
     if unknown or not wanted:
-        raise typer.BadParameter(f"--brokers {brokers}: there are {sorted(there)} that take replicas")
+        raise typer.BadParameter(f"--brokers {brokers}: the brokers that accept replicas are {sorted(there)}")
     return {b: there[b] for b in wanted}
 
 
@@ -106,7 +106,7 @@ def assignment(admin: Admin, topics: list[str] | None = None) -> dict[TopicParti
     found = admin.describe_topics(admin.list_topics(include_internal=True) if topics is None else topics)
     missing = [name for name in topics or () if name not in found]
     if missing:
-        raise typer.BadParameter(f"there is no topic {', '.join(missing)}")
+        raise typer.BadParameter(f"unknown topics: {', '.join(missing)}; `sparklog topic list` shows the topics")
     return {
         TopicPartition(name, p.partition): tuple(r for r in p.replicas if r not in p.removing)
         for name, topic in found.items()
@@ -135,7 +135,7 @@ def _read(path: Path) -> dict[TopicPartition, list[int]]:
             '{"version": 1, "partitions": [{"topic": "events", "partition": 0, "replicas": [1, 2, 3]}]}'
         ) from e
     if len(moves) < len(found["partitions"]):
-        raise typer.BadParameter(f"{path}: a partition is in it twice")
+        raise typer.BadParameter(f"{path}: the plan names a partition twice")
     return moves
 
 
@@ -161,7 +161,7 @@ def execute(
         try:
             follow(admin)
         except KeyboardInterrupt:
-            print("\nit goes on: sparklog reassign status shows it, cancel ends it", file=sys.stderr)
+            print("\nthe reassignment continues: sparklog reassign status shows it, cancel ends it", file=sys.stderr)
             raise
     print(f"{len(moves)} partitions are where the plan says")
 

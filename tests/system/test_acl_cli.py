@@ -63,7 +63,7 @@ def test_acls_are_added_listed_and_removed(run: Run, broker: sparklog.LocalBroke
 
 def test_what_makes_no_sense_is_refused_with_a_hint(run: Run, broker: sparklog.LocalBroker) -> None:
     somebody = ("--allow-principal", "User:a")
-    assert "name somebody" in run("acl", "add", "--topic", "t", code=2).stderr.replace("\n", " ")
+    assert "name a principal" in run("acl", "add", "--topic", "t", code=2).stderr.replace("\n", " ")
     assert "--topic" in run("acl", "add", *somebody, code=2).stderr
     assert "User:name" in run("acl", "add", "--allow-principal", "a", "--topic", "t", code=1).stderr
     assert "Read" in run("acl", "add", *somebody, "--topic", "t", "--operation", "Raed", code=1).stderr

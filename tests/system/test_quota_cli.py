@@ -45,7 +45,7 @@ def test_quotas_are_set_shown_and_taken_away(run: Run, broker: sparklog.LocalBro
     wrong = run("quota", "alter", "--user", "a", "--add-config", "bytes=5", code=1).stderr
     assert "producer_byte_rate" in wrong.replace("\n", " ")
     assert "--user" in run("quota", "alter", "--add-config", "producer_byte_rate=5", code=2).stderr
-    assert "cannot both" in run("quota", "alter", "--user", "a", "--user-defaults", code=2).stderr
+    assert "not both" in run("quota", "alter", "--user", "a", "--user-defaults", code=2).stderr
 
 
 def test_clients_with_other_client_ids_have_other_quotas(broker: sparklog.LocalBroker) -> None:

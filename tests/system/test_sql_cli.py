@@ -155,7 +155,7 @@ def test_commands_of_the_prompt(shell: SqlShell, trips: str, capsys: Capture) ->
     assert "UNKNOWN_TOPIC_OR_PARTITION" in said(".schema nowhere")
     assert "write .schema TOPIC" in said(".schema")
     assert ".tables" in said(".help")
-    assert "no command .what" in said(".what")
+    assert "unknown command .what" in said(".what")
     assert "table, csv or json" in said(".format parquet")
     said(".format json")
     assert '{"n":3}' in said(f"SELECT count(*) AS n FROM {trips};")

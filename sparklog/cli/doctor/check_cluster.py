@@ -17,7 +17,7 @@ CLOCK_ERROR_MS = 3_600_000
 
 
 def down(facts: Facts) -> Iterator[Finding]:
-    """Brokers that keep partitions and are not in the cluster: the cause of what the other checks leave out."""
+    """Brokers that keep partitions and are not in the cluster: their consequences are left out of the other checks."""
     if facts.cluster is None:
         return
     silent = [b.address for b in facts.cluster.brokers if b.problem and b.broker_id < 0]
@@ -26,8 +26,8 @@ def down(facts: Facts) -> Iterator[Finding]:
         topics = list(dict.fromkeys(t.name for t, _ in mine))
         offline = [f"{t.name}-{p.partition}" for t, p in mine if p.error == NO_LEADER]
         refused = [f"{t.name}-{p.partition}" for t, p in mine if p.error != NO_LEADER and p.in_sync < t.in_sync_min]
-        where = f"; nobody answers at {named(silent)}" if silent else ""
-        why = "Another failure can make partitions unavailable, or lose what is acknowledged."
+        where = f"; no broker answers at {named(silent)}" if silent else ""
+        why = "Another failure can make partitions unavailable, or lose acknowledged records."
         if refused:
             why = (
                 f"{len(refused)} partitions refuse records with acks=all (min.insync.replicas): {named(refused)}. {why}"
@@ -39,8 +39,8 @@ def down(facts: Facts) -> Iterator[Finding]:
             f"broker {broker_id} is down: it keeps {len(mine)} partition{'' if len(mine) == 1 else 's'} of "
             f"{len(topics)} topic{'' if len(topics) == 1 else 's'} ({named(topics)}){where}",
             why,
-            "Start it with the data directory that it had; the end of its log (stderr) says why it ended. If it never "
-            f"comes back, `sparklog broker decommission {broker_id}` gives its partitions to the others.",
+            "Start the broker with its old data directory; the end of its log (stderr) has the reason for its end. If the "
+            f"broker never comes back, `sparklog broker decommission {broker_id}` gives its partitions to the others.",
             "sparklog cluster describe",
         )
 
@@ -53,8 +53,8 @@ def unreachable(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.error,
             f"no broker answers at {cluster.bootstrap_servers}: {cluster.problem}",
-            "Nothing can be written or read.",
-            "Start the broker, or name the right address; its log (stderr) says why it ended.",
+            "No record can be written or read.",
+            "Start the broker, or name the right address; the broker's log (stderr) has the reason for its end.",
             "sparklog broker --config broker.toml",
         )
     for broker in cluster.brokers:
@@ -62,16 +62,16 @@ def unreachable(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.error,
                 f"broker {broker.broker_id} does not answer at {broker.address}: {broker.problem}",
-                "Clients are told to go to this address for the partitions that the broker leads.",
-                "Is it running, and can this machine reach the address? A broker behind NAT or in a container tells "
+                "Clients connect to this address for the partitions that the broker leads.",
+                "Is the broker running, and can this machine reach the address? A broker behind NAT or in a container gives "
                 "clients the address that they have connected to.",
             )
         elif broker.problem and not cluster.problem and not _any_down(facts):
             yield Finding(
                 Severity.warning,
-                f"nobody answers at {broker.address}, one of the addresses to ask first: {broker.problem}",
-                "Clients that are given this list wait for it before they try the next address.",
-                "Take it out of `bootstrap.servers`, or start the broker there.",
+                f"no broker answers at {broker.address}, one of the bootstrap addresses: {broker.problem}",
+                "Clients with this list wait for an answer before they try the next address.",
+                "Remove the address from `bootstrap.servers`, or start the broker there.",
             )
 
 
@@ -80,10 +80,10 @@ def no_controller(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.error,
             "there is no controller",
-            "No broker can be elected as one: ZooKeeper is down, the brokers cannot reach it, or its data are older than "
-            "what they have seen. Records are read and written as before, but nothing takes the place of a leader that "
-            "goes now, and no topic can be changed.",
-            "Bring ZooKeeper back; the brokers go on by themselves. If the brokers' logs say that its data are older: "
+            "No broker can be elected controller: ZooKeeper is down, the brokers cannot reach it, or its data are older than "
+            "the brokers' copies. Records are read and written as before, but no leader can be replaced, and no topic can "
+            "be changed.",
+            "Bring ZooKeeper back; the brokers continue by themselves. If the brokers' logs report older data in ZooKeeper: "
             "sparklog cluster restore-metadata.",
             "sparklog cluster describe",
         )
@@ -93,9 +93,9 @@ def not_looked_at(facts: Facts) -> Iterator[Finding]:
     for unknown in () if facts.cluster is None else facts.cluster.unknown:
         yield Finding(
             Severity.warning,
-            f"could not be looked at: {unknown}",
-            "What is wrong there is not in this report.",
-            "Run it again; `--timeout` gives a slow broker more time.",
+            f"could not be checked: {unknown}",
+            "Faults there are missing from this report.",
+            "Run the command again; `--timeout` gives a slow broker more time.",
         )
 
 
@@ -109,7 +109,7 @@ def versions(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.warning,
             f"this client has version {facts.cluster.client_version}, {told}",
-            "Neighbouring releases work together, but what is new in one is refused by the other.",
+            "Neighbouring releases work together, but the older one refuses the new features of the newer one.",
             "Upgrade brokers first, then clients, until all have the same version.",
             "pip install --upgrade sparklog",
         )
@@ -124,9 +124,9 @@ def clocks(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         Severity.error if abs(ahead_ms) >= CLOCK_ERROR_MS else Severity.warning,
         f"the broker's clock is {least}{abs(ahead_ms) / 1000:,.1f} s {way} this machine's",
-        "Retention, look-ups by time and timeouts of transactions go by these clocks; records from more than "
+        "Retention, look-ups by time and timeouts of transactions use these clocks; records from more than "
         "message.timestamp.after.max.ms (an hour) ahead are refused.",
-        "Let both machines keep time by NTP.",
+        "Synchronize both machines by NTP.",
         "timedatectl status",
     )
 
@@ -136,9 +136,9 @@ def offline(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.error,
             f"topic {topic}: partition {named([p.partition for p in bad])} offline: {bad[0].error}",
-            "What is in it can neither be read nor written.",
-            "The broker's log says why. A failed disk: mount or replace it and restart the broker. Damaged files: look "
-            "with `sparklog log verify`, keep what is intact with `sparklog log repair`.",
+            "Its records cannot be read, and no record can be written.",
+            "The broker's log has the reason. A failed disk: mount or replace it and restart the broker. Damaged files: list "
+            "them with `sparklog log verify`, keep the intact batches with `sparklog log repair`.",
             "sparklog log verify DATA_DIR",
         )
 
@@ -149,9 +149,9 @@ def unwritable(facts: Facts) -> Iterator[Finding]:
             Severity.error,
             f"topic {topic}: partition {named([p.partition for p in bad])} did not take its last append: "
             f"{bad[0].write_error}",
-            "Producers get errors; what is stored can be read.",
-            "Free space on the broker's disk, or raise its limit of open files, as the message says; then it goes on by "
-            "itself.",
+            "Producers get errors; stored records can be read.",
+            "Free space on the broker's disk, or raise its limit of open files, as the message says; appends then succeed "
+            "again.",
             "df -h DATA_DIR",
         )
 
@@ -162,14 +162,14 @@ def under_replicated(facts: Facts) -> Iterator[Finding]:
             Severity.warning,
             f"topic {topic}: partition {named([p.partition for p in bad])} under-replicated "
             f"({bad[0].in_sync} of {bad[0].replicas} replicas in sync)",
-            "Another failure can make it unavailable, or lose what is acknowledged.",
-            "The brokers are there: see why their replicas do not get on, in their logs.",
+            "Another failure can make the partition unavailable, or lose acknowledged records.",
+            "The brokers are up: their logs have the reason why the replicas make no progress.",
             quoted("sparklog", "topic", "describe", topic),
         )
 
 
 def internal_replicas(facts: Facts) -> Iterator[Finding]:
-    """Made while there were fewer brokers."""
+    """Internal topics that were created while there were fewer brokers."""
     brokers = {b.broker_id for b in (facts.cluster.brokers if facts.cluster else ()) if b.broker_id >= 0}
     wanted = min(INTERNAL_REPLICAS, len(brokers))
     bad = [(t, ps) for t, ps in _partitions(facts, lambda p: p.replicas < wanted) if t in INTERNAL_TOPICS]
@@ -178,9 +178,9 @@ def internal_replicas(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.warning,
             f"topic {topic} has {fewest} replica{'' if fewest == 1 else 's'} of a partition, with {len(brokers)} brokers",
-            "While a broker that has the only one is away, groups or transactions stand still; what only its disk has is "
-            "lost with it.",
-            "Give it more: write the plan, then execute it.",
+            "While the broker of a single replica is away, groups or transactions stand still. The loss of its disk loses "
+            "their state.",
+            "Add replicas: write the plan, then execute it.",
             quoted("sparklog", "reassign", "plan", "--topics", topic, "--replication-factor", str(wanted)),
         )
 
@@ -194,7 +194,7 @@ def listening_openly(facts: Facts) -> Iterator[Finding]:
     if hosts:
         yield Finding(
             Severity.warning,
-            f"everybody who reaches {named(hosts)} can read, write and delete everything: no password is asked for",
+            f"every client that reaches {named(hosts)} can read, write and delete everything without a password",
             "The broker has no authentication on this listener.",
             "Listen on 127.0.0.1, or only inside a network you trust, behind a firewall.",
             "sparklog broker --listen 127.0.0.1:9292",
@@ -206,7 +206,7 @@ def _any_down(facts: Facts) -> bool:
 
 
 def _partitions(facts: Facts, is_bad: Callable[[PartitionFacts], bool]) -> Iterator[tuple[str, list[PartitionFacts]]]:
-    """The topics that have such partitions."""
+    """The topics with bad partitions, and these partitions."""
     for topic in () if facts.cluster is None else facts.cluster.topics:
         bad = [p for p in topic.partitions if is_bad(p)]
         if bad:

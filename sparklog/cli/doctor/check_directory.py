@@ -1,4 +1,4 @@
-"""Checks of a data directory: disks, files, and who is at work in it."""
+"""Checks of a data directory: disks, files, and the process that uses it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sparklog.cli.doctor.findings import Check, Finding, Severity, named, quoted
 FREE_WARNING, FREE_ERROR = 0.15, 0.05
 FREE_BYTES_ERROR = 1 << 30
 FREE_BYTES_FINE = 500 << 30
-"""So much is no warning, however small a share of a large disk it is."""
+"""Free space that causes no warning, even if it is a small share of a large disk."""
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 MEMORY_KINDS = ("tmpfs", "ramfs")
 NETWORK_KINDS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone")
 STUCK_STATES = {"T": "stopped", "t": "stopped by a debugger", "D": "waiting for its disk", "Z": "dead"}
 REPAIR = (
-    "Restore the files from a copy; or stop the broker, and keep what is intact with `sparklog log repair`: it shows first "
-    "what it would keep."
+    "Restore the files from a copy; or stop the broker, and keep the intact batches with `sparklog log repair`, which "
+    "first shows its changes."
 )
 
 
@@ -33,8 +33,8 @@ def not_a_data_directory(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.error,
             problem,
-            "A broker that is started with it finds no data: it fails, or begins a new, empty directory.",
-            "Mount the disk, or name the right directory (data.dir, log.dirs); run this as the broker's user.",
+            "A broker with this directory finds no data: it fails, or begins a new, empty directory.",
+            "Mount the disk, or name the right directory (data.dir, log.dirs); run this command as the broker's user.",
         )
 
 
@@ -56,8 +56,8 @@ def disk_space(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.error if error else Severity.warning,
                 f"the disk of {directory.path} is nearly full: {left} of {what} left ({share:.1%})",
-                "Without room nothing can be appended, compacted or committed; reading goes on.",
-                "Free space, delete topics, or let them keep less (`retention.ms`, `retention.bytes`).",
+                "Without space, no record can be appended, compacted or committed; reading continues.",
+                "Free space, delete topics, or let them keep fewer records (`retention.ms`, `retention.bytes`).",
                 quoted("du", "-xsh", "--", directory.path),
             )
 
@@ -68,8 +68,8 @@ def read_only(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.error,
                 f"the file system of {directory.path} is read-only",
-                "Nothing can be written. The kernel does that to a disk that fails, too: its messages say so.",
-                "Look into the kernel's messages; check or replace the disk; mount it for writing.",
+                "No record can be written. The kernel also makes a failing disk read-only: its messages say so.",
+                "Read the kernel's messages; check or replace the disk; mount it for writing.",
                 "dmesg --level err,warn | tail -50",
             )
 
@@ -84,15 +84,15 @@ def not_made_to_last(facts: Facts) -> Iterator[Finding]:
                 f"{directory.path} is in memory ({kind})"
                 if kind in MEMORY_KINDS
                 else f"{directory.path} is below {below}",
-                "What is there goes with the next start of the machine, or when old files are tidied away.",
-                "Stop the broker, move the directory, and start it with `--data-dir` there. For a trial it does no harm.",
+                "Its files vanish with the next start of the machine, or when the machine removes old files.",
+                "Stop the broker, move the directory, and start the broker with the new `--data-dir`. For a trial no action is needed.",
             )
         elif kind in NETWORK_KINDS:
             yield Finding(
                 Severity.warning,
                 f"{directory.path} is on a network file system ({kind})",
-                "Locks and fsync do not mean there what they mean on a disk: two brokers can open the same directory, "
-                "and what was acknowledged can be lost.",
+                "Locks and fsync are weaker there than on a disk: two brokers can open the same directory, and acknowledged "
+                "records can be lost.",
                 "Use a local disk, or a block device of the network.",
             )
 
@@ -111,8 +111,8 @@ def damaged(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.note,
                 f"the files of {directory.path} ({directory.size_bytes / (1 << 30):,.1f} GiB) were not read",
-                "Whether checksums are right is known only then; it takes a while.",
-                "Say --verify, or look by itself:",
+                "Only reading the files shows wrong checksums; it takes a while.",
+                "Add --verify, or check the files alone:",
                 quoted("sparklog", "log", "verify", directory.path),
             )
 
@@ -122,8 +122,8 @@ def metadata_store(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.error,
             facts.data_dir.metadata_problem,
-            "It says which topics there are: without it a broker does not start, or knows none of them.",
-            "Restore it from a copy, or write it anew from the partitions' directories, with the broker stopped.",
+            "The file lists the topics: without it a broker does not start, or knows no topic.",
+            "Restore the file from a copy, or write it again from the partitions' directories, with the broker stopped.",
             quoted("sparklog", "log", "rebuild-metadata", "--data-dir", facts.data_dir.path),
         )
 
@@ -133,9 +133,9 @@ def foreign_files(facts: Facts) -> Iterator[Finding]:
         if directory.foreign:
             yield Finding(
                 Severity.warning,
-                f"{directory.path} has what is not sparklog's: {named(directory.foreign)}",
-                "Nobody looks after it; it takes room, and a directory that looks like a partition's confuses tools.",
-                "Move it somewhere else.",
+                f"{directory.path} has files that are not sparklog's: {named(directory.foreign)}",
+                "Such files take space, and no broker removes them; a directory that looks like a partition's confuses tools.",
+                "Move the files to another directory.",
                 quoted("ls", "-la", "--", directory.path),
             )
 
@@ -145,9 +145,9 @@ def set_aside(facts: Facts) -> Iterator[Finding]:
         if directory.set_aside:
             yield Finding(
                 Severity.warning,
-                f"{directory.path} has what a broker or a repair has moved aside: {named(directory.set_aside)}",
-                "It was of no topic, or damaged. It is kept because somebody may want it, and takes room.",
-                "Look into it; delete what you do not need. Topics that can be taken back are named by themselves.",
+                f"{directory.path} has files that a broker or a repair has moved aside: {named(directory.set_aside)}",
+                "The files belonged to no topic, or were damaged. They are kept for an inspection, and take space.",
+                "Inspect the files, and delete those that you do not need. A finding of its own names topics that can be restored.",
                 quoted("ls", "-la", "--", directory.path),
             )
 
@@ -158,8 +158,8 @@ def topics_put_aside(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.error,
             f"the cluster's metadata lack topics that {data_dir.path} has records of: {named(data_dir.put_aside)}",
-            "ZooKeeper has lost them, or its data were replaced by older ones. Their files are put aside, nothing is lost.",
-            "Write the topics back into ZooKeeper; they find their files. Brokers may run.",
+            "ZooKeeper has lost these topics, or its data were replaced by older ones. Their files are put aside; no record is lost.",
+            "Write the topics back into ZooKeeper: their files become theirs again. Brokers may run.",
             quoted(
                 "sparklog", "cluster", "restore-metadata", "--data-dir", data_dir.path, "--zookeeper", "HOST:PORT/PATH"
             ),
@@ -171,10 +171,9 @@ def others_files(facts: Facts) -> Iterator[Finding]:
         if directory.others_files:
             yield Finding(
                 Severity.error,
-                f"{directory.path} belongs to {directory.owner}, but not all in it: {named(directory.others_files)}",
-                "A tool that was run as another user leaves files that the broker may not open: those partitions go "
-                "offline.",
-                "Give them back to the broker's user.",
+                f"{directory.path} belongs to {directory.owner}, but some of its files do not: {named(directory.others_files)}",
+                "A tool under another user leaves files that the broker may not open: their partitions go offline.",
+                "Return the files to the broker's user.",
                 quoted("chown", "-R", directory.owner, "--", directory.path),
             )
 
@@ -184,10 +183,10 @@ def absent_directories(facts: Facts) -> Iterator[Finding]:
     if facts.data_dir is not None and absent:
         yield Finding(
             Severity.error,
-            f"log directories that were used before are not there: {named(absent)}",
-            "Their partitions stay offline, so that they do not begin anew, empty, somewhere else.",
-            "Mount their disks, or name them in log.dirs, and restart the broker. If one is lost for good, take its line "
-            f"out of {Path(facts.data_dir.path) / 'log-dirs.json'}.",
+            f"log directories of earlier starts are missing: {named(absent)}",
+            "Their partitions stay offline, so that they do not begin empty in another directory.",
+            "Mount their disks, or name them in log.dirs, and restart the broker. If a directory is lost for good, remove its "
+            f"line from {Path(facts.data_dir.path) / 'log-dirs.json'}.",
         )
 
 
@@ -201,14 +200,14 @@ def mixed_directories(facts: Facts) -> Iterator[Finding]:
                     f"{path} is of broker {identity[1]} of cluster {identity[0]}, {other_path} of broker {other[1]} of "
                     f"cluster {other[0]}",
                     "A broker does not start with directories of two clusters.",
-                    "Name only its own directories in log.dirs.",
+                    "Name only the broker's own directories in log.dirs.",
                 )
             elif identity[2] == other[2]:
                 yield Finding(
                     Severity.error,
                     f"{path} is a copy of {other_path}",
                     "A broker does not start with the same directory twice.",
-                    "Take the copy out of log.dirs.",
+                    "Remove the copy from log.dirs.",
                 )
 
 
@@ -219,9 +218,9 @@ def unclean_stop(facts: Facts) -> Iterator[Finding]:
     if unclean:
         yield Finding(
             Severity.note,
-            f"no broker is at work in {named(unclean)}, and the last one was not stopped cleanly",
-            "The next start checks the newest segments first, which takes a while; nothing is lost by that.",
-            "Stop brokers with SIGTERM or Ctrl-C, and give them the time to close their logs.",
+            f"no broker uses {named(unclean)}, and the last one was not stopped cleanly",
+            "The next start first checks the newest segments, which takes a while; no record is lost.",
+            "Stop brokers with SIGTERM or Ctrl-C, and wait until they have closed their logs.",
         )
 
 
@@ -238,9 +237,9 @@ def lock_holder(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         Severity.error,
         f"process {holder.pid} ({holder.command}) holds {data_dir.path} and {how}",
-        "No other broker can be started with the directory as long as it holds the lock.",
-        "It may still be recovering (its log and /health/ready say so), or listen somewhere else. Let a stopped one go on "
-        "with SIGCONT; end one that hangs with SIGTERM, then with SIGKILL.",
+        "No other broker can start with the directory while the process holds the lock.",
+        "The process may still recover (its log and /health/ready say so), or listen at another address. Continue a stopped "
+        "process with SIGCONT; end a hanging one with SIGTERM, then with SIGKILL.",
         quoted("ps", "-o", "pid,stat,etime,args", "-p", holder.pid),
     )
 

@@ -9,7 +9,7 @@ from sparklog.cli.doctor.findings import Check, Finding, Severity, is_loopback, 
 
 DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.8, 0.95
 DESCRIPTORS_MIN = 4_096
-"""Fewer leave fewer than 2,000 for segment files, and as many for connections."""
+"""A smaller limit leaves fewer than 2,000 descriptors for segment files, and as many for connections."""
 MEMORY_SHARE = 0.9
 SWAPPED_BYTES_MIN = 32 << 20
 OVERCOMMIT_NEVER = 2
@@ -24,7 +24,7 @@ def metrics_page(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.warning,
             page.problem,
-            "Nobody watches the broker by it, and this report lacks what only the broker knows.",
+            "Prometheus cannot read the page either, and this report lacks the broker's own numbers.",
             "Is metrics.listen set, and is the address right?",
             quoted("curl", "-s", page.url),
         )
@@ -32,8 +32,8 @@ def metrics_page(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.error,
             f"the broker of {page.url} is not ready",
-            "It recovers its logs, or is about to stop: nothing can be written or read.",
-            "Wait; its log says how far it is.",
+            "The broker recovers its logs, or is about to stop: no record can be written or read.",
+            "Wait; the broker's log shows its progress.",
             quoted("curl", "-s", page.url.removesuffix("/metrics") + "/health/ready"),
         )
 
@@ -48,7 +48,7 @@ def open_metrics(facts: Facts) -> Iterator[Finding]:
     if hosts:
         yield Finding(
             Severity.warning,
-            f"everybody who reaches {named(hosts)} sees the names of topics and groups: no password is asked for",
+            f"every client that reaches {named(hosts)} sees the names of topics and groups without a password",
             "The metrics page has no authentication.",
             "Set metrics.listen = \"127.0.0.1:9293\", or let a firewall admit Prometheus only.",
         )  # fmt: skip
@@ -65,15 +65,15 @@ def descriptors(facts: Facts) -> Iterator[Finding]:
         if limit > 0
     ]
     if not known and facts.data_dir is not None and facts.host.descriptors_max > 0:
-        known = [(-1, facts.host.descriptors_max, "a broker that is started from this shell")]
+        known = [(-1, facts.host.descriptors_max, "a broker started from this shell")]
     for used, limit, whose in known[:1]:
         share = used / limit
         if share >= DESCRIPTORS_WARNING:
             yield Finding(
                 Severity.error if share >= DESCRIPTORS_ERROR else Severity.warning,
                 f"the broker ({whose}) has {used:,} of {limit:,} files and connections open",
-                "Without descriptors it refuses connections, and appends that need a new file fail.",
-                "Raise its limit of open files and restart it; connections that nobody uses are closed after "
+                "Without descriptors the broker refuses connections, and appends that need a new file fail.",
+                "Raise the broker's limit of open files and restart the broker; idle connections are closed after "
                 "connections.max.idle.ms.",
                 RAISE_LIMIT,
             )
@@ -81,9 +81,9 @@ def descriptors(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.warning,
                 f"the broker ({whose}) may open {limit:,} files and connections at once",
-                "Half of that are segment files, the rest connections: with many partitions files are opened and closed "
-                "all the time, and clients are refused early.",
-                "Raise its limit of open files and restart it.",
+                "Half of them are segment files, the rest connections. With many partitions the broker opens and closes files "
+                "all the time, and refuses clients early.",
+                "Raise the broker's limit of open files and restart the broker.",
                 RAISE_LIMIT,
             )
 
@@ -98,8 +98,8 @@ def request_memory(facts: Facts) -> Iterator[Finding]:
             Severity.warning,
             f"requests and unread answers take {share:.0%} of the broker's memory for them; {page.memory_waiting:,} "
             "connections wait",
-            "Beyond the limit no socket is read from: everybody waits.",
-            "See sparklog_unread_answer_bytes: clients that do not read, or a slow disk. Or raise "
+            "Beyond the limit the broker reads from no socket: every client waits.",
+            "See sparklog_unread_answer_bytes: the cause is clients that do not read, or a slow disk. Or raise "
             "queued.max.request.bytes.",
         )
 
@@ -120,8 +120,8 @@ def failing_disks(facts: Facts) -> Iterator[Finding]:
         failed = named(page.failed_directories) or "none yet"
         yield Finding(
             Severity.error,
-            f"the broker's disks fail: {page.fsync_failures:,} fsyncs failed, directories given up: {failed}",
-            "Partitions in a directory that is given up are offline; after a failed fsync nobody knows what the disk has.",
+            f"the broker's disks fail: {page.fsync_failures:,} fsyncs failed, directories out of use: {failed}",
+            "Partitions in a directory that is out of use are offline; after a failed fsync the content of the disk is unknown.",
             "Replace the disk, then restart the broker.",
             "dmesg --level err,warn | tail -50",
         )
@@ -134,17 +134,17 @@ def older_store(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.error,
             "ZooKeeper's data are older than what the broker has seen, or another cluster's",
-            "The broker refuses them: it goes on with what it leads and copies, deletes nothing, and there is no "
-            "controller. It would not start again.",
-            "Restore a newer copy of ZooKeeper's data, or write back what the brokers know.",
+            "The broker refuses these data: it continues to lead and copy its partitions, and deletes nothing. There is no "
+            "controller, and the broker would not start again.",
+            "Restore a newer copy of ZooKeeper's data, or write back the metadata of the brokers' copies.",
             command,
         )
     if page is not None and page.put_aside:
         yield Finding(
             Severity.error,
             f"the broker has put aside the files of {page.put_aside:,} topics that the cluster's metadata lack",
-            "ZooKeeper has lost them, or its data were replaced by older ones. Nothing is lost.",
-            "Write the topics back into ZooKeeper; they find their files. The broker's log names them.",
+            "ZooKeeper has lost these topics, or its data were replaced by older ones. No record is lost.",
+            "Write the topics back into ZooKeeper: their files become theirs again. The broker's log names the topics.",
             command,
         )
 
@@ -152,7 +152,11 @@ def older_store(facts: Facts) -> Iterator[Finding]:
 def failing_background(facts: Facts) -> Iterator[Finding]:
     page = facts.page
     for count, what, why in (
-        (page.cleaner_failing if page else 0, "logs cannot be compacted", "They grow, and old values of keys stay."),
+        (
+            page.cleaner_failing if page else 0,
+            "logs cannot be compacted",
+            "The logs grow, and old values of keys stay.",
+        ),
         (
             page.tier_failing if page else 0,
             "partitions cannot be tiered",
@@ -164,7 +168,7 @@ def failing_background(facts: Facts) -> Iterator[Finding]:
                 Severity.warning,
                 f"{count:,} {what}",
                 why,
-                "The broker's log names them and says why.",
+                "The broker's log has the names and the reason.",
             )
 
 
@@ -174,8 +178,8 @@ def swapped(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.warning,
             f"{holder.swapped_bytes / (1 << 20):,.0f} MiB of the broker's memory are swapped out",
-            "Requests wait for the disk at places where nobody expects it.",
-            "Give the machine more memory, or the broker less to do; forbid its swapping.",
+            "Requests wait for the disk at unexpected places.",
+            "Give the machine more memory, or reduce the broker's load; forbid the broker's swapping.",
             "systemctl edit sparklog   # [Service] MemorySwapMax=0",
         )
 
@@ -185,8 +189,8 @@ def overcommit(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.warning,
             "this machine never overcommits memory (vm.overcommit_memory = 2)",
-            "Spark, DuckDB and Arrow reserve more than they use: they fail here though memory is free.",
-            "Allow it, unless somebody has a reason.",
+            "Spark, DuckDB and Arrow reserve more memory than they use: they fail here although memory is free.",
+            "Allow overcommitting, unless the setting has a reason.",
             "sysctl vm.overcommit_memory=0",
         )
 
@@ -199,17 +203,17 @@ def configuration(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.error,
             config.problem,
-            "A broker does not start with it.",
-            "Correct it; this lists every setting with its bounds:",
+            "A broker does not start with this configuration.",
+            "Correct the file; this command lists every setting with its bounds:",
             "sparklog config broker",
         )
         return
     if config.readable_secrets:
         yield Finding(
             Severity.warning,
-            f"{config.path} holds remote.log.storage.options and can be read by everybody on this machine",
-            "Access keys of the object store may be in them.",
-            "Let only the broker's user read it, or name a file there that only it can read.",
+            f"{config.path} holds remote.log.storage.options, and every user of this machine can read it",
+            "These options may have access keys of the object store.",
+            "Let only the broker's user read the file, or name another file that only this user can read.",
             quoted("chmod", "600", "--", config.path),
         )
     if config.max_message_bytes >= config.socket_request_max_bytes > 0:
@@ -217,7 +221,7 @@ def configuration(facts: Facts) -> Iterator[Finding]:
             Severity.warning,
             f"topics take batches of {config.max_message_bytes:,} bytes, the broker frames of "
             f"{config.socket_request_max_bytes:,} bytes",
-            "The largest batches are refused with FRAME_TOO_LARGE, and the connection is closed.",
+            "The broker refuses the largest batches with FRAME_TOO_LARGE, and closes the connection.",
             "Set socket.request.max.bytes above max.message.bytes.",
         )
     if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
@@ -225,7 +229,7 @@ def configuration(facts: Facts) -> Iterator[Finding]:
             Severity.warning,
             f"one frame may have {config.socket_request_max_bytes:,} bytes, all requests together "
             f"{config.queued_max_request_bytes:,}",
-            "Frames beyond the memory for requests are read one at a time, while others wait.",
+            "Frames beyond the memory for requests are read one at a time, while other requests wait.",
             "Set queued.max.request.bytes to several times socket.request.max.bytes.",
         )
 

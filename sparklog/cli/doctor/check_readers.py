@@ -1,5 +1,5 @@
-"""Checks of what readers meet: transactions that hold them back, groups that fall behind or lose records, and settings
-that will make them."""
+"""Checks for readers: transactions that hold them back, groups that fall behind or lose records, and settings that
+cause either."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ENDING_MS = 60_000
 LAG_MIN = 1_000
 LAG_HUGE = 1_000_000
 LOOKS_BEHIND = 3
-"""A group is behind in earnest if it lacks what is written in so many times the time between two looks."""
+"""A group falls behind if its lag is more than this multiple of the records written between two checks."""
 RETENTION_SHARE = 0.8
 """Unread records that have used up this much of their time or room are near their end."""
 FRAME_ROOM_BYTES = 64 * 1024
-"""For a request's header beside its batch."""
+"""Room for a request's header beside its batch."""
 
 
 def hanging(facts: Facts) -> Iterator[Finding]:
@@ -29,9 +29,9 @@ def hanging(facts: Facts) -> Iterator[Finding]:
             Severity.error,
             f"producer {found.producer_id} has a transaction open in {topic} partition {partition} from offset "
             f"{found.first_offset:,} on that no coordinator knows; it wrote last {duration(found.quiet_ms / 1000)} ago",
-            f"Readers of committed records stop there: {found.held_back:,} offsets are held back, and nothing behind it "
-            "is compacted. It never ends by itself.",
-            "Abort it: what it wrote is then never shown.",
+            f"Readers of committed records stop there: {found.held_back:,} offsets are held back, and no record behind them "
+            "is compacted. The transaction never ends by itself.",
+            "Abort the transaction: its records then stay invisible.",
             quoted("sparklog", "transaction", "abort", "--topic", topic, "--partition", partition, "--producer-id",
                    found.producer_id),
         )  # fmt: skip
@@ -49,7 +49,7 @@ def long_open(facts: Facts) -> Iterator[Finding]:
             Severity.error if late else Severity.warning,
             f"the transaction of {found.transactional_id} is open for {duration(found.age_ms / 1000)}; {timeout}",
             f"Readers of committed records stop at its first record in {_places(found.partitions)}.",
-            "Let its producer end it, or abort it: what it wrote is then never shown, and its producer gets an error.",
+            "Let the producer end the transaction, or abort it: its records then stay invisible, and the producer gets an error.",
             quoted("sparklog", "transaction", "abort", found.transactional_id),
         )
 
@@ -61,14 +61,16 @@ def never_ending(facts: Facts) -> Iterator[Finding]:
                 Severity.error,
                 f"the transaction of {found.transactional_id} is decided ({found.state}), but its markers are not written "
                 f"in {_places(found.partitions)}",
-                "Readers of committed records stop there, and its producer cannot begin another one.",
-                "A partition of it cannot be written: see to that, the markers follow by themselves.",
+                "Readers of committed records stop there, and the producer cannot begin another transaction.",
+                "One of its partitions cannot be written: mend that partition, and the markers follow by themselves.",
                 quoted("sparklog", "transaction", "describe", found.transactional_id),
             )
 
 
 def _places(partitions: tuple[object, ...]) -> str:
-    return named([f"{p[0]}-{p[1]}" for p in partitions if isinstance(p, tuple)]) or "the partitions it has written to"
+    return (
+        named([f"{p[0]}-{p[1]}" for p in partitions if isinstance(p, tuple)]) or "the partitions that it has written to"
+    )
 
 
 def lost_records(facts: Facts) -> Iterator[Finding]:
@@ -80,10 +82,10 @@ def lost_records(facts: Facts) -> Iterator[Finding]:
                 Severity.error if _is_at_work(group) else Severity.warning,
                 f"group {group.group_id} has not read {count:,} offsets of {_places(tuple(p.partition for p in lost))} that "
                 "are deleted already",
-                "Retention (or `delete-records`) was faster than the group; its readers go on at auto.offset.reset, or "
+                "Retention (or `delete-records`) was faster than the group; its readers continue at auto.offset.reset, or "
                 "with an error.",
-                "Keep more (`retention.ms`, `retention.bytes`), read faster, and read again what you can from elsewhere; "
-                "then set the group to what there is.",
+                "Keep more records (`retention.ms`, `retention.bytes`), read faster, and read lost records from another "
+                "source; then set the group to the existing records.",
                 quoted("sparklog", "group", "reset-offsets", group.group_id, "--topic", lost[0].partition.topic,
                        "--to-earliest"),
             )  # fmt: skip
@@ -104,12 +106,10 @@ def falls_behind(facts: Facts) -> Iterator[Finding]:
         if cluster is None or lag < LAG_MIN:
             continue
         if group.members == 0 and group.kind == "consumer":
-            yield _behind(
-                group, "has no members", "Nobody reads it. Start its consumers, or delete it if it is not used."
-            )
+            yield _behind(group, "has no members", "Start the group's consumers, or delete the group if it is unused.")
         elif cluster.over_s is None:
             if lag >= LAG_HUGE:
-                yield _behind(group, "is far behind", "See whether it catches up.")
+                yield _behind(group, "is far behind", "Run the command again, and compare the lag.")
         else:
             yield from _paced(group, lag, cluster.over_s)
 
@@ -118,21 +118,23 @@ def _paced(group: GroupFacts, lag: int, over_s: float) -> Iterator[Finding]:
     produced = sum(max(0, p.end - p.end_before) for p in group.partitions if p.end_before >= 0)
     read = _read(group)
     if read == 0:
-        todo = "Are its consumers (or is its Spark query) stuck, or committing rarely? Look at their logs."
+        todo = "Are the group's consumers (or is its Spark query) stuck, or do they commit rarely? Look at their logs."
         yield _behind(group, f"has committed nothing in {over_s:.0f} s", todo)
     elif read < produced and lag > LOOKS_BEHIND * produced:
         pace = f"reads {read / over_s:,.0f}/s of {produced / over_s:,.0f}/s that are written"
         yield _behind(group, pace, "Add members (up to one per partition), or make them faster.")
     elif lag >= LAG_HUGE and read > produced:
         left = duration(lag * over_s / (read - produced))
-        yield _behind(group, f"catches up in about {left}", "Nothing, if that is soon enough.", Severity.note)
+        yield _behind(
+            group, f"catches up in about {left}", "No action is needed if that is soon enough.", Severity.note
+        )
 
 
 def _behind(group: GroupFacts, how: str, todo: str, severity: Severity = Severity.warning) -> Finding:
     return Finding(
         severity,
         f"group {group.group_id} {how}; {group.lag:,} offsets are not read",
-        "What it makes of the records is that late, and retention deletes them whether they are read or not.",
+        "The group's results are late, and retention deletes unread records as well.",
         todo,
         quoted("sparklog", "group", "describe", group.group_id, "--members"),
     )
@@ -151,7 +153,7 @@ def near_retention(facts: Facts) -> Iterator[Finding]:
                 f"group {group.group_id} has not read records of {_places(tuple(p.partition for p in near))} that retention "
                 "deletes soon",
                 f"They have used up {RETENTION_SHARE:.0%} or more of the topic's retention.ms or retention.bytes.",
-                "Let the topic keep more until the group has caught up.",
+                "Let the topic keep more records until the group has caught up.",
                 quoted("sparklog", "topic", "alter", first, "--config",
                        f"retention.ms={2 * keep_ms if keep_ms > 0 else -1}" if _by_time(near[0], topics[first])
                        else f"retention.bytes={2 * topics[first].retention_bytes}"),
@@ -182,7 +184,7 @@ def messages_beyond_frames(facts: Facts) -> Iterator[Finding]:
                 Severity.warning,
                 f"topic {topic.name}: max.message.bytes = {topic.max_message_bytes:,}, but a broker takes frames of "
                 f"{min(limits):,} bytes",
-                "Batches of a size that the topic allows are refused with FRAME_TOO_LARGE, and the connection is closed.",
+                "The broker refuses some batches that the topic allows with FRAME_TOO_LARGE, and closes the connection.",
                 "Raise the broker's socket.request.max.bytes, or lower the topic's limit.",
                 quoted("sparklog", "topic", "alter", topic.name, "--config",
                        f"max.message.bytes={max(1024, min(limits) - FRAME_ROOM_BYTES)}"),

@@ -86,7 +86,7 @@ def dump(
     left = records
     segments = segment_paths(path)
     if not segments and format is DumpFormat.text:
-        print(f"{path}: nothing has been written to this partition, or nothing is left on this disk")
+        print(f"{path}: no record was written to this partition, or none is left on this disk")
     for file in segments:
         facts = dump_segment(file)
         damaged = damaged or facts.is_damaged

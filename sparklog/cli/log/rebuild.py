@@ -94,7 +94,7 @@ def rebuild_metadata(
         _print(rebuilt, problem)
         print(security)
         if not yes:
-            report_error("not rebuilt", "this was a dry run", "stop the broker, then say it again with --yes")
+            report_error("not rebuilt", "this was a dry run", "stop the broker, then run the command again with --yes")
             raise typer.Exit(1)
         kept = write_store(path, rebuilt, aside=f"{time.strftime('%Y%m%d-%H%M%S')}.old")
     if kept is not None:
@@ -129,7 +129,7 @@ def _print(rebuilt: Rebuilt, problem: str | None) -> None:
     for topic in rebuilt.topics:
         print(f"topic {topic.name}: {topic.kind}, {topic.partitions} partitions, {len(topic.schemas)} schemas")
         for what in rebuilt.unknown.get(topic.name, ()):
-            print(f"  not known: {what}")
+            print(f"  unknown: {what}")
     for path, reason in rebuilt.left_out:
         print(f"left out: {path}: {reason}")
-    print(f"producer ids go on at {rebuilt.next_producer_id}, schema ids at {rebuilt.next_schema_id}")
+    print(f"producer ids continue at {rebuilt.next_producer_id}, schema ids at {rebuilt.next_schema_id}")

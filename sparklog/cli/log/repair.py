@@ -63,7 +63,7 @@ def repair(
             to_repair += report.changed
             _print(report, format)
     if to_repair and not yes and format is ReportFormat.text:
-        report_error("not repaired", "this was a dry run", "stop the broker, then say it again with --yes")
+        report_error("not repaired", "this was a dry run", "stop the broker, then run the command again with --yes")
     if failed or (to_repair and not yes):
         raise typer.Exit(1)
 

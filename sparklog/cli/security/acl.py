@@ -128,7 +128,7 @@ def add(
     resources = _resources(topic, group, transactional_id, user, cluster=cluster)
     subjects = _subjects(allow_principal, deny_principal, allow_host, deny_host)
     if not subjects:
-        raise typer.BadParameter("name somebody: --allow-principal User:NAME or --deny-principal User:NAME")
+        raise typer.BadParameter("name a principal: --allow-principal User:NAME or --deny-principal User:NAME")
     pattern = parse_choice(PatternType, resource_pattern_type, "--resource-pattern-type")
     wanted = _operations(resources, operation, producer=producer, idempotent=idempotent, consumer=consumer)
     acls = [
@@ -268,7 +268,7 @@ def _resources(
     if cluster:
         found.append((CLUSTER.resource_type, CLUSTER.name))
     if needed and not found:
-        raise typer.BadParameter("name what it is about: --topic, --group, --transactional-id, --cluster or --user")
+        raise typer.BadParameter("name a resource: --topic, --group, --transactional-id, --cluster or --user")
     return found
 
 
@@ -283,7 +283,7 @@ def _subjects(
     for permission, principals, hosts in ((Permission.ALLOW, allow, allow_hosts), (Permission.DENY, deny, deny_hosts)):
         if hosts and not principals:
             word = permission.value.lower()
-            raise typer.BadParameter(f"--{word}-host says from where: name who with --{word}-principal")
+            raise typer.BadParameter(f"--{word}-host needs --{word}-principal")
         for text in principals or []:
             principal = parse_principal(text, wildcard=True)
             found += [(permission, principal, canonical_host(host)) for host in hosts or [ANY_NAME]]
@@ -303,7 +303,7 @@ def _operations(
         operations = [parse_choice(Operation, text, "operation") for text in given or [Operation.ALL]]
         return [(resource, operation) for resource in resources for operation in operations]
     if given:
-        raise typer.BadParameter("--producer and --consumer say the operations: leave --operation out")
+        raise typer.BadParameter("--producer and --consumer imply the operations: leave --operation out")
     kinds = {kind for kind, _ in resources}
     if ResourceType.TOPIC not in kinds or (consumer and ResourceType.GROUP not in kinds):
         raise typer.BadParameter("--producer needs --topic, --consumer needs --topic and --group")
@@ -316,7 +316,7 @@ def _operations(
         needs[ResourceType.GROUP] |= {Operation.READ}
     useless = [name for kind, name in resources if not needs[kind]]
     if useless:
-        raise typer.BadParameter(f"{useless[0]!r}: --producer is about topics and transactional ids, --consumer about "
+        raise typer.BadParameter(f"{useless[0]!r}: --producer covers topics and transactional ids, --consumer "
                                  "topics and groups")  # fmt: skip
     found = [(resource, operation) for resource in resources for operation in sorted(needs[resource[0]])]
     if idempotent:

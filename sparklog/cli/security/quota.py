@@ -88,7 +88,7 @@ def describe(
         who = ", ".join(
             f"{what} {name}" for what, name in (("user", group.user), ("client", group.client_id)) if name is not None
         )
-        print(f"{who} has to wait for {group.throttle_ms} ms more ({group.quota})")
+        print(f"{who} has to wait for another {group.throttle_ms} ms ({group.quota})")
 
 
 @app.command("alter")
@@ -116,7 +116,7 @@ def alter(
     entity = _entity((user, user_defaults), (client_id, client_defaults), (ip, ip_defaults))
     if entity == Entity():
         raise typer.BadParameter(
-            "name whose: --user, --client-id, --ip, or --user-defaults, --client-defaults, --ip-defaults"
+            "name the owner: --user, --client-id, --ip, or --user-defaults, --client-defaults, --ip-defaults"
         )
     added = [pair for text in add_config or [] for pair in parse_list(text)]
     changes: dict[str, float | None] = {
@@ -124,7 +124,7 @@ def alter(
     }
     changes |= {parse_key(name): None for text in delete_config or [] for name in parse_list(text)}
     if not changes:
-        raise typer.BadParameter("say what: --add-config QUOTA=LIMIT or --delete-config QUOTA")
+        raise typer.BadParameter("name a quota: --add-config QUOTA=LIMIT or --delete-config QUOTA")
     with open_admin(bootstrap_servers) as admin:
         now = admin.alter_client_quotas(entity, changes)
     print(", ".join(f"{name}={limit:.15g}" for name, limit in sorted(now.items())) or "no quotas any more")
@@ -136,7 +136,7 @@ def _entity(*named: tuple[str | None, bool]) -> Entity:
     from sparklog.security.quotas import DEFAULT, Entity
 
     if any(name is not None and is_default for name, is_default in named):
-        raise typer.BadParameter("a name and the default cannot both be meant")
+        raise typer.BadParameter("give a name or the default, not both")
     if any(name == "" for name, _ in named):
         raise typer.BadParameter(
             "a name is not empty; the default is --user-defaults, --client-defaults, --ip-defaults"

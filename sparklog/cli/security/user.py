@@ -117,7 +117,7 @@ def read_password(name: str) -> Secret:
     if not sys.stdin.isatty():
         password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
         if not password:
-            raise typer.BadParameter("there is no password on stdin: give it on the first line")
+            raise typer.BadParameter("no password on stdin: write it in the first line")
         return Secret(password)
     password = getpass.getpass(f"password of {name}: ")
     if not password:

@@ -70,7 +70,9 @@ def sql(
     if chosen is OutputFormat.parquet and output is None:
         raise typer.BadParameter("--format parquet needs --output FILE")
     if chosen is OutputFormat.table and output is not None:
-        raise typer.BadParameter(f"--output {output}: say --format csv, json or parquet, or name the file so")
+        raise typer.BadParameter(
+            f"--output {output}: add --format csv, json or parquet, or give the file such an ending"
+        )
     from sparklog.cli.sql.run import run_query
     from sparklog.errors import QueryCancelledError
     from sparklog.query.session import SqlSession

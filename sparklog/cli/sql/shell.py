@@ -126,7 +126,7 @@ class SqlShell:
         elif name == ".format":
             self._set_format(rest)
         else:
-            print(f"there is no command {name}; .help lists them", file=sys.stderr)
+            print(f"unknown command {name}; .help lists the commands", file=sys.stderr)
         return True
 
     def _schema(self, topic: str) -> None:

@@ -141,7 +141,7 @@ def test_repair_is_a_dry_run_unless_told_otherwise(run: Run, data_dir: Path) -> 
         assert f"  {path}, position {starts[2]}: checksum is " in result.stdout
         assert f"bytes to {path.name}.{starts[2]}.corrupt" in result.stdout
         assert "offsets 4 to 5 would be missing" in result.stdout
-        assert "say it again with --yes" in result.stderr
+        assert "run the command again with --yes" in result.stderr
         assert path.read_bytes() == damaged
     shown = [json.loads(line) for line in run("repair", data_dir, "--format", "json", code=1).stdout.splitlines()]
     assert [(s["changed"], s["records"], s["gaps"]) for s in shown] == [

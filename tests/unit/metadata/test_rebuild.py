@@ -92,7 +92,7 @@ def test_everything_is_as_it_was(lost: tuple[Path, dict[str, Topic], str]) -> No
     assert not (data / METADATA_FILE).exists()
     code, output = run(data, "--yes")
     assert code == 0, output
-    assert "not known" not in output
+    assert "unknown" not in output
     store = SqliteStore(data / METADATA_FILE)
     assert store.topics() == topics
     assert {topic.name: topic.owner for topic in store.topics().values()} == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -120,7 +121,7 @@ SECOND = DIRECTORY._replace(path="/data2", identity=("c", 0, "d2"))
 CASES = (
     Case("unreachable", cluster(problem="connection refused"), E, "no broker answers at 127.0.0.1:9292: connection"),
     Case("unreachable", cluster(brokers=(BROKER, AWAY)), E, "broker 3 does not answer at h:1"),
-    Case("unreachable", cluster(brokers=(BROKER, AWAY._replace(broker_id=-1))), W, "addresses to ask first"),
+    Case("unreachable", cluster(brokers=(BROKER, AWAY._replace(broker_id=-1))), W, "bootstrap addresses"),
     Case("unreachable", WELL, None),
     Case("no-controller", cluster(has_controller=False), E, "there is no controller"),
     Case("no-controller", cluster(has_controller=False, problem="refused"), None),
@@ -214,9 +215,9 @@ CASES = (
     Case("set-aside", WELL, None),
     Case("topics-put-aside", data_dir(put_aside=("t",)), E, "records of: t"),
     Case("topics-put-aside", WELL, None),
-    Case("others-files", directory(others_files=("t-1",)), E, "belongs to sparklog, but not all in it: t-1"),
+    Case("others-files", directory(others_files=("t-1",)), E, "some of its files do not: t-1"),
     Case("others-files", WELL, None),
-    Case("absent-directories", data_dir(absent=("/disk2",)), E, "not there: /disk2"),
+    Case("absent-directories", data_dir(absent=("/disk2",)), E, "missing: /disk2"),
     Case("absent-directories", WELL, None),
     Case("mixed-directories", data_dir(log_dirs=(DIRECTORY, SECOND._replace(identity=("x", 1, "d2")))), E, "cluster x"),
     Case("mixed-directories", data_dir(log_dirs=(DIRECTORY, SECOND._replace(identity=DIRECTORY.identity))), E, "a copy"),
@@ -250,7 +251,7 @@ CASES = (
     Case("request-memory", page(memory_used_bytes=89, memory_waiting=3), None),
     Case("refused-connections", page(refused_connections=7), W, "refused 7 connections"),
     Case("refused-connections", WELL, None),
-    Case("failing-disks", page(failed_directories=("/disk1",)), E, "given up: /disk1"),
+    Case("failing-disks", page(failed_directories=("/disk1",)), E, "out of use: /disk1"),
     Case("failing-disks", page(fsync_failures=1), E, "1 fsyncs failed"),
     Case("failing-disks", WELL, None),
     Case("failing-background", page(cleaner_failing=2), W, "2 logs cannot be compacted"),
@@ -261,7 +262,7 @@ CASES = (
     Case("overcommit", WELL._replace(host=HostFacts(2, 65_536)), W, "never overcommits"),
     Case("overcommit", WELL._replace(host=HostFacts(2, 65_536), data_dir=None), None),
     Case("configuration", config(problem="x.toml is not TOML"), E, "is not TOML"),
-    Case("configuration", config(readable_secrets=True), W, "can be read by everybody"),
+    Case("configuration", config(readable_secrets=True), W, "every user of this machine can read it"),
     Case("configuration", config(max_message_bytes=100 << 20), W, "frames of 104,857,600"),
     Case("configuration", config(queued_max_request_bytes=99 << 20), W, "all requests together"),
     Case("configuration", WELL, None),
@@ -291,6 +292,13 @@ def test_every_check_is_tried_both_ways() -> None:
     assert len(names) == len(CHECKS)
     for fires in (True, False):
         assert {case.check for case in CASES if (case.severity is not None) is fires} == names
+
+
+def test_the_page_lists_every_check() -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs" / "watching.md").read_text(encoding="utf-8")
+    table = page.partition("| checks | subject |\n")[2].partition("\n\n")[0]
+    first_cells = "".join(line.split("|")[1] for line in table.splitlines())
+    assert sorted(re.findall(r"`([\w-]+)`", first_cells)) == sorted(check.name for check in CHECKS)
 
 
 def test_nothing_is_found_where_nothing_is_wrong_or_known() -> None:
@@ -327,7 +335,7 @@ def test_names_are_quoted_in_commands() -> None:
 
 
 def test_a_broker_that_is_down_is_named_once_and_first() -> None:
-    """Many topics, an address where nobody answers, and replicas that lag: one error has what follows from it."""
+    """Many topics, an address where no broker answers, and replicas that lag: one error has what follows from it."""
     lost = PARTITION._replace(replicas=3, in_sync=2, down=(3,))
     alone = PARTITION._replace(partition=1, in_sync=1, error="LEADER_NOT_AVAILABLE", down=(3,))
     few = TopicFacts("few", (lost,), in_sync_min=3)
@@ -337,7 +345,7 @@ def test_a_broker_that_is_down_is_named_once_and_first() -> None:
     assert [f.check for f in found] == ["broker-down"]
     (finding,) = (f.finding for f in found)
     assert "broker 3 is down: it keeps 33 partitions of 32 topics (t0, t1," in finding.what
-    assert "nobody answers at 127.0.0.1:9294" in finding.what
+    assert "no broker answers at 127.0.0.1:9294" in finding.what
     assert "neither be read nor written: only-1" in finding.why
     assert "acks=all (min.insync.replicas): few-0" in finding.why
 
