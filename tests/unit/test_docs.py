@@ -207,6 +207,16 @@ def test_the_modules_that_are_named_exist(document: Path) -> None:
         assert any((ROOT / start / named).exists() for start in starts), named
 
 
+def test_the_tests_that_are_named_exist() -> None:
+    paths = list((ROOT / "tests").rglob("*.py"))
+    known = {path.stem for path in paths}
+    for path in paths:
+        known.update(re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8")))
+    for document in sorted((ROOT / "docs" / "internals").rglob("*.md")):
+        named = re.findall(r"`(?:[\w/]+\.py::)?(test_\w+)`", document.read_text(encoding="utf-8"))
+        assert not [name for name in named if name not in known], document.name
+
+
 def test_every_command_in_the_documents_exists() -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "sparklog.cli", "--help"], capture_output=True, text=True, check=True

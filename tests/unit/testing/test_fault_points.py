@@ -13,7 +13,7 @@ PACKAGES = (ROOT / "sparklog", ROOT / "broker_daemon", ROOT / "datasource")
 
 
 def in_the_code() -> set[str]:
-    sources = [p for package in PACKAGES for p in package.rglob("*.py") if p.name != "faults.py"]
+    sources = [p for package in PACKAGES for p in package.rglob("*.py") if p.name != "fault_points.py"]
     return {step for p in sources for step in re.findall(r'reach\("([^"]+)"\)', p.read_text(encoding="utf-8"))}
 
 
