@@ -381,8 +381,8 @@ def _pieces(
 
 
 def _without_sticky(where: np.ndarray, sticky: StickyPartition, row_bytes: int, target_bytes: int) -> np.ndarray:
-    """`where` with a partition for the rows that have none, before rows are taken apart: a partition's keyless rows
-    stay between its rows with a key."""
+    """The array `where`, with a partition for the rows that have none, before rows are taken apart: a partition's
+    keyless rows stay between its rows with a key."""
     keyless = np.flatnonzero(where < 0)
     if not len(keyless):
         return where
