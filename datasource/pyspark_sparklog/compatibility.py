@@ -1,4 +1,4 @@
-"""Names that Spark 4.2 has and 4.0 and 4.1 do not: there the source works without what they stand for."""
+"""Names that Spark 4.2 has and 4.0 and 4.1 lack: with those the source works without the features."""
 
 from __future__ import annotations
 
@@ -58,13 +58,14 @@ _TO_ARROW_IN_UTC: dict[str, Any] = (
 
 
 def arrow_type_of(data_type: Any) -> Any:
-    """The Arrow type Spark hands a column of `data_type` over in, with UTC timestamps. Raises what PySpark raises."""
+    """The Arrow type in which Spark hands over a column of `data_type`, with UTC timestamps. Raises PySpark's
+    errors."""
     return to_arrow_type(data_type, **_TO_ARROW_IN_UTC)
 
 
 READERS_ARE_TOLD_THEIR_START: bool = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
-"""Whether Spark asks a Python source for the end of a micro-batch that begins at a given place; older ones only ask
-how far the source could go."""
+"""True if Spark asks a Python source for the end of a micro-batch with a given beginning; older versions only ask for
+the largest end."""
 
 
 def check_read_limits(given: bool) -> None:

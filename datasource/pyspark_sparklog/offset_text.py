@@ -1,17 +1,15 @@
-"""Source offsets as text: topics and numbers for everybody who parses it, and what else the source must remember
-between them.
+"""Source offsets as text: topics and numbers for every reader, and between them the further state of the source.
 
-Spark keeps nothing of a Python source but the text of its offsets, and others read that text, too: tools that sum over
-the numbers of a query's progress to find its lag. So what is no position stands where JSON readers skip it: in the
-white space in front of the last brace, a space or a tab for each bit. Spark hands the text on as it is, in the
-checkpoint as in the progress.
+Spark keeps nothing of a Python source except the text of its offsets. Other tools read that text, too: they sum over
+the numbers of a query's progress to find its lag. Therefore all state that is no position stands in the white space in
+front of the last brace, which JSON readers skip: a space or a tab for each bit. Spark passes the text on unchanged, in
+the checkpoint as in the progress.
 
 Errors of a query show the offsets, so the text is short: the ids in binary, in the order of the topics, and a checksum.
 State of any other form is compressed JSON, as all state was before.
 
-The Python process that Spark runs a streaming source in turns offsets into text and back with its name `json`. That
-name is given a module that knows of the white space; where it cannot be, offsets hold the same state as entries of
-their own.
+The Python process of a streaming source turns offsets into text and back with its name `json`. That name is given a
+module that knows the white space. If that is not possible, offsets hold the same state as entries of their own.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ _BLANKS = str.maketrans(" \t", "01")
 
 
 class OffsetDict(dict[str, Any]):
-    """Positions `{"topic": {"0": 12}}`; `beside`: what is kept with them (JSON values), which no other reader sees."""
+    """Positions `{"topic": {"0": 12}}`; `beside` is kept with them (JSON values), invisible to other readers."""
 
     def __init__(self, positions: Mapping[str, Any], beside: Mapping[str, Any], text: str = "") -> None:
         super().__init__(positions)
@@ -47,7 +45,7 @@ class OffsetDict(dict[str, Any]):
 
 
 class OffsetJson(ModuleType):
-    """What the runner has under the name `json`."""
+    """The runner's module under the name `json`."""
 
     def __init__(self) -> None:
         super().__init__("json")
@@ -73,7 +71,7 @@ def install() -> None:
 
 
 def is_installed() -> bool:
-    """Whether what is beside the positions of an OffsetDict gets to Spark."""
+    """True if the state beside the positions of an OffsetDict reaches Spark."""
     modules = (sys.modules.get("__main__"), sys.modules.get(RUNNER))
     return any(isinstance(getattr(module, "json", None), OffsetJson) for module in modules)
 
@@ -126,7 +124,7 @@ def _short(positions: Mapping[str, Any], beside: Mapping[str, Any]) -> bytes | N
 
 
 def _from_short(packed: bytes, positions: Mapping[str, Any]) -> dict[str, Any] | None:
-    """None for what was damaged, or belongs to other topics."""
+    """The state; None if it was damaged or belongs to other topics."""
     body, checksum = packed[:-_CHECKSUM_BYTES], packed[-_CHECKSUM_BYTES:]
     end = 1 + ID_BYTES * len(positions)
     if len(body) < end or _checksum(body) != checksum:

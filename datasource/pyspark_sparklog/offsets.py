@@ -1,15 +1,15 @@
 """Source offsets: positions per topic partition as Spark's checkpoint keeps them.
 
-The form is Kafka's `{"topic": {"0": 12}}` (the next offset to read). Beside the positions two things are kept:
+The form is Kafka's `{"topic": {"0": 12}}` (the next offset to read). Two things are kept beside the positions:
 
-- `"$ids": {"topic": topic_id}`: which incarnation of the topic the offsets belong to, so that a topic that was deleted
-  and created again is recognised;
-- `"$initial": {"topic": {"0": 5}}`, only in the end of a query's first batch: where that batch begins. Spark does not
-  keep a query's initial offsets: if the first batch dies, it asks for them again, and "latest" would then answer with a
-  later place and skip what the batch was to read.
+- `"$ids": {"topic": topic_id}`: the incarnation of the topic that the offsets belong to, so that a topic that was
+  deleted and created again is recognised;
+- `"$initial": {"topic": {"0": 5}}`, only in the end of a query's first batch: the beginning of that batch. Spark does
+  not keep a query's initial offsets. If the first batch dies, Spark asks for them again, and "latest" would then be a
+  later offset and skip the batch's records.
 
-They stand where other readers of the JSON do not see them (`offset_text`). Checkpoints of earlier versions have them as
-entries like a topic's, which no topic can be called; so has a process whose offsets cannot carry anything else.
+They are invisible to other readers of the JSON (`offset_text`). Checkpoints of earlier versions have them as entries
+like a topic's, with names that no topic can have; so has a process whose offsets cannot carry hidden state.
 
 Topics, and partitions within a topic, are in ascending order: Spark compares offsets as text.
 """
@@ -47,7 +47,7 @@ class SourceOffset:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SourceOffset:
-        """Reads what `to_dict` made, also after a round through JSON. Raises InvalidConfigError."""
+        """Read the result of `to_dict`, also after a round through JSON. Raises InvalidConfigError."""
         if isinstance(data, OffsetDict):
             data = {**data, **data.beside}
         try:
@@ -61,7 +61,7 @@ class SourceOffset:
             ) from e
 
     def same_place(self, other: SourceOffset) -> bool:
-        """Whether nothing lies between the two."""
+        """True if nothing lies between the two offsets."""
         return self.positions == other.positions and self.ids == other.ids
 
 

@@ -1,5 +1,4 @@
-"""What a read's rows look like: columns of the topics, what a user's schema or `columns` picks, Spark's and Arrow's
-types.
+"""The schema of a read: columns of the topics, the choice of a user's schema or `columns`, Spark's and Arrow's types.
 
 An envelope topic has exactly the columns of Spark's Kafka source; a typed topic has its own, after which
 `includeMetadata` adds `_topic`, `_partition`, `_offset`, `_timestamp`. All columns are nullable.
@@ -52,7 +51,7 @@ METADATA_COLUMNS = (
 
 
 class TopicShape(NamedTuple):
-    """What decides a topic's columns."""
+    """The properties of a topic that decide its columns."""
 
     kind: str
     schema: pa.Schema
@@ -89,7 +88,7 @@ class ReadSchema:
         return self.stored_columns or [self.cheapest]
 
     def spark(self) -> StructType:
-        """The schema Spark is told."""
+        """The schema for Spark."""
         return from_arrow_schema(self.arrow, prefer_timestamp_ntz=True)
 
 

@@ -1,6 +1,6 @@
-"""How errors get to the user through Spark: in one line, the message first.
+"""The form of errors for the user of Spark: one line, the message first.
 
-A Python worker sends the JVM the text of the traceback, where the message comes last. With `SPARK_HIDE_TRACEBACK` in
+A Python worker sends the JVM the text of the traceback, in which the message comes last. With `SPARK_HIDE_TRACEBACK` in
 its environment it sends the exception alone (pyspark/util.py, `handle_worker_exception`), and exits: set when an error
 leaves, the variable concerns nothing else. Imports PySpark only, as the package's `__init__` does.
 """
@@ -67,7 +67,7 @@ def _prepare(error: Exception) -> None:
 
 
 def _is_sparks_worker() -> bool:
-    """Whether this process runs one of PySpark's own programs, which end after an error."""
+    """True if this process runs one of PySpark's own programs, which end after an error."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
 

@@ -16,16 +16,18 @@ FREEZES_MAX = 4
 
 
 class ImportedObjects:
-    """What this process has imported, as far as it is out of garbage collection's sight already."""
+    """The imported objects of this process, as far as garbage collection does not see them any more."""
 
     def __init__(self) -> None:
         self._modules = 0
         self._freezes = 0
 
     def freeze(self) -> None:
-        """Takes what is alive out of garbage collection if modules were imported since the last time. It is called at
-        the end of a task, when little but them is alive. Reference counting still frees those objects, and what comes
-        later is collected as ever. Does nothing in a process that Spark does not use again, or that is not Spark's.
+        """Take all living objects out of garbage collection if modules were imported since the last call.
+
+        It is called at the end of a task, when little else is alive. Reference counting still frees those objects, and
+        later objects are collected as usual. The call does nothing in a process that Spark does not use again, or that
+        is not Spark's.
         """
         if len(sys.modules) <= self._modules or self._freezes >= FREEZES_MAX:
             return

@@ -1,4 +1,4 @@
-"""Arrow values as what JSON and people can read."""
+"""Arrow values in forms that JSON and people can read."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _text(value: bytes | None) -> Any:
 
 
 def _plain(value: Any, t: Any) -> Any:
-    """A nested value with what JSON has no form for replaced."""
+    """A nested value, with replacements for the values that have no form in JSON."""
     if value is None:
         return None
     if pa.types.is_binary(t):

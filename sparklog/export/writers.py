@@ -1,4 +1,4 @@
-"""Writers of a result's batches: CSV, JSON lines, Parquet, Arrow. They only append to what they write to."""
+"""Writers of a result's batches: CSV, JSON lines, Parquet, Arrow. They only append to their stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparklog.export.printable import printable
 
 
 class Writer(Protocol):
-    """Takes the batches of one result in order; `close` finishes what has to be finished."""
+    """A writer of the batches of one result, in order; `close` writes the end of the format."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
 
@@ -36,8 +36,8 @@ class JsonWriter:
 
 
 class CsvWriter:
-    """With a line of names. What has no form in CSV (lists, structs, maps, bytes that are not text) is written as
-    JSON."""
+    """A CSV writer with a line of names. Values without a form in CSV (lists, structs, maps, bytes that are not text)
+    are written as JSON."""
 
     def __init__(self, out: BinaryIO, schema: pa.Schema, *, delimiter: str = ",") -> None:
         names = distinct(schema.names)

@@ -1,4 +1,4 @@
-"""What is wrong with a statement: DuckDB's words, and which topics and columns there are. Pure."""
+"""The explanation of a wrong statement: DuckDB's message, with the existing topics and columns. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _GUESS = re.compile(r"\nDid you mean [^\n]*\?")
 def explained(
     kind: str, message: str, query: str, topics: Iterable[str], columns: Mapping[str, Sequence[str]]
 ) -> SparklogError:
-    """The error for what DuckDB says. `kind` is the name of its exception, `topics` those there are, `columns` those
-    of the topics that the statement names."""
+    """The error for DuckDB's message. `kind` is the name of its exception, `topics` are all topics, `columns` those of
+    the topics in the statement."""
     unknown = _UNKNOWN_TABLE.search(message)
     if unknown is not None:
         text = _GUESS.sub("", message)

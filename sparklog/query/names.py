@@ -12,10 +12,10 @@ _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE | re.ASCII)
 
 
 def topics_named(query: str, known: Collection[str]) -> list[str]:
-    """The topics whose names stand in a statement as words or in double quotes; it may mean something else by them.
+    """The topics whose names occur in a statement as words or in double quotes, perhaps with another meaning.
 
-    DuckDB does not tell names apart by case: "TRIPS" is the topic "trips" if there is no other. Raises
-    InvalidQueryError for two topics that only case tells apart.
+    DuckDB does not distinguish names by case: "TRIPS" is the topic "trips" if there is no other. Raises
+    InvalidQueryError for two topics that differ only by case.
     """
     by_lower: dict[str, list[str]] = {}
     for topic in known:
@@ -35,7 +35,7 @@ def topics_named(query: str, known: Collection[str]) -> list[str]:
 
 
 def needs_quotes(name: str) -> bool:
-    """Whether a topic's name stands in double quotes in SQL (a keyword does, too, which is not known here)."""
+    """True if a topic's name needs double quotes in SQL. Keywords need them, too, but are not known here."""
     return _PLAIN_NAME.fullmatch(name) is None
 
 

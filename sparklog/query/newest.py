@@ -1,13 +1,13 @@
 """Queries for the newest records of a topic: `… ORDER BY _offset DESC LIMIT 10` reads its end, not all of it.
 
-DuckDB pushes no LIMIT below an ORDER BY, so a bound is found before: offsets such that the query on what is from there
-on gives what it gives on everything. Every SELECT of a statement is looked at, in subqueries and CTEs as well, that
+DuckDB pushes no LIMIT below an ORDER BY, so a bound is found first: offsets from which on the query has the same result
+as on the whole topic. Every SELECT of a statement is examined, also in subqueries and CTEs, that
 
 - reads one topic and nothing else, keeps or drops whole rows (no aggregates, windows, DISTINCT, subqueries),
 - is ordered by `_offset` or by `_timestamp` descending first, and has a constant LIMIT.
 
-Its WHERE is tried on longer and longer ends of the topic until enough rows pass. What does not look like this, or
-cannot be understood, is left as it is: it is right, and reads more.
+Its WHERE is tried on longer and longer ends of the topic until enough rows pass. A query of another form stays
+unchanged: its result is right, and it reads more.
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ def bound(
     probe: Callable[[Sequence[OffsetRange]], Sequence[int]],
     offsets_from_ms: Callable[[int], Mapping[int, int]],
 ) -> list[OffsetRange] | None:
-    """What of `logs` the SELECT needs; None: all, as far as is known.
+    """The part of `logs` that the SELECT needs; None: all, as far as is known.
 
-    `probe` gives the values of `by` (times in ms) of the first `rows` rows that pass the WHERE in these offsets,
-    descending. `offsets_from_ms`: by partition the first offset with at least a time; nothing for those that have
-    none.
+    `probe` returns the values of `by` (times in ms) of the first `rows` rows that pass the WHERE in these offsets,
+    descending. `offsets_from_ms` returns the first offset with at least a time by partition; partitions without one are
+    left out.
     """
     for tail in tails(logs, newest):
         found = probe(tail)
@@ -189,7 +189,7 @@ def _ordered_by(order: Node, alias: str) -> str | None:
 
 
 def _keeps_rows(node: Node, row_functions: frozenset[str]) -> bool:
-    """Whether the SELECT gives a row for each row that its WHERE lets through, now and when it is asked again."""
+    """True if the SELECT has one row for each row that passes its WHERE, and has the same rows when it runs again."""
     for part in _walk([node["select_list"], node["where_clause"], node["modifiers"]]):
         kind = part.get("class")
         if kind in ("SUBQUERY", "WINDOW", "PARAMETER"):
@@ -200,7 +200,7 @@ def _keeps_rows(node: Node, row_functions: frozenset[str]) -> bool:
 
 
 def _renames(select_list: Sequence[Node], by: str) -> bool:
-    """Whether the name that the rows are ordered by may be that of something else in the result."""
+    """True if the ORDER BY's name may be that of another column of the result."""
     for item in select_list:
         if item["class"] == "STAR":
             if set(item) - _PLAIN_STAR and any(item[key] for key in set(item) - _PLAIN_STAR):

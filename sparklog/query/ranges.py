@@ -1,9 +1,9 @@
-"""Which partitions, offsets and times a filter can hold for. Pure.
+"""The partitions, offsets and times that a filter can hold for. Pure.
 
-DuckDB hands a filter over as an Arrow expression. Arrow can tell whether an expression may hold where something is
-given (`_offset` between 10 and 19, say); it does so to choose files of a dataset. Here it is asked about ever smaller
-intervals. What it says "no" to is proven, whatever the expression is made of: an expression that it cannot see through
-costs reading, never rows. Whoever reads the intervals still applies the filter itself.
+DuckDB hands a filter over as an Arrow expression. Arrow can prove that an expression holds nowhere in an interval
+(`_offset` between 10 and 19, say); it uses that to choose files of a dataset. Here Arrow is asked about smaller and
+smaller intervals. A "no" is proven for any form of expression: an expression that Arrow cannot see through costs
+reading, never rows. The reader of the intervals still applies the filter itself.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sparklog.format.schema import TIMESTAMP_TYPE
 PARTITION, OFFSET, TIMESTAMP = "_partition", "_offset", "_timestamp"
 METADATA_SCHEMA = pa.schema([(PARTITION, pa.int32()), (OFFSET, pa.int64()), (TIMESTAMP, TIMESTAMP_TYPE)])
 TIME_MS_MAX = (2**63 - 1) // 1000
-"""The latest time whose µs an i64 holds; the earliest is its negative."""
+"""Latest time in ms whose µs fit into an i64; the earliest is its negative."""
 
 WAYS = 32
 """Into how many pieces an interval is cut at once."""
 QUESTIONS_MAX = 256
-"""About 0.2 ms each; what has not been looked at by then is kept whole."""
+"""Largest number of questions to Arrow, of about 0.2 ms each; intervals beyond it are kept whole."""
 HINTS_MAX = 32
 INTERVALS_MAX = 32
 PARTITIONS_APART_MAX = 64
@@ -147,7 +147,7 @@ class Filter:
 
 
 def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """What has to be read of `logs` by partition and offset, in their order."""
+    """The offsets of `logs` to read, by partition and in their order."""
     kept = set(given.partitions([log.partition for log in logs]))
     logs = [log for log in logs if log.partition in kept and log.start < log.end]
     if OFFSET not in given.columns or not logs:
@@ -182,7 +182,7 @@ class _Narrowing:
         self._questions_left = QUESTIONS_MAX
 
     def of(self, pieces: Sequence[Interval]) -> list[Interval]:
-        """What may do of `pieces`, which follow each other without gaps."""
+        """The intervals of `pieces`, which follow each other without gaps, for which the filter may hold."""
         if self._questions_left <= 0:
             return [Interval(pieces[0].first, pieces[-1].last)]
         found: list[Interval] = []

@@ -32,7 +32,8 @@ class TopicPart:
         make: Callable[[Callable[[], Sequence[OffsetRange]]], TopicTable],
         offsets_from_ms: Callable[[int], Mapping[int, int]],
     ) -> None:
-        """`logs`: all of the topic. `make`: a table of what it is given. `offsets_from_ms`: see `newest.bound`."""
+        """`logs`: all of the topic. `make`: returns a table of the given ranges. `offsets_from_ms`: see
+        `newest.bound`."""
         self.whole = logs
         self.logs = logs
         self.table = make(lambda: self.logs)
@@ -49,7 +50,7 @@ class NewestRewriter:
         self._registered: list[str] = []
 
     def find(self, query: str) -> list[NewestRows]:
-        """What may be bounded in a SELECT. Raises duckdb.Error."""
+        """The parts of a SELECT that may be bounded. Raises duckdb.Error."""
         if "limit" not in query.lower() or "desc" not in query.lower():
             return []
         ((text,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()

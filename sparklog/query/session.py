@@ -120,7 +120,8 @@ def sql(
         UnknownTopicOrPartitionError: A table does not exist.
         DataLossError: Records were deleted during the read.
         RequestTimedOutError: No broker has answered in time.
-        InvalidConfigError: The extra `sparklog[sql]` is missing, or an argument is out of bounds.
+        InvalidConfigError: The extra `sparklog[sql]` is missing, or an option has no allowed value.
+        InvalidRequestError: A number has the wrong type or is out of bounds.
 
     Example:
         ```python
@@ -197,7 +198,8 @@ class SqlSession:
             security: Client settings by their dotted names, or the path of a properties file. None: plaintext.
 
         Raises:
-            InvalidConfigError: The extra `sparklog[sql]` is missing, or an argument is out of bounds.
+            InvalidConfigError: The extra `sparklog[sql]` is missing, or an option has no allowed value.
+            InvalidRequestError: A number has the wrong type or is out of bounds.
         """
         if local not in ("auto", "off"):
             raise InvalidConfigError(f"local read {local!r}: use auto or off")

@@ -1,4 +1,4 @@
-"""What DuckDB scans: it hands a pyarrow Dataset the columns it needs and the filter it has made of the WHERE."""
+"""The table that DuckDB scans: it hands a pyarrow Dataset the needed columns and the filter of the WHERE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 
 
 class Scan(Protocol):
-    """What a table's reading is: the schema of its batches, and these, made as they are asked for."""
+    """One reading of a table: the schema of its batches, and the batches, produced on demand."""
 
     schema: pa.Schema
 
@@ -41,7 +41,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
 
 
 class TopicScanner:
-    """What DuckDB asks of a Scanner."""
+    """The part of a Scanner that DuckDB uses."""
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan

@@ -127,7 +127,7 @@ def faults_of(text: str, function: Callable[..., object] | None = None) -> list[
         return faults
     named = _ENTRY.findall(found.get("Args", ""))
     parameters = inspect.signature(function).parameters.values()
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    stars: dict[object, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     wanted = [stars.get(p.kind, "") + p.name for p in parameters if p.name not in ("self", "cls")]
     if named != wanted:
         faults.append(f"Args has {named}, the signature {wanted}")

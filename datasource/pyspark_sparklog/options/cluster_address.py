@@ -1,8 +1,8 @@
-"""Where a cluster is and how to connect to it, as it goes to Spark's tasks.
+"""The address of a cluster and the settings of its connections, as they go to Spark's tasks.
 
-Spark pickles it into what it sends to executors: over its own connections, from memory to memory. References
-(`${file:/path}`, `${env:NAME}`) are sent as they are, and resolved by each process that connects; only a secret that an
-option holds literally goes along itself. Its `repr` shows none, nor do the names of partitions, plans or errors.
+Spark pickles them into its messages to executors: over its own connections, from memory to memory. References
+(`${file:/path}`, `${env:NAME}`) are sent unchanged, and resolved by each process that connects; only a secret that an
+option holds literally goes along itself. The `repr` shows no secret, nor do the names of partitions, plans or errors.
 """
 
 from __future__ import annotations

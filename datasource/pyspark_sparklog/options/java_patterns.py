@@ -1,11 +1,11 @@
 """Regular expressions of `java.util.regex`, as `subscribePattern` takes them, on Python's `regex` package.
 
-`regex` has nearly all of Java's language in its version 1 behaviour; what is spelt differently is translated: quoting,
-escapes, classes of POSIX and `java…` properties, character classes (where `regex` knows operators that Java does not),
-named back references. Java's grammar: the documentation of `java.util.regex.Pattern`, Java 17. What Java refuses is
-refused, and so is what cannot be translated; both are named.
+`regex` has nearly all of Java's language in its version 1 behaviour. Differences are translated: quoting, escapes,
+classes of POSIX and `java…` properties, character classes (where `regex` knows operators that Java does not), named
+back references. Java's grammar: the documentation of `java.util.regex.Pattern`, Java 17. Patterns that Java refuses are
+refused, and so are patterns that cannot be translated; the error names the part.
 
-Topic names are ASCII, so that classes of ASCII and of Unicode characters are the same for them.
+Topic names are ASCII, so classes of ASCII and of Unicode characters are the same for them.
 """
 
 from __future__ import annotations
@@ -60,8 +60,11 @@ _FLAGS = re.compile(r"([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])")
 
 @lru_cache(maxsize=100)
 def java_matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a name has a part that matches `pattern` (Matcher.find). Raises InvalidConfigError for a pattern that
-    Java would refuse or that cannot be translated, and, when called, for one that takes too long."""
+    """A function that is True for a name with a part that matches `pattern` (Matcher.find).
+
+    Raises InvalidConfigError for a pattern that Java would refuse or that cannot be translated. The function raises it
+    for a name whose match takes too long.
+    """
     import regex
 
     if len(pattern) > PATTERN_CHARS_MAX:

@@ -1,8 +1,8 @@
-"""Every setting that Kafka's clients document, and its effect when a job gives it as `kafka.NAME`.
+"""Every setting that Kafka's clients document, and its treatment when a job gives it as `kafka.NAME`.
 
 The names are those of the consumer, the producer and the admin client of Kafka 4.3 (`ConsumerConfig`, `ProducerConfig`,
-`AdminClientConfig`), and those that older clients had. What Spark's Kafka source and sink refuse is refused with their
-words (`KafkaSourceProvider`).
+`AdminClientConfig`), and those of older clients. Settings that Spark's Kafka source and sink refuse are refused with
+their words (`KafkaSourceProvider`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparklog.settings import Scope, Setting, settings_of
 
 
 class Treatment(Enum):
-    """What becomes of a setting; the value is how the documentation says it."""
+    """The treatment of a setting; the value is its text in the documentation."""
 
     MAPPED = "taken over"
     IGNORED = "no effect"
@@ -27,7 +27,7 @@ class Treatment(Enum):
 
 
 class Taken(NamedTuple):
-    """A value as the option it stands for takes it, and what is different from Kafka, if anything is."""
+    """A value in the form of the option it stands for, and the difference from Kafka, if any."""
 
     value: str
     remark: str = ""
@@ -271,8 +271,8 @@ KAFKA_SETTINGS = _table()
 
 
 def kafka_setting(name: str, value: str) -> KafkaSetting | None:
-    """The setting of this name; also one of a provider of secrets (KIP-297), whose names have the provider's in them.
-    None: there is none."""
+    """The setting of this name; None: there is none. Names of a provider of secrets (KIP-297) have the provider's name
+    in them."""
     if not name.startswith("config.providers."):
         return KAFKA_SETTINGS.get(name)
     is_refused = name.endswith(".class") and value.strip().rpartition(".")[2] not in _PROVIDERS_KNOWN
@@ -282,13 +282,12 @@ def kafka_setting(name: str, value: str) -> KafkaSetting | None:
 
 
 def is_plaintext(protocol: str | None) -> bool:
-    """Whether `security.protocol`, as given, says PLAINTEXT: then the other security settings mean nothing, as in
-    Kafka."""
+    """True if `security.protocol` is PLAINTEXT: then the other security settings have no effect, as in Kafka."""
     return protocol is not None and protocol.strip().upper() == PLAINTEXT
 
 
 def markdown_table() -> str:
-    """All settings, what becomes of them and why, as a Markdown table."""
+    """All settings, their treatment and its reason, as a Markdown table."""
     sides = {_READ: "read", _WRITE: "write", _BOTH: "read, write"}
     lines = ["| `kafka.` | for | effect | |", "|---|---|---|---|"]
     for name in sorted(KAFKA_SETTINGS):

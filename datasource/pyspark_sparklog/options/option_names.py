@@ -37,11 +37,11 @@ log = logging.getLogger("pyspark_sparklog")
 KAFKA, OWN = "kafka.", "sparklog."
 TOLD_MAX = 1_000
 NEAR = 0.7
-"""How alike a misspelling and a known name must be for a suggestion (difflib's ratio)."""
+"""Smallest likeness of a misspelling and a known name for a suggestion (difflib's ratio)."""
 
 
 class Given(NamedTuple):
-    """The options that count, by their names in lower case, and what the user should be told of the others."""
+    """The options in effect, by their names in lower case, and remarks for the user about the others."""
 
     values: dict[str, str]
     remarks: tuple[str, ...]
@@ -79,7 +79,7 @@ def recognised(options: Mapping[str, str], where: Where) -> Given:
 
 
 def _of_kafka(setting: KafkaSetting, value: str, where: Where, given: Mapping[str, str]) -> tuple[str, str, str]:
-    """(the option it stands for, "" if none; its value; what is to be said about it)."""
+    """(The option it stands for, "" if none; its value; the remark about it)."""
     if setting.about_security and setting.name != SECURITY_PROTOCOL:
         protocol = given.get(KAFKA + SECURITY_PROTOCOL, given.get(OWN + SECURITY_PROTOCOL))
         if is_plaintext(protocol):
@@ -110,8 +110,8 @@ def _own_name(written: str) -> str:
 
 
 def _without_effect(written: str, name: str, where: Where) -> str:
-    """What to say about an option that means nothing in `where`. Raises InvalidConfigError if there is no such option,
-    or if it must not be given there."""
+    """The remark about an option without effect in `where`. Raises InvalidConfigError if there is no such option, or if
+    it must not be given there."""
     if where is Where.STREAM and name in NOT_IN_A_STREAM:
         raise InvalidConfigError(NOT_IN_A_STREAM[name])
     if name in WITHOUT_EFFECT:

@@ -1,6 +1,6 @@
 """The table of options: validation, documentation and error messages come from it.
 
-Names and meaning are those of Spark's Kafka source and sink. `kafka.X` is what Kafka's clients call a setting
+Names and meaning are those of Spark's Kafka source and sink. `kafka.X` is a setting of Kafka's clients
 (`kafka_settings`), else an alias of `sparklog.X`.
 """
 
@@ -17,7 +17,7 @@ BOOTSTRAP_ENVIRONMENT = "SPARKLOG_BOOTSTRAP_SERVERS"
 
 
 class Where(Flag):
-    """Where an option may be used."""
+    """The uses of an option."""
 
     STREAM = 1
     BATCH = 2
@@ -38,7 +38,7 @@ class Where(Flag):
 
 @dataclass(frozen=True)
 class Option:
-    """One option: where it is valid, what it takes, its default as text, and what it does."""
+    """One option: its uses, its values, its default as text, and its effect."""
 
     name: str
     where: Where
@@ -98,7 +98,7 @@ PRODUCER_OPTIONS: tuple[Option, ...] = tuple(
 SECURITY_OPTIONS: tuple[Option, ...] = tuple(
     Option(f"sparklog.{s.name}", _ALL, "text", str(s.default), s.doc) for s in settings_of(Scope.CLIENT).values()
 )
-"""How to connect: the security settings of every client."""
+"""Options of connections: the security settings of every client."""
 
 
 @cache

@@ -37,7 +37,7 @@ NO_OPTIONS = (
 )
 
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
-"""The options that say what to read."""
+"""The options that name the topics to read."""
 
 EARLIEST_OFFSET = -2
 """In offsets JSON: the first offset that can be read."""
@@ -47,14 +47,14 @@ LATEST_OFFSET = -1
 
 @dataclass(frozen=True)
 class Subscription:
-    """What to read: exactly one of the three is given."""
+    """The topics to read: exactly one of the three is given."""
 
     topics: tuple[str, ...] = ()
     assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     pattern: str | None = None
 
     def names(self, topic: str) -> bool:
-        """Whether it asks for a topic of that name."""
+        """True if it asks for a topic of that name."""
         if self.pattern is not None:
             return java_matcher(self.pattern)(topic) and topic not in INTERNAL_TOPICS
         return topic in (self.assign or self.topics)
@@ -71,7 +71,8 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Position:
-    """Where to begin or end. `kind`: earliest, latest, offsets, timestamp (one for all) or timestamps (per partition).
+    """The beginning or the end of a read. `kind`: earliest, latest, offsets, timestamp (one for all) or timestamps (per
+    partition).
 
     `option` is the option it came from, for messages.
     """
@@ -84,7 +85,7 @@ class Position:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Checked options of a read. `remarks`: what the user should be told of options that mean nothing here."""
+    """Checked options of a read. `remarks`: notes for the user about options without effect here."""
 
     address: ClusterAddress
     subscription: Subscription
@@ -135,9 +136,9 @@ class SinkOptions:
 
 
 def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
-    """Checks a read's options; `streaming` None: it is not known yet (schema inference), options of both are taken.
+    """Check a read's options. `streaming` None: not known yet (schema inference), options of both are taken.
 
-    Raises InvalidConfigError that names the option and what to write instead.
+    Raises InvalidConfigError that names the option and the right form.
     """
     if not options:
         raise InvalidConfigError(NO_OPTIONS)
@@ -178,7 +179,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Checks a write's options. Raises InvalidConfigError that names the option and what to write instead."""
+    """Check a write's options. Raises InvalidConfigError that names the option and the right form."""
     given, remarks = recognised(options, Where.SINK)
     exactly_once = _choice(given, "sparklog.delivery.guarantee", GUARANTEES) == GUARANTEES[0]
     txn_app_id, txn_version = _txn(given, streaming=streaming, exactly_once=exactly_once)
@@ -387,7 +388,7 @@ def _where(position: Position, kind: str, offset: int) -> str | None:
 
 
 def _check_both(starting: Position, ending: Position) -> None:
-    """What can be said of a beginning and an end that are given as numbers. Raises InvalidConfigError."""
+    """Check a beginning and an end that are given as numbers against each other. Raises InvalidConfigError."""
     if starting.kind != ending.kind or starting.kind not in ("offsets", "timestamps"):
         return
     first, last = _flat(starting), _flat(ending)
@@ -424,8 +425,11 @@ def _position(given: Mapping[str, str], prefix: str, default: str) -> Position:
 
 
 def parse_offsets(text: str, option: str, *, lowest: int) -> dict[str, dict[int, int]]:
-    """Kafka's offsets JSON `{"topic": {"0": 12}}`; what a query reports as its `endOffset` may be given as it stands
-    (its additions are left out, and the ids of the topics are not compared). Raises InvalidConfigError."""
+    """Parse Kafka's offsets JSON `{"topic": {"0": 12}}`. Raises InvalidConfigError.
+
+    The `endOffset` of a query's progress may be given unchanged: its additions are left out, and the ids of the topics
+    are not compared.
+    """
     example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}' if lowest < 0 else '{"topicA":{"0":1700000000000}}'
     result: dict[str, dict[int, int]] = {}
     for topic, partitions in _json_object(text, option, example).items():

@@ -1,9 +1,10 @@
-"""Tables of Spark's catalog: `CREATE TABLE … USING sparklog OPTIONS (…)`, and what is left when a write makes one.
+"""Tables of Spark's catalog: `CREATE TABLE … USING sparklog OPTIONS (…)`, and the rest of them when a write creates
+one.
 
-Spark asks a Python source for the columns of a new table and hands it the table's options then, and never again: who
-reads or inserts later gets the columns, with what the catalog keeps of them, and no option. So the options are kept
-with the first column, as metadata. Every column has a mark besides: only rows that have all columns of the table are
-an insert into it.
+Spark asks a Python source for the columns of a new table and hands it the table's options only then. A later read or
+insert gets the columns, with the metadata that the catalog keeps of them, and no option. So the options are kept with
+the first column, as metadata. Every column also has a mark: only rows that have all columns of the table are an insert
+into it.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ SPARK_SUBMIT, SQL_SHELL = (
     b"org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver",
 )
 ANCESTORS_MAX = 8
-"""How far above a Python process its driver is looked for: Spark's daemon is between them."""
+"""Number of ancestors of a Python process that may be its driver: Spark's daemon is between them."""
 
 
 def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of the table that Spark is making, None if it is making none: then it hands over properties, too, and
-    each option twice. What is only written to (`topic`) is read as well. Raises InvalidConfigError without a topic."""
+    """The options of the table that Spark is creating; None if it is creating none.
+
+    For a new table Spark also hands over properties, and each option twice. A topic that is only written to (`topic`)
+    is read as well. Raises InvalidConfigError without a topic.
+    """
     lower = {name.lower(): value for name, value in given.items()}
     if lower.get("provider", "").lower() != "sparklog":
         return None
@@ -52,8 +56,10 @@ def of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _check_secrets(options: Mapping[str, str]) -> None:
-    """The catalog keeps a table's options for whoever may read it, and so do the files of a metastore. Raises
-    InvalidConfigError for a password among them."""
+    """Refuse a password among a table's options. Raises InvalidConfigError.
+
+    The catalog and the files of a metastore keep a table's options for all their readers.
+    """
     given = {name: name.removeprefix("kafka.").removeprefix("sparklog.") for name in options}
     security = {known: options[name] for name, known in given.items() if name != known and is_about_security(known)}
     if literal := SecuritySettings(security).literal_secrets:
@@ -79,8 +85,8 @@ def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def of_read(given: Mapping[str, str], schema: StructType, where: Where) -> Mapping[str, str]:
-    """The options of a read whose rows have `schema`: those of the table, if it is one, and `given` before them. Who
-    names topics of his own reads no table."""
+    """The options of a read whose rows have `schema`: `given` before those of the table, if it is one. A read with
+    topics of its own is no read of a table."""
     text = _text(schema)
     lower = {name.lower(): value for name, value in given.items()}
     if not text or any(name in lower for name in SUBSCRIPTIONS):
@@ -102,9 +108,12 @@ def of_write(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
 
 
 def tells_new_tables() -> bool:
-    """Whether, in the driver that this process belongs to, an SQL execution inside of another one is a write that
-    makes a table of the catalog: in programs of `pyspark` and `spark-submit`. The shell `spark-sql` runs each command
-    inside of another execution, and of drivers that are started in other ways nobody knows."""
+    """True if an SQL execution inside another one, in the driver of this process, is a write that creates a table of
+    the catalog.
+
+    That holds in programs of `pyspark` and `spark-submit`. The shell `spark-sql` runs each command inside another
+    execution, and drivers that are started in other ways are not known.
+    """
     pid = os.getpid()
     for _ in range(ANCESTORS_MAX):
         try:

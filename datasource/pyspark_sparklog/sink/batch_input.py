@@ -1,10 +1,11 @@
-"""What a micro-batch was made of: tells a batch that is run again from another one that has its number.
+"""The input of a micro-batch: it distinguishes a batch that runs again from another one with its number.
 
-Spark runs its last batch again when the driver ended between the sink's commit and its own. Then the batch's rows are
-in the topic, though the rows of the second run may be others (a clock, a random number), and nothing is to be written.
-A checkpoint that was set back gives the same numbers to batches with new input, whose rows are nowhere. Where the
-checkpoint can be read here, where the batch begins and ends in its sources tells the two apart. Elsewhere its rows do,
-and rows that differ are taken for other input: a batch is never skipped whose rows are not in the topic.
+Spark runs its last batch again if the driver ended between the sink's commit and its own. Then the batch's rows are in
+the topic, although the rows of the second run may be others (a clock, a random number), and nothing is to be written. A
+checkpoint that was set back gives the same numbers to batches with new input, whose rows are not stored.
+
+If the checkpoint can be read here, the batch's beginning and end in its sources distinguish the two cases. Otherwise
+the rows do, and different rows count as other input: a batch is never skipped whose rows are not in the topic.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class BatchInput(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> BatchInput | None:
-        """None for what `encode` did not make."""
+        """The decoded input; None for a text that is no result of `encode`."""
         found = _TEXT.match(text)
         if found is None:
             return None
@@ -47,7 +48,7 @@ class BatchInput(NamedTuple):
         return cls(found["query"], found["offsets"], int(found["rows"]), checksum)
 
     def is_same(self, other: BatchInput) -> bool:
-        """Whether the two are known to be one batch."""
+        """True if the two are known to be one batch."""
         if self.query_id != other.query_id:
             return False
         if self.offsets and other.offsets:

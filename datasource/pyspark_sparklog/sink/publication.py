@@ -1,16 +1,17 @@
-"""How what the tasks of a write have stored becomes visible: all of it at once and once, or nothing.
+"""The publication of a write: the records of its tasks become visible all at once and exactly once, or never.
 
 A micro-batch (or a batch write) is one shared transaction (docs/internals/delivery.md, section 3). It is named by the
-application and a version: in a stream query id (or txnAppId) and batch id, in a batch write txnAppId and txnVersion,
-or a random name.
+application and a version: in a stream query id (or txnAppId) and batch id, in a batch write txnAppId and txnVersion, or
+a random name.
 
-- The driver draws a fencing token when the writer is made; later runs have larger ones, and fence earlier ones.
+- The driver draws a fencing token when the writer is created; later runs have larger ones, and fence earlier ones.
 - A task with rows joins and writes with a producer id of its own. If the version is committed already, it writes
   nothing.
 - `commit` names the producer ids of the attempts that Spark accepted, the committed participants. All other records are
   aborted: those of failed attempts, speculative copies, zombies of an earlier run.
-- The decision is for good: the same commit again gets it again, an abort after it changes nothing. So a driver that is
-  killed between the decision and Spark's own commit log does no harm: the batch is run again, and finds it committed.
+- The decision is final: the same commit gets the same decision again, an abort after it changes nothing. So a driver
+  that is killed between the decision and Spark's own commit log does no harm: the batch runs again, and finds it
+  committed.
 - A batch of a stream that finds its number committed with other input fails (`batch_input`).
 """
 
@@ -60,8 +61,8 @@ AT_LEAST_ONCE = -1
 
 
 class TaskPlace(NamedTuple):
-    """Where a task runs. Batch writes have no query: then the ids are "" and `batch_id` is -1. `checkpoint_setting`:
-    the session's."""
+    """The place of a task in Spark. Batch writes have no query: then the ids are "" and `batch_id` is -1.
+    `checkpoint_setting`: the session's."""
 
     query_id: str
     run_id: str
@@ -76,11 +77,12 @@ NOWHERE = TaskPlace("", "", -1, 0, 0)
 
 @dataclass
 class SinkCommitMessage(WriterCommitMessage):
-    """What one task wrote. `offsets` maps (topic, partition) to (first, last) offset; other writers may be in between.
+    """The report of one task about its records. `offsets` maps (topic, partition) to (first, last) offset; records of
+    other writers may be in between.
 
-    `transaction` None: at-least-once. `producer_id` -1: the task had no rows, or (`committed_before`) it threw them
-    away because the version had been committed before. `given_rows`: how many Spark gave it; `checksum` of them, None
-    if it was not needed; `checkpoint`: the query's, as far as the task knows it.
+    `transaction` None: at-least-once. `producer_id` -1: the task had no rows, or (`committed_before`) it dropped them
+    because the version had been committed before. `given_rows`: number of rows from Spark; `checksum` of them, None if
+    it was not needed; `checkpoint`: the query's, as far as the task knows it.
     """
 
     place: TaskPlace
@@ -95,7 +97,7 @@ class SinkCommitMessage(WriterCommitMessage):
 
 
 class Ending(NamedTuple):
-    """What a commit asks for: that the records of `committed_participants` (producer ids) become visible."""
+    """The request of a commit: the records of `committed_participants` (producer ids) become visible."""
 
     transaction: SharedTransaction
     committed_participants: tuple[int, ...]
@@ -110,8 +112,8 @@ def checked(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommitMe
 
 
 def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
-    """What to ask for, given the messages of all tasks; None: there is no transaction. Raises SparklogError if the
-    tasks do not belong to one transaction."""
+    """The request for the messages of all tasks; None: there is no transaction. Raises SparklogError if the tasks do
+    not belong to one transaction."""
     transactions = {m.transaction for m in messages}
     if len(transactions) > 1:
         raise SparklogError(f"the tasks wrote for different transactions, nothing can be committed: {transactions}")
@@ -124,8 +126,11 @@ def ending_of(messages: Sequence[SinkCommitMessage]) -> Ending | None:
 
 
 class _Runs:
-    """The run that has committed last for each checkpoint, as this process has seen it: Spark commits and aborts all
-    batches of a run in one process, and an abort in which no task has reported does not say whose it is."""
+    """The run that has committed last for each checkpoint, as this process has seen it.
+
+    Spark commits and aborts all batches of a run in one process, and an abort in which no task has reported does not
+    name its run.
+    """
 
     def __init__(self) -> None:
         self._by_checkpoint: OrderedDict[str, SharedTransaction] = OrderedDict()
@@ -147,8 +152,8 @@ _runs = _Runs()
 class Publisher:
     """The transaction of one write, on the driver and in its tasks; goes to them by pickle.
 
-    `fencing_token` AT_LEAST_ONCE: there is no transaction; None: nothing is written with it, it only ends what others
-    wrote, and draws a fencing token should it need one. `is_stream`: run and version are those of the query's run and
+    `fencing_token` AT_LEAST_ONCE: there is no transaction. None: the publisher writes nothing and only ends the
+    transactions of others; it draws a token on demand. `is_stream`: run and version are those of the query's run and
     batch, which only tasks know, and so is `app_id` if it is None. `checkpoint` "": the query's is not known; nor is
     its name if `query_name` is "".
     """
@@ -190,11 +195,11 @@ class Publisher:
         return SharedTransaction(self.app_id, self.version, self.run_id, fencing_token)
 
     def checkpoint_of(self, place: TaskPlace) -> str:
-        """Where the query of a task has its checkpoint, "" if that is not known or there is none."""
+        """The checkpoint of a task's query; "" if it is not known or there is none."""
         return location_of(self.checkpoint, place.checkpoint_setting, self.query_name) if self.is_stream else ""
 
     def needs_checksum(self, message: SinkCommitMessage) -> bool:
-        """Whether nothing but its rows tells the task's batch from another one."""
+        """True if nothing except its rows distinguishes the task's batch from another one."""
         if not self.is_stream or message.transaction is None:
             return False
         return not input_digest(message.checkpoint, message.place.query_id, message.place.batch_id)
@@ -219,8 +224,10 @@ class Publisher:
         return None
 
     def commit(self, messages: Sequence[SinkCommitMessage]) -> None:
-        """Makes visible what the tasks of `messages` have written, and nothing else. Raises ProducerFencedError,
-        TransactionAbortedError, StaleCheckpointError: then nothing of it is visible."""
+        """Make the records of the tasks of `messages` visible, and no others.
+
+        Raises ProducerFencedError, TransactionAbortedError, StaleCheckpointError: then no record is visible.
+        """
         ending = ending_of(messages)
         if ending is None:
             return
@@ -253,8 +260,10 @@ class Publisher:
             _runs.note(self.checkpoint, transaction)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int = -1) -> None:
-        """Throws away what the tasks have written, unless it is committed: Spark aborts after a failed commit, too.
-        Raises nothing: what cannot be aborted now ends with the next run, or by its timeout."""
+        """Drop the tasks' records, unless they are committed: Spark aborts after a failed commit, too.
+
+        Raises nothing: a transaction that cannot be aborted now ends with the next run, or by its timeout.
+        """
         found = next((m.transaction for m in messages if isinstance(m, SinkCommitMessage)), None)
         try:
             if found is None:
@@ -332,7 +341,7 @@ def _describe(transaction: SharedTransaction | None) -> str:
 
 
 def _input_of(messages: Sequence[SinkCommitMessage]) -> BatchInput:
-    """What the batch was made of, given what all its tasks say."""
+    """The input of the batch, from the reports of all its tasks."""
     place, checkpoint = messages[0].place, messages[0].checkpoint
     checksums = [m.checksum for m in messages if m.checksum is not None]
     return BatchInput(
@@ -354,8 +363,8 @@ def stream_publisher(
 
 
 def batch_publisher(options: SinkOptions) -> Publisher:
-    """For one batch write: under txnAppId and txnVersion if they are given, else under a name that nobody uses again.
-    It has a lease, and no timeout but the one that is given."""
+    """The publisher of one batch write: under txnAppId and txnVersion if they are given, else under a unique name. It
+    has a lease, and only the given timeout."""
     run_id = uuid.uuid4().hex
     app_id = f"{UNNAMED_APP_PREFIX}{run_id}" if options.txn_app_id is None else options.txn_app_id
     made = _publisher(options, _fencing_token(options), app_id=app_id, version=options.txn_version, run_id=run_id)
@@ -394,7 +403,7 @@ def _publisher(
 
 
 def task_place() -> TaskPlace:
-    """Where this task runs; of a process that is no task, nothing."""
+    """The place of this task; empty in a process that is no task."""
     context = TaskContext.get()
     if context is None:
         return NOWHERE

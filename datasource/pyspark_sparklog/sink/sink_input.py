@@ -1,4 +1,4 @@
-"""What may be written: the DataFrame's columns held against the topic, and batches brought into the log's form.
+"""The input of a write: the DataFrame's columns held against the topic, and batches brought into the log's form.
 
 For a typed topic the columns are the topic's own, by name. For an envelope topic the name decides, in this order:
 
@@ -36,7 +36,7 @@ _ENVELOPE_INPUT: dict[str, tuple[Any, str]] = {
     "partition": (pa.int32(), "int"),
 }
 _IGNORED = {"offset": pa.int64(), "timestampType": pa.int32()}
-"""What an envelope source gives and a sink cannot take: left out, so that rows can be copied as they were read."""
+"""Columns of an envelope source that a sink cannot take: left out, so that rows can be copied as they were read."""
 _SOURCE_ONLY = ("offset", "timestampType", "_topic", "_partition", "_offset", "_timestamp")
 
 
@@ -48,8 +48,8 @@ class TopicBatch(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """How the rows' columns go into the log: for each its name there, "" if it is left out; what is left out for want
-    of a place; and whether all can be handed on as they are."""
+    """The columns of the rows in the log: for each its name there, "" if it is left out; the columns without a place;
+    and if all can be handed on unchanged."""
 
     names: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -185,7 +185,7 @@ def split_by_topic(batch: pa.RecordBatch, topic: str | None, *, envelope: bool) 
 
 
 def names_partitions(batch: pa.RecordBatch) -> bool:
-    """Whether rows for envelope topics say where they go, by a key or a partition."""
+    """True if rows for envelope topics name their partition, by a key or a number."""
     schema = batch.schema
     return any(
         (i := schema.get_field_index(name)) >= 0 and batch.column(i).null_count < batch.num_rows

@@ -1,4 +1,4 @@
-"""What a task of a write does with its rows: gathers them, joins the write's transaction, and sends them."""
+"""The task of a write: it gathers its rows, joins the write's transaction, and sends them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from sparklog.environment.fault_points import reach
 from sparklog.settings import MIB, Scope, settings_of
 
 SPREAD_BYTES = 4 * MIB
-"""Rows that go to several partitions or topics are gathered to about this size, so that each gets more than a few.
-Others are gathered to one batch of the log: what is held longer leaves the processor's caches, and libc gives memory
-that is freed by more than two Arrow batches at a time back to the kernel, which costs a page fault per 4 KiB of the
-next ones."""
+"""Size in bytes to which rows for several partitions or topics are gathered, so that each gets more than a few. Other
+rows are gathered to one batch of the log: larger ones leave the processor's caches. Also, libc returns memory to the
+kernel that is freed by more than two Arrow batches at a time, which costs a page fault per 4 KiB of the next ones."""
 IN_FLIGHT_MAX = 128
-"""Hand-overs whose outcome has not been looked at; `buffer.memory` bounds their bytes."""
+"""Number of hand-overs with an unseen outcome; `buffer.memory` bounds their bytes."""
 _BATCH_SIZE = settings_of(Scope.PRODUCER)["batch.size.bytes"]
 
 
@@ -85,7 +84,8 @@ class SinkTask:
             _take_result(message, pending.popleft())
 
     def _counted(self, batches: Iterator[pa.RecordBatch], message: SinkCommitMessage) -> Iterator[pa.RecordBatch]:
-        """Notes in the message how many rows pass, and what they are if nothing else tells one batch from another."""
+        """Note in the message the number of rows that pass, and their checksum if nothing else distinguishes one batch
+        from another."""
         message.checkpoint = self.publisher.checkpoint_of(message.place)
         if self.publisher.needs_checksum(message):
             message.checksum = 0

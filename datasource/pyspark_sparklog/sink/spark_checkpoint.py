@@ -1,8 +1,8 @@
-"""What a streaming query's checkpoint says of a batch, where this process can read it.
+"""The entries about a batch in a streaming query's checkpoint, if this process can read it.
 
 Spark keeps a directory `<checkpoint>/offsets` with a file for each batch, written before the batch runs and read again
-when it is run again: a line with a version, one with metadata, then one for each source with where the batch ends
-there. It keeps the last two at least. `<checkpoint>/metadata` holds the query's id.
+when it runs again: a line with a version, one with metadata, then one for each source with the batch's end there. It
+keeps the last two at least. `<checkpoint>/metadata` holds the query's id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ in it."""
 
 
 def location_of(option: str, setting: str | None, query_name: str) -> str:
-    """Where the checkpoint is, given the query's own option, the session's setting, and the query's name; "":
+    """The path of the checkpoint, from the query's own option, the session's setting, and the query's name; "":
     unknown."""
     if option:
         return option

@@ -1,4 +1,4 @@
-"""The writers that Spark asks for: checks before anything is written, then what tasks and driver do (`sink_task`,
+"""The writers for Spark: checks before the first write, then the work of tasks and driver (`sink_task`,
 `publication`)."""
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def _stream_task(options: SinkOptions, schema: StructType, checkpoint: str, quer
 
 
 class _Kind(NamedTuple):
-    """Whether the rows go to envelope topics, and whether to a typed one that has key columns; and their columns' names
-    there, if they are not the rows'."""
+    """The kind of the target: True for envelope topics, True for a typed one that has key columns; and the columns'
+    names there, if they are not the rows'."""
 
     envelope: bool
     keyed: bool
@@ -172,7 +172,7 @@ class _Kind(NamedTuple):
 
 
 def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
-    """What the rows go to. Raises SchemaMismatchError if they do not fit."""
+    """The target of the rows. Raises SchemaMismatchError if they do not fit."""
     shape, keyed = None, False
     if options.topic is not None:
         catalog = Catalog(options.address, wait_ms)

@@ -1,10 +1,10 @@
-"""What lets a batch DataFrame show new records at each action.
+"""New records for a batch DataFrame at each action.
 
-Spark plans a batch read of a Python source once for a DataFrame and runs the planned tasks again for each action on
-it, for a temporary view, and for each micro-batch that is joined with it. So where "earliest" and "latest" are is not
-in the plan: each task asks the broker for the offsets that all tasks of its action agree on. Each partition's first
-task begins, and its last one ends, where they say; the ranges between stay as planned, so that no record is read twice
-or left out, whatever the broker answers.
+Spark plans a batch read of a Python source once for a DataFrame. It runs the planned tasks again for each action on the
+DataFrame, for a temporary view, and for each micro-batch that is joined with it. So the offsets of "earliest" and
+"latest" are not in the plan: each task asks the broker for the offsets that all tasks of its action agree on. Each
+partition's first task begins, and its last one ends, at those offsets. The ranges between stay as planned, so that no
+record is read twice or left out, whatever the broker answers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Frame(NamedTuple):
     def bounds(
         self, cluster: Cluster, tp: TopicPartition, planned: tuple[int, int], edges: Edges, isolation: int, wait_ms: int
     ) -> tuple[int, int]:
-        """Where the running task, which was planned to read offsets `planned`, begins and ends in this action."""
+        """The first offset and the end of the running task in this action. It was planned to read offsets `planned`."""
         action = _action()
         start, end = planned
         if action:
@@ -83,7 +83,7 @@ class Frame(NamedTuple):
         return start, max(start, end)
 
     def check_partitions(self, tp: TopicPartition, info: TopicInfo) -> None:
-        """Says so if the topic has got partitions that nobody reads."""
+        """Warn if the topic has got partitions that no task reads."""
         planned = self.partitions[tp.topic]
         if self.grows and tp.partition == 0 and info.partitions > planned:
             _seen.warn_once(
@@ -106,7 +106,7 @@ def _action() -> str:
 
 
 class _Seen:
-    """What this process has warned of, and for which action it came first."""
+    """The warnings of this process, each with the action for which it came first."""
 
     def __init__(self) -> None:
         self._first: OrderedDict[str, str | None] = OrderedDict()

@@ -41,7 +41,7 @@ LOG_APPEND_TIME = 1
 class BatchAssembler:
     """Makes the batches of one partition of a read. `add` and `finish` yield batches with exactly `schema.arrow`.
 
-    What is gathered is decoded together, and gets its other columns once: reading small batches must not cost as if
+    Gathered batches are decoded together, and get their other columns once: reading small batches must not cost as if
     each were a large one. So `finish`, too, raises CorruptBatchError and SchemaMismatchError.
     """
 
@@ -57,7 +57,7 @@ class BatchAssembler:
         self._pending_bytes = 0
 
     def add(self, batch: ConsumedBatch) -> Iterator[pa.RecordBatch]:
-        """Takes the next batch, in offset order; yields what is ready."""
+        """Take the next batch, in offset order, and yield finished batches."""
         if batch.num_rows >= ROWS_TARGET // 2:
             yield from self.finish()
             rows = self._rows([batch], batch.data)
@@ -71,7 +71,7 @@ class BatchAssembler:
             yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yields what is left."""
+        """Yield the rest."""
         pending, self._pending = self._pending, []
         self._pending_rows = self._pending_bytes = 0
         if len(pending) == 1:
@@ -80,7 +80,7 @@ class BatchAssembler:
             yield from self._rows(pending, data_together(pending, self._stored)).to_batches()
 
     def _rows(self, batches: list[ConsumedBatch], data: Rows) -> Rows:
-        """What Spark gets of `batches`, whose stored columns are in `data`."""
+        """The rows for Spark of `batches`, whose stored columns are in `data`."""
         count = sum(b.num_rows for b in batches)
         columns = []
         for column in self._schema.columns:

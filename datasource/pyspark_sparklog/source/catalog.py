@@ -1,6 +1,6 @@
-"""What the data source asks brokers on Spark's driver: topics, offsets, and a wait for new data.
+"""The data source's questions to brokers on Spark's driver: topics, offsets, and a wait for new data.
 
-Every question is asked again while the broker is gone, up to a time limit, so that a broker's restart does not end a
+Every question is repeated while the broker is away, up to a time limit, so that a broker's restart does not end a
 running query.
 """
 
@@ -43,10 +43,10 @@ TIMESTAMP_MS_MAX = 2**62
 
 
 class BrokerWait:
-    """Patience with a broker that is gone: pauses that grow, a line in the log, and a limit.
+    """Patience with a broker that is away: pauses that grow, a line in the log, and a limit.
 
-    `pause(error)` returns after a pause, or raises `error` when it is not retriable or `wait_ms` have passed since the
-    first failure; `reset()` after a success. `attempt_ms`: what one request may take (see `Attempts`).
+    `pause(error)` returns after a pause, or raises `error` if it is not retriable or `wait_ms` have passed since the
+    first failure; `reset()` after a success. `attempt_ms`: time limit of one request (see `Attempts`).
     """
 
     def __init__(self, what: str, wait_ms: int, attempt_ms: int = 30_000) -> None:
@@ -203,7 +203,7 @@ def _left_out(tp: TopicPartition, error: SparklogError) -> list[FoundOffset]:
 
 @contextmanager
 def _lost_with(c: Cluster, leader: Endpoint, partitions: Iterable[TopicPartition]) -> Iterator[None]:
-    """A leader that does not answer is looked for anew."""
+    """Look the partitions' leader up again if it does not answer."""
     try:
         yield
     except SparklogError:
@@ -253,7 +253,7 @@ def partitions_of(subscription: Subscription, topics: Mapping[str, TopicInfo]) -
 
 
 def shapes_of(topics: Mapping[str, TopicInfo]) -> dict[str, TopicShape]:
-    """What decides the topics' columns."""
+    """The properties of the topics that decide their columns."""
     return {n: TopicShape(t.kind, t.schema) for n, t in topics.items()}
 
 

@@ -16,7 +16,7 @@ from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 log = logging.getLogger("pyspark_sparklog")
 
 LOOK_S = 30.0
-"""How often a query looks, and how long a transaction is open before it is worth a line."""
+"""Interval in s between a query's looks, and age in s of an open transaction that is worth a line in the log."""
 AGAIN_S = 600.0
 """A line about the same transaction comes no sooner."""
 TOLD_MAX = 1_000

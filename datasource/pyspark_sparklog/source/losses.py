@@ -1,4 +1,4 @@
-"""What happens when records that were still to be read are gone."""
+"""The handling of lost records that were still to be read."""
 
 from __future__ import annotations
 

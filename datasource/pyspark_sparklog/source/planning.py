@@ -1,4 +1,4 @@
-"""Planning, as pure functions: how much of the backlog a micro-batch takes, which tasks read it, and what is lost.
+"""Planning, as pure functions: a micro-batch's share of the backlog, the tasks that read it, and the losses.
 
 The arithmetic is that of Spark's Kafka source, so that the same options give the same batches.
 """
@@ -14,7 +14,7 @@ from sparklog.types import TopicPartition
 
 
 class OffsetRange(NamedTuple):
-    """Offsets [start, end) of one partition: what one task reads."""
+    """Offsets [start, end) of one partition, read by one task."""
 
     partition: TopicPartition
     start: int
@@ -26,7 +26,7 @@ class OffsetRange(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """What of a partition can be read now: offsets [start, end)."""
+    """The readable offsets [start, end) of a partition at one moment."""
 
     start: int
     end: int
@@ -93,7 +93,7 @@ def _divide(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 class Plan(NamedTuple):
-    """Ranges that can be read, and what is lost."""
+    """The readable ranges, and the losses."""
 
     ranges: list[OffsetRange]
     losses: list[Loss]
@@ -107,7 +107,7 @@ def readable_ranges(
     extents: Mapping[TopicPartition, Extent],
     ids: Mapping[str, str],
 ) -> Plan:
-    """What of the batch [start, end) can be read, given the partitions' `extents` and topics' `ids` of now.
+    """The readable part of the batch [start, end), for the current `extents` of the partitions and `ids` of the topics.
 
     A partition unknown to `start`, or known from an earlier incarnation of its topic, is read from its first offset.
     """
@@ -145,10 +145,10 @@ def next_end(
     ids: Mapping[str, str],
     subscribed: Callable[[str], bool] = lambda _: True,
 ) -> tuple[Positions, Positions, list[Loss]]:
-    """(where reading goes on, where it could go to, what is lost) for a query that stands at `start`.
+    """(The end of the next batch, the largest possible end, the losses) for a query that stands at `start`.
 
-    Both positions cover exactly the partitions there are now (`extents`); what `start` has beyond them is lost, be it
-    that the topic was deleted, or that the query does not subscribe to it any more (`subscribed`).
+    Both positions cover exactly the existing partitions (`extents`). Partitions that only `start` has are lost, because
+    the topic was deleted, or because the query does not subscribe to it any more (`subscribed`).
     """
     begin: Positions = {}
     losses = []
@@ -171,7 +171,7 @@ def next_end(
 
 
 def _may_be_one(known: str | None, now: str | None) -> bool:
-    """Whether two topic ids can be one topic's: offsets that somebody has written by hand have none."""
+    """True if two topic ids can be one topic's: offsets that were written by hand have none."""
     return known is None or now is None or known == now
 
 

@@ -16,7 +16,7 @@ log = logging.getLogger("pyspark_sparklog")
 
 
 def resolve_starting(options: SourceOptions, catalog: Catalog, extents: Mapping[TopicPartition, Extent]) -> Positions:
-    """Where to begin, for every partition of `extents`.
+    """The first offset of every partition of `extents`.
 
     Raises InvalidConfigError if the option does not name exactly those partitions, or no record has a timestamp and the
     strategy is `error`; OffsetOutOfRangeError for an offset that cannot be read (with failOnDataLoss).
@@ -25,7 +25,7 @@ def resolve_starting(options: SourceOptions, catalog: Catalog, extents: Mapping[
 
 
 def resolve_ending(options: SourceOptions, catalog: Catalog, extents: Mapping[TopicPartition, Extent]) -> Positions:
-    """Where to end (exclusive), for every partition of `extents`. Raises as `resolve_starting`."""
+    """The end (exclusive) of every partition of `extents`. Raises as `resolve_starting`."""
     return _resolve(options, options.ending, catalog, extents, none_is_error=False)
 
 
@@ -41,7 +41,7 @@ def check_order(options: SourceOptions, start: Positions, end: Positions) -> Non
 
 
 def given_starts(options: SourceOptions) -> Positions:
-    """Where `startingOffsets` says to begin, as far as it gives numbers."""
+    """The first offsets in `startingOffsets`, as far as they are numbers."""
     if options.starting.kind != "offsets":
         return {}
     given = options.starting.per_partition

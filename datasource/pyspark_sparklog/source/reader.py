@@ -1,4 +1,4 @@
-"""Reading: what a task does with its range of one partition, and the batch reader that plans the ranges."""
+"""Reading: a task's work on its range of one partition, and the batch reader that plans the ranges."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def to_moving_tasks(
 
 @dataclass(frozen=True)
 class RangeRead:
-    """How ranges are read; goes to the tasks by pickle."""
+    """The options for reading ranges; goes to the tasks by pickle."""
 
     options: SourceOptions
     schema: ReadSchema
@@ -134,7 +134,7 @@ class RangeRead:
         imported_objects.freeze()
 
     def _bounds(self, tp: TopicPartition, task: RangePartition) -> tuple[int, int]:
-        """Where to begin and end."""
+        """The first offset and the end."""
         planned = task.start, task.end
         if task.frame is None or not any(task.edges):
             return planned

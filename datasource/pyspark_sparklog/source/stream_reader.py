@@ -64,7 +64,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins. Asked twice by Spark: the answer stays the same."""
+        """The beginning of a new query. Spark asks twice: the answer stays the same."""
         if self._initial is None:
             ids, extents = self._look(missing_is_error=True)
             if self._frozen is not None:
@@ -77,7 +77,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark hands back to `latestOffset`: ReadMaxRows for maxOffsetsPerTrigger, else all."""
+        """The read limit that Spark hands back to `latestOffset`: ReadMaxRows for maxOffsetsPerTrigger, else all."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -85,7 +85,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the end of Trigger.AvailableNow: what is there at this moment."""
+        """Fix the end of Trigger.AvailableNow at the current end of the topics."""
         ids, extents = self._look(missing_is_error=True)
         self._frozen = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
 
@@ -118,7 +118,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the topics end, as seen at the last question: shown as `latestOffset` in the query's progress."""
+        """The ends of the topics at the last question, shown as `latestOffset` in the query's progress."""
         return None if self._latest is None else nested(self._latest.positions)
 
     def _warn_if_nameless(self, begin: SourceOffset | None) -> None:
@@ -155,12 +155,12 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _counts(self, tp: TopicPartition, begin: SourceOffset) -> bool:
-        """Whether a partition takes part in a Trigger.AvailableNow run: it was there when the run began."""
+        """True if a partition takes part in a Trigger.AvailableNow run: it existed when the run began."""
         assert self._frozen is not None
         return tp in self._frozen.positions or tp in begin.positions
 
     def _thaw(self, tp: TopicPartition, extent: Extent, begin: SourceOffset, ids: dict[str, str]) -> Extent:
-        """What of a partition a Trigger.AvailableNow run may still read."""
+        """The part of a partition that a Trigger.AvailableNow run may still read."""
         assert self._frozen is not None
         here = (
             begin.positions.get(tp, extent.start)
@@ -173,7 +173,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Extent(extent.start, min(extent.end, max(most, here)))
 
     def _admit(self, start: Positions, available: Positions, limit: ReadLimit) -> Positions:
-        """`available`, cut to what the read limits let through."""
+        """`available`, reduced to the read limits."""
         if isinstance(limit, ReadAllAvailable):
             return available
         minimum = self._options.min_offsets_per_trigger
@@ -193,7 +193,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(
         self, *, missing_is_error: bool, reached: Positions | None = None
     ) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
-        """Ids of the subscribed topics and extents of their partitions, of this moment (`reached`: see Catalog).
+        """Current ids of the subscribed topics and extents of their partitions (`reached`: see Catalog).
 
         Raises SchemaMismatchError for a topic whose columns the running query cannot read, or one that joined it.
         """
@@ -224,8 +224,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(to_tasks(plan.ranges, self._options, ids))
 
     def _seen_for(self, end: SourceOffset) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
-        """Ids and extents to plan the batch that ends at `end`: those that `latestOffset` has just seen, if it chose
-        that end. What is lost from then on the tasks find, as they do what is lost after planning."""
+        """Ids and extents to plan the batch that ends at `end`: those of `latestOffset`, if it has just chosen that
+        end. The tasks find later losses, as they do after planning."""
         planned, self._planned = self._planned, None
         if planned is not None and planned[0].same_place(end):
             return planned[1], planned[2]

@@ -1,1 +1,1 @@
-"""What operators ask for: topics, groups, transactions, offsets."""
+"""Administration: topics, groups, transactions, offsets."""

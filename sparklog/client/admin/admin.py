@@ -341,6 +341,7 @@ class Admin:
             InvalidConfigError: A setting is unknown or out of bounds.
             InvalidReplicationFactorError: The cluster does not have this many brokers.
             InvalidReplicaAssignmentError: The assignment names unknown brokers, or one twice.
+            TypeError: `schema` has none of these forms.
 
         Example:
             ```python
@@ -573,6 +574,7 @@ class Admin:
             InvalidTopicError: The change is not possible. The message names the columns.
             UnknownTopicOrPartitionError: The topic does not exist.
             InvalidRequestError: `schema` is given beside another argument, or nothing is given.
+            TypeError: An argument is no schema.
 
         Example:
             ```python
@@ -685,14 +687,16 @@ class Admin:
 
         Args:
             partitions: A look-up by partition; or one partition or several, for their latest offsets.
-            isolation_level: "read_uncommitted" reads all records. With "read_committed" the latest offset is that of
-                the first open transaction, and no look-up goes beyond it.
+            isolation_level: "read_uncommitted" finds all records. "read_committed" finds none from the first open
+                transaction on: then "latest" is the offset of that transaction's first record.
 
         Returns:
             The offset and its timestamp by partition.
 
         Raises:
             UnknownTopicOrPartitionError: A partition does not exist.
+            InvalidRequestError: A look-up has none of these forms.
+            InvalidConfigError: `isolation_level` is unknown.
 
         Example:
             ```python

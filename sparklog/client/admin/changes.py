@@ -38,10 +38,10 @@ def change(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> M | None:
-    """The answer to a request, which is sent again as `repeating` says (default: until it is answered). None: it is
-    made, and was not answered when it was. `is_made`: whether things are as they were to be.
+    """Send a change until it is answered, or as long as `repeating` allows.
 
-    Raises what the broker refuses, and the last error when the time is over.
+    The result is the answer; None if the change is made but its answer was lost. `is_made` looks if the change has
+    taken effect. Raises the broker's refusal, and the last error when the time is over.
     """
     attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
     repeating = Repeating() if repeating is None else repeating
@@ -76,8 +76,10 @@ def _explained(error: SparklogError, cluster: Cluster) -> SparklogError:
 
 
 def _ask_one(cluster: Cluster, api: Api, message: Message, response: type[M], timeout_ms: int) -> M:
-    """What the first broker says that can be reached; one that fails is asked after the others for a while. Raises
-    _UnreachedError."""
+    """The answer of the first broker that can be reached. A broker that has failed is asked last for a while.
+
+    Raises _UnreachedError.
+    """
     deadline = Deadline(timeout_ms)
     failures: list[SparklogError] = []
     candidates = cluster.candidates()

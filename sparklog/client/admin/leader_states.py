@@ -1,4 +1,4 @@
-"""What only the brokers that have a partition know of it: another one tells who leads, and no figures."""
+"""Partition sizes and offsets that only the replicas know: another broker knows the leader only."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from sparklog.types import TopicPartition
 TOPICS_ASKED = 200
 """Of one broker, with one request."""
 BROKER_MS = 5_000
-"""A broker that does not answer for so long is given up: what the others say is of use."""
+"""Time limit for one broker's answer in ms. The answers of the other brokers are used without it."""
 
 
 def states_at(
     cluster: Cluster, asked: Mapping[int, Iterable[str]], deadline: Deadline
 ) -> dict[tuple[int, TopicPartition], PartitionState]:
-    """How each broker sees the partitions of the topics that it is asked for. Brokers that do not answer are left
-    out."""
+    """The partitions of the requested topics as each broker sees them. Brokers that do not answer are left out."""
     found: dict[tuple[int, TopicPartition], PartitionState] = {}
     for broker, names in asked.items():
         endpoint = cluster.broker(broker)
@@ -47,7 +46,8 @@ def states_at(
 
 
 def with_figures(cluster: Cluster, topics: Sequence[TopicInfo], deadline: Deadline) -> list[TopicInfo]:
-    """The topics, and what the answering broker has no replica of, or cannot read, as its leader sees it."""
+    """The topics, completed by each leader for partitions that the answering broker has no replica of or cannot
+    read."""
     asked: dict[int, set[str]] = {}
     for topic in topics:
         for state in topic.partition_states:

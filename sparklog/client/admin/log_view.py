@@ -1,4 +1,4 @@
-"""How a partition is stored, seen from outside: its segments and the headers of its batches."""
+"""The stored form of a partition, seen from outside: its segments and the headers of its batches."""
 
 from __future__ import annotations
 

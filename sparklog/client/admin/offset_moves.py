@@ -1,4 +1,4 @@
-"""Where a group's offsets would be moved to, before anybody moves them."""
+"""Plans for moving a group's offsets, made before the offsets move."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class AtTime(NamedTuple):
 
 
 class ShiftBy(NamedTuple):
-    """So many offsets from the committed one; negative: back. What has none is left out."""
+    """A number of offsets from the committed one; negative: back. Partitions without a committed offset are left
+    out."""
 
     offsets: int
 
@@ -34,7 +35,7 @@ class Move(NamedTuple):
 def planned_moves(
     admin: Admin, group_id: str, partitions: Sequence[TopicPartition], target: OffsetTarget
 ) -> dict[TopicPartition, Move]:
-    """What `Admin.alter_group_offsets` is to be given. Offsets outside of what a partition holds are moved to its edge.
+    """The offsets for `Admin.alter_group_offsets`. Offsets outside of a partition are moved to its edge.
 
     Raises UnknownTopicOrPartitionError.
     """

@@ -1,8 +1,8 @@
-"""When a change is asked for again: the rule alone.
+"""The rule that decides if a change is sent again.
 
-A request whose connection is cut, or which nobody answers, may have taken effect. It is sent again; what it has done
-before can make the later one fail, which then says that the change is made. A request that was refused at once, with
-nothing unclear before it, has failed.
+A request without an answer may have taken effect. It is sent again; its earlier effect can make the later request fail,
+and that failure then proves that the change is made. A request that was refused at once, with nothing unclear before
+it, has failed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sparklog.errors import (
 )
 
 UNCLEAR = (RequestTimedOutError, BrokerNotAvailableError, BrokerShuttingDownError, NotControllerError)
-"""A broker stops, or the controller is replaced: the change is made, or is not. (A broker says that it is not the
-controller any more also when it does not know what has become of the change.)"""
+"""Errors that leave the change's outcome open: a broker stops, or the controller is replaced. A broker also answers
+NotControllerError when it does not know the change's outcome."""
 
 
 class Next(Enum):
-    """What follows from a failed attempt."""
+    """The next step after a failed attempt."""
 
     AGAIN = "again"
     LOOK = "look"
-    """Whether things are as they were to be: then the change is made."""
+    """Look if the change has taken effect; then it is made."""
     RAISE = "raise"
 
 
@@ -39,7 +39,7 @@ class Repeating:
         self._made_if = made_if
         self._once = once
         self.is_unclear = False
-        """Whether an attempt may have taken effect."""
+        """True if an attempt may have taken effect."""
 
     def after(self, error: SparklogError, *, sent: bool) -> Next:
         """`sent`: the request was sent to a broker; else none could be reached, and nothing has become unclear."""

@@ -20,8 +20,8 @@ from sparklog.protocol.topic_messages import BrokerEndpoint
 
 
 class UnderWay(NamedTuple):
-    """A request without an answer yet: what it asked for, and on which connection. `epochs`: of what is before the
-    offsets asked for."""
+    """A request without an answer yet: its content and its connection. `epochs` are those of the records before the
+    requested offsets."""
 
     broker: Endpoint
     connection: Connection
@@ -33,7 +33,7 @@ class UnderWay(NamedTuple):
         return [position for position, _ in self.asked]
 
     def is_for(self, wanted: list[Position]) -> bool:
-        """Whether it asked for exactly these, but for what is read from files by now."""
+        """True if the request asks for exactly these positions, apart from those that are read from files by now."""
         return {id(p) for p in wanted} == {id(p) for p in self.positions if not p.from_files}
 
     def receive(self) -> tuple[list[Part], int]:
@@ -53,9 +53,12 @@ class UnderWay(NamedTuple):
 
 @dataclass(slots=True)
 class Part:
-    """One partition's part of an answer, of which what is below `offset` was not asked for or has been taken; `epoch`
-    is that of the record before. `headers` are those of its batches with their positions in `data`, up to the `damage`
-    if there is any. `brokers`: where those are that the answer names."""
+    """One partition's part of an answer.
+
+    Batches below `offset` were not requested or are taken already; `epoch` is that of the record before `offset`.
+    `headers` are those of the batches with their positions in `data`, up to the `damage` if there is any. `brokers` are
+    the addresses of the brokers that the answer names.
+    """
 
     position: Position
     offset: int
@@ -78,7 +81,7 @@ class Part:
 
     @property
     def next_offset(self) -> int | None:
-        """Where to go on; None: that is not known before everything is checked."""
+        """The offset at which reading goes on; None: not known before all batches are checked."""
         return self.end_offset if self.damage is None else None
 
     def decode(self, *, check_crcs: bool) -> Iterator[ConsumedBatch]:
@@ -98,7 +101,7 @@ class Part:
 
 
 def headers_of(data: pa.Buffer) -> tuple[list[tuple[int, BatchHeader]], CorruptBatchError | None]:
-    """The headers of the batches in `data` with their positions, and what is wrong behind them."""
+    """The headers of the batches in `data` with their positions, and the damage behind them."""
     found: list[tuple[int, BatchHeader]] = []
     try:
         found.extend(iterate_batches(memoryview(data), verify=False))

@@ -10,8 +10,8 @@ from sparklog.client.net.connection import Connection
 
 
 class FetchConnection:
-    """At most one connection at a time. Any thread may abort it; the rest belongs to the thread whose turn it is to
-    fetch."""
+    """At most one connection at a time. Any thread may abort it; everything else belongs to the thread with the fetch
+    turn."""
 
     def __init__(self, cluster: Cluster, lock: threading.RLock, timeout_ms: int) -> None:
         """`lock` guards all of it; the fetcher holds it while it calls `abort`."""
@@ -23,7 +23,7 @@ class FetchConnection:
 
     @property
     def has_aborted(self) -> bool:
-        """Whether a request was aborted, and `drop` has not been called since."""
+        """True if a request was aborted and `drop` has not been called since."""
         return bool(self._aborted)
 
     def to(self, leader: Endpoint) -> Connection:

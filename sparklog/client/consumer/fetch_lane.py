@@ -1,8 +1,8 @@
 """Fetching from one broker: a thread with a connection that resolves positions, fetches ahead of `poll`, decodes.
 
-The next request goes out before the data of the last are decoded: the broker sends while the client looks at what it
-has. What goes wrong with one partition holds up no other: it is left out until it is tried again (KIP-951: at once,
-if the answer has said who leads).
+The next request is sent before the last answer is decoded, so the broker sends while the client decodes. A failing
+partition delays no other one: it is left out until its next attempt. The next attempt is immediate if the answer names
+the leader (KIP-951).
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ _log = logging.getLogger(__name__)
 
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 REPLICA_SHUN_S = 30.0
-"""The leader serves a partition for so long after another replica has failed to."""
+"""Time in s for which only the leader serves a partition after another replica has failed to."""
 UNKNOWN_TRIES = 4
 """A topic that is not known where it is led is looked for again so often before it counts as deleted."""
 LANE_IDLE_S = 60.0
-"""A lane without partitions ends after so long."""
+"""Time in s after which a lane without partitions ends."""
 
 
 class Shared(Protocol):
-    """What lanes share (the Fetcher). `changed` guards and announces it; it must be held for what says so."""
+    """The state that lanes share (the Fetcher). `changed` guards and announces it; a method that needs it held says
+    so."""
 
     lock: threading.RLock
     changed: threading.Condition
@@ -76,8 +77,8 @@ class Shared(Protocol):
 
 
 class FetchLane:
-    """`broker` is who is fetched from; the first lane takes one when it knows who there is. `turn` and what is said
-    of it need the shared lock."""
+    """One lane. `broker` is the broker that it fetches from; the first lane takes one when it knows the brokers. `turn`
+    and all state documented so need the shared lock."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class FetchLane:
         self._shared = shared
         self._connection = FetchConnection(cluster, shared.lock, config.request_timeout_ms)
         self.under_way: UnderWay | None = None
-        """The request that went ahead; belongs to whose turn it is."""
+        """The request that was sent ahead; it belongs to the thread with the turn."""
         self._in_background = False
         """The background thread is at work."""
         self._backoff_s = BACKOFF_S
@@ -123,7 +124,7 @@ class FetchLane:
         self._connection.abort()
 
     def begin_again(self) -> None:
-        """There are other positions: what is under way ends, and nothing is waited for."""
+        """End the request under way and its wait, because the positions have changed."""
         self._resume_at = 0.0
         self._connection.abort()
 
@@ -133,12 +134,12 @@ class FetchLane:
             self._connection.abort()
 
     def forget_request(self) -> None:
-        """Nobody receives what is under way: poll was about to, and has been interrupted."""
+        """Drop the request under way: the poll that was about to receive it was interrupted."""
         self.under_way = None
         self.turn.leave_socket()
 
     def left_to_poll(self) -> UnderWay | None:
-        """The request whose answer poll receives, if it is poll's turn."""
+        """The request whose answer poll receives; None if it is not poll's turn."""
         under_way = self.under_way
         if not self._is_first or under_way is None or self._in_background:
             return None
@@ -222,7 +223,7 @@ class FetchLane:
         return None
 
     def _step(self, wanted: list[Position], ahead: UnderWay | None) -> None:
-        """Receives what `ahead` asked for, or asks for what is `wanted`; deals with what goes wrong."""
+        """Receive the answer to `ahead`, or request the `wanted` positions, and handle the errors."""
         try:
             if ahead is None:
                 self._fetch_once(wanted)
@@ -256,7 +257,7 @@ class FetchLane:
         self._cluster.expire(position.tp.topic)
 
     def _retry(self, position: Position, error: SparklogError, *, at_once: bool = False) -> None:
-        """An attempt for this partition alone has failed. `at_once`: it is known who is to be asked instead."""
+        """Schedule another attempt for this partition alone. `at_once`: the next broker to ask is known."""
         pause_s = min(BACKOFF_S * 2.0 ** min(position.attempts, 10), BACKOFF_S_MAX) * random.uniform(0.8, 1.2)
         self._note(f"{position.tp}: {error}")
         with self._shared.changed:
@@ -328,7 +329,7 @@ class FetchLane:
             self._shared.tell()
 
     def _check_epochs(self, positions: list[Position]) -> None:
-        """Asks new leaders whether they have what was read (KIP-320)."""
+        """Ask new leaders if they have the records that were read (KIP-320)."""
         unchecked = self._serving.unchecked(positions)
         if unchecked:
             found = check_positions(self._cluster, unchecked, self._retry, self._config.request_timeout_ms)
@@ -388,14 +389,14 @@ class FetchLane:
                 self._shared.files.take_over(position, bytes_per_offset)
 
     def _is_told_leader(self, part: Part) -> bool:
-        """Whether the answer says who leads the partition, which is news."""
+        """True if the answer names a leader that was not known."""
         result = part.result
         return result.leader_id >= 0 and self._cluster.note_leader(
             part.position.tp, result.leader_id, result.leader_epoch, part.brokers
         )
 
     def _advance(self, parts: list[Part]) -> bool:
-        """Moves the positions behind what has come; False when it is not known where to before everything is
+        """Move the positions behind the received data; False if the next offset is not known before all batches are
         checked."""
         if any(p.next_offset is None for p in parts):
             return False
@@ -405,7 +406,7 @@ class FetchLane:
         return True
 
     def _step_back(self, part: Part) -> None:
-        """What has come has not been taken, or not all of it: the rest is fetched again."""
+        """Reset the position to data that were received but not taken, so that the rest is fetched again."""
         with self._shared.changed:
             part.position.offset, part.position.epoch = part.offset, part.epoch
 

@@ -1,4 +1,4 @@
-"""What a fetch asks for: which positions, and how many bytes of each."""
+"""The content of a fetch request: its positions, and the number of bytes of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparklog.protocol.messages import FetchPartition, FetchRequest
 
 
 class FetcherConfig(NamedTuple):
-    """What the fetcher needs of the consumer's settings."""
+    """The consumer's settings that the fetcher needs."""
 
     min_bytes: int
     max_wait_ms: int
@@ -54,11 +54,11 @@ def fetch_request(
     epoch_of: Callable[[Position], int] = lambda position: -1,
     now: float = 0.0,
 ) -> tuple[FetchRequest, list[tuple[Position, FetchPartition]]]:
-    """The request for those positions whose offsets are known, and what it asks of each. `epoch_of`: in which epoch
-    the partition's leader leads.
+    """The request for all positions with a known offset, and the request for each of them. `epoch_of` returns the
+    leader epoch of a partition.
 
-    The answer fits into `room_bytes`, but for a first batch that is larger. The broker waits up to `wait_ms` for data.
-    Of a position that is a probe only a little is asked for: the rest may be read from the broker's files.
+    The answer fits into `room_bytes`, except for a first batch that is larger. The broker waits up to `wait_ms` for
+    data. Only a few bytes of a probe position are requested, because the rest may be read from the broker's files.
     """
     max_bytes = max(min(config.max_bytes, room_bytes), 1)
     part_bytes = min(config.partition_max_bytes, max_bytes)

@@ -1,10 +1,13 @@
-"""Who receives a consumer's fetches: its background thread, or the thread that polls.
+"""The turn to receive a consumer's fetches: it belongs to the background thread, or to the polling thread.
 
-Where much comes, the background thread reads ahead while the application works on what it has. Where little comes, it
-would only hand each record on to another thread that has to be woken for it: then the request that is under way is
-left to the next poll, which waits at the socket itself. The background thread takes it up again when poll is not
-called for a while (IDLE_S), when more comes (SPARSE_BYTES), when an answer is late, and for whatever else there is to
-do.
+If much data arrive, the background thread reads ahead while the application works. If little arrives, the background
+thread would only hand each record on to another thread that has to be woken. Then the request under way is left to the
+next poll, which waits at the socket itself. The background thread takes the request back in these cases:
+
+- poll is not called for a while (IDLE_S).
+- An answer is larger (SPARSE_BYTES).
+- An answer is late.
+- There is other work to do.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ from sparklog.client.net.read_ahead import READ_AHEAD_BYTES_MAX
 from sparklog.client.net.waker import Waker
 
 SPARSE_BYTES = READ_AHEAD_BYTES_MAX
-"""A consumer whose answers are no larger keeps up, and has nothing to read ahead. Poll can wait for such an answer
-without receiving it."""
+"""Largest answer of a consumer that keeps up and has nothing to read ahead. Poll can wait for such an answer without
+receiving it."""
 PART_HEADER_BYTES = 128
-"""What an answer has for each partition beside the data, or a little more."""
+"""Bytes of an answer for each partition beside the data, or a little more."""
 IDLE_S = 1.0
 """After this time without a poll at the socket the background thread goes on."""
 
@@ -36,7 +39,7 @@ class FetchTurn:
         self._polled_at = -IDLE_S
         self._waker: Waker | None = None
         self.is_sparse = False
-        """Whether the last answer was."""
+        """True if the last answer was sparse."""
         self.is_polling = False
         self.poll_receives = False
         """Still so when the next poll begins: an exception (Ctrl-C) has ended the last one in the middle."""
@@ -52,8 +55,10 @@ class FetchTurn:
         self.is_polling = False
 
     def is_polls(self, connection: Connection) -> bool:
-        """Whether the answer on `connection` is left to poll. One that is late is not: it is for the background thread
-        to find out what is the matter, which without polls it does in time."""
+        """True if the answer on `connection` is left to poll.
+
+        A late answer is not left to poll: the background thread finds the cause, in time also without polls.
+        """
         return self.is_sparse and self._left_s(connection) > 0
 
     def _left_s(self, connection: Connection) -> float:
@@ -100,7 +105,7 @@ class FetchTurn:
         return connection.fileno() in ready
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """End the waits for the turn."""
         if self._waker is not None:
             self._waker.close()
         self._waker = None

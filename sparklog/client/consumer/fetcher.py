@@ -1,8 +1,8 @@
-"""What a consumer's threads share: positions, and what has been fetched ahead of `poll`.
+"""The state that a consumer's threads share: positions, and the batches fetched ahead of `poll`.
 
-Each broker that serves a partition has a lane (`fetch_lane.py`) with a thread and a connection of its own, so none
-waits for another one's answer. The first lane is there from the beginning, finds out who leads what, and hands over to
-the others; with one broker it is the only one.
+Each broker that serves a partition has a lane (`fetch_lane.py`) with its own thread and connection, so no lane waits
+for another broker's answer. The first lane exists from the beginning, finds the leaders, and hands over to the others;
+with one broker it is the only one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ RESET_TO = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
 
 class Fetcher:
-    """Starts its threads with the first assignment; `changed` guards and announces all shared state. What the lanes
-    and the `FileFetcher` use of it: `fetch_lane.Shared`, `file_fetcher.Taker`."""
+    """The shared state of a consumer's threads, which start with the first assignment.
+
+    `changed` guards and announces all shared state. The lanes' view of it is `fetch_lane.Shared`, the `FileFetcher`'s
+    is `file_fetcher.Taker`.
+    """
 
     def __init__(self, cluster: Cluster, config: FetcherConfig) -> None:
         self._cluster = cluster
@@ -56,7 +59,7 @@ class Fetcher:
     # -- the consumer's side
 
     def replace(self, positions: dict[TopicPartition, Position]) -> None:
-        """Sets the assignment; partitions that are not in it, or whose Position is another object, start afresh."""
+        """Set the assignment. Partitions that are not in it, or have another Position object, begin again."""
         with self.changed:
             self.positions = positions
             self.ready.keep(positions)
@@ -89,13 +92,16 @@ class Fetcher:
                 self.files.begin_to_close()
 
     def drop_after_fork(self) -> None:
-        """Closes a forked child's copies of the descriptors; nobody is there who may have the lock."""
+        """Close a forked child's copies of the descriptors. The child has no other thread that could hold the lock."""
         for lane in self.lanes:
             lane.turn.close()
 
     def take(self, timeout_s: float, interrupted: Callable[[], bool] = lambda: False) -> Fetched | None:
-        """The next batch, waiting for one up to `timeout_s`, until `interrupted` says so after a `wake`, or until
-        `has_diverged`. Raises what a partition failed with."""
+        """The next batch; None if none came within `timeout_s`.
+
+        The wait also ends when `interrupted` is True after a `wake`, or when `has_diverged` is. Raises the error of a
+        failed partition.
+        """
         deadline = time.monotonic() + timeout_s
         looked = False
         first = self.first
@@ -127,7 +133,8 @@ class Fetcher:
                 first.turn.end_poll()
 
     def _start_over(self) -> None:
-        """An exception has ended a poll in the middle: everything is read again from behind what was returned."""
+        """Read everything again from behind the returned records, because an exception has ended a poll in the
+        middle."""
         self.replace({tp: position.afresh() for tp, position in self.positions.items()})
         self.first.forget_request()
         self.tell()
@@ -173,7 +180,7 @@ class Fetcher:
             self.tell()
 
     def has_lane(self, broker: Endpoint) -> bool:
-        """Whether a lane other than the first one fetches from the broker."""
+        """True if a lane besides the first one fetches from the broker."""
         return broker in self._others
 
     def retire(self, lane: FetchLane) -> None:
@@ -201,12 +208,12 @@ class Fetcher:
         return not self.closed and self.positions.get(position.tp) is position
 
     def are_wanted(self, positions: list[Position]) -> bool:
-        """Whether all are still the current ones of an open consumer."""
+        """True if all positions are current ones of an open consumer."""
         with self.changed:
             return all(self.is_wanted(p) for p in positions)
 
     def deliver(self, position: Position, piece: Piece, *, by_first: bool = False) -> None:
-        """`by_first`: on the thread whose turn it is to use the first lane, perhaps poll's own."""
+        """Add a piece for poll. `by_first`: on the thread with the first lane's turn, perhaps poll's own."""
         with self.changed:
             if self.is_wanted(position):
                 position.end_at(piece.batches, piece.start_offset, piece.end_offset, piece.epoch)
@@ -234,7 +241,8 @@ class Fetcher:
             self.tell()
 
     def diverge(self, found: Iterable[tuple[Position, Divergence]]) -> None:
-        """Their leaders do not have what was read: the thread that polls decides where to go on, in `settle`."""
+        """Note positions whose leaders lack the records that were read. The polling thread chooses the next offset in
+        `settle`."""
         with self.changed:
             for position, divergence in found:
                 if self.is_wanted(position):

@@ -1,11 +1,11 @@
-"""Reads partitions that are behind from the broker's files, where they are visible on the same host.
+"""Reads partitions that are behind from the broker's files, if they are visible on the same host.
 
-The fetch thread hands a partition over when an answer has left something (`take_over`) and gets it back at its end, or
-when anything is wrong with the files: then the socket brings the data, or finds out what is the matter. So who keeps
-up with the log never pays for a question where its files are.
+The fetch thread hands a partition over when an answer has left records behind (`take_over`). It gets the partition back
+at the end of the files, or after any error of the files: then the socket brings the data or the cause. So a consumer
+that keeps up with the log never asks for files.
 
-What is read at once is bounded (STRETCH_BYTES), so that neither mapped memory nor what a reader sees of records that
-are deleted meanwhile grows with the log.
+One read is bounded (STRETCH_BYTES). Mapped memory and the reader's view of deleted records therefore do not grow with
+the log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sparklog.types import READ_COMMITTED, TopicPartition
 _log = logging.getLogger(__name__)
 
 PROBE_BYTES = 256 * 1024
-"""What a partition's first fetch asks for where files may be mapped: enough to tell whether it is behind."""
+"""Bytes of a partition's first fetch if files may be mapped: enough to see if the partition is behind."""
 STRETCH_BYTES = 64 * MIB
 """About how much is located at once."""
 AGAIN_BYTES_MIN = MIB
@@ -39,7 +39,7 @@ AGAIN_BYTES_MIN = MIB
 
 
 class FileFetcherConfig(NamedTuple):
-    """What of the consumer's settings matters for files."""
+    """The consumer's settings that matter for files."""
 
     piece_bytes: int
     request_timeout_ms: int
@@ -48,8 +48,8 @@ class FileFetcherConfig(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What was read of a partition: `batches` of `size_bytes` with the rows of [start_offset, end_offset), the last of
-    leader epoch `epoch`."""
+    """A part of a partition: `batches` of `size_bytes` with the rows of [start_offset, end_offset), the last of leader
+    epoch `epoch`."""
 
     batches: list[ConsumedBatch]
     start_offset: int
@@ -59,16 +59,16 @@ class Piece(NamedTuple):
 
 
 class Taker(Protocol):
-    """Who gets the pieces (the Fetcher). `changed` guards and announces it."""
+    """The receiver of the pieces (the Fetcher). `changed` guards and announces its state."""
 
     changed: threading.Condition
 
     def is_wanted(self, position: Position) -> bool:
-        """Whether the position is still the current one of an open consumer; with `changed` held."""
+        """True if the position is a current one of an open consumer; with `changed` held."""
         ...
 
     def has_room(self) -> bool:
-        """Whether there is memory for another piece; with `changed` held."""
+        """True if there is memory for another piece; with `changed` held."""
         ...
 
     def deliver(self, position: Position, piece: Piece) -> None:
@@ -99,7 +99,7 @@ class Stretch:
 
     @property
     def is_followed(self) -> bool:
-        """Whether it is likely that more than a little is behind it."""
+        """True if more than a little probably follows."""
         return self.offset > self._begin and (self.offset < self._bound or self.size_bytes >= AGAIN_BYTES_MIN)
 
     @property
@@ -107,7 +107,8 @@ class Stretch:
         return self.size_bytes / max(self.offset - self._begin, 1)
 
     def read(self, position: Position, max_bytes: int, *, check_crcs: bool) -> tuple[Piece, Exception | None]:
-        """The next batches, at least one and not many more than `max_bytes`, and what went wrong behind them."""
+        """The next batches, and the error behind them. There is at least one batch, and not many more than
+        `max_bytes`."""
         batches: list[ConsumedBatch] = []
         start, size, epoch = self.offset, 0, position.epoch
         error: Exception | None = None
@@ -140,7 +141,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class _Turn:
-    """A position that is read from files: what its records are like, and what has been located."""
+    """A position that is read from files: its projection and its located files."""
 
     position: Position
     bytes_per_offset: float
@@ -160,11 +161,11 @@ class FileFetcher:
         self._closed = False
 
     def may_read(self, tp: TopicPartition) -> bool:
-        """Whether it is worth looking for files of the partition here. Raises what `Cluster.leader` does."""
+        """True if it is worth looking for files of the partition. Raises the errors of `Cluster.leader`."""
         return self._cluster.local_reads(self._cluster.leader(tp))
 
     def is_here(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether the offset's file may be visible here. Raises what `Cluster.leader` does."""
+        """True if the offset's file may be visible on this host. Raises the errors of `Cluster.leader`."""
         return self.may_read(tp) and not is_only_remote(self._cluster, tp, offset)
 
     def take_over(self, position: Position, bytes_per_offset: float) -> None:

@@ -1,4 +1,4 @@
-"""What a consumer does for its group: partitions come, begin somewhere, and go."""
+"""The consumer's part for its group: it adds, positions and removes partitions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where a consumer stands in one partition, and what waits for its poll.
+"""The position of a consumer in one partition, and the batches that wait for its poll.
 
-What belongs to a position is one `Position` object; `seek` and `assign` replace it, so that what was asked for an older
-one is recognised (its object is no longer the current one) and dropped.
+All state of a position is one `Position` object, which `seek` and `assign` replace. An answer for an older object is
+recognised, because the object is no longer the current one, and dropped.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ class Divergence(NamedTuple):
 
 
 class Position:
-    """Where one assigned partition is: `offset` is the next one to fetch (None: not known yet, `reset_to` says which),
-    `consumed` the next one that poll returns. Nothing is fetched while it is `paused`, or `waiting` to be told where to
-    begin; nothing through the socket while it is read `from_files`. `is_new`: no answer has come for it yet.
+    """The position in one assigned partition.
 
-    `epoch` and `consumed_epoch` are the leader epochs of the records before these offsets (-1: not known),
-    `checked_epoch` that of the leader which has said that the records before `offset` are still its own (KIP-320).
-    `divergence`: it is not, poll has to decide where to go on.
-    `lane`: who fetches it (None: the first one). `in_doubt`: its leader has to be asked for before it is fetched, not
-    before `resume_at`; `attempts` have failed since something came. `replica`: the broker that serves it instead of its
-    leader until `replica_until` (KIP-392); after one has failed, only the leader does until `leader_until`."""
+    `offset` is the next one to fetch (None: not known yet, `reset_to` names it), `consumed` the next one that poll
+    returns. Nothing is fetched while the position is `paused`, or `waiting` for its beginning; nothing through the
+    socket while it is read `from_files`. `is_new`: no answer has come for it yet.
+
+    `epoch` and `consumed_epoch` are the leader epochs of the records before these offsets (-1: not known).
+    `checked_epoch` is that of the leader which has confirmed the records before `offset` (KIP-320). `divergence`: the
+    leader lacks them, and poll has to choose the next offset. `lane` is the lane that fetches it (None: the first one).
+    `in_doubt`: its leader has to be looked up before the next fetch, not before `resume_at`; `attempts` have failed
+    since the last data. `replica` is the broker that serves it instead of its leader until `replica_until` (KIP-392).
+    After a replica has failed, only the leader serves it until `leader_until`.
+    """
 
     __slots__ = (
         "_consumed",
@@ -81,7 +84,8 @@ class Position:
         self.replica_until = self.leader_until = 0.0
 
     def afresh(self) -> Position:
-        """Another one, behind what poll has returned: nothing that was read for this one counts any more."""
+        """A new Position behind the records that poll has returned. Nothing that was read for this one counts any
+        more."""
         new = Position(self.tp, self.projection.copy(), self.consumed, self.reset_to)
         new.error, new.paused, new.waiting = self.error, self.paused, self.waiting
         new.epoch = new.consumed_epoch = self.consumed_epoch
@@ -122,7 +126,7 @@ class Position:
         self._consumed = offset
 
     def pass_over(self, start: int, end: int) -> None:
-        """Offsets [start, end) have been fetched and have no rows: who has consumed all before stands at `end`."""
+        """Note that offsets [start, end) have no rows: a consumer of all rows before them stands at `end`."""
         here = self.consumed
         gone = [s for s, e in self._rowless.items() if here is not None and e < here]
         for s in gone:
@@ -131,8 +135,8 @@ class Position:
         self._rowless[joined] = end
 
     def end_at(self, batches: list[ConsumedBatch], start: int, end: int, epoch: int) -> None:
-        """What was read of [start, end) are `batches`: who has consumed them stands at `end`, also behind batches
-        without rows. `epoch`: of what is before `end`."""
+        """Let the last of `batches`, read from [start, end), lead to `end`, also behind batches without rows. `epoch`
+        is that of the record before `end`."""
         if batches:
             batches[-1].next_offset = max(batches[-1].next_offset, end)
         elif end > start:
@@ -141,7 +145,7 @@ class Position:
 
 
 class Fetched(NamedTuple):
-    """A batch that waits for poll. `size_bytes` is what it takes of prefetch.bytes."""
+    """A batch that waits for poll. `size_bytes` is its share of prefetch.bytes."""
 
     position: Position
     batch: ConsumedBatch
@@ -149,7 +153,7 @@ class Fetched(NamedTuple):
 
 
 class ReadyBatches:
-    """What has been fetched and waits for poll."""
+    """The fetched batches that wait for poll."""
 
     def __init__(self) -> None:
         self._batches: deque[Fetched] = deque()
@@ -166,22 +170,22 @@ class ReadyBatches:
         self.size_bytes += each * len(batches)
 
     def take(self) -> Fetched:
-        """The next one; whoever takes it moves the position's `consumed` behind it."""
+        """The next batch; the caller moves the position's `consumed` behind it."""
         taken = self._taken = self._batches[0]
         self.size_bytes -= taken.size_bytes
         taken.position.consumed_epoch = taken.batch.leader_epoch
         return self._batches.popleft()
 
     def has_lost(self, positions: Mapping[TopicPartition, Position]) -> bool:
-        """Whether the position was not moved: an exception (Ctrl-C) has ended a poll in between. Asked before the next
-        one is taken."""
+        """True if the position of the last batch was not moved, because an exception (Ctrl-C) has ended a poll in
+        between. To be asked before the next batch is taken."""
         taken = self._taken
         if taken is None or positions.get(taken.position.tp) is not taken.position:
             return False
         return (taken.position.consumed or 0) < taken.batch.next_offset
 
     def keep(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Drops what belongs to none of these."""
+        """Drop the batches of all other positions."""
         kept = [f for f in self._batches if positions.get(f.position.tp) is f.position]
         self._batches = deque(kept)
         self.size_bytes = sum(f.size_bytes for f in kept)

@@ -1,4 +1,4 @@
-"""The records that have been made of a batch, which `poll` gives out some at a time, and what is left of that batch."""
+"""The records of a decoded batch, which `poll` gives out in parts, and the rest of that batch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CONVERT_ROWS = 10_000
 
 
 class RecordsInHand:
-    """Belongs to the polling thread. An exception (Ctrl-C) at any line leaves what was not given out to the next
-    poll."""
+    """The records of the polling thread. After an exception (Ctrl-C) at any line, the next poll gets the records that
+    were not given out."""
 
     def __init__(self) -> None:
         self._rest: Fetched | None = None
@@ -23,7 +23,7 @@ class RecordsInHand:
         self._records: list[Record] = []
         self._given = 0
         self._batch: ConsumedBatch | None = None
-        """What the records were made of."""
+        """The batch of the records."""
         self.position: Position | None = None
         """The position that the records belong to."""
 
@@ -67,12 +67,12 @@ class RecordsInHand:
         return self._batch.slice(self._given, len(self._records) - self._given)
 
     def take_rest(self) -> Fetched | None:
-        """What is left of the batch behind the records."""
+        """The rest of the batch behind the records."""
         rest, self._rest = self._rest, None
         return rest
 
     def keep(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Drops what belongs to none of these."""
+        """Drop the records and the rest if they belong to none of these."""
         if self._rest is not None and positions.get(self._rest.position.tp) is not self._rest.position:
             self._rest = None
         if self.position is not None and positions.get(self.position.tp) is not self.position:

@@ -1,5 +1,4 @@
-"""Which broker a position is read from, by what is known of its partition: the leader, or for a while a replica that is
-nearer (KIP-392)."""
+"""The broker that a position is read from: its leader, or for a while a nearer replica (KIP-392)."""
 
 from __future__ import annotations
 
@@ -20,12 +19,14 @@ class Serving:
         self._cluster = cluster
 
     def knows(self, positions: Iterable[Position]) -> bool:
-        """Whether nobody has to be asked for their leaders."""
+        """True if the leaders of all positions are known."""
         return all(self._cluster.last_leader(p.tp) is not None for p in positions)
 
     def broker_of(self, position: Position) -> Endpoint:
-        """Where the partition is read. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError; asks nobody if
-        the topic is known."""
+        """The broker to read the partition from. No broker is asked if the topic is known.
+
+        Raises UnknownTopicOrPartitionError, BrokerNotAvailableError.
+        """
         tp = position.tp
         if position.replica >= 0:
             replica = self._cluster.broker(position.replica) if time.monotonic() < position.replica_until else None
@@ -44,7 +45,7 @@ class Serving:
         raise BrokerNotAvailableError(f"{tp} has no leader at the moment")
 
     def stays(self, position: Position, broker: Endpoint) -> bool:
-        """Whether the partition is to be read from `broker` again, and nothing has to be asked for."""
+        """True if the partition is still to be read from `broker` and needs no look-up."""
         leader = self._cluster.last_leader(position.tp)
         if position.in_doubt or leader is None or leader.epoch > position.checked_epoch:
             return False
@@ -56,7 +57,7 @@ class Serving:
         return -1 if leader is None else leader.epoch
 
     def unchecked(self, positions: Iterable[Position]) -> list[tuple[Position, Leader]]:
-        """Those with a new leader, which has to be asked whether it has what was read (KIP-320)."""
+        """The positions with a new leader that has not confirmed the records which were read (KIP-320)."""
         found = []
         for position in positions:
             leader = self._cluster.last_leader(position.tp)

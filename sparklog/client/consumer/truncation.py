@@ -1,7 +1,7 @@
-"""Whether a new leader has what a consumer has read (KIP-320).
+"""The check that a new leader has the records which a consumer has read (KIP-320).
 
-Only an unclean election takes records away that could be read. Without asking, a consumer would go on at its offset,
-where there may be other records by then, and never see those before.
+Only an unclean election removes records that could be read. Without the check a consumer would go on at its offset,
+where other records may be by then, and never see those before.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ def check_positions(
     retry: Callable[[Position, SparklogError], None],
     timeout_ms: int,
 ) -> list[tuple[Position, Divergence]]:
-    """Asks a leader. Positions whose records are still there are checked, the others returned; those that cannot be
-    checked yet are left to `retry`, those that have another leader to the next call. Raises what the request does."""
+    """Ask a leader about positions. Confirmed positions are marked as checked, diverged ones are returned.
+
+    Positions that cannot be checked yet go to `retry`; those with another leader are left to the next call. Raises the
+    errors of the request.
+    """
     endpoint = unchecked[0][1].endpoint
     together = [(p, leader) for p, leader in unchecked if leader.endpoint == endpoint]
     asked = [EpochPartition(*p.tp, leader.epoch, p.epoch) for p, leader in together]

@@ -1,8 +1,8 @@
-"""Commits of a consumer, one after the other on a thread, in the order they were asked for.
+"""Commits of a consumer, in order of the requests, on a thread.
 
-A commit names the member and its epoch at the time it is sent. If the group says that the epoch is old, the commit is
-sent again with the new one, but only for a member that still holds the partitions; otherwise it has failed for good
-(CommitFailedError): somebody else goes on from the last commit, so what was read since is read again there.
+A commit names the member and its epoch at the time of sending. If the group answers that the epoch is old, the commit
+is sent again with the new epoch, but only for a member that still holds the partitions. Otherwise it has failed
+permanently (CommitFailedError): another member goes on from the last commit and reads the later records again.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ RETRY_S, RETRY_S_MAX = 0.02, 1.0
 COMMITS_QUEUED_MAX = 10_000
 
 Callback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], SparklogError | None], None]
-"""What `commit_async` tells: the offsets, and why they are not committed (None: they are)."""
+"""Callback of `commit_async`: the offsets, and the error (None: they are committed)."""
 
 
 class Member(Protocol):
-    """Who commits."""
+    """The identity of the committing member."""
 
     @property
     def metadata(self) -> GroupMetadata: ...
@@ -75,7 +75,7 @@ class Committer:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is queued or under way."""
+        """True if no commit is queued or under way."""
         with self._changed:
             return not self._queue and not self._busy
 
@@ -96,7 +96,7 @@ class Committer:
         return done
 
     def close(self, timeout_s: float) -> None:
-        """Lets what is queued go out, for at most `timeout_s`."""
+        """Send the queued commits, for at most `timeout_s`."""
         self.begin_to_close()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -106,7 +106,7 @@ class Committer:
             commit.done.set_exception(ClosedError("the consumer was closed before these offsets could be committed"))
 
     def begin_to_close(self) -> None:
-        """The thread ends behind what is queued."""
+        """Let the thread end behind the queued commits."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

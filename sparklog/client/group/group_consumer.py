@@ -1,9 +1,14 @@
 """A consumer's part in its group, on the polling thread: assignments, callbacks, positions, commits.
 
-The consumer calls `before_poll`; only there, in `close` and in `unsubscribe`, partitions come and go and callbacks
-run. When partitions have to be let go, what earlier polls returned is committed first (enable.auto.commit), then
-`on_revoke` is called, then they are not read any more, and only then the group hears of it. `on_lost` instead of
-`on_revoke` means that somebody else may have them already.
+The consumer calls `before_poll`. Partitions come and go, and callbacks run, only there and in `close` and
+`unsubscribe`. Revoked partitions go in this order:
+
+- The records of earlier polls are committed (enable.auto.commit).
+- `on_revoke` is called.
+- Reading ends.
+- The group is informed.
+
+`on_lost` instead of `on_revoke` means that another member may have the partitions already.
 """
 
 from __future__ import annotations
@@ -44,7 +49,7 @@ _log = logging.getLogger(__name__)
 RETRY_S = 0.1
 REVOKE_COMMIT_TIMEOUT_MS = 10_000
 _SLACK_S = 0.1
-"""The committer says better than a timeout what is the matter, if it gets to it."""
+"""Extra time in s for the committer, whose error is more precise than a timeout."""
 CLOSE_TIMEOUT_MS = 30_000
 
 Listener = Callable[[list[TopicPartition]], object]
@@ -52,7 +57,7 @@ Listener = Callable[[list[TopicPartition]], object]
 
 
 class Reader(Protocol):
-    """What the consumer does for its group."""
+    """The consumer's part for its group."""
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         """They are assigned, but not read before `start_at` has said from where."""
@@ -62,7 +67,7 @@ class Reader(Protocol):
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None: ...
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Behind what earlier polls have returned, of every partition whose position is known."""
+        """The offset behind the records of earlier polls, of every partition with a known position."""
 
     def unstarted(self) -> list[TopicPartition]:
         """Assigned, not read yet."""
@@ -78,7 +83,7 @@ class _Listeners(NamedTuple):
 
 
 class _Member:
-    """Who the consumer is in its group, while it is a member."""
+    """The identity of the consumer while it is a member."""
 
     def __init__(self) -> None:
         self.heartbeats: GroupHeartbeats | None = None
@@ -113,7 +118,7 @@ class GroupConsumer:
         self._retry_at = 0.0
         self._question: Question[Any] | None = None
         self._then: Callable[[Callable[[], Any]], None] = lambda answer: None
-        """What is done with the question's answer. The thread that asks has no reference to it, nor to callbacks."""
+        """The handler of the question's answer. The asking thread has no reference to it or to callbacks."""
 
     @property
     def _heartbeats(self) -> GroupHeartbeats | None:
@@ -165,8 +170,10 @@ class GroupConsumer:
         )
 
     def unsubscribe(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS, autocommit: bool = True) -> None:
-        """Commits (enable.auto.commit, unless `autocommit` is False), lets everything go and leaves. Raises what a
-        callback raises."""
+        """Commit (enable.auto.commit, unless `autocommit` is False), give up all partitions and leave.
+
+        Raises the errors of callbacks.
+        """
         heartbeats, deadline = self._heartbeats, Deadline(timeout_ms)
         if heartbeats is None:
             return
@@ -179,28 +186,28 @@ class GroupConsumer:
 
     @property
     def metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group."""
+        """The identity of this consumer in its group."""
         return GroupMetadata(self.group_id) if self._heartbeats is None else self._heartbeats.metadata
 
     # -- while it polls
 
     @property
     def pending(self) -> bool:
-        """Whether the assignment has changed, or something is known that was asked for."""
+        """True if the assignment has changed or the answer to a question has come."""
         if self._question is not None:
             return self._question.is_answered
         return self._heartbeats is not None and self._heartbeats.pending and time.monotonic() >= self._retry_at
 
     def before_poll(self) -> None:
-        """What earlier polls returned counts as processed from here on. Raises what the group has refused for good, and
-        what callbacks raise."""
+        """Count the records of earlier polls as processed. Raises permanent errors of the group and the errors of
+        callbacks."""
         self._run_callbacks()
         self._commit_automatically()
         self.update()
 
     def update(self) -> None:
-        """Follows the assignment. What has to be asked for is asked on another thread: poll does not wait for it longer
-        than its own timeout."""
+        """Follow the assignment. Questions run on another thread, so that poll never waits for them beyond its own
+        timeout."""
         self._take_answer()
         if self._heartbeats is not None:
             lost, revoked, added = self._heartbeats.changes()
@@ -248,7 +255,7 @@ class GroupConsumer:
         _log.info("assigned partitions cannot be read yet: %s", error)
 
     def _take_answer(self) -> None:
-        """Goes on with what has been asked for, if it is known by now."""
+        """Handle the answer to the question, if it has come."""
         question = self._question
         if question is not None and question.is_answered:
             self._question = None
@@ -256,7 +263,7 @@ class GroupConsumer:
 
     @property
     def wait_s(self) -> float:
-        """How long a poll may wait before it has to call `update`."""
+        """The longest wait of a poll in s before its next `update`."""
         if self._question is not None:
             return float("inf")  # its answer ends the wait
         now = time.monotonic()
@@ -293,7 +300,8 @@ class GroupConsumer:
     # -- positions
 
     def _ask_for_offsets(self, partitions: list[TopicPartition]) -> None:
-        """Of partitions that are new what is committed; those that a transaction is about to change, later."""
+        """Ask for the committed offsets of new partitions; those that an open transaction may change are asked for
+        later."""
         self._offsets_due = time.monotonic() + RETRY_S
         policy = ONE_ATTEMPT._replace(request_timeout_ms=self._request_timeout_ms)
         ask = partial(fetch_offsets, self._cluster, self.metadata, partitions, policy=policy)
@@ -302,7 +310,7 @@ class GroupConsumer:
     def _start(
         self, answer: Callable[[], tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]]
     ) -> None:
-        """The new partitions begin at what is committed."""
+        """Let the new partitions begin at their committed offsets."""
         self._offsets_due = time.monotonic() + RETRY_S
         try:
             found, _ = answer()
@@ -321,8 +329,10 @@ class GroupConsumer:
     def committed(
         self, partitions: Iterable[TopicPartition], deadline: Deadline | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Waits for transactions that are about to change them. Raises UnstableOffsetCommitError after
-        default.api.timeout.ms (or at `deadline`), and what the group refuses."""
+        """The committed offsets. The call waits for transactions that may change them.
+
+        Raises UnstableOffsetCommitError after default.api.timeout.ms (or at `deadline`), and the group's errors.
+        """
         wanted = list(partitions)
         deadline = deadline or Deadline(self._api_timeout_ms)
         while True:
@@ -338,7 +348,8 @@ class GroupConsumer:
     # -- commits
 
     def commit(self, offsets: Offsets | None) -> None:
-        """Raises InvalidRequestError, CommitFailedError, RequestTimedOutError and what the group refuses."""
+        """Commit and wait. Raises InvalidRequestError, CommitFailedError, RequestTimedOutError and the group's
+        errors."""
         wanted = checked_offsets(self._reader.consumed() if offsets is None else offsets)
         if wanted:
             self._forget_automatic(wanted)
@@ -352,7 +363,7 @@ class GroupConsumer:
             self._run_callbacks()
 
     def commit_async(self, offsets: Offsets | None, callback: Callback | None) -> None:
-        """Raises InvalidRequestError; what else goes wrong is the callback's."""
+        """Commit without waiting. Raises InvalidRequestError; all other errors go to the callback."""
         wanted = checked_offsets(self._reader.consumed() if offsets is None else offsets)
         if not wanted:
             return
@@ -426,7 +437,7 @@ class GroupConsumer:
 
 
 def _learn(cluster: Cluster, topics: list[str], timeout_ms: int) -> None:
-    """What topics are like is known for a while."""
+    """Read the topics' metadata, which stay known for a while."""
     for topic in topics:
         cluster.topic(topic, timeout_ms=timeout_ms)
 

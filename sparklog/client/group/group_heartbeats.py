@@ -1,7 +1,7 @@
 """The thread that keeps a consumer in its group: heartbeats go on while records are processed.
 
-It joins, hears of new assignments, says what has been let go, watches that `poll` is called (`max.poll.interval.ms`),
-and resolves a pattern to topics. What it learns waits in the `Membership` for the polling thread.
+The thread joins, receives assignments, reports released partitions, checks that `poll` is called
+(`max.poll.interval.ms`), and resolves a pattern to topics. Its news wait in the `Membership` for the polling thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _log = logging.getLogger(__name__)
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 LEAVE_TIMEOUT_MS = 5_000
 IN_USE_S = 60.0
-"""How long a static member waits for its instance id: the process before may have died and its session must end."""
+"""Time in s for which a static member waits for its instance id: the process before may have died, and its session must
+end first."""
 
 
 class GroupHeartbeats:
@@ -63,7 +64,7 @@ class GroupHeartbeats:
     # -- the polling thread's side
 
     def subscribe(self, topics: list[str], pattern: re.Pattern[str] | None) -> None:
-        """What the member wants from now on."""
+        """Set the topics that the member wants from now on."""
         with self._wake:
             self._pattern, self._pattern_due = pattern, 0.0
             if pattern is None:
@@ -80,7 +81,7 @@ class GroupHeartbeats:
 
     @property
     def metadata(self) -> GroupMetadata:
-        """Who the member is now; epoch -1 while it joins."""
+        """The identity of the member; epoch -1 while it joins."""
         with self._wake:
             member = self._membership
             epoch = -1 if member.epoch == EPOCH_JOIN else member.epoch
@@ -93,13 +94,13 @@ class GroupHeartbeats:
 
     @property
     def pending(self) -> bool:
-        """Whether `changes` has something to say, or to raise."""
+        """True if `changes` has changes to return or an error to raise."""
         with self._wake:
             return self._membership.changed or self._failure is not None
 
     def changes(self) -> Changes:
-        """What has happened since the last call; says that poll is called. Raises what the group has refused for
-        good."""
+        """Return the changes since the last call, and note that poll is called. Raises permanent errors of the
+        group."""
         with self._wake:
             self._polled_at = time.monotonic()
             if self._membership.epoch == EPOCH_JOIN:
@@ -109,7 +110,7 @@ class GroupHeartbeats:
             return self._membership.changes()
 
     def not_taken(self, partitions: Partitions) -> None:
-        """What `changes` has added could not be; it adds them again."""
+        """Let `changes` add these partitions again, because they could not be taken."""
         with self._wake:
             self._membership.not_taken(partitions)
 
@@ -211,7 +212,7 @@ class GroupHeartbeats:
                 self._membership.subscribe(found)
 
     def _leave_for_now(self) -> None:
-        """poll was not called in time: somebody else has to go on."""
+        """Leave the group until the next poll: poll was not called in time, and another member has to go on."""
         _log.warning(
             "poll was not called for %.1f s (max.poll.interval.ms): leaving group %s until it is; process less at once "
             "(max.poll.records) or raise the setting",

@@ -33,8 +33,7 @@ ONE_ATTEMPT = RetryPolicy(timeout_ms=0)
 
 
 def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets that a caller gives, as they are meant. Raises InvalidRequestError for what is no partition or no
-    offset."""
+    """The caller's offsets as OffsetAndMetadata. Raises InvalidRequestError for a malformed partition or offset."""
     if not isinstance(offsets, Mapping):
         raise InvalidRequestError(
             f"offsets are given as {{TopicPartition(topic, partition): next offset to read}}, not as {offsets!r}"
@@ -73,9 +72,12 @@ def commit_offsets(
     sequence: int = -1,
     policy: RetryPolicy,
 ) -> None:
-    """Commits for a member, or for a group without members; one attempt takes effect as a whole or not at all, but for
-    partitions that are refused: the first one's error is raised, with the outcomes of all. Raises what the group
-    refuses, and when it is not known whether they are committed RequestTimedOutError or BrokerNotAvailableError."""
+    """Commit offsets for a member, or for a group without members.
+
+    One attempt takes effect as a whole or not at all, except for refused partitions: the first one's error is raised,
+    with the outcomes of all. Raises the group's errors. If the outcome is not known, raises RequestTimedOutError or
+    BrokerNotAvailableError.
+    """
     if not offsets:
         return
     request = OffsetCommitRequest(who.group_id, as_committed(offsets), who.member_id, who.member_epoch, sequence)
@@ -97,8 +99,10 @@ def fetch_offsets(
     require_stable: bool = True,
     policy: RetryPolicy,
 ) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]:
-    """The committed offsets (None: there is none), and the partitions whose offsets are in a transaction that has not
-    ended. `partitions` None: all that the group has. Raises what the group refuses."""
+    """The committed offsets (None: none), and the partitions whose offsets are in an open transaction.
+
+    `partitions` None: all partitions with offsets. Raises the group's errors.
+    """
     wanted = None if partitions is None else set(partitions)
 
     def ask(before: OffsetFetchResponse | None) -> OffsetFetchResponse:

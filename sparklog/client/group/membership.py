@@ -1,9 +1,9 @@
-"""What a group's member knows and may do (KIP-848, the client's half), as a pure state machine.
+"""The state of a group member and its permitted steps (KIP-848, the client's half), as a pure state machine.
 
-Two threads meet here: one sends heartbeats, one polls. `assigned` is what the last answer gives the member, `held`
-what the polling thread reads. What leaves `assigned` stays in `held` until the polling thread has committed and let it
-go; what is new in `assigned` waits until the polling thread takes it. Either counts as owned in what is reported, so
-nothing is given to somebody else while this process could still read it.
+One thread sends heartbeats, another one polls. `assigned` is the member's part in the last answer, `held` the
+partitions that the polling thread reads. A partition that leaves `assigned` stays in `held` until the polling thread
+has committed and released it. A partition that is new in `assigned` waits until the polling thread takes it. Both count
+as owned in reports, so the group gives no partition to another member while this process could still read it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NONE: Partitions = frozenset()
 
 
 class MemberConfig(NamedTuple):
-    """`instance_id` None: a dynamic member; `assignor` None: whatever the group has."""
+    """The member's settings. `instance_id` None: a dynamic member; `assignor` None: the group's own."""
 
     group_id: str
     instance_id: str | None = None
@@ -40,7 +40,7 @@ class MemberConfig(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What the polling thread has to do, in this order: forget `lost`, let go of `revoked`, take `added`."""
+    """The steps of the polling thread, in this order: forget `lost`, release `revoked`, take `added`."""
 
     lost: Partitions
     revoked: Partitions
@@ -64,14 +64,14 @@ class Membership:
     # -- heartbeats
 
     def subscribe(self, topics: Iterable[str]) -> bool:
-        """Whether that is something else than before."""
+        """Set the topics; True if they differ from those before."""
         wanted = sorted(set(topics))
         changed = wanted != self.topics
         self.topics, self._report = wanted, self._report or changed
         return changed
 
     def request(self) -> GroupHeartbeatRequest:
-        """The next heartbeat. Everything is said until an answer has come, then only what is new."""
+        """The next heartbeat. All fields are sent until an answer has come, then only changed ones."""
         self._sequence += 1
         report, self._report = self._report, False
         joining = self.epoch == EPOCH_JOIN
@@ -119,7 +119,8 @@ class Membership:
         )
 
     def lose(self) -> None:
-        """The group has put the member out (or it has left): it has nothing, and begins anew."""
+        """Note that the group has removed the member, or that it has left: it holds nothing and joins from the
+        beginning."""
         self.lost |= self.held
         self.assigned = self.held = _NONE
         self.epoch = EPOCH_JOIN
@@ -127,14 +128,14 @@ class Membership:
 
     @property
     def has_news(self) -> bool:
-        """Whether the next heartbeat should not wait."""
+        """True if the next heartbeat should not wait."""
         return self._report
 
     # -- the polling thread
 
     @property
     def changed(self) -> bool:
-        """Whether `changes` would give something."""
+        """True if `changes` would return changes."""
         return bool(self.lost) or self.held != self.assigned
 
     def changes(self) -> Changes:

@@ -1,1 +1,1 @@
-"""What all clients need: connections, what is known of the cluster, deadlines and retries."""
+"""The common base of all clients: connections, knowledge of the cluster, deadlines and retries."""

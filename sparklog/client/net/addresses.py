@@ -14,7 +14,7 @@ PORT_DEFAULT = 9292
 
 
 class Endpoint(NamedTuple):
-    """Where a broker listens."""
+    """The address of a broker."""
 
     host: str
     port: int

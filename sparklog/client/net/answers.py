@@ -1,4 +1,4 @@
-"""Whether an answer is about what was asked: a broker may be broken, or not be one."""
+"""Checks that an answer matches its request: a broker may be broken, or the peer may be no broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Named(Protocol):
-    """What a request and its answer say about one partition each."""
+    """The part of a request or an answer about one partition."""
 
     @property
     def topic(self) -> str: ...

@@ -1,8 +1,8 @@
-"""What the clients of one process share: connections that are idle, and what is known about topics.
+"""The shared state of one process's clients: idle connections, and knowledge of topics.
 
-`cluster(bootstrap_servers, security)` gives the same `Cluster` for the same addresses and the same security: clients
-share connections if they are the same user. A forked child starts with none: the
-parent's sockets are never used by two processes.
+`cluster(bootstrap_servers, security)` returns the same `Cluster` for the same addresses and the same security: clients
+of the same user share connections. A forked child starts with none, because two processes must never use the same
+sockets.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ METADATA_RETRY_S = 1.0
 TOPICS_CACHED_MAX = 10_000
 CLUSTERS_MAX = 64
 DOUBT_S = 30.0
-"""A broker that has not answered is asked after the others for so long."""
+"""Time in s for which a broker that has not answered is asked last."""
 HUNG_MS = 3_000
-"""Another broker is asked for what any of them knows when one does not answer for so long."""
+"""Time in ms after which another broker is asked for information that any broker has."""
 ANY_BROKER_KNOWS = (
     Api.METADATA,
     Api.FIND_COORDINATOR,
@@ -88,8 +88,10 @@ class Cluster:
     def metadata(
         self, topics: Sequence[str] | None = None, *, to_write: bool = False, timeout_ms: int = 30_000
     ) -> MetadataResponse:
-        """Asks the cluster; `topics` None means all. `to_write`: the broker may make those that do not exist. Keeps
-        what it learns. Raises BrokerNotAvailableError and others."""
+        """Ask the cluster for topics and keep the answer. `topics` None: all.
+
+        `to_write`: the broker may create topics that do not exist. Raises BrokerNotAvailableError and other errors.
+        """
         response = self._ask_metadata(topics, to_write=to_write, timeout_ms=timeout_ms)
         now = time.monotonic()
         for b in response.brokers:
@@ -107,7 +109,7 @@ class Cluster:
         return response
 
     def partition_counts(self, *, timeout_ms: int = 30_000) -> dict[str, int]:
-        """All topics with the number of their partitions: without what is large, schemas and partitions. Raises as
+        """All topics with the number of their partitions, without the large parts of the metadata. Raises as
         `metadata`."""
         response = self._ask_metadata(None, details=False, timeout_ms=timeout_ms)
         found = (t for t in response.topics if t.error_code == 0)
@@ -125,18 +127,17 @@ class Cluster:
         return whole_metadata(ask, topics, details=details, to_write=to_write)
 
     def knows(self, name: str) -> bool:
-        """Whether the topic is known without asking the broker."""
+        """True if the topic is known without a request."""
         with self._lock:
             return self._fresh(name) is not None
 
     def is_current(self, info: TopicInfo) -> bool:
-        """Whether nothing newer is known of the topic, be it that nothing is, while no broker answers. Takes no
-        lock."""
+        """True if nothing newer is known of the topic, also while no broker answers. Takes no lock."""
         cached = self._topics.get(info.name)
         return cached is None or cached[0] is info
 
     def _fresh(self, name: str) -> TopicInfo | None:
-        """What is known of a topic, if it is not too old; with the lock held."""
+        """The topic's metadata if they are not too old, else None; with the lock held."""
         cached = self._topics.get(name)
         return cached[0] if cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S else None
 
@@ -171,12 +172,12 @@ class Cluster:
         raise topic_error(code, name)
 
     def remember(self, info: TopicInfo) -> None:
-        """Keeps what another answer says about a topic."""
+        """Keep a topic's metadata from another answer."""
         with self._lock:
             self._topics[info.name] = (info, time.monotonic())
 
     def note_schema(self, name: str, newest_schema_id: int) -> None:
-        """A broker says what the topic's newest schema is: what is known is forgotten if it is older."""
+        """Note the id of the topic's newest schema from a broker. Older metadata are forgotten."""
         with self._lock:
             cached = self._topics.get(name)
             if cached is not None and cached[0].schema_id < newest_schema_id:
@@ -194,14 +195,14 @@ class Cluster:
             self._leaders.keep(forgotten[0])
 
     def expire(self, name: str) -> None:
-        """What is known of a topic may be old: the next use asks the broker, and goes on with it if none answers."""
+        """Mark the topic's metadata as old: the next use asks the broker, and uses the old ones if none answers."""
         with self._lock:
             cached = self._topics.get(name)
             if cached is not None:
                 self._topics[name] = (cached[0], time.monotonic() - METADATA_MAX_AGE_S)
 
     def leader(self, tp: TopicPartition, *, timeout_ms: int = 30_000) -> Endpoint:
-        """Where the partition is written and read. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError."""
+        """The broker that leads the partition. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError."""
         known = self.known_leader(tp)
         if known is not None:
             return known
@@ -213,8 +214,8 @@ class Cluster:
     def leaders(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int = 30_000
     ) -> dict[TopicPartition, Leader | SparklogError]:
-        """Who leads each partition, or why nobody is found (UnknownTopicOrPartitionError, BrokerNotAvailableError and
-        others). The cluster is asked for a topic twice at most."""
+        """The leader of each partition, or the error of the look-up: UnknownTopicOrPartitionError,
+        BrokerNotAvailableError and others. The cluster is asked for a topic twice at most."""
         deadline = Deadline(timeout_ms)
         by_topic: dict[str, list[TopicPartition]] = {}
         for tp in partitions:
@@ -259,7 +260,7 @@ class Cluster:
             self.doubt(endpoint)
 
     def known_leader(self, tp: TopicPartition) -> Endpoint | None:
-        """`leader`, if there is one and nobody has to be asked for it."""
+        """The leader if it is known without a request, else None."""
         with self._lock:
             info = self._fresh(tp.topic)
             if info is None or not 0 <= tp.partition < info.partitions:
@@ -268,7 +269,7 @@ class Cluster:
             return None if leader is None else leader.endpoint
 
     def last_leader(self, tp: TopicPartition) -> Leader | None:
-        """Who led the partition when it was last heard of, however long ago that is. Asks nobody."""
+        """The last known leader of the partition, however old the knowledge is. Sends no request."""
         with self._lock:
             cached = self._topics.get(tp.topic)
             if cached is None or not 0 <= tp.partition < cached[0].partitions:
@@ -282,7 +283,7 @@ class Cluster:
         return None if endpoint is None else Leader(endpoint, broker_id, epoch)
 
     def note_leader(self, tp: TopicPartition, broker_id: int, epoch: int, brokers: Sequence[BrokerEndpoint]) -> bool:
-        """An answer tells who leads a partition (KIP-951), and where that broker is. Whether that is news."""
+        """Note a partition's leader and its address from an answer (KIP-951). True if the leader is new."""
         where = next((Endpoint(b.host, b.port) for b in brokers if b.broker_id == broker_id), None)
         with self._lock:
             cached = self._topics.get(tp.topic)
@@ -301,12 +302,12 @@ class Cluster:
                 self._brokers[broker_id] = where
 
     def broker(self, broker_id: int) -> Endpoint | None:
-        """Where a broker was when the metadata were last read."""
+        """The address of a broker in the last metadata."""
         with self._lock:
             return self._brokers.get(broker_id)
 
     def local_reads(self, endpoint: Endpoint) -> bool:
-        """Whether it is worth asking this broker for its files."""
+        """True if it is worth asking this broker for its files."""
         return time.monotonic() >= self._no_local_until.get(endpoint, 0.0)
 
     def no_local_reads(self, endpoint: Endpoint, seconds: float) -> None:
@@ -314,7 +315,7 @@ class Cluster:
         self._no_local_until[endpoint] = time.monotonic() + seconds
 
     def remote_reads(self, endpoint: Endpoint) -> bool:
-        """Whether it is worth reading from this broker's object store directly."""
+        """True if it is worth reading from this broker's object store directly."""
         return time.monotonic() >= self._no_remote_until.get(endpoint, 0.0)
 
     def no_remote_reads(self, endpoint: Endpoint, seconds: float) -> None:
@@ -330,13 +331,16 @@ class Cluster:
         return self._coordinators.request(self, key, api, message, response, timeout_ms=timeout_ms)
 
     def doubt(self, endpoint: Endpoint) -> None:
-        """A broker cannot do what it should: others are asked first who leads and who coordinates, for it may be cut
-        off and not know that it has been replaced."""
+        """Ask this broker last for leaders and coordinators, because it has failed: it may be cut off and not know that
+        it has been replaced."""
         self._failed_at[endpoint] = time.monotonic()
 
     def brokers(self, *, timeout_ms: int = 30_000) -> list[Endpoint | None]:
-        """Who is asked for what each broker has a part of; None: one that is alone, wherever it is reached. Raises
-        BrokerNotAvailableError."""
+        """The brokers to ask for information of which each broker has a part. None: a single broker, at any of its
+        addresses.
+
+        Raises BrokerNotAvailableError.
+        """
         found = self.metadata([], timeout_ms=timeout_ms).brokers
         return [Endpoint(b.host, b.port) for b in found] if len(found) > 1 else [None]
 
@@ -372,8 +376,8 @@ class Cluster:
         raise BrokerNotAvailableError("; ".join(str(f) for f in failures))
 
     def candidates(self) -> list[Endpoint]:
-        """Who can be asked for what any broker knows: the bootstrap servers and the cluster's brokers; those that have
-        not answered lately come last."""
+        """The brokers to ask for information that any broker has: the bootstrap servers and the cluster's brokers.
+        Brokers that have not answered lately come last."""
         with self._lock:
             known = list(self._brokers.values()) if len(self._brokers) > 1 else []
         found = list(dict.fromkeys([*self._bootstrap, *known]))
@@ -408,9 +412,12 @@ class Cluster:
         endpoint: Endpoint | None = None,
         timeout_ms: int = 30_000,
     ) -> M:
-        """One request on a pooled connection. An idle connection that turns out to be dead is replaced once, except for
-        requests that must not take effect twice. What any broker knows is asked of others when one does not answer. All
-        of it takes `timeout_ms` at most."""
+        """Send one request on a pooled connection.
+
+        A dead idle connection is replaced once, except for requests that must not take effect twice. If a broker does
+        not answer, other brokers are asked for information that any broker has. The whole call takes `timeout_ms` at
+        most.
+        """
         if endpoint is None:
             self.own_changes.name(message)
         if endpoint is None and api in ANY_BROKER_KNOWS and len(candidates := self.candidates()) > 1:
@@ -437,8 +444,8 @@ class Cluster:
         timeout_ms: int,
         refused: Callable[[Endpoint, SparklogError], None] = lambda endpoint, error: None,
     ) -> tuple[M, Endpoint]:
-        """The answer of the first that answers, and who it is; the last one has all the time that is left. `refused`
-        hears of the error that one of them answers with."""
+        """The first answer, and the broker that gave it. The last candidate has all the time that is left. `refused`
+        gets each broker's error."""
         deadline = Deadline(timeout_ms)
         failures: list[SparklogError] = []
         for number, candidate in enumerate(candidates):
@@ -474,11 +481,10 @@ _clusters_lock = threading.Lock()
 def cluster(
     bootstrap_servers: str | Sequence[str] | None = None, security: Security = None, client_id: str = ""
 ) -> Cluster:
-    """This process's `Cluster` for the addresses, the security and the client id: brokers count what a connection does
-    to its client id, so clients with different ones share none. See `client_defaults.resolve_client` for what counts
-    where nothing is given.
+    """The process's `Cluster` for the addresses, the security and the client id.
 
-    Does not connect. Raises InvalidConfigError.
+    Brokers account a connection to its client id, so clients with different ids share none.
+    `client_defaults.resolve_client` has the defaults. The call does not connect. Raises InvalidConfigError.
     """
     key = (*resolve_client(bootstrap_servers, security), check_client_id(client_id))
     dropped: list[Cluster] = []

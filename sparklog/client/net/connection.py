@@ -64,7 +64,7 @@ HEADER_ONLY_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 """Of every other response: only fetches have a payload."""
 CONNECT_TIMEOUT_MS = 10_000
 THROTTLE_MS_MAX = 3_600_000
-"""Whatever a broker says, a request is not waited for much longer."""
+"""Longest pause in ms that a broker can impose on a request."""
 _IOV_MAX = 512
 _TIMEOUT_SLACK = 1 / 32
 """A timeout may be longer by this part, so that the kernel need not be told for each request."""
@@ -91,11 +91,11 @@ class _Expected(NamedTuple):
     api: Api
     deadline: float
     expected_at: float
-    """When the broker has it, if it is well."""
+    """Time at which a healthy broker has answered."""
 
 
 _open: dict[int, weakref.ref[Connection]] = {}
-"""Open connections of this process by id: what a forked child has to drop."""
+"""Open connections of this process by id, which a forked child has to drop."""
 
 
 class Connection:
@@ -112,13 +112,14 @@ class Connection:
         client_id: str = "",
         patience: Patience | None = None,
     ) -> None:
-        """Connects and shakes hands, all of it within `timeout_ms`; with `local_socket` through the Unix socket of
-        that name, which the broker at `endpoint` has offered through the TCP connection with the ends `offered_by`.
-        `client_id`: what the broker is told (`client.id`).
-        `patience`: with late answers; who has left the cluster is not waited for.
+        """Connect and shake hands, all within `timeout_ms`.
 
-        Raises BrokerNotAvailableError (nobody listens there), RequestTimedOutError, UnsupportedVersionError (the broker
-        does not shake hands with this client), InvalidRequestError (what answers is no broker) and
+        `local_socket`: use the Unix socket of that name, which the broker at `endpoint` has offered through the TCP
+        connection with the ends `offered_by`. `client_id`: the client's name for the broker (`client.id`). `patience`:
+        decides about late answers; a broker that has left the cluster is not waited for.
+
+        Raises BrokerNotAvailableError (no process listens there), RequestTimedOutError, UnsupportedVersionError (the
+        broker does not shake hands with this client), InvalidRequestError (the peer is no broker) and
         TooManyConnectionsError.
         """
         self.endpoint = endpoint
@@ -161,18 +162,17 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Requests whose answers have not been received."""
+        """Number of requests without a received answer."""
         return len(self._expected)
 
     @property
     def due(self) -> float:
-        """When the next answer has to be there, or is late (monotonic time); only while one is in flight."""
+        """Monotonic time at which the next answer is late; only while a request is in flight."""
         return min(self._expected[0].deadline, self.late_at)
 
     @property
     def late_at(self) -> float:
-        """When others are to be asked about the broker with `check_late` (monotonic time); infinity: there is no
-        answer to wait for."""
+        """Monotonic time at which other brokers are to be asked with `check_late`; infinity: no answer is expected."""
         if self._patience is None or not self._expected:
             return math.inf
         return self._patience.late_at(self._expected[0].expected_at, self.used_at)
@@ -184,22 +184,25 @@ class Connection:
 
     @property
     def has_read_ahead(self) -> bool:
-        """Whether (part of) the next answer has been read already: the socket does not become readable for it."""
+        """True if a part of the next answer has been read already: the socket does not become readable for it."""
         return not self._ahead.is_empty or (self._tls is not None and self._tls.pending)
 
     @property
     def wants_rest(self) -> bool:
-        """Whether it has to authenticate again as soon as nothing is in flight: nothing more may be sent till then."""
+        """True if the connection has to authenticate again as soon as nothing is in flight; no request may be sent
+        before."""
         return self._session.is_due()
 
     def read_ahead(self) -> bool:
-        """Reads what has come of the next answer, without waiting. Whether `receive` will not wait either: all of it is
-        there, or the connection is broken."""
+        """Read the next answer as far as it has come, without waiting.
+
+        True if `receive` will not wait either: the whole answer is here, or the connection is broken.
+        """
         return self._ahead.fill(self._socket)
 
     @property
     def is_answer_large(self) -> bool:
-        """Whether the next answer has begun to come, and is too large to be read ahead."""
+        """True if the next answer has begun to come and is too large to be read ahead."""
         return self._ahead.is_answer_large
 
     def fileno(self) -> int:
@@ -232,12 +235,12 @@ class Connection:
         answered: bool = True,
         wait_ms: int = 0,
     ) -> None:
-        """Sends a request, in the newest version that the broker has too; its answer is taken later with `receive`.
-        `answered=False`: none will come (acks=0). `wait_ms`: the broker may wait so long before it answers.
+        """Send a request in the newest version that client and broker share. `receive` takes its answer later.
 
-        Raises UnsupportedApiError if the broker does not have the API, UnsupportedVersionError if it has none of this
-        client's versions of it, or if the message says what an older broker would ignore: nothing is sent then, and
-        the connection can be used further.
+        `answered=False`: no answer will come (acks=0). `wait_ms`: the broker may wait this long before it answers.
+
+        Raises UnsupportedApiError if the broker lacks the API, UnsupportedVersionError if it shares no version with
+        this client or would ignore a field of the message. Nothing is sent then, and the connection stays usable.
         """
         self._check_open()
         if not self._expected and self._session.is_due() and api not in SASL_APIS:
@@ -302,8 +305,8 @@ class Connection:
         raise error
 
     def _wait_for(self, throttle_ms: int) -> None:
-        """The broker reads nothing for so long (a quota): that does not count against the time of requests, neither of
-        those that are on their way nor of those to come."""
+        """Extend the time of current and future requests by a pause of the broker (a quota), during which it reads
+        nothing."""
         throttle_s = min(throttle_ms, THROTTLE_MS_MAX) / 1_000
         self._muted_until = time.monotonic() + throttle_s
         self._expected = deque(
@@ -316,12 +319,12 @@ class Connection:
         return self._expected[0].deadline if self._expected else math.inf
 
     def abort(self) -> None:
-        """Breaks the connection from another thread: whoever waits on it gets BrokerNotAvailableError."""
+        """Break the connection from another thread: a thread that waits on it gets BrokerNotAvailableError."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def is_idle(self) -> bool:
-        """Whether it can be used for a new request: open, nothing in flight, not closed by the broker."""
+        """True if the connection can take a new request: open, nothing in flight, not closed by the broker."""
         return not (self._closed or self._expected or self._is_readable())
 
     def _is_readable(self) -> bool:
@@ -330,8 +333,10 @@ class Connection:
         return self.has_read_ahead or bool(poll.poll(0))
 
     def _authenticate(self, timeout_ms: int) -> None:
-        """With SASL, if there is some; again before the session ends. Raises SaslAuthenticationFailedError and what
-        `request` raises; then the connection is closed."""
+        """Authenticate with SASL, if it is configured; again before the session ends.
+
+        Raises SaslAuthenticationFailedError and the errors of `request`; then the connection is closed.
+        """
         try:
             self._session.authenticate(self, timeout_ms)
         except BaseException:
@@ -375,9 +380,11 @@ class Connection:
         return max(self._patience.late_at(expected_at, self.used_at) - time.monotonic(), _LOOK_S_MIN)
 
     def _set_timeout(self, option: int, deadline: float, step_s: float = math.inf) -> None:
-        """How long the next blocking call may take, `step_s` at most. The kernel's own timeout, not Python's: that
-        would make the socket non-blocking, and a large answer would come in hundreds of pieces, each of which waits
-        for the interpreter lock."""
+        """Limit the next blocking call to `step_s` or the deadline.
+
+        The limit is the kernel's, not Python's: Python would make the socket non-blocking. A large answer would then
+        come in hundreds of pieces, and each piece waits for the interpreter lock.
+        """
         remaining = min(deadline - time.monotonic(), step_s)
         if remaining <= 0:
             raise TimeoutError
@@ -445,8 +452,8 @@ class Connection:
         return prefix, header, pa.py_buffer(ahead.take(prefix.body_bytes - prefix.header_bytes))
 
     def _receive_into(self, view: memoryview, deadline: float) -> None:
-        """Fills `view` with what has been read ahead and from the socket. Where little is missing, what else has come
-        is read with it."""
+        """Fill `view` from the data read ahead and from the socket. If little is missing, later data are read with
+        it."""
         received = self._ahead.take_into(view)
         # the same step for each answer: the kernel need not be told of it again
         step_s = math.inf if self._patience is None else self._patience.late_s
@@ -485,10 +492,10 @@ def connect_for_data(
     client_id: str = "",
     patience: Patience | None = None,
 ) -> Connection:
-    """A connection for much data and nothing else: through the broker's Unix socket if it offers one and we can reach
-    it, for the kernel then needs half the time. Not for metadata: what they say depends on the address that was used.
+    """A connection for large data only.
 
-    Raises as Connection.
+    It uses the broker's Unix socket if the broker offers one that this process can reach, because the kernel then needs
+    half the time. It is not for metadata, which depend on the address that was used. Raises as Connection.
     """
     deadline = Deadline(timeout_ms)
     who: dict[str, Any] = {"security": security, "client_id": client_id, "patience": patience}

@@ -1,4 +1,4 @@
-"""Connections that nobody uses at the moment, by where they lead and what for."""
+"""Idle connections by endpoint and purpose."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConnectionPool:
         weakref.finalize(self, _close_all, self._idle).atexit = False
 
     def has(self, endpoints: Sequence[Endpoint], purpose: str) -> bool:
-        """Whether there is one to any of the endpoints."""
+        """True if there is a connection to any of the endpoints."""
         with self._lock:
             return bool(self._pools(endpoints, purpose))
 
@@ -42,7 +42,7 @@ class ConnectionPool:
             connection.close()
 
     def give_back(self, connection: Connection, purpose: str) -> None:
-        """Keeps it, if it is open and nothing is in flight on it; closes what has been idle for too long."""
+        """Keep the connection if it is open with nothing in flight; close connections that were idle for too long."""
         stale: list[Connection] = []
         now = time.monotonic()
         with self._lock:

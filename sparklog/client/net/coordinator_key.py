@@ -1,4 +1,4 @@
-"""What has a coordinator: a group, or a transactional id."""
+"""The keys that have a coordinator: groups and transactional ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GROUP, TRANSACTION = 0, 1
 
 
 class CoordinatorKey(NamedTuple):
-    """What FIND_COORDINATOR is asked for."""
+    """The key of FIND_COORDINATOR."""
 
     key: str
     key_type: int

@@ -1,4 +1,4 @@
-"""Requests to the coordinators of groups and transactional ids: looked up, kept, and looked up anew."""
+"""Requests to the coordinators of groups and transactional ids: found, kept, and found again."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ UNREADY = (
     NotEnoughReplicasError,
     NotEnoughReplicasAfterAppendError,
 )
-"""What a coordinator says, or does not say, that may have been replaced without knowing it."""
+"""Errors of a coordinator that may have been replaced without its knowledge."""
 
 
 class Brokers(Protocol):
     """The cluster, as far as it is needed here."""
 
     def candidates(self) -> list[Endpoint]:
-        """Who can be asked for what any broker knows."""
+        """The brokers to ask for information that any broker has."""
         ...
 
     def ask_any(
@@ -58,7 +58,7 @@ class Brokers(Protocol):
         timeout_ms: int,
         refused: Callable[[Endpoint, SparklogError], None],
     ) -> tuple[M, Endpoint]:
-        """The answer, and whose it is. `refused` hears of each error that ends the asking."""
+        """The first answer, and the broker that gave it. `refused` gets each error that ends the search."""
         ...
 
     def request(
@@ -66,12 +66,12 @@ class Brokers(Protocol):
     ) -> M: ...
 
     def doubt(self, endpoint: Endpoint) -> None:
-        """It is the last to be asked for what any broker knows."""
+        """Ask this broker last for information that any broker has."""
         ...
 
 
 class Coordinators:
-    """Where the coordinators of one cluster are; thread-safe. It refers to no cluster, so that one ends with its last
+    """The known coordinators of one cluster; thread-safe. It refers to no cluster, so the cluster ends with its last
     user."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -85,8 +85,7 @@ class Coordinators:
             self._known = KnownCoordinators()
 
     def find(self, brokers: Brokers, key: CoordinatorKey, *, timeout_ms: int) -> Told:
-        """Where the coordinator is, from what is known or asked. Raises CoordinatorNotAvailableError,
-        BrokerNotAvailableError."""
+        """The coordinator, known or looked up. Raises CoordinatorNotAvailableError, BrokerNotAvailableError."""
         with self._lock:
             known = self._known.get(key)
         if known is not None:
@@ -119,9 +118,11 @@ class Coordinators:
     def request(
         self, brokers: Brokers, key: CoordinatorKey, api: Api, message: Message, response: type[M], *, timeout_ms: int
     ) -> M:
-        """One request to the coordinator. After an error that may come of another one having taken over, the next call
-        looks for it again, and asks others before those who were wrong. Raises as `find`, and the coordinator's
-        error."""
+        """Send one request to the coordinator.
+
+        After an error that may come from a change of coordinators, the next call looks the coordinator up again, and
+        asks the brokers with wrong answers last. Raises as `find`, and the coordinator's error.
+        """
         deadline = Deadline(timeout_ms)
         told = self.find(brokers, key, timeout_ms=timeout_ms)
         left_ms = deadline.left_ms()

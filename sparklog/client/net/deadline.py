@@ -1,4 +1,4 @@
-"""The moment until which a call may go on, whatever it has to ask and however often."""
+"""The deadline of a call, over all of its requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparklog.errors import RequestTimedOutError
 
 
 class Deadline:
-    """`timeout_ms` from now on. What a call does one after the other gets what is left of it."""
+    """The moment `timeout_ms` after the creation. Successive steps of a call get the remaining time."""
 
     __slots__ = ("_at", "_clock", "_timeout_ms")
 

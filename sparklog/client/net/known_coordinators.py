@@ -1,7 +1,7 @@
-"""Which brokers coordinate groups and transactional ids, and who has said so.
+"""The known coordinators of groups and transactional ids, each with the broker that has named it.
 
-A broker that is cut off goes on naming itself, or one that has been replaced. So whoever has told of a coordinator that
-was none, or that never gets ready, is asked last for a while. Pure; whoever uses it has a lock.
+A broker that is cut off continues to name itself, or a coordinator that has been replaced. A broker that has named a
+wrong coordinator, or one that never becomes ready, is therefore asked last for a while. Pure; the caller has a lock.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.coordinator_key import CoordinatorKey
 
 DOUBT_S = 30.0
-"""A broker is asked after the others for so long."""
+"""Time in s for which a doubted broker is asked last."""
 KEYS_MAX = 1_000
 DOUBTED_MAX = 1_000
 
 
 class Told(NamedTuple):
-    """Where a coordinator is (None: any broker that is asked), and the broker that says so."""
+    """The address of a coordinator (None: any broker), and the broker that has named it."""
 
     endpoint: Endpoint | None
     informant: Endpoint | None
@@ -45,8 +45,11 @@ class KnownCoordinators:
             self._told.popitem(last=False)
 
     def forget(self, key: CoordinatorKey, told: Told, now: float, *, unready: bool) -> None:
-        """What was told has turned out wrong: who has said it is doubted. `unready`: the coordinator cannot do its
-        work, and its own word is doubted, too. What another look-up has found since stays."""
+        """Drop a wrong coordinator and doubt the broker that has named it.
+
+        `unready`: the coordinator cannot do its work, and its own word is doubted, too. The result of a later look-up
+        stays.
+        """
         if self._told.get(key) == told:
             del self._told[key]
         self.doubt(told.informant, now)

@@ -1,7 +1,7 @@
-"""Who leads partitions, by the newest leader epoch that anybody has told (KIP-320, KIP-951).
+"""The known leaders of partitions, by the newest leader epoch (KIP-320, KIP-951).
 
-Metadata come from any broker, and one that lags behind the controller tells of a leader that has been replaced: what
-is newer stays. Pure; whoever uses it has a lock.
+Metadata come from any broker. A broker that lags behind the controller names a leader that has been replaced, so the
+newer knowledge stays. Pure; the caller has a lock.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Leader(NamedTuple):
 
 
 class KnownLeaders:
-    """Only what is newer than the metadata is kept, by topic id: another topic of the same name begins anew."""
+    """The leaders that are newer than the metadata, by topic id: another topic of the same name begins empty."""
 
     def __init__(self) -> None:
         self._newer: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
 
     def of(self, info: TopicInfo, partition: int) -> tuple[int, int]:
-        """Broker id and leader epoch; -1: nobody leads."""
+        """Broker id and leader epoch; -1: no leader."""
         state = info.partition_states[partition]
         newer = self._newer.get((info.topic_id, partition)) if self._newer else None
         if newer is not None and newer[1] > state.leader_epoch:
@@ -38,7 +38,7 @@ class KnownLeaders:
         return state.leader, state.leader_epoch
 
     def note(self, info: TopicInfo, partition: int, broker_id: int, epoch: int) -> bool:
-        """Somebody tells who leads. Whether that is newer than what is known."""
+        """Note a leader from an answer. True if it is newer than the known one."""
         if epoch <= self.of(info, partition)[1]:
             return False
         self._newer[(info.topic_id, partition)] = (broker_id, epoch)
@@ -46,7 +46,7 @@ class KnownLeaders:
         return True
 
     def keep(self, info: TopicInfo) -> None:
-        """`info` is about to be forgotten: what it says of leaders after the first ones is not."""
+        """Keep the leaders of `info` beyond the first ones, because `info` is about to be forgotten."""
         for number in range(info.partitions):
             known = self.of(info, number)
             if known[1] > 0:

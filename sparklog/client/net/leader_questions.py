@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class LedGroup(NamedTuple):
-    """What one broker is asked for: `partitions` that it leads or, with `for_others`, those of other leaders, too.
-    `timeout_ms`: how long its answer may take."""
+    """The partitions that one broker is asked about: those that it leads, and with `for_others` those of other leaders,
+    too. `timeout_ms` limits its answer."""
 
     leader: Endpoint
     partitions: list[TopicPartition]
@@ -28,7 +28,7 @@ Ask = Callable[[LedGroup], Mapping[TopicPartition, T | SparklogError]]
 
 
 def refuse(tp: TopicPartition, error: SparklogError) -> NoReturn:
-    """Raises what is wrong with a partition."""
+    """Raise the error of a partition."""
     raise error
 
 
@@ -41,12 +41,14 @@ def until_led(
     refused: Callable[[TopicPartition, SparklogError], T] = refuse,
     together: bool = False,
 ) -> dict[TopicPartition, T]:
-    """What the leaders answer, by partition. `ask` asks one broker: it gives an answer or an error for each partition
-    of the group, or raises what holds for all of them. What failed with a retriable error is asked again, wherever its
-    leader is by then, while `attempts` go on. `refused` gives or raises what any other error of a partition comes to.
+    """The leaders' answers by partition.
 
-    `together`: all answers have to come of one request. One leader is asked for all, and for all again if a part fails.
-    Raises a retriable error when the attempts are over.
+    `ask` asks one broker: it returns an answer or an error for each partition of the group, or raises the error of all
+    of them. Partitions with a retriable error are asked again at their current leader while `attempts` go on. `refused`
+    turns any other error of a partition into a result, or raises.
+
+    `together`: all answers have to come from one request. One leader is asked for all partitions, and for all of them
+    again if a part fails. Raises a retriable error after the last attempt.
     """
     done: dict[TopicPartition, T] = {}
     pending = list(dict.fromkeys(partitions))

@@ -1,4 +1,4 @@
-"""What this process has changed in a cluster lately: brokers that have not heard of it yet are told to wait for it."""
+"""The recent changes of this process in a cluster: brokers that do not know them yet are told to wait for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sparklog.protocol.base import NO_VERSION, Message, MetadataVersion
 
 NAMED_S = 10.0
-"""So long the newest change is named: a broker that is further behind has other troubles."""
+"""Time in s for which requests name the newest change: a broker that is further behind has other faults."""
 
 
 class OwnChanges:

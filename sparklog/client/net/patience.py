@@ -1,7 +1,7 @@
-"""How long a broker that is silent is waited for: as long as it is a member of its cluster.
+"""The rule for waiting on a silent broker: it is waited for as long as it is a member of its cluster.
 
-A broker that is cut off keeps its connections open and says nothing. When an answer is late, the others are asked
-whether it is still one of them. If they say that it has left, nobody waits for its answer any longer.
+A broker that is cut off keeps its connections open and sends nothing. If an answer is late, the other brokers are asked
+about the member. If they answer that it has left, its answer is not waited for any longer.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 M = TypeVar("M", bound=Message)
 
 LATE_S = 3.0
-"""An answer is late after so long, and the others are asked again after so long."""
+"""Time in s after which an answer is late, and after which the other brokers are asked again."""
 ENDPOINTS_MAX = 1_000
 ASK_MS = 1_500
-"""The others have so long to tell; who waits for the late answer can do nothing else meanwhile."""
+"""Time limit in ms for the other brokers' answer, during which the waiting thread does nothing else."""
 
 
 class Patience:
@@ -38,8 +38,8 @@ class Patience:
         has_left: Callable[[int, Endpoint], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`broker_id`: None as long as it is not known, and nobody can be asked. `has_left`: whether others say that
-        the broker is no member of the cluster."""
+        """`broker_id`: None as long as it is not known, and no other broker can be asked. `has_left`: asks the other
+        brokers if the broker has left the cluster."""
         self._endpoint = endpoint
         self.broker_id = broker_id
         self._has_left = has_left
@@ -48,8 +48,8 @@ class Patience:
         self._asked_at = -self.late_s
 
     def late_at(self, expected_at: float, heard_at: float) -> float:
-        """When the others are to be asked, about an answer that was expected at a moment, of a broker that was last
-        heard at another one."""
+        """Time at which the other brokers are to be asked, for an answer expected at `expected_at` from a broker last
+        heard at `heard_at`."""
         return max(expected_at, heard_at, self._asked_at) + self.late_s
 
     def check(self, expected_at: float, heard_at: float) -> None:
@@ -69,22 +69,23 @@ class Brokers(Protocol):
     """The cluster, as far as it is needed here."""
 
     def candidates(self) -> list[Endpoint]:
-        """Who can be asked for what any broker knows."""
+        """The brokers to ask for information that any broker has."""
         ...
 
     def broker(self, broker_id: int) -> Endpoint | None:
-        """Where a broker is."""
+        """The address of a broker."""
         ...
 
     def ask_any(
         self, candidates: Sequence[Endpoint], api: Api, message: Message, response: type[M], *, timeout_ms: int
     ) -> tuple[M, Endpoint]:
-        """The answer, and whose it is."""
+        """The first answer, and the broker that gave it."""
         ...
 
 
 class Membership:
-    """Who belongs to a cluster. Refers to it weakly: connections, which ask, are kept by the cluster."""
+    """The membership of brokers in a cluster. The reference to the cluster is weak, because the cluster keeps the
+    connections that ask."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = weakref.ref(brokers)
@@ -106,8 +107,8 @@ class Membership:
         return Patience(endpoint, broker_id, self.has_left)
 
     def has_left(self, broker_id: int, endpoint: Endpoint) -> bool:
-        """Whether another broker says that this one, reached at `endpoint`, is none of them. False, too, if there is no
-        other one, or none answers."""
+        """True if another broker reports that this one, reached at `endpoint`, has left. False without another broker
+        or an answer."""
         brokers = self._brokers()
         if brokers is None:
             return False

@@ -1,4 +1,4 @@
-"""What has been read of a connection's answers before anybody takes them."""
+"""Received bytes of a connection's answers that no thread has taken yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 READ_AHEAD_BYTES = 16 * 1024
 """Prefix, header and payload of a small answer come with one call; of a large one this much is copied once more."""
 READ_AHEAD_BYTES_MAX = 256 * 1024
-"""What is read ahead of an answer that nobody waits for with `Connection.receive`."""
+"""Bytes read ahead of an answer for which no thread waits in `Connection.receive`."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -28,7 +28,7 @@ class ReadAhead:
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes of the next answer, or of its length, have not been read; 0 or less: none."""
+        """Number of missing bytes of the next answer, or of its length; 0 or less: none."""
         there = self._end - self._start
         if there < _LENGTH.size:
             return _LENGTH.size - there
@@ -36,12 +36,14 @@ class ReadAhead:
 
     @property
     def is_answer_large(self) -> bool:
-        """Whether the next answer has begun to come, and is too large to be read ahead."""
+        """True if the next answer has begun to come and is too large to be read ahead."""
         return self._end - self._start + self.missing_bytes > READ_AHEAD_BYTES_MAX
 
     def fill(self, sock: Any) -> bool:
-        """Reads what has come of the next answer, without waiting. Whether nobody has to wait for the rest: all of it
-        is there, or the connection is broken."""
+        """Read the next answer as far as it has come, without waiting.
+
+        True if the rest needs no wait: the whole answer is here, or the connection is broken.
+        """
         if self._start == self._end:
             self._start = self._end = 0
         while (missing := self.missing_bytes) > 0 and not self.is_answer_large:
@@ -67,13 +69,16 @@ class ReadAhead:
         self._start, self._end = 0, len(rest)
 
     def receive_into(self, view: memoryview, sock: Any) -> int:
-        """Waits for more, when nothing is here, and gives what `view` has room for; how many bytes, 0 at the end of the
-        connection. Raises what the socket raises."""
+        """Copy bytes into `view`, as many as fit, and wait if there are none. The number of bytes; 0 at the end of the
+        connection.
+
+        Raises the errors of the socket.
+        """
         self._start, self._end = 0, sock.recv_into(self.buffer, READ_AHEAD_BYTES)
         return self.take_into(view)
 
     def take_into(self, view: memoryview) -> int:
-        """Gives what is here, as far as `view` has room; how many bytes."""
+        """Copy the bytes at hand into `view`, as many as fit. The number of bytes."""
         start = self._start
         count = min(len(view), self._end - start)
         view[:count] = self.buffer[start : start + count]
@@ -81,7 +86,7 @@ class ReadAhead:
         return count
 
     def take(self, size_bytes: int) -> bytes:
-        """So many bytes, which are here, as bytes of their own, which are aligned as Arrow wants it."""
+        """The next `size_bytes` bytes, which are here, in memory of their own, aligned for Arrow."""
         start = self._start
         self._start = end = start + size_bytes
         return bytes(self.buffer[start:end])

@@ -23,7 +23,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 WARN_AFTER_S = 1.0
-"""A call that has been trying for so long says so in the log, once: whoever waits for it sees why."""
+"""Time in s after which a call logs the cause of its retries, once."""
 
 UNCLEAR = (RequestTimedOutError, BrokerNotAvailableError)
 """Errors after which the request may have taken effect; all others say that it has not."""
@@ -50,7 +50,7 @@ class Attempts(Protocol):
 
     @property
     def attempt_ms(self) -> int:
-        """What the next request may take, at least 1."""
+        """Time limit of the next request in ms, at least 1."""
         ...
 
     def pause(self, error: SparklogError) -> None:
@@ -136,8 +136,11 @@ def of_all_brokers(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[T]:
-    """What `ask` gets from each broker within so many ms, in one list. If one of them fails all are asked again that
-    are there by then: what it had a part of is others' now. Raises the last error after `timeout_ms`."""
+    """The results of `ask` from each broker, in one list.
+
+    If a broker fails, all brokers that are present by then are asked again, because its part has moved to others.
+    Raises the last error after `timeout_ms`.
+    """
     attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
 
     def ask_all(attempt_ms: int) -> list[T]:
@@ -161,13 +164,14 @@ def request_until(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> M:
-    """Sends a request that may take effect twice, again after every retriable error until `policy.timeout_ms` is over.
-    `coordinator`: to the coordinator of this group or transactional id; `endpoint`: to this broker;
-    `leader_of`: to whoever leads the partition at that moment. `once`: it must not take effect twice, so that an error
-    which leaves that open is the last one.
+    """Send a request that may take effect twice, and repeat it after retriable errors until `policy.timeout_ms` is
+    over.
 
-    Raises the last error; that of a request which may have taken effect is RequestTimedOutError or
-    BrokerNotAvailableError.
+    `coordinator`: the receiver is the coordinator of this group or transactional id. `endpoint`: the receiver is this
+    broker. `leader_of`: the receiver is the partition's leader at that moment. `once`: the request must not take effect
+    twice, so an error which leaves the outcome open is the last one.
+
+    Raises the last error; for a request which may have taken effect RequestTimedOutError or BrokerNotAvailableError.
     """
     attempts = Retries(policy, sleep=sleep, clock=clock)
     if once:  # what has not been sent can be tried again

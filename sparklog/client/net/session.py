@@ -45,13 +45,15 @@ class Session:
         self.is_authenticated = False
 
     def is_due(self) -> bool:
-        """Whether it is time to authenticate again."""
+        """True if it is time to authenticate again."""
         return self._renew_at is not None and time.monotonic() >= self._renew_at
 
     def authenticate(self, connection: Requests, timeout_ms: int) -> None:
-        """Proves who the client is; without SASL nothing happens. Raises SaslAuthenticationFailedError,
-        UnsupportedSaslMechanismError, IllegalSaslStateError, UnsupportedApiError (an older broker), InvalidConfigError
-        (a token's file), and what `request` raises."""
+        """Prove the client's identity; without SASL nothing happens.
+
+        Raises SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, UnsupportedApiError
+        (an older broker), InvalidConfigError (a token's file), and the errors of `request`.
+        """
         security = self._security
         if not security.mechanism:
             return

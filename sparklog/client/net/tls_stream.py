@@ -1,6 +1,6 @@
-"""A client's TLS connection with what `Connection` needs of a socket.
+"""A client's TLS connection with the methods of a socket that `Connection` needs.
 
-The socket's own timeouts are Python's here, not the kernel's: OpenSSL would read on after those.
+The socket's timeouts are Python's here, not the kernel's, because OpenSSL would read on after those.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ GATHERED_BYTES_MAX = 16 * 1024
 WAITED_FOR_BYTES = 128 * 1024
 """So much of a large answer is there before the client wakes for it."""
 IN_OPENSSL_BYTES_MAX = 2 * 17 * 1024
-"""What OpenSSL may have taken from the socket already: a record in part, and one that nobody has read. So much less
-comes from the socket than is missing."""
+"""Bytes that OpenSSL may have taken from the socket already: a partial record and an unread one. The socket may deliver
+this much less than is missing."""
 
 
 class TlsStream:
@@ -72,8 +72,11 @@ class TlsStream:
         return count + self._read_until(view[count:], len(view) - count, has_some=count > 0)
 
     def _read_until(self, view: memoryview, enough: int, *, has_some: bool = False) -> int:
-        """At least `enough` bytes, unless the peer has ended, or the time is over. What has come by then counts, also
-        if it came before (`has_some`); without any raises TimeoutError."""
+        """Read at least `enough` bytes, unless the peer ends or the time is over.
+
+        Bytes that have come by then count, also those from before (`has_some`). Without any bytes it raises
+        TimeoutError.
+        """
         read, count = self._sock.read, 0
         while count < enough:
             try:
@@ -109,7 +112,7 @@ class TlsStream:
 
     @property
     def pending(self) -> bool:
-        """Whether something can be read although the socket is not readable."""
+        """True if bytes can be read although the socket is not readable."""
         return self._sock.pending() > 0
 
     def fileno(self) -> int:
@@ -181,7 +184,7 @@ def secure(sock: socket.socket, endpoint: Endpoint, security: ClientSecurity, de
 
 
 def speaks_tls(begun: memoryview, endpoint: Endpoint) -> InvalidConfigError | None:
-    """The error of a plaintext client whose peer has begun its answer with a TLS alert."""
+    """The error of a plaintext client if its peer's answer begins with a TLS alert, else None."""
     if bytes(begun[:2]) != b"\x15\x03":
         return None
     return InvalidConfigError(

@@ -59,8 +59,8 @@ class TopicInfo:
 
     @cached_property
     def inflated_bytes_max(self) -> int:
-        """Bytes that a batch of the topic may take once it is decompressed; the default's share, if the broker knows of
-        none. No more than INFLATED_BYTES_MAX, whatever the broker says."""
+        """Largest size in bytes of a decompressed batch of the topic, from the default if the broker sends none. It is
+        at most INFLATED_BYTES_MAX, whatever value the broker sends."""
         return min(self.max_message_bytes * self._number(_INFLATED_RATIO), INFLATED_BYTES_MAX)
 
     def _number(self, setting: Setting) -> int:
@@ -69,12 +69,12 @@ class TopicInfo:
 
     @property
     def log_append_time(self) -> bool:
-        """Whether the broker's clock, not the producer's, stamps the records."""
+        """True if the broker's clock, not the producer's, stamps the records."""
         return (self.broker_defaults | self.configs).get("message.timestamp.type") == "LogAppendTime"
 
     @property
     def is_compacted(self) -> bool:
-        """Whether only the last record of each key stays, so that every record needs a key."""
+        """True if only the last record of each key stays, so that every record needs a key."""
         policy = str((self.broker_defaults | self.configs).get("cleanup.policy", ""))
         return "compact" in policy.split(",")
 
@@ -127,7 +127,7 @@ def _decoded_schema(message: bytes) -> pa.Schema:
 
 
 def topic_error(code: int, name: str) -> SparklogError:
-    """What the broker's error about a topic says to whoever has asked for it."""
+    """The client's error for a broker's error about a topic."""
     if code == TopicAuthorizationFailedError.code:
         return TopicAuthorizationFailedError(f"Describe on topic {name!r} is not allowed, or there is no such topic")
     return error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")

@@ -30,16 +30,17 @@ from sparklog.settings import MIB
 from sparklog.types import ProducerIdAndEpoch, TopicPartition
 
 PARTITION_REQUEST_BYTES = 2 * MIB
-"""How much of one partition goes into one request, unless a single batch is larger. Of 1 to 8 MiB this costs the broker
-least per byte: there are few requests, and what it has received is soon checked and written."""
+"""Bytes of one partition in one request, unless a single batch is larger. Of 1 to 8 MiB this size costs the broker
+least per byte: there are few requests, and each is checked and written soon after its receipt."""
 PIPELINED_BYTES_MIN = 128 * 1024
 """A request of less does not follow one that is under way: meanwhile more may come that travels with it."""
 ROOM_BYTES = 16 * 1024
-"""How much memory a batch that is being filled reserves at a time."""
+"""Bytes of memory that an open batch reserves at a time."""
 TIMER_S = 0.001
-"""What the sender's timer counts in, rounding up: a batch is due that much before its linger is over, not after it."""
+"""Step of the sender's timer in s, which rounds up: a batch is due this much before its linger is over, not after
+it."""
 BATCHES_MAX = 100_000
-"""How many batches of one partition go into one request without idempotence."""
+"""Number of batches of one partition in one request without idempotence."""
 
 
 class PendingBatch(SequencedBatch):
@@ -114,35 +115,35 @@ class Accumulator:
         self.failed.clear()
 
     def check_open(self) -> None:
-        """Raises what `refusal` says: ClosedError, or what keeps a transactional producer from sending now."""
+        """Raise `refusal`: ClosedError, or the reason why a transactional producer cannot send now."""
         if self.refusal is not None:
             raise type(self.refusal)(str(self.refusal)) from self.refusal.__cause__
 
     def close(self, reason: str) -> None:
-        """From now on nothing is taken; what is there is sent at once."""
+        """Accept no records from now on, and send those at hand at once."""
         with self.lock:
             self.closing = True
             self.locked_refuse(ClosedError(reason))
 
     def locked_refuse(self, refusal: SparklogError | None) -> None:
-        """Whether, and if not why not, callers may send. A closed producer stays so."""
+        """Set the error for callers that send; None: they may send. A closed producer stays closed."""
         if not self.closing or isinstance(refusal, ClosedError):
             self.refusal = refusal
         self.memory_freed.notify_all()
 
     def refuse(self, refusal: SparklogError | None) -> None:
-        """`locked_refuse` for those who do not hold the lock."""
+        """`locked_refuse` for callers that do not hold the lock."""
         with self.lock:
             self.locked_refuse(refusal)
 
     def begin_session(self, session: WriteSession) -> None:
-        """What is sent from now on belongs to `session`; nothing of another one is outstanding."""
+        """Let all later records belong to `session`. No record of another session is outstanding."""
         with self.lock:
             self.session = session
             self.locked_refuse(None)
 
     def fail_session(self, error: SparklogError) -> None:
-        """The transaction has failed: `error` fails whatever is not under way, and callers."""
+        """Fail the transaction: `error` fails all batches that are not under way, and callers."""
         with self.lock:
             if self.session is not None and self.session.error is None:
                 self.session.error = error
@@ -152,7 +153,8 @@ class Accumulator:
     # -- callers' side
 
     def release_if_held(self) -> None:
-        """For who acquired `lock` without `with`, and does not know how far that went before an exception."""
+        """Release `lock` for a caller that acquired it without `with` and does not know how far that went before an
+        exception."""
         with contextlib.suppress(RuntimeError):
             self.lock.release()
 
@@ -180,7 +182,7 @@ class Accumulator:
         self.used_bytes += size_bytes
 
     def _locked_take_room_back(self) -> bool:
-        """Gives what batches have reserved and not used to those that need it. False: there is nothing."""
+        """Give unused reserved memory of batches to those that need it. False: there is none."""
         before = self.used_bytes
         for queue in self.active.values():
             if queue.open is not None:
@@ -210,8 +212,7 @@ class Accumulator:
         return batch
 
     def locked_drop_unfinished(self, queue: PartitionQueue) -> None:
-        """An exception (Ctrl-C) has ended a `send` in the middle: what is there of its row goes, and a batch without
-        rows."""
+        """Remove the unfinished row of a `send` that an exception (Ctrl-C) has ended, and a batch without rows."""
         batch = queue.open
         if batch is None:
             return
@@ -234,7 +235,7 @@ class Accumulator:
         queue.batches.append(pending)
 
     def enqueue(self, queue: PartitionQueue, encoded: EncodedBatch) -> Delivery:
-        """Appends an encoded batch behind what was sent before. Raises BufferExhaustedError or ClosedError."""
+        """Append an encoded batch behind all earlier ones. Raises BufferExhaustedError or ClosedError."""
         delivery = Delivery(queue.tp)
         delivery.record_count = encoded.record_count
         delivery.max_timestamp_ms = encoded.max_timestamp_ms
@@ -244,7 +245,7 @@ class Accumulator:
         return delivery
 
     def enqueue_encoding(self, queue: PartitionQueue, encoding: Encoding) -> Delivery:
-        """`enqueue` of a batch whose encoding is started here, when there is memory for it."""
+        """`enqueue` for a batch whose encoding starts here, once there is memory for it."""
         delivery = Delivery(queue.tp)
         delivery.record_count = encoding.record_count
         with self.lock:
@@ -268,7 +269,7 @@ class Accumulator:
         return pending
 
     def close_all_open(self) -> list[Delivery]:
-        """Makes everything collected ready; returns what is under way."""
+        """Make everything collected ready; the result is the deliveries under way."""
         with self.lock:
             for queue in self.active.values():
                 self.locked_close_open(queue)
@@ -276,7 +277,7 @@ class Accumulator:
             return list(self.outstanding)
 
     def take_failure(self) -> BaseException | None:
-        """The first failure that nobody has looked at, forgetting all of them."""
+        """The first unseen failure; all failures are forgotten."""
         with self.lock:
             unseen = [d.error for d in self.failed if not d.seen]
             self.failed.clear()
@@ -291,14 +292,14 @@ class Accumulator:
         return queue.sequences
 
     def locked_room(self, queue: PartitionQueue, now: float) -> int:
-        """How many batches may go into a request of the partition now; 0: an answer has to come first."""
+        """Number of batches for a request of the partition now; 0: an answer has to come first."""
         sequences = self.locked_sequences(queue)
         if sequences is None:
             return 0 if queue.under_way else BATCHES_MAX if self.session is None else BATCHES_IN_FLIGHT_MAX
         return sequences.room(queue.batches[0] if queue.batches else None, now)
 
     def locked_ready(self, now: float) -> tuple[list[PartitionQueue], float | None]:
-        """Queues with something to send now, and when the next one will have (None: when somebody calls)."""
+        """The queues with batches to send now, and the time of the next ready one (None: after the next call)."""
         ready: list[PartitionQueue] = []
         next_at: float | None = None
         for queue in self.active.values():
@@ -322,19 +323,19 @@ class Accumulator:
         return ready, next_at
 
     def _waits_for_answer(self, queue: PartitionQueue) -> bool:
-        """Without linger.ms, what is sent while a request is under way travels together when its answer has come."""
+        """True if records wait for the answer of a request under way, to travel together: the case without
+        linger.ms."""
         return not self.linger_s and bool(queue.under_way) and not (self.waiting or self.closing)
 
     @staticmethod
     def _better_wait(queue: PartitionQueue) -> bool:
-        """Whether a request behind those under way would be so small that it had better wait for one of their
-        answers."""
+        """True if the next request would be so small that it should wait for an answer of those under way."""
         if not queue.under_way or not queue.batches:
             return False
         return sum(b.size_bytes for b in queue.batches) < PIPELINED_BYTES_MIN
 
     def locked_take(self, queue: PartitionQueue, now: float) -> list[PendingBatch]:
-        """Takes what goes into the partition's next request; its outcome goes to `complete` or `put_back`."""
+        """Take the batches of the partition's next request; their outcome goes to `complete` or `put_back`."""
         session = self.session
         if session is not None:
             session.is_used = True
@@ -372,7 +373,7 @@ class Accumulator:
         return taken
 
     def locked_expired(self, now: float) -> list[tuple[PartitionQueue, PendingBatch]]:
-        """Takes batches out whose delivery.timeout.ms is over and that are not under way."""
+        """Take batches out that are not under way and whose delivery.timeout.ms is over."""
         expired = []
         for queue in self.active.values():
             if self.session is None and queue.under_way:
@@ -385,7 +386,7 @@ class Accumulator:
         return expired
 
     def locked_next_deadline(self) -> float:
-        """When the next batch that waits has done so for `delivery.timeout.ms`; infinity if none waits."""
+        """Time at which the next waiting batch reaches `delivery.timeout.ms`; infinity if none waits."""
         first = float("inf")
         for queue in self.active.values():
             if queue.batches:
@@ -422,8 +423,10 @@ class Accumulator:
     def complete(
         self, queue: PartitionQueue, batches: list[PendingBatch], *, error: BaseException | None, release: bool = True
     ) -> None:
-        """Accounts for batches whose outcome is known (the caller sets it on the deliveries next): frees their memory
-        and, with `release`, one request of the queue."""
+        """Account for batches with a known outcome, which the caller then sets on the deliveries.
+
+        Their memory is freed, and with `release` one request of the queue.
+        """
         with self.lock:
             for batch in batches:
                 self.used_bytes -= batch.size_bytes

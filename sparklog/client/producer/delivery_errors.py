@@ -1,4 +1,4 @@
-"""What a failed attempt to store batches says, and the errors of batches that are given up."""
+"""The meaning of a failed attempt to store batches, and the errors of batches that have finally failed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sparklog.errors import (
 CUT_OFF = frozenset(e.code for e in (RequestTimedOutError, NotEnoughReplicasError, NotEnoughReplicasAfterAppendError))
 """Codes with which a leader answers that does not reach its followers, so perhaps not the controller either."""
 TOPIC_CHANGED = (UnknownTopicOrPartitionError, UnknownSchemaError)
-"""What is known of the topic is wrong. After other failures it is only asked for again."""
+"""Errors that prove the topic's metadata wrong. After other failures the metadata are only read again."""
 
 STORED_NOTHING = (
     OutOfOrderSequenceError,

@@ -23,11 +23,11 @@ from sparklog.settings import MIB
 from sparklog.types import ProducerIdAndEpoch
 
 ROW_OVERHEAD_BYTES = 24
-"""What an envelope row needs at most beside its key and value: three offsets, a timestamp, validity."""
+"""Largest size of an envelope row in bytes beside its key and value: three offsets, a timestamp, validity."""
 ENVELOPE_FIXED_BYTES_MIN, ENVELOPE_FIXED_BYTES_MAX = 640, 1024
-"""What an envelope batch of any size needs beside its rows: at least, and at most."""
+"""Smallest and largest size of an envelope batch in bytes beside its rows."""
 HEADER_BYTES = 192
-"""What sparklog's header adds to an Arrow message."""
+"""Bytes that sparklog's header adds to an Arrow message."""
 COMBINE_ROWS = 8192
 SPREAD_BYTES_MIN, SPREAD_BYTES_MAX = 4 * MIB, 64 * MIB
 
@@ -238,7 +238,7 @@ def rows_of(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
 
 
 def require_keys(columns: Sequence[Any], topic: TopicInfo) -> None:
-    """Raises SchemaMismatchError if a compacted topic is sent a row whose key is null (in all key columns)."""
+    """Check that no row for a compacted topic has a null key (in all key columns). Raises SchemaMismatchError."""
     if not topic.is_compacted or not columns or not all(c.null_count for c in columns):
         return
     missing = np.ones(len(columns[0]), bool)
@@ -297,7 +297,7 @@ def _has_values_alone(table: pa.Table) -> bool:
 
 
 def _values_alone(values: Any) -> pa.Table:
-    """What most send, without the steps that only other columns need."""
+    """The common case of values without other columns, without the steps for those."""
     n = len(values)
     stamps = pa.py_buffer(np.full(n, time.time_ns() // 1000, np.int64))
     no_keys, no_headers = no_keys_and_headers(n)
@@ -381,8 +381,8 @@ def _pieces(
 
 
 def _without_sticky(where: np.ndarray, sticky: StickyPartition, row_bytes: int, target_bytes: int) -> np.ndarray:
-    """`where` with a partition for the rows that have none, before rows are taken apart: a partition's keyless rows
-    stay between its rows with a key."""
+    """The array `where`, with a partition for the rows that have none, before rows are taken apart: a partition's
+    keyless rows stay between its rows with a key."""
     keyless = np.flatnonzero(where < 0)
     if not len(keyless):
         return where

@@ -15,14 +15,14 @@ from sparklog.format.small_batch import SmallRows
 from sparklog.types import TopicPartition
 
 Rest = tuple[bytes | None, Headers | None, int | None]
-"""What a record has beside its value: key, headers, timestamp in ms."""
+"""The parts of a record beside its value: key, headers, timestamp in ms."""
 
 
 class OpenBatch:
     """Records of one partition that are still being collected, as columns of Python objects.
 
-    Of the `reserved_bytes` of `buffer.memory` no record has taken the `room_bytes` yet. What few records have is not
-    touched for the others: `keys` may be shorter than `values`, `headers` and `given_timestamps_ms` go by row.
+    Of the `reserved_bytes` of `buffer.memory` no record has taken the `room_bytes` yet. Rare parts of records cost the
+    other records nothing: `keys` may be shorter than `values`, `headers` and `given_timestamps_ms` go by row.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class OpenBatch:
         return self.reserved_bytes - self.room_bytes
 
     def set_rest(self, row: int, rest: Rest) -> None:
-        """What the next row has beside its value."""
+        """Set the parts of the next row beside its value."""
         key, headers, timestamp_ms = rest
         if key is not None:
             keys = self.keys
@@ -66,7 +66,7 @@ class OpenBatch:
             self.given_timestamps_ms[row] = timestamp_ms
 
     def drop_unfinished(self) -> None:
-        """Removes what is there of a row that was not finished, because an exception (Ctrl-C) ended the call."""
+        """Remove the parts of an unfinished row after an exception (Ctrl-C) in the call."""
         n = len(self.values)
         del self.keys[n:], self.timestamps_ns[n:]
         for column in (self.headers, self.given_timestamps_ms):

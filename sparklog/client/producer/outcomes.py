@@ -1,6 +1,7 @@
-"""What becomes of batches once an attempt to send them has ended: stored, sent again, held, failed.
+"""The outcomes of batches after an attempt to send them: stored, sent again, held, failed.
 
-No sockets here: the sender tells what it has heard, this changes queues, sequences and deliveries.
+The module uses no sockets: the sender reports answers and errors, and the module changes queues, sequences and
+deliveries.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Entry(NamedTuple):
 
 
 class Outcomes:
-    """Belongs to the sender's thread. `doubt_metadata(topic, error)` is told of every failure."""
+    """The outcomes of the sender's attempts; it belongs to the sender's thread. `doubt_metadata(topic, error)` gets
+    every failure."""
 
     def __init__(
         self,
@@ -58,7 +60,8 @@ class Outcomes:
         self._clock = clock
 
     def answered(self, entry: Entry, result: ProduceResult, *, moved: bool = False) -> None:
-        """The broker has answered for these batches. `moved`: it says who leads instead, which is news (KIP-951)."""
+        """Handle the broker's answer for these batches. `moved`: the answer names a leader that was not known
+        (KIP-951)."""
         if result.error_code == 0:
             self.stored(entry, result)
             return
@@ -71,7 +74,7 @@ class Outcomes:
         self.failed(entry, error, definite=definite, at_once=moved)
 
     def stored(self, entry: Entry, result: ProduceResult) -> None:
-        """They are in the log; offsets -1: nobody knows where (acks=0)."""
+        """Complete batches that are in the log; offsets -1: not known (acks=0)."""
         queue, batches = entry
         if queue.sequences is not None:
             with self._accumulator.lock:
@@ -95,8 +98,11 @@ class Outcomes:
         self._put_back(entry, 0.0)
 
     def failed(self, entry: Entry, error: SparklogError, *, definite: bool = False, at_once: bool = False) -> None:
-        """The attempt has failed. `definite`: it has stored nothing, and will not; else nobody knows. `at_once`: it is
-        known who takes it, so the next attempt need not wait."""
+        """Handle a failed attempt.
+
+        `definite`: it has stored nothing, and will not; else the outcome is not known. `at_once`: the next leader is
+        known, so the next attempt need not wait.
+        """
         queue, batches = entry
         if not at_once:
             self._doubt_metadata(queue.tp.topic, error)
@@ -135,7 +141,7 @@ class Outcomes:
             return queue.sequences.refused(batches, refusal, definite=definite)
 
     def not_sendable(self, queue: PartitionQueue, error: SparklogError) -> None:
-        """There is nobody to send to at the moment, or (a fatal error) there never will be."""
+        """Handle a queue without a leader at the moment, or (a fatal error) forever."""
         self._doubt_metadata(queue.tp.topic, error)
         with self._accumulator.lock:
             self._accumulator.locked_close_open(queue)
@@ -154,7 +160,7 @@ class Outcomes:
         self._begin_anew(queue)
 
     def expire(self) -> None:
-        """Fails what is not under way and has been tried for too long, or belongs to a transaction that has failed."""
+        """Fail batches that are not under way and have reached their time limit, or belong to a failed transaction."""
         accumulator = self._accumulator
         with accumulator.lock:
             session = accumulator.session

@@ -83,7 +83,7 @@ class ParallelEncoder:
         return Encoding(self._encoder, self._threads, rows, topic, size_bytes)
 
     def close(self) -> None:
-        """What has not begun is given up."""
+        """Cancel the encodings that have not started."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -1,10 +1,9 @@
-"""What of a producer lives as long as its records are under way, whether or not the application still has the
-`Producer`.
+"""The part of a producer that lives as long as its records are under way, also without the `Producer`.
 
-The sender's thread refers to what is here, never to the `Producer`: so one that is dropped without `close` is
-collected. Its thread then sends what was accepted (each record at most for its `delivery.timeout.ms`), aborts a
-transaction that is open, and ends. What cannot be delivered is logged. A collection may run on any thread, with any
-lock held: `abandon` takes none.
+The sender's thread refers to this part, never to the `Producer`, so a producer that is dropped without `close` is
+collected. Its thread then sends the accepted records (each for at most its `delivery.timeout.ms`), aborts an open
+transaction, and ends. Undeliverable records are logged. A collection may run on any thread, with any lock held:
+`abandon` takes none.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ _log = logging.getLogger(__name__)
 
 EXIT_FLUSH_S = 10.0
 _STOP_S, _STOP_S_MIN = 5.0, 0.1
-"""How long `close` waits for the thread: one that waits for an answer ends when that is late, and nobody needs it."""
+"""Longest and shortest wait of `close` for the thread in s. The thread may wait for an answer, and ends when that is
+late."""
 _DROPPED = "the producer was dropped without close"
 
 _cores: set[ProducerCore] = set()
@@ -47,7 +47,7 @@ class ProducerCore:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has closed it and nothing has ended it."""
+        """True if the producer is neither closed nor dropped."""
         return not (self.accumulator.closing or self.sender.is_abandoned)
 
     def check_open(self) -> None:
@@ -56,7 +56,7 @@ class ProducerCore:
             raise ClosedError(str(self.accumulator.refusal or "the producer is closed"))
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Waits for everything accepted; raises the first failure nobody has looked at, and RequestTimedOutError."""
+        """Wait for everything accepted. Raises the first unseen failure, and RequestTimedOutError."""
         if not self._wait(timeout_s):
             raise RequestTimedOutError(f"not everything was acknowledged within {timeout_s} s")
         error = self.accumulator.take_failure()
@@ -64,7 +64,7 @@ class ProducerCore:
             raise error
 
     def wait_for_outcomes(self, timeout_s: float | None = None) -> None:
-        """Waits until everything accepted has an outcome, whatever it is. Raises RequestTimedOutError."""
+        """Wait until everything accepted has an outcome, good or bad. Raises RequestTimedOutError."""
         if not self._wait(timeout_s):
             raise RequestTimedOutError(f"not everything had an outcome within {timeout_s} s")
         self.accumulator.take_failure()
@@ -110,7 +110,7 @@ class ProducerCore:
     # -- dropped without close
 
     def abandon(self) -> None:
-        """Nobody has the producer any more. Of any thread, without waiting for anything."""
+        """Let the producer end, because no reference to it is left. Any thread may call it; it waits for nothing."""
         self.sender.abandon()
 
     def _begin_to_leave(self) -> None:
@@ -131,7 +131,7 @@ class ProducerCore:
     # -- the process ends, or is forked
 
     def at_exit(self) -> None:
-        """Sends what is accepted, for at most EXIT_FLUSH_S."""
+        """Send the accepted records, for at most EXIT_FLUSH_S."""
         if self.sender.is_abandoned:
             self.sender.join(EXIT_FLUSH_S)
             if self.accumulator.outstanding:

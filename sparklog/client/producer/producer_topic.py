@@ -1,4 +1,4 @@
-"""What a producer keeps per topic, and how `send` checks a record that is more than plain bytes."""
+"""A producer's state of a topic, and the checks of `send` for records with more than a value of bytes."""
 
 from __future__ import annotations
 
@@ -55,8 +55,11 @@ class ProducerTopic:
     def checked(
         self, value: Any, key: Any, headers: Any, timestamp_ms: Any, partition: int | None
     ) -> tuple[bytes | None, int, int | None, Rest | None]:
-        """The value, about how many bytes the record adds to a batch, its partition (None: sticky), and what it has
-        beside the value. Raises TypeError, ValueError, SchemaMismatchError, InvalidPartitionsError."""
+        """The value, the record's approximate size in bytes, its partition (None: sticky), and its parts beside the
+        value.
+
+        Raises TypeError, ValueError, SchemaMismatchError, InvalidPartitionsError.
+        """
         if not self.takes_values_alone:
             self._check_kind(key)
         if value is not None and value.__class__ is not bytes:
@@ -139,7 +142,7 @@ def producer_topic(
     key_serializer: Serialize | None,
     value_serializer: Serialize | None,
 ) -> ProducerTopic:
-    """What a producer with these serializers keeps of a topic."""
+    """The state of a topic for a producer with these serializers."""
     if key_serializer is None and value_serializer is None:
         return ProducerTopic(info, batch_size_bytes, queues)
     return SerializingTopic(info, batch_size_bytes, queues, key_serializer, value_serializer)

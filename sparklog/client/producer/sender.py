@@ -1,8 +1,8 @@
 """The producer's sender thread: takes ready batches, sends produce requests, reads the answers, retries.
 
-One thread, one connection per broker, several requests under way per connection. What of a partition may be under way
-at the same time, and what becomes of a failed attempt, `sequences` decides; without idempotence a partition has one
-request under way.
+There is one thread, one connection per broker, and several requests under way per connection. `sequences` decides which
+batches of a partition may be under way together, and the outcome of a failed attempt. Without idempotence a partition
+has one request under way.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from sparklog.types import ProducerIdAndEpoch
 _log = logging.getLogger(__name__)
 
 REQUEST_BYTES = 8 * MIB
-"""A request takes no further partition beyond this size: a few of them fit into what the broker keeps of its receive
-buffers, so that none of them costs fresh memory."""
+"""Size in bytes beyond which a request takes no further partition: a few such requests fit into the broker's kept
+receive buffers, so that none of them costs fresh memory."""
 REQUEST_HEADER_BYTES = MIB
 _SEND_S_MIN = 0.01
-"""What is sent in the last moment of its `delivery.timeout.ms` has so long."""
+"""Time in s for a batch that is sent in the last moment of its `delivery.timeout.ms`."""
 SHORT_TIMEOUT_S = 0.1
-"""What is waited for exactly."""
+"""Timeouts below this value (in s) are waited for precisely."""
 FD_SETSIZE = 1024
 """`select` takes smaller descriptors only."""
 
 
 class SenderConfig(NamedTuple):
-    """What the sender needs of the producer's settings. `acks`: -1, 0 or 1."""
+    """The producer's settings that the sender needs. `acks`: -1, 0 or 1."""
 
     acks: int
     request_timeout_ms: int
@@ -75,13 +75,13 @@ class _Channel:
 
     @property
     def due(self) -> float:
-        """When the oldest request under way is given up. A quota's pause does not count against its time, but the
-        batches' delivery.timeout.ms runs on."""
+        """Time at which the oldest request under way has failed. A quota's pause extends it, but not the batches'
+        delivery.timeout.ms."""
         return min(self.connection.answer_due, self.in_flight[0][1]) if self.in_flight else math.inf
 
     @property
     def look_at(self) -> float:
-        """When something has to be done about the oldest request under way, if no answer comes."""
+        """Time of the next action for the oldest request under way, if no answer comes."""
         return min(self.due, self.connection.late_at)
 
 
@@ -96,7 +96,7 @@ class Sender:
         config: SenderConfig,
         forget_topic: Callable[[str], object],
     ) -> None:
-        """`forget_topic(name)` is called when something is wrong with a topic: what is known of it may be old."""
+        """`forget_topic(name)` is called after an error of a topic, because its metadata may be old."""
         self._cluster = cluster
         self._forget_topic = forget_topic
         self._accumulator = accumulator
@@ -189,7 +189,7 @@ class Sender:
             self._wait(next_at)
 
     def _wait(self, next_at: float | None) -> None:
-        """Sleeps until an answer comes, somebody wakes us, or it is `next_at`; reads the answers."""
+        """Sleep until an answer, a wake-up or the time `next_at`, and read the answers."""
         deadlines = [c.look_at for c in self._channels.values() if c.in_flight]
         if next_at is not None:
             deadlines.append(next_at)
@@ -294,8 +294,8 @@ class Sender:
         return True
 
     def _encode(self, entry: Entry, session: WriteSession | None) -> bool:
-        """Encodes records that were collected by `send`, waits for those that others encode, and puts in what was
-        decided when the batches were taken. False if that failed; then the entry has its outcome."""
+        """Encode the records of `send`, wait for encodings of other threads, and set the fields that were decided with
+        the taking of the batches. False after a failure; then the entry has its outcome."""
         transactional = session is not None and session.transactional_id is not None
         try:
             for batch in entry.batches:
@@ -328,8 +328,8 @@ class Sender:
         return True
 
     def _request_ms(self, entries: Iterable[Entry] = ()) -> int:
-        """How long to wait for an answer that the thread can do nothing without: no longer than the next batch that
-        waits, or all of `entries`, may wait."""
+        """Time limit in ms for an answer that blocks the thread: no longer than the next waiting batch, or all of
+        `entries`, may wait."""
         with self._accumulator.lock:
             deadline = self._accumulator.locked_next_deadline()
         deadline = min(deadline, max((b.deadline for e in entries for b in e.batches), default=deadline))
@@ -366,7 +366,7 @@ class Sender:
     # -- answers
 
     def _read_answers(self, leader: Endpoint) -> None:
-        """What came with an answer has to be taken now: the selector does not tell of it."""
+        """Read all received answers now: the selector does not report those that came with another answer."""
         self._read_answer(leader)
         while leader in self._channels and self._channels[leader].connection.has_read_ahead:
             self._read_answer(leader)

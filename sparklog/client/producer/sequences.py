@@ -1,20 +1,20 @@
-"""Sequence numbers of one producer in one partition: what makes a retry recognisable (KIP-98, KIP-360). Pure.
+"""Sequence numbers of one producer in one partition, by which a broker recognises a retry (KIP-98, KIP-360). Pure.
 
-A batch gets its sequence when it is drained for its first request and keeps it, and its content, however often it is
-sent. The broker remembers five batches, so nothing is drained that is the sixth, counted from the oldest whose outcome
-is open: the old leader may answer later than the new one has stored what came behind. A batch that has to be sent again
-goes out when nothing else of the partition is under way, and nothing new goes out before it.
+A batch gets its sequence when it is drained for its first request. It keeps the sequence and its content, however often
+it is sent. The broker remembers five batches, so no batch is drained that would be the sixth, counted from the oldest
+with an open outcome: the old leader may answer after the new one has stored later batches. A batch that has to be sent
+again goes out when nothing else of the partition is under way, and nothing new goes out before it.
 
-A batch that fails for good leaves a gap in the sequences: the batches behind it would be refused for ever. Then nothing
-new is drained until the outcome of every batch in flight is known (those that the broker refuses because of the gap are
-held), and the partition goes on with the next epoch from sequence 0, the held batches first. A held batch is certainly
-not stored, so writing it again under another epoch stores it once; where that is not certain, it fails, too:
+A batch that fails permanently leaves a gap in the sequences, and the broker would refuse the batches behind it forever.
+Then nothing new is drained until the outcome of every batch in flight is known; batches that the broker refuses because
+of the gap are held. The partition goes on with the next epoch from sequence 0, the held batches first. A held batch is
+certainly not stored, so writing it again under another epoch stores it once. If that is not certain, it fails, too:
 
 * its own outcome was lost once (`maybe_stored`), and
-* a copy of the batch that failed may still be on its way (`_ambiguous`), and could yet close the gap.
+* a copy of the failed batch may still be under way (`_ambiguous`), and could yet close the gap.
 
-Epochs are per partition: one that goes on with a newer epoch does not concern the others. A producer's first batch in a
-partition travels alone, because a broker that knows nothing of a producer takes any sequence.
+Epochs are per partition: a newer epoch of one partition does not concern the others. A producer's first batch in a
+partition travels alone, because a broker without knowledge of a producer accepts any sequence.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ from sparklog.types import ProducerIdAndEpoch
 SEQUENCES = 2**31
 """0 follows SEQUENCES - 1."""
 EPOCH_MAX = 1_000
-"""Then a new producer id is asked for: a broker takes no epoch that is much further than what it knows."""
+"""Last epoch of a producer id: beyond it a new id is requested, because a broker accepts no epoch far above the known
+one."""
 BATCHES_IN_FLIGHT_MAX = 5
 """With those behind the oldest one that are answered already."""
 REMEMBERED_S = 60.0
-"""How long after the last answer the broker is trusted to remember the producer (`producer.id.expiration.ms`)."""
+"""Time in s after the last answer for which the broker is trusted to remember the producer
+(`producer.id.expiration.ms`)."""
 
 
 class Progress(Enum):
-    """Where a batch is: not drained; in a request without an answer; to be sent again; refused because of a gap."""
+    """The progress of a batch: not drained; in a request without an answer; to be sent again; refused because of a
+    gap."""
 
     NEW = "new"
     UNDER_WAY = "under way"
@@ -46,8 +49,8 @@ class Progress(Enum):
 
 
 class Refusal(Enum):
-    """Why an attempt failed. RETRIABLE includes those whose answer was lost; NO_IDENTITY: the broker does not take the
-    producer id or epoch, and never will."""
+    """The reason of a failed attempt. RETRIABLE includes attempts whose answer was lost; NO_IDENTITY: the broker does
+    not accept the producer id or epoch, and never will."""
 
     RETRIABLE = "retriable"
     OUT_OF_ORDER = "out of order"
@@ -56,8 +59,8 @@ class Refusal(Enum):
 
 
 class AfterFailure(Enum):
-    """What becomes of the batches of a failed attempt: sent again, each sent again in a request of its own, held until
-    the next epoch, failed, failed without anybody knowing whether they are stored."""
+    """The next step for the batches of a failed attempt: sent again, each sent again in a request of its own, held
+    until the next epoch, failed, failed with an unknown outcome."""
 
     RETRY = "retry"
     SPLIT = "split"
@@ -68,7 +71,7 @@ class AfterFailure(Enum):
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Each is True outside of the tests that show what it is for."""
+    """The safeguards of the protocol. A test that shows the effect of one sets it to False."""
 
     five_batches: bool = True
     first_alone: bool = True
@@ -78,7 +81,7 @@ class Safeguards:
 
 
 class SequencedBatch:
-    """What `PartitionSequences` knows of a batch. `order` is its place among all that were drained."""
+    """The state of a batch in `PartitionSequences`. `order` is its place among all drained batches."""
 
     __slots__ = ("attempts", "base_sequence", "identity", "maybe_stored", "order", "progress", "record_count")
 
@@ -108,7 +111,8 @@ class PartitionSequences:
         self._known_at: float | None = None
 
     def room(self, first: SequencedBatch | None, now: float) -> int:
-        """How many batches, beginning with `first` (None: one that is still to be made), may go into a request now."""
+        """Number of batches, beginning with `first` (None: one that is still to be created), that may go into a request
+        now."""
         if first is not None and first.progress is Progress.WAITING:
             waiting = sum(b.progress is Progress.WAITING for b in self.in_flight)
             alone = waiting == len(self.in_flight) or not self._safeguards.retries_first
@@ -149,7 +153,7 @@ class PartitionSequences:
         self._known_at = now
 
     def refused(self, batches: Sequence[SequencedBatch], refusal: Refusal, *, definite: bool) -> AfterFailure:
-        """The attempt failed. `definite`: it has stored nothing, and will not; else nobody knows."""
+        """Handle a failed attempt. `definite`: it has stored nothing, and will not; else the outcome is not known."""
         if not definite:
             for batch in batches:
                 batch.maybe_stored = True
@@ -177,7 +181,7 @@ class PartitionSequences:
         return AfterFailure.HOLD
 
     def expired(self, batch: SequencedBatch) -> None:
-        """Nobody waits for the batch any more; it is not under way."""
+        """Drop a batch that has reached its time limit and is not under way."""
         if batch.progress is Progress.WAITING:
             self._give_up(batch)
 
@@ -188,7 +192,7 @@ class PartitionSequences:
 
     @property
     def may_begin_anew(self) -> bool:
-        """Whether there is a gap, and the outcome of everything before and behind it is known."""
+        """True if there is a gap, and the outcome of everything before and behind it is known."""
         return self.has_gap and (not self.in_flight or not self._safeguards.drain_before_bump)
 
     def begin_anew(self) -> list[SequencedBatch]:
@@ -212,14 +216,17 @@ class PartitionSequences:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether the epochs of this producer id are used up, or the broker does not take it any more."""
+        """True if the epochs of this producer id are used up, or the broker does not accept it any more."""
         return self.identity.producer_epoch > EPOCH_MAX or self._is_disowned
 
 
 class WriteSession:
-    """What a producer's batches belong to: an identity (None: not asked for yet), and a transaction if
-    `transactional_id` is given. In a transaction the first failure (`error`) fails everything that follows, because
-    only the coordinator raises the epoch. `is_used`: something has been sent."""
+    """The session of a producer's batches: an identity (None: not requested yet), and a transaction if
+    `transactional_id` is given.
+
+    In a transaction the first failure (`error`) fails everything that follows, because only the coordinator raises the
+    epoch. `is_used`: a batch has been sent.
+    """
 
     __slots__ = ("error", "identity", "is_used", "transactional_id")
 

@@ -116,17 +116,17 @@ def fit(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container[str] 
 
 
 def holds_objects(data: Any) -> bool:
-    """Whether Arrow data made of this `data` are a copy of Python objects, and not somebody else's memory."""
+    """True if the Arrow form of `data` is a copy of Python objects, not memory of another library."""
     if isinstance(data, Mapping):
         return all(isinstance(values, list | tuple) for values in data.values())
     return isinstance(data, list | tuple)
 
 
 def binary_array(values: Sequence[Any]) -> Any:
-    """Python objects as Arrow `binary`. Raises what `pa.array` does for objects that are neither bytes nor None.
+    """Python objects as Arrow `binary`. Raises the errors of `pa.array` for objects that are neither bytes nor None.
 
-    `pa.array` imports pandas to find out that it was given none of its objects: 0.3 s of the first send. As long as
-    nobody else has imported it the bytes are joined here, which takes up to twice as long per row.
+    `pa.array` imports pandas to check for its objects: 0.3 s of the first send. As long as pandas is not imported, the
+    bytes are joined here, which takes up to twice as long per row.
     """
     if "pandas" not in sys.modules:
         with suppress(TypeError, BufferError):  # None, or no bytes

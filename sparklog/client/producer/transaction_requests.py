@@ -1,6 +1,6 @@
 """A transactional producer's conversation with the coordinator.
 
-The rules are in `transaction_state`; here are the requests, and what senders are told meanwhile.
+The rules are in `transaction_state`. This module has the requests, and sets the errors for threads that send meanwhile.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class Transactions:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to abort."""
+        """True if there is a transaction to abort."""
         return self.state.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
 
     def init(self) -> None:
-        """Takes the transactional id over: whoever had it is fenced, its open transaction aborted."""
+        """Take the transactional id over: its earlier producer is fenced, and the open transaction is aborted."""
         self.state.check_init()
         request = InitProducerIdRequest(self.state.transactional_id, self._timeout_ms)
         answer = self._ask(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse)
@@ -76,12 +76,12 @@ class Transactions:
         self._refuse("call begin_transaction() first")
 
     def begin(self) -> None:
-        """What is sent from now on belongs to a new transaction."""
+        """Begin a transaction, to which all later records belong."""
         self._session = WriteSession(self.state.begin(), self.state.transactional_id)
         self._accumulator.begin_session(self._session)
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        """Commits offsets to a group if the transaction is committed. What is no offset or no group fails the call, not
+        """Commit offsets to a group if the transaction is committed. A malformed offset or group fails the call, not
         the transaction."""
         self._learn_failure()
         self.state.check_open()
@@ -173,7 +173,7 @@ class Transactions:
         deadline: float | None = None,
         coordinator: CoordinatorKey | None = None,
     ) -> Any:
-        """`coordinator`: who is asked, if not the transaction's."""
+        """Send a request to the transaction's coordinator, or to `coordinator`."""
         policy = self._policy
         if deadline is not None:
             left_ms = max(1, int((deadline - time.monotonic()) * 1000))

@@ -1,4 +1,4 @@
-"""What a transactional producer may do when: a pure state machine (KIP-98, KIP-890).
+"""The states of a transactional producer and the permitted calls in each: a pure state machine (KIP-98, KIP-890).
 
     uninitialised -> ready <-> in transaction -> committing -> ready
                                   |    ^                \\-> abortable error
@@ -6,8 +6,8 @@
                       abortable error -> aborting -> ready          any -> fatal error
 
 After an abortable error only an abort is possible, after a fatal one nothing. An end whose answer is lost leaves the
-producer committing (or aborting): the same end may be asked for again, which the coordinator recognises by the epoch,
-and nothing else.
+producer committing (or aborting): only the same end may be requested again, and the coordinator recognises it by the
+epoch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparklog.errors import (
 from sparklog.types import ProducerIdAndEpoch
 
 FENCED = (ProducerFencedError, InvalidProducerIdMappingError)
-"""Another producer has the transactional id now, or nobody: this one has nothing more to say."""
+"""Errors after which this producer can do nothing more: another producer has the transactional id now, or none has."""
 FATAL_AT_COORDINATOR = (*FENCED, InvalidProducerEpochError, InvalidTransactionTimeoutError, InvalidTxnStateError)
 """A partition may refuse an epoch because the transaction has timed out; of the coordinator's own answer it is
 final."""
@@ -44,8 +44,10 @@ class State(Enum):
 
 
 class TransactionState:
-    """`error`: what the state is about, after an error. Every method raises InvalidTxnStateError if it is not the time
-    for it, and after a fatal error that error."""
+    """The state of one producer's transactions. `error` is the cause of an error state.
+
+    Every method raises InvalidTxnStateError in a state that does not permit it, and the fatal error after one.
+    """
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
@@ -63,7 +65,7 @@ class TransactionState:
         self.state = State.READY
 
     def begin(self) -> ProducerIdAndEpoch:
-        """A transaction begins: what to write with."""
+        """Begin a transaction. The result is the identity to write with."""
         hint = "call init_transactions() first" if self.state is State.UNINITIALISED else "end the transaction first"
         self._require(hint, State.READY)
         assert self.identity is not None
@@ -105,7 +107,8 @@ class TransactionState:
             self.state, self.error = State.ABORTABLE_ERROR, error
 
     def coordinator_failed(self, error: SparklogError) -> None:
-        """INIT_PRODUCER_ID or END_TXN has failed. After a retriable error nothing changes: nobody knows."""
+        """Handle a failed INIT_PRODUCER_ID or END_TXN. A retriable error changes nothing, because the outcome is not
+        known."""
         if isinstance(error, FATAL_AT_COORDINATOR):
             self._fail(error)
         elif error.retriable:

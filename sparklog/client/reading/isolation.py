@@ -1,7 +1,7 @@
-"""What a reader with `read_committed` leaves out: the batches of aborted transactions.
+"""The batches that a reader with `read_committed` leaves out: those of aborted transactions.
 
-The broker's answer ends at the last stable offset and brings the aborted ranges that touch it, so nothing has to be
-remembered from one answer to the next, and reading can begin anywhere, in the middle of a transaction as well.
+The broker's answer ends at the last stable offset and contains the aborted ranges that touch it. Nothing has to be kept
+from one answer to the next, and reading can begin anywhere, even in the middle of a transaction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Aborted:
             found.sort()
 
     def covers(self, header: BatchHeader) -> bool:
-        """Whether the batch belongs to an aborted transaction: its producer has a range around its base offset (the
+        """True if the batch belongs to an aborted transaction: its producer has a range around its base offset (the
         ranges of one producer do not overlap)."""
         if not self._by_producer or not header.attributes & ATTRIBUTE_TRANSACTIONAL:
             return False

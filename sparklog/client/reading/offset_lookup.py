@@ -34,7 +34,7 @@ NAMED = {
 
 
 def timestamp_of(spec: str | int) -> int:
-    """What `list_offsets` is asked for: one of NAMED, or ms since 1970. Raises InvalidRequestError."""
+    """The time in a request of `list_offsets`: one of NAMED, or ms since 1970. Raises InvalidRequestError."""
     if isinstance(spec, str) and spec in NAMED:
         return NAMED[spec]
     if isinstance(spec, int) and not isinstance(spec, bool) and -5 <= spec <= 2**62:

@@ -1,4 +1,4 @@
-"""Which columns a reader gets and in which types, whatever schema a batch was written with."""
+"""The columns of a reader and their types, for batches of any schema version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparklog.settings import did_you_mean
 
 
 class _Known(NamedTuple):
-    """What is done with the batches of one schema."""
+    """The steps for the batches of one schema."""
 
     schema: pa.Schema
     adapter: RowAdapter
@@ -41,8 +41,8 @@ class Projection:
         newest: Callable[[], TopicInfo] | None = None,
         follow: bool = False,
     ) -> None:
-        """`columns` None: all there are (of `layout`, if that is given). `layout`: columns whose type is fixed already;
-        the others have their newest one. `newest` asks for the topic's present metadata.
+        """`columns` None: all columns (of `layout`, if given). `layout`: columns with a fixed type; other columns have
+        their newest type. `newest` returns the topic's current metadata.
 
         Raises SchemaMismatchError for a column that the topic does not have.
         """
@@ -99,13 +99,15 @@ class Projection:
         return known.adapter.adapt(decoded), known.schema, offsets
 
     def decode_checked(self, messages: Sequence[Any], schema_id: int) -> pa.Table:
-        """What `decode` gives for batches of one schema that `is_small_batch` has looked at: a chunk for each. Raises
-        UnknownSchemaError and SchemaMismatchError as `decode`."""
+        """The result of `decode` for batches of one schema that `is_small_batch` has accepted: a chunk for each.
+
+        Raises UnknownSchemaError and SchemaMismatchError as `decode`.
+        """
         known = self._known.get(schema_id) or self._learn(schema_id)
         return known.adapter.adapt(pa.Table.from_batches([read_checked_batch(m, known.schema) for m in messages]))
 
     def knows_envelope(self, schema_id: int) -> bool:
-        """Whether batches of this schema are an envelope topic's, and nothing has to be asked to decode them."""
+        """True if batches of this schema are an envelope topic's and can be decoded without a request."""
         return self.info.is_envelope and schema_id in self.info.schemas
 
     def stored_schema(self, schema_id: int) -> pa.Schema:

@@ -1,9 +1,9 @@
-"""Reads [start, end) of one partition: by mapping the segment files where they are visible, else by fetching.
+"""Reads [start, end) of one partition: by mapping the segment files if they are visible, else by fetching.
 
-What is only in the broker's object store is read there, if this process can, and only the byte ranges of the wanted
-columns; else the broker fetches it.
+Data that are only in the broker's object store are read from there if this process can, and only the byte ranges of the
+wanted columns. Otherwise the broker fetches them.
 
-Anything that goes wrong with the files leads to the socket, never to an error.
+Any error of the files leads to the socket, never to an error of the call.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 
 
 class Fetching(NamedTuple):
-    """How the socket is used: most bytes of a fetch, its longest wait, and how long an answer may take. `rack`: where
-    the reader stands; an in-sync replica there may serve it (KIP-392)."""
+    """The use of the socket: largest size of a fetch, its longest wait, and the time limit of an answer. `rack` is the
+    reader's; an in-sync replica there may serve it (KIP-392)."""
 
     max_bytes: int = FETCH_BYTES
     max_wait_ms: int = FETCH_WAIT_MS
@@ -85,18 +85,32 @@ def read_range(
     wanted: Callable[[BatchHeader], bool] | None = None,
     floor: int | None = None,
 ) -> Iterator[ConsumedBatch]:
-    """Yields the rows of [start_offset, end_offset), every offset once and in order. Offsets without a row are left
-    out: compaction has removed it, a marker stands there, or (READ_COMMITTED) its transaction was aborted.
+    """Yield the rows of [start_offset, end_offset), every offset once and in order.
 
-    `columns`: only these are decoded, in this order. All batches have the same schema: columns that `layout` names have
-    the type it says, the others the newest one at the start. `local`: "auto" maps the files where possible, and reads
-    old segments in the object store, "off" uses the socket, as `fetching` says. A broker that is away is waited for up
-    to `retry_timeout_ms` since the last progress. All requests together wait no longer than the larger of that and
-    `fetching.request_timeout_ms`. `wanted`: batches for whose header it is false are passed over, undecoded. `floor`:
-    of the batch that `start_offset` lies in, the rows from there on are given, too. Raises DataLossError if a part of
-    the range is gone, CorruptBatchError, SchemaMismatchError (an unknown column, or one that has become wider than
-    `layout` says), RequestTimedOutError if with READ_COMMITTED a transaction in the range stays open for
-    `retry_timeout_ms`.
+    Some offsets have no row: compaction has removed it, the offset holds a marker, or (READ_COMMITTED) its transaction
+    was aborted. All batches have the same schema. All requests together wait no longer than the larger of
+    `retry_timeout_ms` and `fetching.request_timeout_ms`.
+
+    Args:
+        cluster: The cluster.
+        tp: The partition.
+        start_offset: First offset.
+        end_offset: End of the range (exclusive).
+        columns: Names of the columns to decode, in this order. None: all.
+        layout: Columns with a fixed type; other columns have their newest type at the start. None: all have their
+            newest type.
+        local: "auto" maps the files if possible, and reads old segments in the object store; "off" uses the socket.
+        isolation: READ_UNCOMMITTED or READ_COMMITTED.
+        retry_timeout_ms: The longest wait in ms for a broker that is away, counted from the last progress.
+        fetching: The use of the socket.
+        wanted: Batches for whose header it is false are skipped without decoding. None: all are decoded.
+        floor: First offset to return from the batch of `start_offset`. None: `start_offset`.
+
+    Raises:
+        DataLossError: A part of the range is gone.
+        CorruptBatchError: A batch is damaged.
+        SchemaMismatchError: A column is unknown, or has become wider than in `layout`.
+        RequestTimedOutError: With READ_COMMITTED a transaction in the range stays open for `retry_timeout_ms`.
     """
     if local not in ("auto", "off"):
         raise InvalidConfigError(f"local read {local!r}: use auto or off")
@@ -156,7 +170,7 @@ class _RangeReader:
         self._leader_only = not fetching.rack
         self._note_progress()
         self._offset = 0
-        """Where reading goes on, also behind batches that have no row for it."""
+        """Offset at which reading goes on, also behind batches without a row for it."""
 
     def batches(self, start: int, local: bool) -> Iterator[ConsumedBatch]:
         self._offset = start
@@ -217,11 +231,11 @@ class _RangeReader:
     # -- object store
 
     def _is_remote(self, leader: Endpoint, offset: int) -> bool:
-        """Whether the offset is only in the object store, as far as the metadata here tells."""
+        """True if the offset is only in the object store, by the metadata of this process."""
         return is_only_remote(self._cluster, self._tp, offset) and self._cluster.remote_reads(leader)
 
     def _remote(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
-        """Whatever goes wrong there, the broker is asked."""
+        """Read from the object store. After any error there, the broker is asked."""
         from sparklog.client.reading.remote_reader import read_remote
 
         request = LocateRemoteRequest(*self._tp, offset, self._end, self._isolation)

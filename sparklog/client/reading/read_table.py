@@ -78,7 +78,7 @@ def read_table(
         OffsetOutOfRangeError: `start` lies below the beginning of a partition.
         DataLossError: Records were deleted during the read.
         InvalidRequestError: `start`, `end` or another argument has a form that is not listed here.
-        InvalidConfigError: An address or a security setting is wrong.
+        InvalidConfigError: An address, a security setting, `local` or `isolation_level` is wrong.
 
     Example:
         ```python

@@ -1,11 +1,12 @@
-"""The segment files of a broker on the same host: where they are, and their batches, mapped.
+"""The segment files of a broker on the same host: their location, and their batches, mapped.
 
-Files are visible when the broker offers them (same host) and its `meta.json` can be read and shows the same data
-directory. Only whole batches below the high watermark are ever looked at: the broker cuts no file there while it runs,
-and replaces or unlinks files instead of writing into them, which leaves a mapping as it is. Nothing can keep somebody
-else who may write to a file from cutting it under a reader, who then dies of SIGBUS: so only what looks like a segment
-of the partition is mapped (its directory and name, a regular file, its directory's owner, not writable for everybody),
-whatever path the broker names. `local.read=off` maps nothing.
+Files are visible if the broker offers them (same host) and its `meta.json` can be read and names the same data
+directory. Only whole batches below the high watermark are read: the running broker truncates no file there, and it
+replaces or unlinks files instead of writing into them, which leaves a mapping intact.
+
+Another process with write access could still truncate a file under a reader, which would die of SIGBUS. Therefore only
+files that look like a segment of the partition are mapped, whatever path the broker names: its directory and name, a
+regular file, its directory's owner, not writable for everybody. `local.read=off` maps nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from sparklog.protocol.messages import Api, LocateSegmentsRequest, LocateSegment
 from sparklog.types import TopicPartition
 
 LOCAL_RETRY_S = 60.0
-"""How long a broker whose files cannot be read here is not asked for them again."""
+"""Time in s for which a broker with unreadable files is not asked for them again."""
 
 
 META_BYTES_MAX = 64 * 1024
@@ -56,10 +57,10 @@ def locate(
     *,
     timeout_ms: int = 30_000,
 ) -> LocateSegmentsResponse:
-    """Where [start_offset, end_offset) lies in files that are visible here.
+    """The ranges of [start_offset, end_offset) in files that are visible here.
 
     Raises LocalReadUnavailableError and OSError (the broker is not asked again for a while then),
-    OffsetOutOfRangeError, and what a request may raise.
+    OffsetOutOfRangeError, and errors of requests.
     """
     request = LocateSegmentsRequest(*tp, start_offset, end_offset, isolation)
     try:
@@ -75,17 +76,17 @@ def locate(
 
 
 def is_only_remote(cluster: Cluster, tp: TopicPartition, offset: int) -> bool:
-    """Whether the offset is only in the object store, as far as the metadata here tells."""
+    """True if the offset is only in the object store, by the metadata of this process."""
     states = cluster.topic(tp.topic).partition_states
     start = next((s.local_log_start_offset for s in states if s.partition == tp.partition), -1)
     return offset < start
 
 
 def mapped_batches(ranges: Iterable[SegmentRange]) -> Iterator[MappedBatch]:
-    """The batches of the ranges, in order; each file is mapped when it is reached.
+    """The batches of the ranges, in order; each file is mapped when the reader reaches it.
 
-    Raises LocalReadUnavailableError when a file does not hold what was announced (it has been replaced, or is damaged:
-    which of both, the broker knows), OSError.
+    Raises OSError, and LocalReadUnavailableError if a file lacks the announced batches (it has been replaced or is
+    damaged; the broker knows which).
     """
     for found in ranges:
         data = _map(found)
@@ -126,8 +127,11 @@ def _check_names(located: LocateSegmentsResponse, tp: TopicPartition) -> None:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[tuple[int, os.stat_result]]:
-    """A regular file of its directory's owner: its descriptor and status. Opening does not wait, whatever it is. Raises
-    LocalReadUnavailableError, OSError."""
+    """Descriptor and status of a regular file of its directory's owner. Opening never waits, even for a pipe or a
+    device.
+
+    Raises LocalReadUnavailableError, OSError.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -141,8 +145,10 @@ def _opened(path: str) -> Iterator[tuple[int, os.stat_result]]:
 
 
 def _map(found: SegmentRange) -> Any:
-    """The range's bytes, mapped. Raises OSError (the file is gone), LocalReadUnavailableError (it is shorter, or not
-    what the broker may offer)."""
+    """The range's bytes, mapped.
+
+    Raises OSError (the file is gone), LocalReadUnavailableError (it is shorter, or may not be offered by the broker).
+    """
     with _opened(found.path) as (descriptor, status):
         if not 0 <= found.start_position <= found.end_position <= status.st_size:
             raise LocalReadUnavailableError(

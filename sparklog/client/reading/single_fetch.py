@@ -1,4 +1,4 @@
-"""One fetch of one partition, from whoever leads it."""
+"""One fetch of one partition from its leader."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from sparklog.types import TopicPartition
 def fetch_once(
     cluster: Cluster, tp: TopicPartition, offset: int, max_bytes: int, isolation: int, attempts: Attempts
 ) -> tuple[FetchResult, pa.Buffer]:
-    """What is there from `offset` on, at most `max_bytes` or one batch, without waiting for more. Raises the
-    partition's error, InvalidRequestError for an answer that is none, and as `until_led`."""
+    """The data from `offset` on, at most `max_bytes` or one batch, without waiting for more.
+
+    Raises the partition's error, InvalidRequestError for a malformed answer, and as `until_led`.
+    """
     request = FetchRequest(0, 0, max_bytes, isolation, [FetchPartition(*tp, offset, max_bytes)])
 
     def ask(group: LedGroup) -> dict[TopicPartition, tuple[FetchResult, pa.Buffer] | SparklogError]:

@@ -1,10 +1,10 @@
-"""A process that keeps the leases of shared transactions as long as the process lives that they belong to.
+"""A process that keeps the leases of shared transactions as long as their owner process lives.
 
 Spark runs the parts of a batch write in Python processes none of which lives as long as the write. So one of them
-starts this one: `python -m sparklog.client.transactions.lease_keeper DRIVER_PID`, with a line of JSON (`Lease`) on its
-standard input for each transaction. It renews every one of them until it has ended. When the driver is gone, it aborts
-what is open. It ends with the driver, or when its input is closed and nothing is left to keep. Should it be killed as
-well, the leases run out.
+starts this one: `python -m sparklog.client.transactions.lease_keeper DRIVER_PID`. Its standard input has a line of JSON
+(`Lease`) for each transaction. The keeper renews each lease until the transaction has ended. After the end of the
+driver, it aborts the open transactions. It ends with the driver, or when its input is closed and no lease is left. If
+the keeper is killed as well, the leases run out.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from sparklog.security.client_security import SecuritySettings
 log = logging.getLogger(__name__)
 
 LEASE_MS = 40_000
-"""Of which every fifth is renewed: the broker looks for what has run out every ten seconds, so it is aborted within a
-minute."""
+"""Lease in ms, renewed after every fifth of it. The broker looks for expired leases every ten seconds, so a lost
+transaction is aborted within a minute."""
 RENEWAL_S = LEASE_MS / 5_000
 LOOK_S = 1.0
-"""How often the driver is looked for."""
+"""Interval in s between looks at the driver."""
 LEASES_MAX = 10_000
 ONE_ATTEMPT = RetryPolicy(timeout_ms=0, request_timeout_ms=5_000)
 
 
 class Lease(NamedTuple):
-    """Whose transaction is kept, and where. `security`: the settings as they were given; the line comes through a pipe,
-    for an argument or a file would be read by others."""
+    """The transaction to keep, and its cluster. `security`: the settings as they were given. The line comes through a
+    pipe, because other users could read an argument or a file."""
 
     bootstrap_servers: str
     app_id: str
@@ -76,7 +76,7 @@ class Process(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """None: there is none, or it has ended and nobody has taken notice yet."""
+        """The process; None: it does not exist, or it has ended and its parent has not collected it yet."""
         found = _stat(pid)
         return None if found is None or found.state in "ZX" else cls(pid, found.started)
 
@@ -104,7 +104,7 @@ def driver_of(pid: int) -> Process | None:
 
 
 def _stat(pid: int) -> _Stat | None:
-    """What the system says of a process; None: there is none."""
+    """The system's status of a process; None: it does not exist."""
     if not Path("/proc/self/stat").exists():
         return _stat_of_ps(pid)
     try:
@@ -117,7 +117,7 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def _stat_of_ps(pid: int) -> _Stat | None:
-    """Where there is no /proc."""
+    """The status from `ps`, for systems without /proc."""
     command = ["ps", "-o", "state=,ppid=,lstart=,comm=", "-p", str(pid)]
     fields = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split(None, 7)
     if len(fields) < 8:
@@ -134,7 +134,7 @@ class Keeper:
         self._leases: set[Lease] = set()
 
     def read(self, lines: Iterable[str]) -> None:
-        """Takes what is to be kept, to the end of `lines`."""
+        """Take leases up to the end of `lines`."""
         for line in lines:
             self._given.put(Lease.decode(line))
         self._given.put(None)
@@ -158,7 +158,7 @@ class Keeper:
             self._abort()
 
     def _renewed(self, lease: Lease) -> bool:
-        """Whether it is to be kept further."""
+        """Renew a lease; True if it is to be kept further."""
         try:
             return renew_shared_transaction(lease.cluster, lease.transaction, policy=ONE_ATTEMPT)
         except SparklogError as e:
@@ -166,7 +166,7 @@ class Keeper:
             return True
 
     def _abort(self) -> None:
-        """The driver is gone, nobody will commit what is open."""
+        """Abort the open transactions, which no process will commit after the end of the driver."""
         while not self._given.empty():
             lease = self._given.get()
             if lease is not None:

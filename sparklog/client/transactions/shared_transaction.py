@@ -39,12 +39,12 @@ class SharedTransaction(NamedTuple):
 
     @property
     def transactional_id(self) -> str:
-        """What participants name in their produce requests."""
+        """The transactional id that participants name in their produce requests."""
         return shared_transactional_id(self.app_id)
 
 
 class Participant(NamedTuple):
-    """What a participant writes with, once: for `Producer.participate`."""
+    """The identity of a participant, for one use in `Producer.participation`."""
 
     transactional_id: str
     producer_id: int
@@ -52,15 +52,16 @@ class Participant(NamedTuple):
 
 
 class LastCommit(NamedTuple):
-    """The newest version an application has committed, and what it was made of in the application's own words ("" if
-    it did not say). -1: the broker does not tell."""
+    """The newest version that an application has committed (-1: the broker does not report it), and the application's
+    description of its input ("": none)."""
 
     version: int
     input: str
 
 
 class Ended(NamedTuple):
-    """Whether the version is committed, and the application's newest commit, which an abort leaves as it was."""
+    """The outcome: True for a committed version, and the application's newest commit, which an abort leaves
+    unchanged."""
 
     committed: bool
     last: LastCommit
@@ -86,9 +87,10 @@ def join_shared_transaction(
     lease_ms: int = 0,
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> Participant | LastCommit:
-    """Makes the caller a participant; LastCommit: the version is committed already, nothing is to be written.
+    """Make the caller a participant. A LastCommit result means that the version is committed already and nothing is to
+    be written.
 
-    The transaction is aborted if it has not ended after `timeout_ms`, or, with a lease, when nobody has joined or
+    The transaction is aborted if it has not ended after `timeout_ms`, or, with a lease, if no participant has joined or
     renewed it for `lease_ms`. Raises ProducerFencedError (a newer run has taken over), TransactionAbortedError,
     InvalidTransactionTimeoutError.
     """
@@ -115,9 +117,11 @@ def end_shared_transaction(
     made_of: str = "",
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> Ended:
-    """Commits what `committed_participants` (producer ids) wrote and aborts the rest, or aborts everything, unless it
-    has been decided before. `made_of` is kept as `LastCommit.input`. Raises ProducerFencedError,
-    TransactionAbortedError."""
+    """Commit the records of `committed_participants` (producer ids) and abort the rest, or abort everything, unless the
+    outcome was decided before.
+
+    `made_of` is kept as `LastCommit.input`. Raises ProducerFencedError, TransactionAbortedError.
+    """
     request = EndSharedTxnRequest(*transaction, committed, list(committed_participants), made_of)
     answer = request_until(
         cluster,
@@ -133,8 +137,10 @@ def end_shared_transaction(
 def renew_shared_transaction(
     cluster: Cluster, transaction: SharedTransaction, *, policy: RetryPolicy = DEFAULT_POLICY
 ) -> bool:
-    """Begins the transaction's lease anew; False: it has ended. True for one that nobody has joined yet. Raises
-    UnsupportedApiError if the broker has no leases."""
+    """Renew the transaction's lease. False: the transaction has ended. True also before the first participant joins.
+
+    Raises UnsupportedApiError if the broker has no leases.
+    """
     request = RenewSharedTxnRequest(transaction.app_id, transaction.version, transaction.run_id)
     answer = request_until(
         cluster,
