@@ -296,6 +296,7 @@ def test_every_check_is_tried_both_ways() -> None:
 
 def test_the_page_lists_every_check() -> None:
     page = (Path(__file__).resolve().parents[4] / "docs" / "watching.md").read_text(encoding="utf-8")
+    assert f"\n{len(CHECKS)} checks of the cluster" in page
     table = page.partition("| checks | subject |\n")[2].partition("\n\n")[0]
     first_cells = "".join(line.split("|")[1] for line in table.splitlines())
     assert sorted(re.findall(r"`([\w-]+)`", first_cells)) == sorted(check.name for check in CHECKS)
