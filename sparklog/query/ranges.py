@@ -33,7 +33,8 @@ QUESTIONS_MAX = 256
 HINTS_MAX = 32
 INTERVALS_MAX = 32
 PARTITIONS_APART_MAX = 64
-"""With more partitions than these left, all get the offsets that any of them may have."""
+"""Number of partitions that get offsets of their own; with more of them, all get the offsets that any of them may
+have."""
 
 
 class Interval(NamedTuple):
@@ -71,10 +72,10 @@ class Filter:
         self.expression = expression
         self._schema = schema
         self.columns = self._find_columns()
-        """Those that the expression looks at, in the schema's order."""
+        """The columns of the expression, in the schema's order."""
 
     def partitions(self, partitions: Sequence[int]) -> list[int]:
-        """Those of `partitions` that the filter may hold in."""
+        """The partitions of `partitions` that the filter may hold in."""
         if PARTITION not in self.columns:
             return list(partitions)
         given = [_is(PARTITION, p) for p in partitions]
@@ -110,7 +111,7 @@ class Filter:
         return [int(found[0]) for found in _NUMBER.finditer(text)]
 
     def _may_hold(self, given: Sequence[pc.Expression]) -> list[bool]:
-        """For each of `given`: whether a row of which it is true may pass. No file is opened for it."""
+        """For each of `given`: True if a row of which it is true may pass. No file is opened for it."""
         if self.expression is None:
             return [True] * len(given)
         numbers = [str(i) for i in range(len(given))]
@@ -237,7 +238,7 @@ def _cut(within: Interval) -> list[Interval]:
 
 
 def _merge_nearest(intervals: list[Interval]) -> list[Interval]:
-    """At most INTERVALS_MAX: those with the smallest gaps between them become one."""
+    """Reduce the intervals to INTERVALS_MAX: those with the smallest gaps between them become one."""
     if len(intervals) <= INTERVALS_MAX:
         return intervals
     gaps = sorted(range(1, len(intervals)), key=lambda i: intervals[i].first - intervals[i - 1].last)

@@ -41,8 +41,8 @@ class TopicPart:
 
 
 class NewestRewriter:
-    """For one connection, which must be in a transaction from `rewrite` to the statement's end: `now()` is the same
-    then."""
+    """The rewriter of one connection, which must be in a transaction from `rewrite` to the statement's end, so that
+    `now()` stays the same."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection

@@ -184,7 +184,7 @@ class Fetcher:
         return broker in self._others
 
     def retire(self, lane: FetchLane) -> None:
-        """It has had nothing to do for long, and ends; with `changed` held."""
+        """Remove a lane that has been idle for long, and ends; with `changed` held."""
         self._others = {broker: other for broker, other in self._others.items() if other is not lane}
 
     def share_of_room(self) -> int:

@@ -35,7 +35,7 @@ PROBE_BYTES = 256 * 1024
 STRETCH_BYTES = 64 * MIB
 """About how much is located at once."""
 AGAIN_BYTES_MIN = MIB
-"""Behind a stretch that went up to the end and was shorter, the socket waits for more."""
+"""Size in bytes of a stretch up to the end of the files; behind a shorter one, the socket waits for more."""
 
 
 class FileFetcherConfig(NamedTuple):
@@ -236,7 +236,7 @@ class FileFetcher:
         return not stretch.has_ended or stretch.is_followed
 
     def _locate(self, turn: _Turn) -> Stretch | None:
-        """None: the socket has to go on."""
+        """The next stretch; None: the socket has to go on."""
         config, position, offset = self._config, turn.position, turn.position.offset
         assert offset is not None
         try:

@@ -146,11 +146,11 @@ class Membership:
         return Changes(lost, revoked, added)
 
     def not_taken(self, partitions: Partitions) -> None:
-        """Of `added`: it did not work, `changes` names them again."""
+        """Let `changes` name these of `added` again, because they could not be taken."""
         self.held -= partitions
 
     def let_go(self, partitions: Partitions) -> None:
-        """They are not read any more: the next heartbeat says so."""
+        """Note that partitions are not read any more: the next heartbeat reports it."""
         self.held -= partitions
         self._report = True
 

@@ -61,7 +61,7 @@ from sparklog.version import __version__
 RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
 """A fetch response holds at most `fetch.max.bytes` or, if it is larger, one batch; both end at 1 GiB."""
 HEADER_ONLY_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
-"""Of every other response: only fetches have a payload."""
+"""Largest size in bytes of a response without a payload; only fetches have one."""
 CONNECT_TIMEOUT_MS = 10_000
 THROTTLE_MS_MAX = 3_600_000
 """Longest pause in ms that a broker can impose on a request."""
@@ -315,7 +315,7 @@ class Connection:
 
     @property
     def answer_due(self) -> float:
-        """Until when (monotonic) the oldest request under way may wait for its answer; infinity: there is none."""
+        """Monotonic time until which the oldest request under way may wait for its answer; infinity: there is none."""
         return self._expected[0].deadline if self._expected else math.inf
 
     def abort(self) -> None:
@@ -372,8 +372,10 @@ class Connection:
         return answer
 
     def _wait_on(self, deadline: float, expected_at: float) -> float:
-        """Nothing has come for a while. How many seconds to wait before looking again. Raises TimeoutError when the
-        time is over, RequestTimedOutError if the broker has left the cluster."""
+        """Note that nothing has come for a while. The number of seconds to wait before the next look.
+
+        Raises TimeoutError when the time is over, RequestTimedOutError if the broker has left the cluster.
+        """
         if self._patience is None or time.monotonic() >= deadline:
             raise TimeoutError
         self._patience.check(expected_at, self.used_at)

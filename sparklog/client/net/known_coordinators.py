@@ -34,7 +34,7 @@ class KnownCoordinators:
         self._doubted_at: OrderedDict[Endpoint, float] = OrderedDict()
 
     def get(self, key: CoordinatorKey) -> Told | None:
-        """None: it has to be looked up."""
+        """The known coordinator; None: it has to be looked up."""
         return self._told.get(key)
 
     def note(self, key: CoordinatorKey, told: Told) -> None:

@@ -103,7 +103,7 @@ class Accumulator:
         self.wake_sender: Callable[[], None] = lambda: None
 
     def reset_after_fork(self) -> None:
-        """In a forked child: the producer belongs to the parent."""
+        """Drop the records in a forked child: the producer belongs to the parent."""
         self.lock = threading.RLock()
         self.memory_freed = threading.Condition(self.lock)
         self.refusal = ClosedError("this producer belongs to the parent process: create one in the child")

@@ -1,4 +1,4 @@
-"""From rows and tables to encoded batches: the envelope from Python lists, tables split by partition and size."""
+"""Encoding of rows and tables into batches: the envelope from Python lists, tables split by partition and size."""
 
 from __future__ import annotations
 

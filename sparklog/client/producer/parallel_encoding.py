@@ -76,7 +76,8 @@ class ParallelEncoder:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sparklog-encode")
 
     def encoding_of(self, rows: pa.RecordBatch, topic: TopicInfo) -> Encoding | None:
-        """Of rows that, not compressed, make a batch that the topic takes. Not started yet. None: they are too few."""
+        """The encoding, not started yet, of rows that make a batch within the topic's limit uncompressed; None: the
+        rows are too few."""
         size_bytes = estimated_bytes(rows)
         if size_bytes < PARALLEL_BYTES_MIN:
             return None
@@ -88,7 +89,7 @@ class ParallelEncoder:
 
 
 def parallel_encoder(encoder: BatchEncoder) -> ParallelEncoder | None:
-    """For an encoder that compresses, on a machine where that can go on beside something else."""
+    """A parallel encoder, if `encoder` compresses and the machine can encode beside other work."""
     threads = min(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, THREADS_MAX
     )
