@@ -46,7 +46,7 @@ class LeaseKeepers:
         return LEASE_MS
 
     def _tell(self, lease: Lease) -> None:
-        """Raises OSError if there is nobody to tell."""
+        """Send a lease to the keeper, which is started if necessary. Raises OSError if it cannot be reached."""
         line = json.dumps(lease) + "\n"
         if self._keeper is not None and self._keeper.poll() is None:
             try:

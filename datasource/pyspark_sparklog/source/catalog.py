@@ -158,8 +158,10 @@ class Catalog:
     def _list_offsets(
         self, questions: Mapping[TopicPartition, Sequence[int]], isolation: int | None = None
     ) -> dict[TopicPartition, list[int]]:
-        """For each partition an offset per question, in order; none for a partition that does not exist. With
-        READ_COMMITTED of each transaction all is below the latest offsets, or nothing."""
+        """The offsets of each partition in the order of its questions; none for a partition that does not exist.
+
+        With READ_COMMITTED the records of each transaction are all below the latest offsets, or none is.
+        """
         if not questions:
             return {}
         isolation = self.isolation if isolation is None else isolation

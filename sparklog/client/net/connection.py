@@ -372,7 +372,7 @@ class Connection:
         return answer
 
     def _wait_on(self, deadline: float, expected_at: float) -> float:
-        """Note that nothing has come for a while. The number of seconds to wait before the next look.
+        """Decide if a silent broker is still waited for. The result is the number of seconds until the next look.
 
         Raises TimeoutError when the time is over, RequestTimedOutError if the broker has left the cluster.
         """
