@@ -32,8 +32,8 @@ Node = Mapping[str, Any]
 class NewestRows(NamedTuple):
     """A SELECT of the newest rows: `topic` stands at the bytes [start, end) of the statement, under the name `alias`.
 
-    `by` is the column it is ordered by, `only_by` whether by nothing else, `rows` how many first ones are needed.
-    `probe` is the SELECT as DuckDB's JSON has it.
+    `by` is the column of the order, and `only_by` is True if there is no other one. `rows` is the number of needed
+    rows. `probe` is the SELECT in DuckDB's JSON.
     """
 
     topic: str

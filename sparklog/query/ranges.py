@@ -27,7 +27,7 @@ TIME_MS_MAX = (2**63 - 1) // 1000
 """Latest time in ms whose µs fit into an i64; the earliest is its negative."""
 
 WAYS = 32
-"""Into how many pieces an interval is cut at once."""
+"""Number of pieces into which an interval is cut at once."""
 QUESTIONS_MAX = 256
 """Largest number of questions to Arrow, of about 0.2 ms each; intervals beyond it are kept whole."""
 HINTS_MAX = 32
@@ -166,10 +166,10 @@ def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
 def narrow(
     within: Interval, ask: Callable[[Sequence[Interval]], list[bool]], hints: Sequence[int] = ()
 ) -> list[Interval]:
-    """Intervals that hold every number of `within` for which `ask` does not rule all intervals around it out.
+    """Intervals that hold every number of `within` for which `ask` does not rule out all intervals around it.
 
-    `ask` says of each interval whether any of its numbers may do; False is a proof, True is not. `hints`: near which
-    numbers its answer is likely to change.
+    `ask` returns for each interval if any of its numbers may do; False is a proof, True is not. `hints` are numbers
+    near which its answer is likely to change.
     """
     near = {n + d for n in hints for d in (-1, 0, 1, 2)} if len(hints) <= HINTS_MAX else set()
     starts = sorted(n for n in {within.first, within.first + 1, within.last, *near} if within.first <= n <= within.last)

@@ -78,7 +78,7 @@ class NewestRewriter:
         return with_tables(query.encode(), replaced) if replaced else query
 
     def end(self) -> None:
-        """Drops the tables; again is fine."""
+        """Drop the tables. A second call does nothing."""
         for name in self._registered:
             self._connection.unregister(name)
         self._registered.clear()

@@ -53,8 +53,8 @@ FIXED = Edges(start=False, end=False)
 
 
 class Frame(NamedTuple):
-    """A DataFrame's read: a name of its own, its topics with their numbers of partitions when it was planned, and
-    whether it is to read all partitions (`grows`)."""
+    """A DataFrame's read: a name of its own, and its topics with their numbers of partitions at the planning. `grows`:
+    it is to read all partitions."""
 
     name: str
     partitions: dict[str, int]

@@ -1,4 +1,4 @@
-"""The streaming source: where the query stands, how far the next micro-batch goes, which tasks read it.
+"""The streaming source: the query's position, the end of the next micro-batch, and the tasks that read it.
 
 One instance lives as long as the query's run, in one Python process beside the driver; a copy of it goes to the tasks.
 """

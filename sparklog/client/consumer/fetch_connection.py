@@ -44,7 +44,7 @@ class FetchConnection:
             self._connection = None
 
     def drop(self) -> bool:
-        """Closes the connection. Returns whether it had been aborted: nothing is wrong then."""
+        """Close the connection. True if it had been aborted, which is no error."""
         with self._lock:
             dropped, self._aborted = self._aborted, []
             aborted = bool(dropped)

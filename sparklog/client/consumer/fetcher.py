@@ -188,7 +188,7 @@ class Fetcher:
         self._others = {broker: other for broker, other in self._others.items() if other is not lane}
 
     def share_of_room(self) -> int:
-        """Among how many lanes the memory that is left is divided; with `changed` held."""
+        """Number of lanes that share the remaining memory; with `changed` held."""
         return len({id(p.lane) for p in self.positions.values()}) or 1
 
     def rotate(self, served: list[Position]) -> None:

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 PROBE_BYTES = 256 * 1024
 """Bytes of a partition's first fetch if files may be mapped: enough to see if the partition is behind."""
 STRETCH_BYTES = 64 * MIB
-"""About how much is located at once."""
+"""Approximate number of bytes that are located at once."""
 AGAIN_BYTES_MIN = MIB
 """Size in bytes of a stretch up to the end of the files; behind a shorter one, the socket waits for more."""
 
@@ -221,7 +221,7 @@ class FileFetcher:
         return None
 
     def _read(self, turn: _Turn) -> bool:
-        """Delivers a piece; whether there is more for the position in files."""
+        """Deliver a piece. True if the files have more for the position."""
         position, config = turn.position, self._config
         stretch = turn.stretch = turn.stretch or self._locate(turn)
         if stretch is None:

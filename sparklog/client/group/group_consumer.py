@@ -53,7 +53,7 @@ _SLACK_S = 0.1
 CLOSE_TIMEOUT_MS = 30_000
 
 Listener = Callable[[list[TopicPartition]], object]
-"""Told which partitions come or go."""
+"""Callback with the partitions that come or go."""
 
 
 class Reader(Protocol):
@@ -421,8 +421,8 @@ class GroupConsumer:
             self._committer.close(deadline.left_s)
 
     def abandon(self) -> None:
-        """The consumer was dropped without close: it leaves, and commits nothing more than it was told to. Does not
-        wait."""
+        """Leave the group, because the consumer was dropped without close. Only commits that were requested before are
+        sent. Does not wait."""
         if self._heartbeats is not None:
             self._heartbeats.begin_to_leave()
         self._committer.begin_to_close()

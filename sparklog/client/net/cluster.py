@@ -295,7 +295,7 @@ class Cluster:
             return is_news
 
     def note_broker(self, broker_id: int, brokers: Sequence[BrokerEndpoint]) -> None:
-        """An answer names a broker, and tells where it is."""
+        """Note a broker's address from an answer."""
         where = next((Endpoint(b.host, b.port) for b in brokers if b.broker_id == broker_id), None)
         if where is not None:
             with self._lock:

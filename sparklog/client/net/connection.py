@@ -67,7 +67,7 @@ THROTTLE_MS_MAX = 3_600_000
 """Longest pause in ms that a broker can impose on a request."""
 _IOV_MAX = 512
 _TIMEOUT_SLACK = 1 / 32
-"""A timeout may be longer by this part, so that the kernel need not be told for each request."""
+"""Part by which a timeout may be longer, so that the kernel's need not be set for each request."""
 
 _LOOK_S_MIN = 0.01
 
@@ -350,7 +350,7 @@ class Connection:
         return self.broker.local_socket
 
     def close(self) -> None:
-        """Closes the socket; again is fine."""
+        """Close the socket. A second call does nothing."""
         self._closed = True
         _open.pop(id(self), None)
         self._socket.close()

@@ -27,7 +27,7 @@ class Told(NamedTuple):
 
 
 class KnownCoordinators:
-    """The latest that was told about each key, of KEYS_MAX keys."""
+    """The latest answer about each key, of KEYS_MAX keys."""
 
     def __init__(self) -> None:
         self._told: OrderedDict[CoordinatorKey, Told] = OrderedDict()

@@ -153,8 +153,8 @@ class Accumulator:
     # -- callers' side
 
     def release_if_held(self) -> None:
-        """Release `lock` for a caller that acquired it without `with` and does not know how far that went before an
-        exception."""
+        """Release `lock` for a caller that acquired it without `with`, and was perhaps interrupted before it had the
+        lock."""
         with contextlib.suppress(RuntimeError):
             self.lock.release()
 

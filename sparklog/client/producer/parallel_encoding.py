@@ -1,8 +1,8 @@
 """Compression on threads of its own: several batches at once, while the caller makes the next ones.
 
-A batch takes its place in its partition's queue before it is encoded, so that order does not depend on which thread is
-done first; the sender waits for it when its turn comes. Until then it counts in `buffer.memory` with its size before
-compression, which bounds how much there is to encode.
+A batch takes its place in its partition's queue before it is encoded, so the order does not depend on the threads; the
+sender waits for a batch when its turn comes. Until then it counts in `buffer.memory` with its size before compression,
+which bounds the work.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Encoding:
         self._future: Future[EncodedBatch] | None = None
 
     def start(self) -> None:
-        """Raises RuntimeError after the threads have been told to end."""
+        """Start the encoding. Raises RuntimeError after the end of the threads."""
         self._future = self._threads.submit(self._encoder.encode_whole, self._rows, self._topic)
 
     @property
