@@ -87,7 +87,7 @@ def _with_blanks(positions: Mapping[str, Any], beside: Mapping[str, Any]) -> str
 
 
 def _beside(text: str, positions: Mapping[str, Any]) -> dict[str, Any] | None:
-    """None if the white space, if there is any, is not ours."""
+    """The state in the white space; None if there is no white space, or it was not written by this module."""
     body = text[:-1]
     blanks = body[len(body.rstrip(" \t")) :]
     if not blanks or len(blanks) % 8 or len(blanks) > 8 * BESIDE_BYTES_MAX:

@@ -33,7 +33,7 @@ def spark_home() -> Path:
 
 
 def precompile(archive: Path) -> int:
-    """Writes the archive again with the bytecode of this Python beside its sources; returns of how many modules.
+    """Write the archive again with the bytecode of this Python beside its sources. Returns the number of modules.
 
     The new archive takes the old one's place at once; processes that have it open go on with the old one. Raises
     OSError (it cannot be written) and zipfile.BadZipFile.

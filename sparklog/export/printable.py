@@ -60,7 +60,7 @@ def printable(column: Any) -> list[Any]:
 
 
 def _object(scalar: Any) -> Any:
-    """As `as_py`, with numbers where that has no object."""
+    """The value of `as_py`, with numbers where Python has no object."""
     t = scalar.type
     if not scalar.is_valid:
         return None

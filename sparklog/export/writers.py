@@ -112,7 +112,7 @@ def distinct(names: list[str]) -> list[str]:
 
 
 def plain_column(column: Any) -> Any:
-    """Without chunks, and of a type that `printable` knows."""
+    """The column without chunks, in a type that `printable` knows."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if pa.types.is_large_binary(column.type) or pa.types.is_fixed_size_binary(column.type):

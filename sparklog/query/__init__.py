@@ -1,5 +1,5 @@
 """SQL over topics: DuckDB does the SQL, the topics are its tables (`sparklog.sql`, `sparklog sql`).
 
-In this order: `session` takes a statement, `newest` bounds its "newest N rows", `topic_table` is what DuckDB scans,
-`ranges` (pure) makes offsets and times of DuckDB's filter, `scan` reads them.
+In this order: `session` takes a statement, `newest` bounds its "newest N rows", `topic_table` is the table that DuckDB
+scans, `ranges` (pure) turns DuckDB's filter into offsets and times, `scan` reads them.
 """

@@ -21,7 +21,7 @@ def with_checked_intervals(relation: Any) -> Any:
 
 
 def _column(number: int, name: str, t: str) -> str:
-    """By its place: a result may have two columns of a name."""
+    """The column by its place: a result may have two columns of a name."""
     if t != "INTERVAL":
         return f"#{number} AS {quoted(name)}"
     text = (

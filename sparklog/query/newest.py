@@ -32,8 +32,8 @@ Node = Mapping[str, Any]
 class NewestRows(NamedTuple):
     """A SELECT of the newest rows: `topic` stands at the bytes [start, end) of the statement, under the name `alias`.
 
-    `by` is the column it is ordered by, `only_by` whether by nothing else, `rows` how many first ones are needed.
-    `probe` is the SELECT as DuckDB's JSON has it.
+    `by` is the column of the order, and `only_by` is True if there is no other one. `rows` is the number of needed
+    rows. `probe` is the SELECT in DuckDB's JSON.
     """
 
     topic: str
@@ -47,8 +47,11 @@ class NewestRows(NamedTuple):
 
 
 def find_newest_rows(statement: Node, sql: bytes, row_functions: frozenset[str]) -> list[NewestRows]:
-    """Those in a statement as `json_serialize_sql` gives it. `row_functions`: functions that give a value for each
-    row, and the same when they are asked again. The topics are names only: whether they are any is not known here."""
+    """The SELECTs for newest rows in a statement, in the form of `json_serialize_sql`.
+
+    `row_functions`: functions that give a value for each row, and the same value when they run again. The topics are
+    names only: their existence is not known here.
+    """
     named = {entry.get("key", "").lower() for entry in _ctes(statement)}
     found = []
     for node in _walk(statement):

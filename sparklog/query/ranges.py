@@ -27,13 +27,14 @@ TIME_MS_MAX = (2**63 - 1) // 1000
 """Latest time in ms whose µs fit into an i64; the earliest is its negative."""
 
 WAYS = 32
-"""Into how many pieces an interval is cut at once."""
+"""Number of pieces into which an interval is cut at once."""
 QUESTIONS_MAX = 256
 """Largest number of questions to Arrow, of about 0.2 ms each; intervals beyond it are kept whole."""
 HINTS_MAX = 32
 INTERVALS_MAX = 32
 PARTITIONS_APART_MAX = 64
-"""With more partitions than these left, all get the offsets that any of them may have."""
+"""Number of partitions that get offsets of their own; with more of them, all get the offsets that any of them may
+have."""
 
 
 class Interval(NamedTuple):
@@ -71,10 +72,10 @@ class Filter:
         self.expression = expression
         self._schema = schema
         self.columns = self._find_columns()
-        """Those that the expression looks at, in the schema's order."""
+        """The columns of the expression, in the schema's order."""
 
     def partitions(self, partitions: Sequence[int]) -> list[int]:
-        """Those of `partitions` that the filter may hold in."""
+        """The partitions of `partitions` that the filter may hold in."""
         if PARTITION not in self.columns:
             return list(partitions)
         given = [_is(PARTITION, p) for p in partitions]
@@ -110,7 +111,7 @@ class Filter:
         return [int(found[0]) for found in _NUMBER.finditer(text)]
 
     def _may_hold(self, given: Sequence[pc.Expression]) -> list[bool]:
-        """For each of `given`: whether a row of which it is true may pass. No file is opened for it."""
+        """For each of `given`: True if a row of which it is true may pass. No file is opened for it."""
         if self.expression is None:
             return [True] * len(given)
         numbers = [str(i) for i in range(len(given))]
@@ -165,10 +166,10 @@ def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:
 def narrow(
     within: Interval, ask: Callable[[Sequence[Interval]], list[bool]], hints: Sequence[int] = ()
 ) -> list[Interval]:
-    """Intervals that hold every number of `within` for which `ask` does not rule all intervals around it out.
+    """Intervals that hold every number of `within` for which `ask` does not rule out all intervals around it.
 
-    `ask` says of each interval whether any of its numbers may do; False is a proof, True is not. `hints`: near which
-    numbers its answer is likely to change.
+    `ask` returns for each interval if any of its numbers may do; False is a proof, True is not. `hints` are numbers
+    near which its answer is likely to change.
     """
     near = {n + d for n in hints for d in (-1, 0, 1, 2)} if len(hints) <= HINTS_MAX else set()
     starts = sorted(n for n in {within.first, within.first + 1, within.last, *near} if within.first <= n <= within.last)
@@ -237,7 +238,7 @@ def _cut(within: Interval) -> list[Interval]:
 
 
 def _merge_nearest(intervals: list[Interval]) -> list[Interval]:
-    """At most INTERVALS_MAX: those with the smallest gaps between them become one."""
+    """Reduce the intervals to INTERVALS_MAX: those with the smallest gaps between them become one."""
     if len(intervals) <= INTERVALS_MAX:
         return intervals
     gaps = sorted(range(1, len(intervals)), key=lambda i: intervals[i].first - intervals[i - 1].last)

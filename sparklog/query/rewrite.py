@@ -41,8 +41,8 @@ class TopicPart:
 
 
 class NewestRewriter:
-    """For one connection, which must be in a transaction from `rewrite` to the statement's end: `now()` is the same
-    then."""
+    """The rewriter of one connection, which must be in a transaction from `rewrite` to the statement's end, so that
+    `now()` stays the same."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -78,7 +78,7 @@ class NewestRewriter:
         return with_tables(query.encode(), replaced) if replaced else query
 
     def end(self) -> None:
-        """Drops the tables; again is fine."""
+        """Drop the tables. A second call does nothing."""
         for name in self._registered:
             self._connection.unregister(name)
         self._registered.clear()

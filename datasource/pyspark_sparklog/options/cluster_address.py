@@ -46,9 +46,11 @@ class ClusterAddress:
 
 
 def address_of(given: Mapping[str, str], no_options: str) -> ClusterAddress:
-    """From options by their names in lower case; else from the environment, as other clients: SPARKLOG_COMMAND_CONFIG
-    only if the options say nothing of it. `no_options`: the error's text if there are none at all. Raises
-    InvalidConfigError."""
+    """The address from options by their names in lower case, else from the environment as for other clients.
+
+    SPARKLOG_COMMAND_CONFIG is used only if the options name neither servers nor security. `no_options` is the error's
+    text without any option. Raises InvalidConfigError.
+    """
     prefix = "sparklog."
     named = {
         name.removeprefix(prefix): value

@@ -1,4 +1,4 @@
-"""From the options as they were given to those of the table: aliases, Kafka's settings, misspellings.
+"""The translation of given options to those of the table: aliases, Kafka's settings, misspellings.
 
 Spark hands option names over in lower case; messages show them as documented.
 """

@@ -40,9 +40,9 @@ STRATEGIES = ("subscribe", "subscribePattern", "assign")
 """The options that name the topics to read."""
 
 EARLIEST_OFFSET = -2
-"""In offsets JSON: the first offset that can be read."""
+"""Value in offsets JSON: the first offset that can be read."""
 LATEST_OFFSET = -1
-"""In offsets JSON: the log's end."""
+"""Value in offsets JSON: the log's end."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
 
 
 def no_headers(what: str) -> InvalidConfigError:
-    """For `includeHeaders` where there are none."""
+    """The error for `includeHeaders` where records have no headers."""
     return InvalidConfigError(f"includeHeaders: {what}, which have no headers; leave the option out")
 
 

@@ -71,7 +71,7 @@ def _check_secrets(options: Mapping[str, str]) -> None:
 
 
 def readable(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of a table's options that a read may have."""
+    """The options of a table that a read may have."""
     return _used(options, Where.SOURCE)
 
 
@@ -127,8 +127,10 @@ def tells_new_tables() -> bool:
 
 
 def refuse_new_table() -> None:
-    """In a task of a batch write of a driver that `tells_new_tables`. Raises InvalidConfigError if the write makes a
-    table: there is no way to give that table options."""
+    """Refuse to create a table in a task of a batch write, if the driver `tells_new_tables`.
+
+    Raises InvalidConfigError if the write creates a table: there is no way to give that table options.
+    """
     context = TaskContext.get()
     if context is None or context.getLocalProperty("streaming.sql.batchId") is not None:
         return
@@ -146,7 +148,7 @@ def _text(schema: StructType) -> str:
 
 
 def _of_table(text: str, where: Where) -> dict[str, str]:
-    """Without the options that are for other uses of the table."""
+    """The table's options for this use, without those for its other uses."""
     try:
         options = {str(name): str(value) for name, value in json.loads(text).items()}
     except (ValueError, AttributeError) as e:

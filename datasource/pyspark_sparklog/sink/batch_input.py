@@ -34,7 +34,7 @@ class BatchInput(NamedTuple):
     checksum: int | None
 
     def encode(self) -> str:
-        """As it is kept with the transaction."""
+        """Encode the input as it is kept with the transaction."""
         checksum = "" if self.checksum is None else f"{self.checksum:016x}"
         return f"query={self.query_id} offsets={self.offsets} rows={self.rows} checksum={checksum}"
 
@@ -60,8 +60,8 @@ class BatchInput(NamedTuple):
 
 
 def check_number(transaction: SharedTransaction, last: LastCommit) -> None:
-    """Before a batch is written or skipped. Raises StaleCheckpointError if its number is below the last one
-    committed."""
+    """Check a batch's number before the batch is written or skipped. Raises StaleCheckpointError if it is below the
+    last committed one."""
     if last.version > transaction.version:
         raise StaleCheckpointError(
             f"batch {transaction.version} of {transaction.app_id} is not written: batches up to {last.version} have been committed "
@@ -70,8 +70,11 @@ def check_number(transaction: SharedTransaction, last: LastCommit) -> None:
 
 
 def check_input(transaction: SharedTransaction, last: LastCommit, ours: BatchInput) -> None:
-    """After a batch of this number has been committed, now or before. Raises StaleCheckpointError if the topic has
-    another batch of that number, or a later one: the rows of this one are not in it."""
+    """Check a batch's input after a batch of this number has been committed, now or before.
+
+    Raises StaleCheckpointError if the topic has another batch of that number, or a later one: the rows of this one are
+    not in it.
+    """
     check_number(transaction, last)
     if last.version < transaction.version:
         return  # a broker that does not tell

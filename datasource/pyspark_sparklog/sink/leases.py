@@ -31,8 +31,10 @@ class LeaseKeepers:
         self._keeper: subprocess.Popen[str] | None = None
 
     def keep(self, address: ClusterAddress, transaction: SharedTransaction, wait_ms: int) -> int:
-        """Has the transaction kept as long as the driver lives; the length of its lease in ms, or 0: it has none,
-        because the broker knows of none, or the driver cannot be told from here."""
+        """Keep the transaction's lease as long as the driver lives. Returns its length in ms.
+
+        0: the transaction has no lease, because the broker has no leases, or the driver cannot be found from here.
+        """
         try:
             renew_shared_transaction(address.connect(), transaction, policy=RetryPolicy(timeout_ms=wait_ms))
         except UnsupportedApiError:
@@ -46,7 +48,7 @@ class LeaseKeepers:
         return LEASE_MS
 
     def _tell(self, lease: Lease) -> None:
-        """Raises OSError if there is nobody to tell."""
+        """Send a lease to the keeper, which is started if necessary. Raises OSError if it cannot be reached."""
         line = json.dumps(lease) + "\n"
         if self._keeper is not None and self._keeper.poll() is None:
             try:

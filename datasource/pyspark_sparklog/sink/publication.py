@@ -355,8 +355,11 @@ def _input_of(messages: Sequence[SinkCommitMessage]) -> BatchInput:
 def stream_publisher(
     options: SinkOptions, checkpoint: str = "", query_name: str = "", *, ends_only: bool = False
 ) -> Publisher:
-    """For one micro-batch: draws its fencing token. `checkpoint`: its location, if the query was given one.
-    `ends_only`: no task writes with it, so it needs no fencing token yet."""
+    """The publisher of one micro-batch, which draws its fencing token.
+
+    `checkpoint`: its location, if the query was given one. `ends_only`: no task writes with it, so it needs no fencing
+    token yet.
+    """
     fencing_token = None if ends_only and options.exactly_once else _fencing_token(options)
     made = _publisher(options, fencing_token, app_id=options.txn_app_id, version=0, run_id="")
     return replace(made, checkpoint=checkpoint, query_name=query_name, is_stream=True)

@@ -1,8 +1,8 @@
-"""A checksum of rows that does not depend on their order, nor on how they are divided into batches.
+"""A checksum of rows that does not depend on their order, nor on their division into batches.
 
 Every row gets a 64-bit hash: a polynomial of its bytes at an odd place modulo 2^64, mixed with those of its other
 columns by the finalizer of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). The
-checksum is the sum of the rows' hashes. It tells rows apart that differ by accident; who wants to can find others with
+checksum is the sum of the rows' hashes. It distinguishes rows that differ by accident; an attacker can find others with
 the same sum.
 """
 
@@ -17,7 +17,7 @@ _PLACE = 0x9E3779B97F4A7C15
 _PLACE_INVERSE = pow(_PLACE, -1, 1 << 64)
 _NULL = np.uint64(0xD1B54A32D192ED03)
 _BYTES_PER_STEP = 1 << 18
-"""Of data hashed at once: eight times as many are in memory for it."""
+"""Bytes of data hashed at once: eight times as many are in memory for it."""
 
 
 def row_checksum(batch: pa.RecordBatch) -> int:

@@ -41,10 +41,10 @@ class SinkTask:
     names: tuple[str, ...] | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
-        """Writes all rows and waits until every in-sync replica has them. Any failure fails the task.
+        """Write all rows and wait until every in-sync replica has them. Any failure fails the task.
 
-        A task without rows takes no part in the transaction. One that comes when the version is committed reads its
-        rows, which tells whether it was the same batch, and writes nothing.
+        A task without rows takes no part in the transaction. A task that runs after the commit of the version reads its
+        rows, to see if the batch was the same, and writes nothing.
         """
         place = task_place()
         transaction = self.publisher.transaction_of(place)

@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 FILE_CHARS_MAX = 64 << 20
 CHECKPOINT_SETTING = "spark.sql.streaming.checkpointLocation"
-"""Of the session: tasks see it as a local property. Queries without a location of their own have a directory by name
-in it."""
+"""Setting of the session, which tasks see as a local property. Queries without a location of their own have a directory
+by name in it."""
 
 
 def location_of(option: str, setting: str | None, query_name: str) -> str:
@@ -27,8 +27,10 @@ def location_of(option: str, setting: str | None, query_name: str) -> str:
 
 
 def input_digest(location: str, query_id: str, batch_id: int) -> str:
-    """Of where the batch begins and ends in each source, and of the query; "" if that cannot be read here: the
-    checkpoint is in an object store, or it is another query's."""
+    """A digest of the batch's beginning and end in each source, and of the query.
+
+    Empty if that cannot be read here: the checkpoint is in an object store, or it is another query's.
+    """
     directory = _local_path(location)
     if directory is None or not query_id or batch_id < 0:
         return ""

@@ -65,12 +65,13 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream`: appends every micro-batch once. Spark makes one to write, and another one to commit."""
 
     def __init__(self, task: SinkTask, make_task: Callable[[], SinkTask] | None = None) -> None:
-        """With `make_task` the `task` is good to commit and abort only; to write, it makes another one."""
+        """Keep the task. With `make_task` the `task` is good to commit and abort only; for writing, `make_task` creates
+        another one."""
         self._task = task
         self._make_task = make_task
 
     def __getstate__(self) -> dict[str, Any]:
-        """On its way to the tasks, all of which write with one fencing token."""
+        """The state for the tasks, all of which write with one fencing token."""
         return {"_task": self._writing_task(), "_make_task": None}
 
     def _writing_task(self) -> SinkTask:

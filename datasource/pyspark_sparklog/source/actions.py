@@ -36,7 +36,7 @@ class Edges(NamedTuple):
 
 
 def edges_of(options: SourceOptions, tp: TopicPartition) -> Edges:
-    """Of all that is read of a partition."""
+    """The edges of everything that is read of a partition."""
     return Edges(
         _is_open(options.starting, "earliest", EARLIEST_OFFSET, tp),
         _is_open(options.ending, "latest", LATEST_OFFSET, tp),
@@ -53,8 +53,8 @@ FIXED = Edges(start=False, end=False)
 
 
 class Frame(NamedTuple):
-    """A DataFrame's read: a name of its own, its topics with their numbers of partitions when it was planned, and
-    whether it is to read all partitions (`grows`)."""
+    """A DataFrame's read: a name of its own, and its topics with their numbers of partitions at the planning. `grows`:
+    it is to read all partitions."""
 
     name: str
     partitions: dict[str, int]
@@ -112,7 +112,7 @@ class _Seen:
         self._first: OrderedDict[str, str | None] = OrderedDict()
 
     def warn_once(self, what: str, action: str, text: str, *, first_too: bool = False) -> None:
-        """At the second action that asks, unless `first_too`."""
+        """Warn once, at the second action that asks, unless `first_too`."""
         first = self._first.setdefault(what, action)
         if first is not None and (first_too or first != action):
             self._first[what] = None

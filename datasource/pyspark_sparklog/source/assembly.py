@@ -1,4 +1,4 @@
-"""From the log's batches to Spark's: metadata columns added, sizes evened out; nothing is done per row.
+"""The assembly of Spark's batches from the log's: metadata columns added, sizes evened out; nothing is done per row.
 
 Spark's Arrow channel is fastest at about 10,000 rows a batch: large batches are sliced (no copy), small ones gathered.
 """
@@ -146,7 +146,7 @@ def _null_if_empty(headers: Any) -> Any:
 
 
 def _offsets(batches: list[ConsumedBatch], count: int) -> np.ndarray:
-    """Of `count` rows, int64. They rise: if there are as many as offsets, each offset has one."""
+    """The offsets of `count` rows, int64. They rise: if there are as many as offsets, each offset has one."""
     first, end = batches[0].base_offset, batches[-1].next_offset
     if end - first == count:
         return np.arange(first, end, dtype=np.int64)

@@ -80,10 +80,10 @@ class BrokerWait:
 
 @dataclass(frozen=True)
 class Catalog:
-    """Questions to the cluster at `address`; holds no connection itself, so it can be pickled.
+    """Questions to the cluster at `address`; it holds no connection itself, so it can be pickled.
 
-    `wait_ms`: how long a question is asked again while no broker answers. `isolation`: with READ_COMMITTED a partition
-    ends at its last stable offset. `request_timeout_ms`: how long one answer may take.
+    `wait_ms`: time in ms for which a question is repeated while no broker answers. `isolation`: with READ_COMMITTED a
+    partition ends at its last stable offset. `request_timeout_ms`: time limit of one answer in ms.
     """
 
     address: ClusterAddress
@@ -158,8 +158,10 @@ class Catalog:
     def _list_offsets(
         self, questions: Mapping[TopicPartition, Sequence[int]], isolation: int | None = None
     ) -> dict[TopicPartition, list[int]]:
-        """For each partition an offset per question, in order; none for a partition that does not exist. With
-        READ_COMMITTED of each transaction all is below the latest offsets, or nothing."""
+        """The offsets of each partition in the order of its questions; none for a partition that does not exist.
+
+        With READ_COMMITTED the records of each transaction are all below the latest offsets, or none is.
+        """
         if not questions:
             return {}
         isolation = self.isolation if isolation is None else isolation
@@ -173,8 +175,7 @@ class Catalog:
         return {tp: [o.offset for o in offsets] for tp, offsets in found.items()}
 
     def wait_for_data(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> bool:
-        """Waits until any partition grows beyond its position, at most `max_wait_ms`. Whether one has, or might
-        have."""
+        """Wait until any partition grows beyond its position, at most `max_wait_ms`. True if one has, or might have."""
         if not positions:
             time.sleep(max_wait_ms / 1000)
             return True

@@ -1,7 +1,7 @@
 """A query's progress as the offsets of a consumer group, so that `sparklog group describe` shows its lag.
 
-Only for looking at: reading goes by Spark's checkpoint alone, and nothing here can fail a query. What is published is
-where the last batch that the checkpoint has committed ends.
+The offsets are only for display: reading goes by Spark's checkpoint alone, and nothing here can fail a query. The
+published offsets are the end of the last batch that the checkpoint has committed.
 """
 
 from __future__ import annotations

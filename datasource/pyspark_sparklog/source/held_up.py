@@ -24,7 +24,7 @@ TIMEOUT_MS = 5_000
 
 
 class HeldUp:
-    """Of one reader. Nothing here can fail a read."""
+    """The watch of one reader for transactions that hold it up. Nothing here can fail a read."""
 
     def __init__(self, catalog: Catalog, clock: Callable[[], float] = time.time) -> None:
         self._catalog = Catalog(catalog.address, 0, READ_UNCOMMITTED)

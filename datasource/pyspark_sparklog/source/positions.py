@@ -1,4 +1,5 @@
-"""From `startingOffsets` and its kin to numbers: where a new query begins and where a batch read ends."""
+"""The resolution of `startingOffsets` and its kin to numbers: the beginning of a new query, and the end of a batch
+read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From options and a schema to a reader: what `DefaultSource` hands out for reading."""
+"""The readers of `DefaultSource`, from options and a schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streaming source: where the query stands, how far the next micro-batch goes, which tasks read it.
+"""The streaming source: the query's position, the end of the next micro-batch, and the tasks that read it.
 
 One instance lives as long as the query's run, in one Python process beside the driver; a copy of it goes to the tasks.
 """
@@ -131,7 +131,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _warn_of_changed_columns(self) -> None:
-        """Of a query that goes on from a checkpoint: Spark's own error about its state does not name the way."""
+        """Warn of changed columns in a query that goes on from a checkpoint: Spark's own error about its state does not
+        name the way."""
         for name, info in self._catalog.topics(self._options.subscription, missing_is_error=False).items():
             if warning := changed_columns(name, info.schemas, self._reads.schema):
                 log.warning("%s", warning)
@@ -243,4 +244,4 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._progress.publish(SourceOffset.from_dict(end).positions)
 
     def stop(self) -> None:
-        """Nothing to release: connections belong to the process."""
+        """Do nothing: connections belong to the process."""

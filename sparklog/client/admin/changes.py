@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Message)
 
 
 class _UnreachedError(Exception):
-    """No broker could be asked."""
+    """The error if no broker could be asked."""
 
     def __init__(self, error: SparklogError) -> None:
         super().__init__(str(error))

@@ -40,7 +40,7 @@ from sparklog.types import READ_COMMITTED, GroupMetadata, OffsetAndMetadata, Top
 
 MARKERS_BYTES = 64 * 1024
 MARKER_FETCHES_MAX = 100
-"""So many answers without a record are looked through behind a committed offset; then the rest counts as lag."""
+"""Number of answers without a record that are read behind a committed offset; the offsets beyond them count as lag."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class GroupAdmin:
         return GroupDescription(group_id, group.state, group.group_epoch, group.assignor, members, lags)
 
     def _details(self, group_id: str) -> GroupDetails:
-        """With all its members."""
+        """The group with all its members."""
 
         def ask(before: DescribeGroupsResponse | None) -> DescribeGroupsResponse:
             first = 0 if before is None else before.members_from
@@ -195,7 +195,7 @@ class GroupAdmin:
         commit_offsets(self._cluster, GroupMetadata(group_id), offsets, policy=self._policy)
 
     def delete(self, group_id: str) -> int:
-        """0 if an attempt that was not answered has deleted it."""
+        """Delete a group. The number of its offsets; 0 if an attempt whose answer was lost has deleted it."""
         attempts, repeating = Retries(self._policy), Repeating((GroupIdNotFoundError,))
         request, key = DeleteGroupRequest(group_id), group_key(group_id)
         while True:

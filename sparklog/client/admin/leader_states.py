@@ -14,7 +14,7 @@ from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse, 
 from sparklog.types import TopicPartition
 
 TOPICS_ASKED = 200
-"""Of one broker, with one request."""
+"""Number of topics in one request to one broker."""
 BROKER_MS = 5_000
 """Time limit for one broker's answer in ms. The answers of the other brokers are used without it."""
 

@@ -26,7 +26,7 @@ OffsetTarget = Literal["earliest", "latest"] | int | AtTime | ShiftBy
 
 
 class Move(NamedTuple):
-    """Of one partition; `committed` None: nothing was."""
+    """The move of one partition's offset; `committed` None: none was committed."""
 
     committed: int | None
     offset: int

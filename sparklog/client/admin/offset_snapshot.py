@@ -1,4 +1,4 @@
-"""Offsets that all agree on who ask under one name; see `SnapshotOffsetsRequest`."""
+"""Offsets on which all requests under one name agree; see `SnapshotOffsetsRequest`."""
 
 from __future__ import annotations
 

@@ -530,7 +530,8 @@ class Consumer:
         return found
 
     def _next_records(self, limit: int, timeout_ms: float, moved: dict[Position, int | None]) -> list[Record]:
-        """At most `limit` records of one batch. If positions have `moved` already, only a batch at hand is used.
+        """Return the next records of one batch, at most `limit`. If positions have `moved` already, only a batch at
+        hand is used.
 
         The position is entered in `moved` before it changes.
         """

@@ -19,7 +19,8 @@ class RecordDeserializer:
         self._value = value
 
     def records(self, records: Sequence[Record]) -> list[Record]:
-        """Those before the first that cannot be deserialized. Raises DeserializationError if that is the first."""
+        """The records before the first that cannot be deserialized. Raises DeserializationError if that is the
+        first."""
         converted: list[Record] = []
         for record in records:
             try:

@@ -10,8 +10,8 @@ from sparklog.client.net.connection import Connection
 
 
 class FetchConnection:
-    """At most one connection at a time. Any thread may abort it; everything else belongs to the thread with the fetch
-    turn."""
+    """The connection of a lane, at most one at a time. Any thread may abort it; everything else belongs to the thread
+    with the fetch turn."""
 
     def __init__(self, cluster: Cluster, lock: threading.RLock, timeout_ms: int) -> None:
         """`lock` guards all of it; the fetcher holds it while it calls `abort`."""
@@ -44,7 +44,7 @@ class FetchConnection:
             self._connection = None
 
     def drop(self) -> bool:
-        """Closes the connection. Returns whether it had been aborted: nothing is wrong then."""
+        """Close the connection. True if it had been aborted, which is no error."""
         with self._lock:
             dropped, self._aborted = self._aborted, []
             aborted = bool(dropped)

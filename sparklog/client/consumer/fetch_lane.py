@@ -183,7 +183,7 @@ class FetchLane:
         return position.lane is self or (self._is_first and position.lane is None)
 
     def _wanted(self, now: float) -> list[Position]:
-        """Those to fetch for, least recently served first."""
+        """The positions to fetch for, least recently served first."""
         return [
             p for p in self._shared.positions.values() if self._is_mine(p) and p.is_fetchable and p.resume_at <= now
         ]
@@ -277,7 +277,7 @@ class FetchLane:
                 self._take_answer(under_way)
 
     def _mine_by_leader(self, wanted: list[Position]) -> list[Position]:
-        """Those to be fetched here; the others go to the lanes of their leaders."""
+        """The positions to fetch here; the others go to the lanes of their leaders."""
         by_broker: dict[Endpoint, list[Position]] = {}
         topics = {p.tp.topic for p in wanted if p.in_doubt or self._cluster.last_leader(p.tp) is None}
         failed: dict[str, SparklogError] = {}

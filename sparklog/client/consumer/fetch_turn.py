@@ -27,7 +27,7 @@ receiving it."""
 PART_HEADER_BYTES = 128
 """Bytes of an answer for each partition beside the data, or a little more."""
 IDLE_S = 1.0
-"""After this time without a poll at the socket the background thread goes on."""
+"""Time in s without a poll at the socket after which the background thread goes on."""
 
 
 class FetchTurn:
@@ -49,7 +49,7 @@ class FetchTurn:
         self.is_polling = True
 
     def end_poll(self) -> None:
-        """It has got something, or has something else to do."""
+        """Note that the poll has a batch, or has other work to do."""
         if self.is_polling:
             self._polled_at = self._clock()
         self.is_polling = False
@@ -67,7 +67,7 @@ class FetchTurn:
         return until - self._clock()
 
     def wait_in_background(self, timeout_s: float | None = None) -> None:
-        """Until `tell`; of the background thread."""
+        """Wait for `tell` on the background thread."""
         self._changed.wait(timeout_s)
 
     def leave_to_poll(self, connection: Connection | None) -> None:
@@ -82,13 +82,13 @@ class FetchTurn:
             self._waker.wake()
 
     def go_to_socket(self) -> None:
-        """From now on poll receives."""
+        """Let poll receive from now on."""
         if self._waker is None:
             self._waker = Waker()
         self.poll_receives = True
 
     def leave_socket(self) -> None:
-        """It has received, or nothing came."""
+        """Note that poll has received, or that nothing came."""
         self.poll_receives = False
 
     def is_readable(self, connection: Connection, deadline: float) -> bool:

@@ -184,11 +184,11 @@ class Fetcher:
         return broker in self._others
 
     def retire(self, lane: FetchLane) -> None:
-        """It has had nothing to do for long, and ends; with `changed` held."""
+        """Remove a lane that has been idle for long, and ends; with `changed` held."""
         self._others = {broker: other for broker, other in self._others.items() if other is not lane}
 
     def share_of_room(self) -> int:
-        """Among how many lanes the memory that is left is divided; with `changed` held."""
+        """Number of lanes that share the remaining memory; with `changed` held."""
         return len({id(p.lane) for p in self.positions.values()}) or 1
 
     def rotate(self, served: list[Position]) -> None:

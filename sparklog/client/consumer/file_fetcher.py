@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 PROBE_BYTES = 256 * 1024
 """Bytes of a partition's first fetch if files may be mapped: enough to see if the partition is behind."""
 STRETCH_BYTES = 64 * MIB
-"""About how much is located at once."""
+"""Approximate number of bytes that are located at once."""
 AGAIN_BYTES_MIN = MIB
-"""Behind a stretch that went up to the end and was shorter, the socket waits for more."""
+"""Size in bytes of a stretch up to the end of the files; behind a shorter one, the socket waits for more."""
 
 
 class FileFetcherConfig(NamedTuple):
@@ -221,7 +221,7 @@ class FileFetcher:
         return None
 
     def _read(self, turn: _Turn) -> bool:
-        """Delivers a piece; whether there is more for the position in files."""
+        """Deliver a piece. True if the files have more for the position."""
         position, config = turn.position, self._config
         stretch = turn.stretch = turn.stretch or self._locate(turn)
         if stretch is None:
@@ -236,7 +236,7 @@ class FileFetcher:
         return not stretch.has_ended or stretch.is_followed
 
     def _locate(self, turn: _Turn) -> Stretch | None:
-        """None: the socket has to go on."""
+        """The next stretch; None: the socket has to go on."""
         config, position, offset = self._config, turn.position, turn.position.offset
         assert offset is not None
         try:

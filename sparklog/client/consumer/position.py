@@ -94,7 +94,7 @@ class Position:
         return new
 
     def begin_at(self, offset: int | None, epoch: int = -1) -> None:
-        """It is known where to begin. `epoch`: of the record before."""
+        """Set the beginning. `epoch` is that of the record before."""
         self.offset = self.consumed = offset
         self.epoch = self.consumed_epoch = epoch
         self.checked_epoch = -1

@@ -13,7 +13,7 @@ from sparklog.errors import BrokerNotAvailableError, UnknownTopicOrPartitionErro
 
 
 class Serving:
-    """For the threads of one lane, without a lock."""
+    """The choice of brokers for the threads of one lane, without a lock."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

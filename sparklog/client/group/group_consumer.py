@@ -53,17 +53,18 @@ _SLACK_S = 0.1
 CLOSE_TIMEOUT_MS = 30_000
 
 Listener = Callable[[list[TopicPartition]], object]
-"""Told which partitions come or go."""
+"""Callback with the partitions that come or go."""
 
 
 class Reader(Protocol):
     """The consumer's part for its group."""
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """They are assigned, but not read before `start_at` has said from where."""
+        """Add assigned partitions. They are not read before `start_at` has set their beginning."""
 
     def start_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """From where; None: from where auto.offset.reset says. Those that were sought meanwhile stay there."""
+        """Set the beginning of partitions; None: the position of auto.offset.reset. Those that were sought meanwhile
+        stay there."""
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None: ...
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -93,7 +94,7 @@ class _Member:
 
 
 class GroupConsumer:
-    """Of a consumer with `group.id`. `config` are the consumer's settings."""
+    """The group's side of a consumer with `group.id`. `config` are the consumer's settings."""
 
     def __init__(self, cluster: Cluster, reader: Reader, config: Mapping[str, Any]) -> None:
         self._cluster = cluster
@@ -371,7 +372,7 @@ class GroupConsumer:
         self._called_back.append((self._committer.submit(wanted, self._api_timeout_ms), wanted, callback))
 
     def _run_callbacks(self) -> None:
-        """Of commits that are through, in their order, on the polling thread."""
+        """Run the callbacks of finished commits, in their order, on the polling thread."""
         while self._called_back and self._called_back[0][0].done():
             done, offsets, callback = self._called_back.popleft()
             error = done.exception()
@@ -420,14 +421,14 @@ class GroupConsumer:
             self._committer.close(deadline.left_s)
 
     def abandon(self) -> None:
-        """The consumer was dropped without close: it leaves, and commits nothing more than it was told to. Does not
-        wait."""
+        """Leave the group, because the consumer was dropped without close. Only commits that were requested before are
+        sent. Does not wait."""
         if self._heartbeats is not None:
             self._heartbeats.begin_to_leave()
         self._committer.begin_to_close()
 
     def _commit_at_close(self, timeout_ms: int) -> None:
-        """Of partitions that were assigned by hand."""
+        """Commit the positions of partitions that were assigned by hand."""
         offsets = {tp: o for tp, o in self._reader.consumed().items() if self._automatic.get(tp) != o.offset}
         if offsets:
             try:

@@ -115,7 +115,7 @@ class GroupHeartbeats:
             self._membership.not_taken(partitions)
 
     def let_go(self, partitions: Partitions) -> None:
-        """They are committed and not read any more."""
+        """Report partitions that are committed and not read any more."""
         with self._wake:
             self._membership.let_go(partitions)
             self._hurry = True
@@ -160,7 +160,7 @@ class GroupHeartbeats:
             self._on_change()
 
     def _wait(self, due: float) -> bool:
-        """Until the next heartbeat is due or wanted; False at the end."""
+        """Wait until the next heartbeat is due or wanted; False at the end."""
         with self._wake:
             while not self._closing:
                 now = time.monotonic()

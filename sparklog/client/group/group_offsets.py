@@ -140,7 +140,7 @@ def fetch_offsets(
 
 
 def _send(cluster: Cluster, group_id: str, api: Api, request: Message, response: type[M], policy: RetryPolicy) -> M:
-    """To the group's coordinator; without time to try again once."""
+    """Send a request to the group's coordinator; without time for another attempt, once."""
     if policy.timeout_ms == 0:
         return cluster.coordinator_request(
             group_key(group_id), api, request, response, timeout_ms=policy.request_timeout_ms

@@ -91,7 +91,7 @@ class Membership:
         )
 
     def answered(self, response: GroupHeartbeatResponse) -> bool:
-        """The last request's answer; whether the polling thread has to do something."""
+        """Handle the last request's answer. True if the polling thread has work to do."""
         self.epoch = response.member_epoch
         if response.assigned is None:
             return False
@@ -102,7 +102,7 @@ class Membership:
         return changed
 
     def failed(self, error: SparklogError) -> bool:
-        """The last request's error; whether the member goes on. If not, `error` is the polling thread's."""
+        """Handle the last request's error. True if the member goes on; if not, `error` is for the polling thread."""
         self._report = True
         if isinstance(error, UnknownMemberIdError | FencedMemberEpochError):
             self.lose()
@@ -146,11 +146,11 @@ class Membership:
         return Changes(lost, revoked, added)
 
     def not_taken(self, partitions: Partitions) -> None:
-        """Of `added`: it did not work, `changes` names them again."""
+        """Let `changes` name these of `added` again, because they could not be taken."""
         self.held -= partitions
 
     def let_go(self, partitions: Partitions) -> None:
-        """They are not read any more: the next heartbeat says so."""
+        """Note that partitions are not read any more: the next heartbeat reports it."""
         self.held -= partitions
         self._report = True
 

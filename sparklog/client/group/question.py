@@ -11,8 +11,10 @@ T = TypeVar("T")
 
 
 class Question(Generic[T]):
-    """`ask()` runs on a thread of its own; `on_answer()` is called there when it has ended. `answer` gives its outcome
-    then."""
+    """A question on a thread of its own: `ask()` runs there, and `on_answer()` is called there after it.
+
+    `answer` returns the outcome then.
+    """
 
     def __init__(self, ask: Callable[[], T], on_answer: Callable[[], object]) -> None:
         self._ask = ask
@@ -31,7 +33,7 @@ class Question(Generic[T]):
         self._on_answer()
 
     def answer(self) -> T | None:
-        """Only once it is answered. Raises what `ask` has raised."""
+        """The answer; to be called only once it is answered. Raises the error of `ask`."""
         if self._error is not None:
             raise self._error
         return self._answer

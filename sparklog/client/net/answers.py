@@ -26,7 +26,7 @@ def check_named(who: object, asked: Sequence[Named], answered: Sequence[Named]) 
 
 
 def the_only(found: Sequence[T], what: str) -> T:
-    """Of an answer to a question about one thing. Raises InvalidRequestError."""
+    """The only entry of an answer to a question about one thing. Raises InvalidRequestError."""
     if len(found) != 1:
         raise InvalidRequestError(f"the broker answered with {len(found)} entries where one {what} was asked for")
     return found[0]

@@ -1,4 +1,5 @@
-"""Arguments of public calls, checked where the call begins: an error names the argument, its value and what is allowed.
+"""Arguments of public calls, checked where the call begins: an error names the argument, its value and the allowed
+values.
 
 A reader takes the argument's name and value, and returns the value in the form that the call works with. It raises
 InvalidRequestError. `takes` puts readers before a function.
@@ -23,7 +24,7 @@ Partitions = TopicPartition | Iterable[TopicPartition]
 """One partition, or any number of them."""
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 SHOWN_CHARS_MAX = 100
-"""Of a wrong value, in an error."""
+"""Number of characters of a wrong value in an error."""
 
 
 def refuse(argument: str, value: object, allowed: str) -> NoReturn:

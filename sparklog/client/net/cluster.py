@@ -189,7 +189,7 @@ class Cluster:
             self._forget_topic(name)
 
     def _forget_topic(self, name: str) -> None:
-        """With the lock held."""
+        """Forget the topic; with the lock held."""
         forgotten = self._topics.pop(name, None)
         if forgotten is not None and forgotten[0].partition_states:
             self._leaders.keep(forgotten[0])
@@ -277,7 +277,7 @@ class Cluster:
             return self._leader(cached[0], tp.partition)
 
     def _leader(self, info: TopicInfo, partition: int) -> Leader | None:
-        """With the lock held."""
+        """The known leader of a partition; with the lock held."""
         broker_id, epoch = self._leaders.of(info, partition)
         endpoint = self._brokers.get(broker_id)
         return None if endpoint is None else Leader(endpoint, broker_id, epoch)
@@ -295,7 +295,7 @@ class Cluster:
             return is_news
 
     def note_broker(self, broker_id: int, brokers: Sequence[BrokerEndpoint]) -> None:
-        """An answer names a broker, and tells where it is."""
+        """Note a broker's address from an answer."""
         where = next((Endpoint(b.host, b.port) for b in brokers if b.broker_id == broker_id), None)
         if where is not None:
             with self._lock:

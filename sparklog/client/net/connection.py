@@ -61,13 +61,13 @@ from sparklog.version import __version__
 RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
 """A fetch response holds at most `fetch.max.bytes` or, if it is larger, one batch; both end at 1 GiB."""
 HEADER_ONLY_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
-"""Of every other response: only fetches have a payload."""
+"""Largest size in bytes of a response without a payload; only fetches have one."""
 CONNECT_TIMEOUT_MS = 10_000
 THROTTLE_MS_MAX = 3_600_000
 """Longest pause in ms that a broker can impose on a request."""
 _IOV_MAX = 512
 _TIMEOUT_SLACK = 1 / 32
-"""A timeout may be longer by this part, so that the kernel need not be told for each request."""
+"""Part by which a timeout may be longer, so that the kernel's need not be set for each request."""
 
 _LOOK_S_MIN = 0.01
 
@@ -315,7 +315,7 @@ class Connection:
 
     @property
     def answer_due(self) -> float:
-        """Until when (monotonic) the oldest request under way may wait for its answer; infinity: there is none."""
+        """Monotonic time until which the oldest request under way may wait for its answer; infinity: there is none."""
         return self._expected[0].deadline if self._expected else math.inf
 
     def abort(self) -> None:
@@ -350,7 +350,7 @@ class Connection:
         return self.broker.local_socket
 
     def close(self) -> None:
-        """Closes the socket; again is fine."""
+        """Close the socket. A second call does nothing."""
         self._closed = True
         _open.pop(id(self), None)
         self._socket.close()
@@ -372,8 +372,10 @@ class Connection:
         return answer
 
     def _wait_on(self, deadline: float, expected_at: float) -> float:
-        """Nothing has come for a while. How many seconds to wait before looking again. Raises TimeoutError when the
-        time is over, RequestTimedOutError if the broker has left the cluster."""
+        """Decide if a silent broker is still waited for. The result is the number of seconds until the next look.
+
+        Raises TimeoutError when the time is over, RequestTimedOutError if the broker has left the cluster.
+        """
         if self._patience is None or time.monotonic() >= deadline:
             raise TimeoutError
         self._patience.check(expected_at, self.used_at)

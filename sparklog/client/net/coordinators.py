@@ -111,7 +111,7 @@ class Coordinators:
         return told
 
     def _doubt(self, informant: Endpoint, error: SparklogError) -> None:
-        """It does not know where a coordinator is."""
+        """Doubt a broker that does not know where a coordinator is."""
         with self._lock:
             self._known.doubt(informant, self._clock())
 

@@ -27,14 +27,14 @@ class Told(NamedTuple):
 
 
 class KnownCoordinators:
-    """The latest that was told about each key, of KEYS_MAX keys."""
+    """The latest answer about each key, of KEYS_MAX keys."""
 
     def __init__(self) -> None:
         self._told: OrderedDict[CoordinatorKey, Told] = OrderedDict()
         self._doubted_at: OrderedDict[Endpoint, float] = OrderedDict()
 
     def get(self, key: CoordinatorKey) -> Told | None:
-        """None: it has to be looked up."""
+        """The known coordinator; None: it has to be looked up."""
         return self._told.get(key)
 
     def note(self, key: CoordinatorKey, told: Told) -> None:

@@ -15,8 +15,11 @@ def whole_metadata(
     details: bool = True,
     to_write: bool = False,
 ) -> MetadataResponse:
-    """The first page with the topics of all of them; a topic's schemas may span pages. `topics` None: all. `details`:
-    with schemas and partitions. `to_write`: see `Cluster.metadata`. Raises as `pages`, and what `ask` raises."""
+    """The first page with the topics of all of them; a topic's schemas may span pages.
+
+    `topics` None: all. `details`: with schemas and partitions. `to_write`: see `Cluster.metadata`. Raises as `pages`,
+    and the errors of `ask`.
+    """
 
     def ask_page(before: MetadataResponse | None) -> MetadataResponse:
         return ask(

@@ -1,4 +1,4 @@
-"""The recent changes of this process in a cluster: brokers that do not know them yet are told to wait for them."""
+"""The recent changes of this process in a cluster, which requests name so that brokers without them wait."""
 
 from __future__ import annotations
 

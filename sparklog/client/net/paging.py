@@ -1,7 +1,7 @@
-"""Long lists, asked for page by page.
+"""Long lists, requested page by page.
 
-A broker that knows no pages answers with everything at once and says nothing of more. One that never ends is not
-followed for ever: a page has to get on, and there are only so many.
+A broker that knows no pages answers with everything at once and reports no further pages. The number of pages is
+limited, and each page has to advance, so that a broker whose list never ends is not followed forever.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from sparklog.errors import InvalidRequestError
 
 PAGES_MAX = 256
-"""Of up to 16 MiB each."""
+"""Largest number of pages, of up to 16 MiB each."""
 
 
 class Page(Protocol):
@@ -25,8 +25,11 @@ P = TypeVar("P", bound=Page)
 
 
 def pages(ask: Callable[[P | None], P], position: Callable[[P], object]) -> Iterator[P]:
-    """The answers in order; `ask` is given the one before, `position` says where the next begins (None: nowhere).
-    Raises InvalidRequestError for a broker that repeats itself, and what `ask` raises."""
+    """The answers in order; `ask` gets the answer before, `position` returns the beginning of the next page (None:
+    there is none).
+
+    Raises InvalidRequestError for a broker that repeats itself, and the errors of `ask`.
+    """
     before: P | None = None
     for _ in range(PAGES_MAX):
         page = ask(before)

@@ -29,7 +29,7 @@ ASK_MS = 1_500
 
 
 class Patience:
-    """With the answers of one broker on one connection."""
+    """Patience with the answers of one broker on one connection."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Membership:
                 self._ids.popitem(last=False)
 
     def patience_with(self, endpoint: Endpoint) -> Patience:
-        """For a connection that is about to be made."""
+        """The patience for a new connection."""
         with self._lock:
             broker_id = self._ids.get(endpoint)
         return Patience(endpoint, broker_id, self.has_left)

@@ -103,7 +103,7 @@ class Retries:
 
 
 class OneAttempt:
-    """For a caller that tries again itself."""
+    """A single attempt, for a caller that tries again itself."""
 
     def __init__(self, timeout_ms: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,8 +1,8 @@
-"""Memory for large answers and batches, used again when nobody looks at it any more.
+"""Memory for large answers and batches, used again after its last reference is gone.
 
 Memory fresh from the operating system costs a page fault per 4 KiB, more than writing into it. A buffer that has been
 handed out is free again when everything made of it (views, Arrow data) is gone: then its array has no other reference
-left, which is looked at only when the next one is asked for, so nobody has to give anything back.
+left. That is checked only when the next buffer is requested, so its users need not return it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Requests(Protocol):
 
 
 class Session:
-    """Of one connection."""
+    """The SASL session of one connection."""
 
     def __init__(self, security: ClientSecurity) -> None:
         self._security = security

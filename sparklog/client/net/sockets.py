@@ -56,8 +56,7 @@ def connect_socket(
 
 
 def _connect_tcp(endpoint: Endpoint, deadline: Deadline) -> socket.socket:
-    """To the first of the host's addresses that answers; one that does not leaves the others their share of the
-    time."""
+    """Connect to the first of the host's addresses that answers. Each address gets its share of the time."""
     addresses = socket.getaddrinfo(*endpoint, type=socket.SOCK_STREAM)
     failure: OSError = OSError("the name has no address")
     for number, (*kind, _, address) in enumerate(addresses):
@@ -91,5 +90,5 @@ def _connect_local(name: str, timeout_s: float, offered_by: TcpEnds) -> socket.s
 
 
 def reason(e: OSError | UnicodeError) -> str:
-    """In words, for an error's text."""
+    """The reason of an error in words, for an error's text."""
     return (getattr(e, "strerror", None) or str(e) or type(e).__name__).lower()

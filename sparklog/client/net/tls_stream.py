@@ -22,12 +22,12 @@ from sparklog.security.tls import RenewedContext, client_context, handshake_erro
 
 CONTEXTS_MAX = 64
 RENEWAL_S = 10.0
-"""So often changed certificates and keys are looked for, when a connection is made."""
+"""Shortest interval in s between looks for changed certificates and keys, when a connection is created."""
 GATHERED_BYTES_MAX = 16 * 1024
 """Small parts are put together: each call makes a record of its own."""
 
 WAITED_FOR_BYTES = 128 * 1024
-"""So much of a large answer is there before the client wakes for it."""
+"""Number of bytes of a large answer that are received before the client wakes for it."""
 IN_OPENSSL_BYTES_MAX = 2 * 17 * 1024
 """Bytes that OpenSSL may have taken from the socket already: a partial record and an unread one. The socket may deliver
 this much less than is missing."""
@@ -49,7 +49,7 @@ class TlsStream:
             self._sock.setsockopt(level, option, value)
 
     def recv_into(self, room: Any, size: int = 0, flags: int = 0) -> int:
-        """With MSG_WAITALL fills all of it, with MSG_DONTWAIT does not wait."""
+        """Receive bytes into a buffer: MSG_WAITALL fills all of it, MSG_DONTWAIT does not wait."""
         view = memoryview(room)[: size or None]
         try:
             self._sock.settimeout(0.0 if flags & socket.MSG_DONTWAIT else self._timeouts_s[socket.SO_RCVTIMEO])
@@ -122,7 +122,7 @@ class TlsStream:
         return self._sock.getsockname()
 
     def shutdown(self, how: int) -> None:
-        """From any thread: only the socket, for OpenSSL may be at work."""
+        """Shut the socket down from any thread: only the socket, because OpenSSL may be at work."""
         socket.socket.shutdown(self._sock, how)
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class TlsStream:
 
 
 class _Context:
-    """Of one security; thread-safe."""
+    """The TLS context of one security; thread-safe."""
 
     def __init__(self, security: ClientSecurity) -> None:
         self._renewed = RenewedContext(client_context, dict(security.tls))

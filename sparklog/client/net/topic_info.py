@@ -21,7 +21,7 @@ from sparklog.protocol.topic_messages import PartitionState, TopicState
 from sparklog.settings import Scope, Setting, settings_of
 
 SCHEMAS_DECODED_MAX = 128
-"""Of up to 2 MiB each (SCHEMA_BYTES_MAX), most of less than 1 KiB."""
+"""Number of schemas that stay decoded, of up to 2 MiB each (SCHEMA_BYTES_MAX), most of less than 1 KiB."""
 
 _MAX_MESSAGE_BYTES = settings_of(Scope.TOPIC)["max.message.bytes"]
 _INFLATED_RATIO = settings_of(Scope.TOPIC)["max.message.inflated.ratio"]

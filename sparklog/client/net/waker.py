@@ -11,7 +11,7 @@ _READ_BYTES = 4096
 
 
 class Waker:
-    """To be registered with whatever waits for reading. After `close` nothing happens."""
+    """A wake-up to register with a wait for readable descriptors. After `close` nothing happens."""
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):  # half as much work for the kernel as a pipe or a pair of sockets
@@ -31,11 +31,11 @@ class Waker:
             self._write.write(_ONE)
 
     def clear(self) -> None:
-        """It is not readable any more."""
+        """Make it unreadable again."""
         with contextlib.suppress(OSError, ValueError):
             self._read.read(_READ_BYTES)
 
     def close(self) -> None:
-        """Again is fine."""
+        """Close it. A second call does nothing."""
         self._read.close()
         self._write.close()

@@ -103,7 +103,7 @@ class Accumulator:
         self.wake_sender: Callable[[], None] = lambda: None
 
     def reset_after_fork(self) -> None:
-        """In a forked child: the producer belongs to the parent."""
+        """Drop the records in a forked child: the producer belongs to the parent."""
         self.lock = threading.RLock()
         self.memory_freed = threading.Condition(self.lock)
         self.refusal = ClosedError("this producer belongs to the parent process: create one in the child")
@@ -153,8 +153,8 @@ class Accumulator:
     # -- callers' side
 
     def release_if_held(self) -> None:
-        """Release `lock` for a caller that acquired it without `with` and does not know how far that went before an
-        exception."""
+        """Release `lock` for a caller that acquired it without `with`, and was perhaps interrupted before it had the
+        lock."""
         with contextlib.suppress(RuntimeError):
             self.lock.release()
 

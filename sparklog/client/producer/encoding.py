@@ -1,4 +1,4 @@
-"""From rows and tables to encoded batches: the envelope from Python lists, tables split by partition and size."""
+"""Encoding of rows and tables into batches: the envelope from Python lists, tables split by partition and size."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def _headers_array(headers: list[Headers | None]) -> Any:
 
 
 class BatchEncoder:
-    """Makes rows that have their topic's newest schema into batches as they are stored. Thread-safe.
+    """An encoder of rows in their topic's newest schema into stored batches. Thread-safe.
 
-    `checksum=False`: `assign_producer` follows, which sets it. `memory_bytes`: how much of batches there is at the same
-    time; that much is kept for the next ones.
+    `checksum=False`: `assign_producer` follows, which sets it. `memory_bytes`: largest size of all batches at the same
+    time, which is kept for the next ones.
     """
 
     def __init__(self, compression: str = "none", *, checksum: bool = True, memory_bytes: int = KEPT_BYTES_MAX) -> None:

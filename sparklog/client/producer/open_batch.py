@@ -73,7 +73,7 @@ class OpenBatch:
             column.pop(n, None)
 
     def small_rows(self) -> SmallRows | None:
-        """The rows, if they are few and simple; tells the delivery their timestamps."""
+        """The rows, if they are few and simple. The delivery gets their timestamps."""
         n = len(self.values)
         if not 0 < n <= SMALL_ROWS_MAX or self.headers or len(self.keys) not in (0, n):
             return None
@@ -87,7 +87,7 @@ class OpenBatch:
         return SmallRows(values, keys or None, stamps)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The rows; tells the delivery their timestamps."""
+        """The rows. The delivery gets their timestamps."""
         n = len(self.values)
         stamps = np.frombuffer(self.timestamps_ns, np.int64, n) // 1000
         for row, timestamp_ms in self.given_timestamps_ms.items():

@@ -91,7 +91,7 @@ class Outcomes:
         self._begin_anew(queue)
 
     def not_sent(self, entry: Entry) -> None:
-        """They were taken, but did not fit into the request."""
+        """Put batches back that were taken but did not fit into the request."""
         if entry.queue.sequences is not None:
             with self._accumulator.lock:
                 entry.queue.sequences.refused(entry.batches, Refusal.RETRIABLE, definite=True)

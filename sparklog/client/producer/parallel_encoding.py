@@ -1,8 +1,8 @@
 """Compression on threads of its own: several batches at once, while the caller makes the next ones.
 
-A batch takes its place in its partition's queue before it is encoded, so that order does not depend on which thread is
-done first; the sender waits for it when its turn comes. Until then it counts in `buffer.memory` with its size before
-compression, which bounds how much there is to encode.
+A batch takes its place in its partition's queue before it is encoded, so the order does not depend on the threads; the
+sender waits for a batch when its turn comes. Until then it counts in `buffer.memory` with its size before compression,
+which bounds the work.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Encoding:
         self._future: Future[EncodedBatch] | None = None
 
     def start(self) -> None:
-        """Raises RuntimeError after the threads have been told to end."""
+        """Start the encoding. Raises RuntimeError after the end of the threads."""
         self._future = self._threads.submit(self._encoder.encode_whole, self._rows, self._topic)
 
     @property
@@ -76,7 +76,8 @@ class ParallelEncoder:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sparklog-encode")
 
     def encoding_of(self, rows: pa.RecordBatch, topic: TopicInfo) -> Encoding | None:
-        """Of rows that, not compressed, make a batch that the topic takes. Not started yet. None: they are too few."""
+        """The encoding, not started yet, of rows that make a batch within the topic's limit uncompressed; None: the
+        rows are too few."""
         size_bytes = estimated_bytes(rows)
         if size_bytes < PARALLEL_BYTES_MIN:
             return None
@@ -88,7 +89,7 @@ class ParallelEncoder:
 
 
 def parallel_encoder(encoder: BatchEncoder) -> ParallelEncoder | None:
-    """For an encoder that compresses, on a machine where that can go on beside something else."""
+    """A parallel encoder, if `encoder` compresses and the machine can encode beside other work."""
     threads = min(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, THREADS_MAX
     )

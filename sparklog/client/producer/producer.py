@@ -359,7 +359,7 @@ class Producer:
                 `delivery.timeout.ms` bounds.
 
         Raises:
-            SparklogError: The first failure since the last flush whose future nobody has looked at.
+            SparklogError: The first failure since the last flush whose future the application never looked at.
             RequestTimedOutError: Not everything was acknowledged within `timeout_s`.
             ClosedError: The producer is closed.
         """
@@ -527,7 +527,7 @@ class Producer:
             timeout_s: The longest wait in seconds. None: until every record has its outcome.
 
         Raises:
-            SparklogError: The first failure since the last flush whose future nobody has looked at.
+            SparklogError: The first failure since the last flush whose future the application never looked at.
             RequestTimedOutError: Not everything was acknowledged within `timeout_s`.
         """
         self._core.close(timeout_s)

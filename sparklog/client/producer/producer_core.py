@@ -30,7 +30,7 @@ late."""
 _DROPPED = "the producer was dropped without close"
 
 _cores: set[ProducerCore] = set()
-"""Of this process, until their threads have been told to end."""
+"""Producers of this process, until their threads have been stopped."""
 
 
 class ProducerCore:
@@ -114,14 +114,14 @@ class ProducerCore:
         self.sender.abandon()
 
     def _begin_to_leave(self) -> None:
-        """On the sender's thread."""
+        """Begin to end a dropped producer, on the sender's thread."""
         self.accumulator.close(_DROPPED)
         if self.transactions is not None and self.transactions.is_open:
             self.accumulator.fail_session(TransactionAbortedError(_DROPPED))
         self.accumulator.close_all_open()
 
     def _end(self) -> None:
-        """On the sender's thread, when everything has its outcome."""
+        """End a dropped producer on the sender's thread, when everything has its outcome."""
         self._abort_open()
         error = self.accumulator.take_failure()
         if error is not None:
@@ -147,7 +147,7 @@ class ProducerCore:
             _log.error("records were lost at exit: %s", e)
 
     def forked(self) -> None:
-        """In a forked child: the producer is the parent's."""
+        """Reset a producer in a forked child: it belongs to the parent."""
         self.accumulator.reset_after_fork()
         self.sender.drop_after_fork()
 

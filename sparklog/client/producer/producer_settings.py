@@ -1,4 +1,4 @@
-"""The producer's settings, and what they demand of each other."""
+"""The producer's settings, and the dependencies between them."""
 
 from __future__ import annotations
 

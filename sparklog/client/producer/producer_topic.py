@@ -99,7 +99,7 @@ class ProducerTopic:
 
 
 class SerializingTopic(ProducerTopic):
-    """Of a producer with serializers; one without does nothing for them."""
+    """The topic state of a producer with serializers; a producer without them has no work for them."""
 
     __slots__ = ("_key_serializer", "_value_serializer")
 
@@ -119,7 +119,7 @@ class SerializingTopic(ProducerTopic):
     def checked(
         self, value: Any, key: Any, headers: Any, timestamp_ms: Any, partition: int | None
     ) -> tuple[bytes | None, int, int | None, Rest | None]:
-        """As `ProducerTopic.checked`, of objects. Raises SerializationError, too."""
+        """Serialize the record, then check it as `ProducerTopic.checked`. Raises SerializationError, too."""
         if key is not None and self._key_serializer is not None:
             key = self._serialized(self._key_serializer, key, "key")
         if value is not None and self._value_serializer is not None:

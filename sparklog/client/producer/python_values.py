@@ -28,9 +28,9 @@ import pyarrow as pa
 
 
 def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
-    """`values` as an array of the type that they have themselves, which need not be `target`.
+    """`values` as an array of their own type, which need not be `target`.
 
-    `target`: the topic's type, which tells maps from structs; None: the topic has no such column. Raises
+    `target` is the topic's type, which distinguishes maps from structs; None: the topic has no such column. Raises
     pa.ArrowException, TypeError, ValueError or OverflowError for objects that make no array, or of different kinds.
     """
     try:

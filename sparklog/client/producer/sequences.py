@@ -27,12 +27,12 @@ from sparklog.errors import SparklogError
 from sparklog.types import ProducerIdAndEpoch
 
 SEQUENCES = 2**31
-"""0 follows SEQUENCES - 1."""
+"""Number of sequence numbers: 0 follows SEQUENCES - 1."""
 EPOCH_MAX = 1_000
 """Last epoch of a producer id: beyond it a new id is requested, because a broker accepts no epoch far above the known
 one."""
 BATCHES_IN_FLIGHT_MAX = 5
-"""With those behind the oldest one that are answered already."""
+"""Number of batches in flight, with the answered ones behind the oldest open one."""
 REMEMBERED_S = 60.0
 """Time in s after the last answer for which the broker is trusted to remember the producer
 (`producer.id.expiration.ms`)."""

@@ -32,10 +32,10 @@ __all__ = ["binary_array", "fit", "holds_objects", "null_column", "object_column
 
 
 def to_table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
-    """`data` as a table. `schema` is the topic's: it tells maps from structs, nothing is cast to it yet.
+    """`data` as a table. `schema` is the topic's: it distinguishes maps from structs, nothing is cast to it yet.
 
-    Raises SchemaMismatchError for objects that do not have the topic's type or are not clearly rows, TypeError for
-    data that are not tabular.
+    Raises SchemaMismatchError for objects that do not have the topic's type or are not clearly rows, TypeError for data
+    that are not tabular.
     """
     table = _table(data, schema, topic)
     if table.num_rows and not table.num_columns:

@@ -141,8 +141,11 @@ class Transactions:
             raise error
 
     def abort(self, timeout_s: float | None = None) -> None:
-        """Nothing of the transaction is visible. Batches that were not sent fail; those that were, are waited for.
-        `timeout_s`: for all of it, if that is sooner than otherwise."""
+        """Abort: none of the transaction's records becomes visible. Batches that were not sent fail; sent ones are
+        waited for.
+
+        `timeout_s` limits the whole call, if that is sooner than otherwise.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._learn_failure()
         self.state.begin_abort()

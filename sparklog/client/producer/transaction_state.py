@@ -32,7 +32,7 @@ final."""
 
 
 class State(Enum):
-    """Of a transactional producer."""
+    """The state of a transactional producer."""
 
     UNINITIALISED = "not initialised"
     READY = "ready"
@@ -56,7 +56,7 @@ class TransactionState:
         self.error: SparklogError | None = None
 
     def check_init(self) -> None:
-        """Before INIT_PRODUCER_ID."""
+        """Check the state before INIT_PRODUCER_ID."""
         self._require("init_transactions() is called once, before everything else", State.UNINITIALISED)
 
     def initialised(self, identity: ProducerIdAndEpoch) -> None:
@@ -73,20 +73,20 @@ class TransactionState:
         return self.identity
 
     def check_open(self) -> None:
-        """Before anything is added to the transaction."""
+        """Check the state before an addition to the transaction."""
         if self.state is State.ABORTABLE_ERROR:
             raise self._abort_first()
         self._require("call begin_transaction() first", State.IN_TRANSACTION)
 
     def begin_commit(self) -> None:
-        """Before END_TXN(commit), the first one or one more."""
+        """Begin END_TXN(commit), the first attempt or another one."""
         if self.state is State.ABORTABLE_ERROR:
             raise self._abort_first()
         self._require("there is nothing to commit", State.IN_TRANSACTION, State.COMMITTING)
         self.state = State.COMMITTING
 
     def begin_abort(self) -> None:
-        """Before END_TXN(abort), the first one or one more."""
+        """Begin END_TXN(abort), the first attempt or another one."""
         hint = "there is nothing to abort"
         if self.state is State.COMMITTING:
             hint = "whether it is committed is not known; call commit_transaction() again"

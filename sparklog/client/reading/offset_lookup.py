@@ -43,7 +43,7 @@ def timestamp_of(spec: str | int) -> int:
 
 
 class FoundOffset(NamedTuple):
-    """As OffsetAndTimestamp; `leader_epoch`: of the record before the offset, -1: not known."""
+    """An OffsetAndTimestamp with the `leader_epoch` of the record before the offset; -1: not known."""
 
     offset: int
     timestamp_ms: int
@@ -91,7 +91,7 @@ def look_up_offsets(
     all_at_once: bool = False,
     refused: Callable[[TopicPartition, SparklogError], list[FoundOffset]] = refuse,
 ) -> dict[TopicPartition, list[FoundOffset]]:
-    """For each partition an offset per question (a time in ms, or one of NAMED's numbers), in order. `refused`: see
+    """The offsets of each partition in the order of its questions: times in ms, or numbers of NAMED. `refused`: see
     `until_led`."""
 
     def ask(group: LedGroup) -> dict[TopicPartition, list[FoundOffset] | SparklogError]:
@@ -119,6 +119,6 @@ def look_up_offsets(
 
 
 def _epoch(cluster: Cluster, tp: TopicPartition, leader: Endpoint) -> int:
-    """In which the broker leads the partition, as far as it is known."""
+    """The epoch in which the broker leads the partition, as far as it is known."""
     known = cluster.last_leader(tp)
     return known.epoch if known is not None and known.endpoint == leader else -1

@@ -219,7 +219,7 @@ class _RangeReader:
 
     @property
     def _left_ms(self) -> int:
-        """For the next request."""
+        """Time for the next request in ms."""
         return self._answer_until.left_ms(self._fetching.request_timeout_ms)
 
     def _project(self) -> Projection:

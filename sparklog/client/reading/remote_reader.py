@@ -1,8 +1,8 @@
 """Reading from the object store without the broker: only the byte ranges of the wanted columns.
 
-How to get there is the reader's own: fsspec takes settings (an endpoint, keys) from `FSSPEC_<PROTOCOL>_<OPTION>` in the
-environment or from ~/.config/fsspec. Without any for the protocol the broker is asked instead: a store that nobody has
-set up here would cost many seconds of search for credentials. A directory (`file://`) needs none.
+The access is the reader's own: fsspec takes settings (an endpoint, keys) from `FSSPEC_<PROTOCOL>_<OPTION>` in the
+environment or from ~/.config/fsspec. Without any for the protocol the broker is asked instead, because an unconfigured
+store would cost many seconds of search for credentials. A directory (`file://`) needs none.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Lease(NamedTuple):
 
     @classmethod
     def decode(cls, line: str) -> Lease:
-        """From its line of JSON."""
+        """Read a lease from its line of JSON."""
         servers, app_id, version, run_id, fencing_token, security = json.loads(line)
         return cls(servers, app_id, version, run_id, fencing_token, tuple((name, value) for name, value in security))
 
