@@ -20,6 +20,7 @@ from sparklog.format.schema import fit_table, null_column
 
 _BINARY_BYTES_MAX = 2**31 - 1
 _ARROW_PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__arrow_array__")
+_ARROW_TABLES = ("__arrow_c_stream__", "__arrow_c_array__")
 _TAKEN = (
     "send_batch takes tables (PyArrow, pandas, polars, anything with __arrow_c_stream__), a dict of columns or a list of "
     "dicts"
@@ -56,10 +57,8 @@ def _table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
         return pa.Table.from_batches([data])
     if _is_pandas(data):
         return _from_pandas(data, schema, topic)
-    if hasattr(data, "__arrow_c_stream__"):
+    if any(hasattr(data, protocol) for protocol in _ARROW_TABLES):
         return _imported(data)
-    if hasattr(data, "__arrow_c_array__"):
-        return pa.Table.from_batches([pa.record_batch(data)])
     if isinstance(data, Mapping):
         return _from_columns(data, schema, topic)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray | memoryview):
@@ -68,11 +67,30 @@ def _table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
 
 
 def _imported(data: Any) -> pa.Table:
+    _refuse_addresses(data)
     try:
-        reader = pa.RecordBatchReader.from_stream(data)
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(data).read_all()
+        return pa.Table.from_batches([pa.record_batch(data)])
     except pa.ArrowInvalid as e:
+        if hasattr(data, "columns"):
+            reason = str(e).splitlines()[0]
+            raise SchemaMismatchError(
+                f"the {type(data).__name__} has a column of a type that Arrow does not know ({reason}): cast it before"
+            ) from e
         raise TypeError(f'{_TAKEN}; a {type(data).__name__} is one column: send {{"column": data}}') from e
-    return reader.read_all()
+
+
+def _refuse_addresses(data: Any) -> None:
+    """Raises SchemaMismatchError for a polars frame with a column of Python objects: polars exports the addresses of
+    the objects as bytes, which a BINARY column would take."""
+    polars = sys.modules.get("polars")
+    if polars is not None and isinstance(data, polars.DataFrame):
+        for name, dtype in data.schema.items():
+            if dtype == polars.Object:
+                raise SchemaMismatchError(
+                    f"column {name!r} has polars' type Object, which cannot leave polars: cast it before, or send a list"
+                )
 
 
 def _no_columns(rows: int, schema: pa.Schema, topic: str) -> SchemaMismatchError:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from sparklog.client.producer.encoding import rows_of
-from sparklog.errors import SchemaMismatchError
+from sparklog.errors import InvalidRequestError, SchemaMismatchError
 from tests.support.clients import info
 
 NAN = math.nan
@@ -39,7 +39,7 @@ def column(data: Any, name: str) -> list[Any]:
 
 
 def refusal(data: Any, topic: Any = TOPIC) -> str:
-    with pytest.raises((SchemaMismatchError, TypeError)) as caught:
+    with pytest.raises((SchemaMismatchError, InvalidRequestError, TypeError)) as caught:
         rows_of(data, topic, None)
     return str(caught.value)
 
@@ -113,11 +113,20 @@ def test_rows_without_columns_are_refused() -> None:
 def test_what_is_not_rows_is_refused() -> None:
     for data in ("text", b"bytes", memoryview(b"bytes"), ["a"], [(1, 2)], [None], [[{"n": 1}]], pd.Series([1.0]), 5):
         assert "send_batch takes" in refusal(data)
-    for single in (pl.Series("x", [1.0]), pa.chunked_array([[1.0]])):
+    for single in (pl.Series("x", [1.0]), pa.chunked_array([[1.0]]), pa.array([1.0])):
         assert 'is one column: send {"column": data}' in refusal(single)
     assert column(pl.Series([{"n": 1}, {"n": 2}]), "n") == [1, 2]  # a stream of structs is a table
     for data in ({1: [1]}, [{1: 1}]):
-        assert "a column's name is text, not 1" in refusal(data)
+        assert "a column's name = 1: a text is needed" in refusal(data)
+
+
+def test_columns_that_polars_cannot_export_are_refused() -> None:
+    """polars exports the addresses of Python objects, eight bytes each."""
+    objects = pl.DataFrame({"n": [1], "blob": [object()]}, schema={"n": pl.Int32, "blob": pl.Object})
+    topic = info(pa.schema([("n", pa.int32()), ("blob", pa.binary())]))
+    assert "column 'blob' has polars' type Object" in refusal(objects, topic)
+    wide = pl.DataFrame({"n": [1]}, schema={"n": pl.Int128})
+    assert "a column of a type that Arrow does not know" in refusal(wide, topic)
 
 
 def test_an_index_with_a_name_is_a_column() -> None:
