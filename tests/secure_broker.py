@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from contextlib import AbstractContextManager
@@ -12,16 +11,10 @@ from types import TracebackType
 import sparklog
 from sparklog.client.net.cluster import forget
 from sparklog.security.secrets import Secret
+from tests.support.ports import free_port
 from tests.system.broker_process import readable
 
 START_TIMEOUT_S = 60.0
-
-
-def free_port() -> int:
-    """One that the system has just had free: the certificates' client settings name it before the broker listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class SecureBroker(AbstractContextManager["SecureBroker"]):

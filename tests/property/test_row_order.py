@@ -19,8 +19,10 @@ from pyspark_sparklog.sink.sink_task import SinkTask
 
 from sparklog.cli.input import InputOptions, open_input
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.client.producer.encoding import BatchEncoder, pieces_of, rows_of
+from sparklog.client.producer.encoding import BatchEncoder
 from sparklog.client.producer.partitioner import StickyPartition, partition_for_key
+from sparklog.client.producer.pieces import pieces_of
+from sparklog.client.producer.rows import rows_of
 from sparklog.format.batch import decode_batch
 from tests.support.clients import info
 
@@ -53,7 +55,7 @@ def _by_command(table: pa.Table, cuts: list[int]) -> Iterator[Any]:
     )
     data = ",".join(table.column_names) + "\n" + text
     schema = TYPED if table.schema.equals(TYPED) else None
-    with patch("sparklog.cli.input.BLOCK_BYTES", max(2048, len(data) // 3)):
+    with patch("sparklog.cli.input_lines.BLOCK_BYTES", max(2048, len(data) // 3)):
         yield from (c.table for c in open_input(None, io.BytesIO(data.encode()), "csv", InputOptions(schema)).chunks)
 
 
@@ -113,8 +115,8 @@ def test_a_partition_keeps_the_order_of_its_rows(data: st.DataObject, typed: boo
     given_rows = table.to_pylist()
     for name, door in DOORS.items():
         with (
-            patch("sparklog.client.producer.encoding.SPREAD_BYTES_MIN", 500),
-            patch("sparklog.client.producer.encoding.SPREAD_BYTES_MAX", 2000),
+            patch("sparklog.client.producer.pieces.SPREAD_BYTES_MIN", 500),
+            patch("sparklog.client.producer.pieces.SPREAD_BYTES_MAX", 2000),
             patch("pyspark_sparklog.sink.sink_task.SPREAD_BYTES", 700),
         ):
             logs = _stored(door(table, cuts), topic, piece_bytes, partition)

@@ -11,10 +11,7 @@ import pytest
 
 import sparklog
 from sparklog.types import TopicPartition
-
-
-def values(frame: Any) -> list[str]:
-    return sorted(bytes(row.value).decode() for row in frame.collect())
+from tests.spark.frames import values
 
 
 def test_each_action_sees_what_is_new(

@@ -12,6 +12,7 @@ import pytest
 
 import sparklog
 from sparklog import TopicPartition
+from tests.spark.frames import values
 
 UTC = dt.UTC
 EVERY_TYPE = pa.schema(
@@ -98,10 +99,6 @@ def events(topic: Any, producer: sparklog.Producer, send: Any) -> str:
         producer.send(name, value=b"b%d" % i, timestamp_ms=500, partition=1)
     producer.flush()
     return name
-
-
-def values(frame: Any) -> list[str]:
-    return sorted("" if r.value is None else bytes(r.value).decode() for r in frame.select("value").collect())
 
 
 def test_an_envelope_topic_looks_as_with_sparks_kafka_source(reads: Any, events: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import sparklog
-from tests.system.broker_process import until
+from tests.support.waiting import until
 
 KEYS, ROUNDS = 20, 30
 

@@ -20,7 +20,7 @@ from pyspark_sparklog.compatibility import STREAMS_CAN_BE_WRITTEN
 
 import sparklog
 from tests.secure_broker import SecureBroker
-from tests.system.broker_process import until
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 120.0

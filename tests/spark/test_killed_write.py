@@ -14,16 +14,10 @@ import psutil
 import pytest
 
 import sparklog
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -61,7 +55,7 @@ def test_it_is_aborted_soon(
 
     t0 = time.monotonic()
     driver = writing(name)
-    until(held_up, "the first task has written")
+    until(held_up, "the first task has written", within_s=PATIENCE_S)
     (java,) = [p for p in driver.children(recursive=True) if p.name() == "java"]
     keepers = [p for p in psutil.process_iter(["cmdline"]) if str(java.pid) in (p.info["cmdline"] or [])[-1:]]
     assert len(keepers) == 1, "renews the write for the driver"
@@ -71,7 +65,7 @@ def test_it_is_aborted_soon(
         os.killpg(driver.pid, signal.SIGKILL)
     killed_at_s = time.monotonic()
     print("KILLED", killed_at_s - t0)
-    until(lambda: not held_up(), "aborted")
+    until(lambda: not held_up(), "aborted", within_s=PATIENCE_S)
     print("ABORTED", time.monotonic() - killed_at_s)
     assert time.monotonic() - killed_at_s < 60
     psutil.wait_procs(keepers, timeout=20)

@@ -17,8 +17,9 @@ import pytest
 import sparklog
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import user
-from tests.secure_broker import SecureBroker, free_port
+from tests.secure_broker import SecureBroker
 from tests.spark import pages
+from tests.support.ports import free_port
 
 PASSWORD = "wMvQ7-hidden-Zr81_tX"
 OTHER = "another-Passw0rd"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import sparklog
+from tests.spark.frames import values
 
 
 @pytest.fixture
@@ -30,10 +31,6 @@ def create(spark: Any, table: str, broker: sparklog.LocalBroker) -> Callable[...
         return table
 
     return make
-
-
-def values(frame: Any) -> list[str]:
-    return sorted(bytes(row.value).decode() for row in frame.collect())
 
 
 def test_a_table_reads_and_takes_rows(spark: Any, create: Any, topic: Any, send: Any) -> None:

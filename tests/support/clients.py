@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -36,13 +35,6 @@ def drain(consumer: Consumer, count: int, **how: Any) -> list[Record]:
     while len(records) < count and time.monotonic() < deadline:
         records += consumer.poll(200, **how)
     return records
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.005)
 
 
 def stored(fake: FakeBroker, partition: int = 0) -> list[bytes]:

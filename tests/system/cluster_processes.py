@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.connection import Connection
-from sparklog.errors import SparklogError, error_from_code
+from sparklog.errors import error_from_code
 from sparklog.format.batch import decode_batch, iterate_batches
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.protocol import topic_messages as t
@@ -27,6 +25,7 @@ from sparklog.protocol.messages import (
 )
 from sparklog.protocol.topic_messages import PartitionState
 from tests.support.logs import batch
+from tests.support.ports import free_port
 from tests.system.broker_process import BrokerProcess
 
 PATIENCE_S = 120.0
@@ -38,20 +37,6 @@ replica.lag.time.max.ms = 5_000
 replica.fetch.backoff.ms = 100
 """
 ACKS_ALL = -1
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Waits for `condition`, with a deadline; while it fails because a broker is away, too."""
-    deadline = time.monotonic() + PATIENCE_S
-    last = ""
-    while True:
-        try:
-            if condition():
-                return
-        except (SparklogError, OSError) as e:
-            last = repr(e)
-        assert time.monotonic() < deadline, f"not in time: {what} {last}"
-        time.sleep(0.02)
 
 
 class ClusterProcesses:
@@ -70,7 +55,7 @@ class ClusterProcesses:
         self.env = env
         self.zookeeper = ZooKeeperProcess(directory / "zookeeper")
         self.zookeeper.start()
-        self.ports = {i: _free_port() for i in (1, 2, 3)}
+        self.ports = {i: free_port() for i in (1, 2, 3)}
         self.processes: dict[int, BrokerProcess] = {}
         for broker in self.ports:
             self.start(broker)
@@ -177,9 +162,3 @@ class ClusterProcesses:
 def _forget(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     process.stdout.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])

@@ -65,3 +65,8 @@ def console_process(address: str, *arguments: str) -> Iterator[str]:
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=STOP_S)
             assert "Traceback" not in errors, errors
+
+
+def text_of(browser: Chrome, selector: str = "body") -> str:
+    """What is there to read; in one step, because parts of pages are replaced at any time."""
+    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))

@@ -14,7 +14,7 @@ from sparklog.errors import ClusterAuthorizationFailedError, SecurityDisabledErr
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import ANONYMOUS, user
 from tests.support.cli import Run
-from tests.system.cluster_processes import until
+from tests.support.waiting import until_reached
 
 OPEN = {"authorizer": "acl", "super.users": "User:ANONYMOUS"}
 
@@ -105,4 +105,4 @@ def test_in_a_cluster_every_broker_goes_by_the_same_acls(tmp_path: Path) -> None
             )
             assert Admin(address).create_acls([acl]) == 1
             for other in addresses:
-                until(lambda o=other, a=acl: a in Admin(o).describe_acls(), f"ACL {i} at {other}")  # type: ignore[misc]
+                until_reached(lambda o=other, a=acl: a in Admin(o).describe_acls(), f"ACL {i} at {other}")  # type: ignore[misc]

@@ -12,7 +12,7 @@ from sparklog import Admin, Producer
 from sparklog.errors import SaslAuthenticationFailedError, TopicAuthorizationFailedError
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import user
-from tests.system.broker_process import until
+from tests.support.waiting import until
 from tests.system.secure_broker import PASSWORD, SecureBroker
 
 

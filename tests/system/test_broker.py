@@ -61,16 +61,8 @@ from sparklog.protocol.topic_messages import (
     MetadataResponse,
 )
 from tests.benchmarks.broker_raw import RawClient, envelope_batch
-from tests.system.broker_process import (
-    BrokerProcess,
-    create_topic,
-    end_offset,
-    fetch,
-    handshake,
-    produce,
-    readable,
-    until,
-)
+from tests.support.waiting import until
+from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch, handshake, produce, readable
 
 MIB = 1024 * 1024
 READ_TIMEOUT_S = 0.2

@@ -10,7 +10,7 @@ import pytest
 from sparklog import Admin, Consumer, Producer, TopicPartition
 from sparklog.client.local import LocalBroker
 from tests.support.cli import Run, cells
-from tests.system.broker_process import until
+from tests.support.waiting import until
 
 
 @pytest.fixture

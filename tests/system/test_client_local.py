@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ import sparklog
 from sparklog.client.local import LocalBroker
 from sparklog.client.local_zookeeper import has_java
 from sparklog.errors import BrokerNotAvailableError
+from tests.support.waiting import until
 
 
 def alive(pid: int) -> bool:
@@ -24,13 +23,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)
 
 
 def test_a_temporary_directory_goes_with_the_broker() -> None:

@@ -23,7 +23,8 @@ from sparklog.errors import (
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
-from tests.system.cluster_processes import ClusterProcesses, until
+from tests.support.waiting import until_reached
+from tests.system.cluster_processes import ClusterProcesses
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
 
@@ -37,7 +38,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
 
 def served_by_all(cluster: ClusterProcesses, topic: str) -> None:
     for broker in cluster.ports:
-        until(lambda b=broker: cluster.in_sync(topic, 3, asked=b), f"{topic} on broker {broker}")  # type: ignore[misc]
+        until_reached(lambda b=broker: cluster.in_sync(topic, 3, asked=b), f"{topic} on broker {broker}")  # type: ignore[misc]
 
 
 def send(cluster: ClusterProcesses, topic: str, partition: int, value: bytes, *, asked: int) -> int:
@@ -49,7 +50,7 @@ def send(cluster: ClusterProcesses, topic: str, partition: int, value: bytes, *,
         offsets.append(cluster.produce(leader, topic, partition, [value]))
         return True
 
-    until(acknowledged, f"acknowledgement of {value!r}")
+    until_reached(acknowledged, f"acknowledgement of {value!r}")
     return offsets[-1]
 
 
@@ -60,7 +61,7 @@ def all_values(cluster: ClusterProcesses, topic: str, partition: int, *, asked: 
         found.append(cluster.read(cluster.leader_of(topic, partition, asked=asked), topic, partition))
         return True
 
-    until(read, f"reading {topic}-{partition}")
+    until_reached(read, f"reading {topic}-{partition}")
     return found[-1]
 
 
@@ -145,7 +146,7 @@ def test_too_few_in_sync_replicas_refuse_what_all_are_to_have(cluster: ClusterPr
             return False
         return False
 
-    until(refused, "the in-sync replicas to shrink")
+    until_reached(refused, "the in-sync replicas to shrink")
     cluster.produce(leader, "events", 0, [b"with acks=1"], acks=1)
     for broker in others:
         cluster.start(broker)
@@ -204,7 +205,9 @@ def test_what_waits_when_a_topic_is_told_to_flush_is_flushed(cluster: ClusterPro
         admin.alter_topic("events", {"flush.mode": "group"})
         for process in followers:
             process.send_signal(signal.SIGCONT)
-    until(lambda: cluster.read(1, "events", 0) == [b"written"], "the record is committed, with nothing sent behind it")
+    until_reached(
+        lambda: cluster.read(1, "events", 0) == [b"written"], "the record is committed, with nothing sent behind it"
+    )
 
 
 def test_producer_and_consumer_notice_nothing_when_the_controller_dies(tmp_path: Path) -> None:
@@ -260,7 +263,7 @@ def test_a_group_goes_on_when_its_coordinator_dies(cluster: ClusterProcesses) ->
                 producer.send("events", value=b"%d" % i, partition=i % 3)
             producer.flush()
             found += read_until(consumer, 90)
-            until(lambda: _committed(consumer), "a commit at the new coordinator")
+            until_reached(lambda: _committed(consumer), "a commit at the new coordinator")
     assert sorted(map(int, found)) == list(range(180))
     with sparklog.Admin(bootstrap) as admin:
         assert [g.group_id for g in admin.list_groups()] == ["readers"]
@@ -300,7 +303,7 @@ def find_coordinator(cluster: ClusterProcesses, group_id: str) -> int:
         found.append(answer.broker_id)
         return True
 
-    until(is_found, "the coordinator")
+    until_reached(is_found, "the coordinator")
     return found[-1]
 
 

@@ -20,7 +20,8 @@ from sparklog.protocol.messages import (
     DeleteRecordsResponse,
     DeleteRecordsResult,
 )
-from tests.system.cluster_processes import ClusterProcesses, until
+from tests.support.waiting import until_reached
+from tests.system.cluster_processes import ClusterProcesses
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
 
@@ -47,7 +48,7 @@ def test_a_failed_disk_hands_over_what_is_led_there_and_records_are_deleted_ever
     cluster: ClusterProcesses, tmp_path: Path
 ) -> None:
     cluster.create(2, "events", PARTITIONS, min_insync_replicas=2)
-    until(lambda: cluster.in_sync("events", 3, asked=2), "all replicas")
+    until_reached(lambda: cluster.in_sync("events", 3, asked=2), "all replicas")
     for partition in range(PARTITIONS):
         assert cluster.produce(cluster.leader_of("events", partition, asked=2), "events", partition, [b"1", b"2"]) == 0
 
@@ -64,7 +65,7 @@ def test_a_failed_disk_hands_over_what_is_led_there_and_records_are_deleted_ever
         states = cluster.partitions(2, "events")
         return all((1 not in s.isr and s.leader in (2, 3)) if s.partition in on_disk else True for s in states)
 
-    until(handed_over, "other leaders for what was on the disk")
+    until_reached(handed_over, "other leaders for what was on the disk")
     for state in cluster.partitions(2, "events"):
         if state.partition not in on_disk:
             assert sorted(state.isr) == [1, 2, 3]
@@ -88,9 +89,9 @@ def test_disks_that_are_left_go_on_until_the_one_that_is_away_comes_back(
     request = t.CreateTopicRequest("alone", assignment=[[1]] * PARTITIONS)
     with closing(cluster.connect(1)) as connection:
         connection.request(Api.CREATE_TOPIC, request, t.CreateTopicResponse)
-    until(lambda: led_by_broker_1(cluster) == {*range(PARTITIONS)}, "its partitions")
+    until_reached(lambda: led_by_broker_1(cluster) == {*range(PARTITIONS)}, "its partitions")
     for partition in range(PARTITIONS):
-        until(lambda p=partition: cluster.read(1, "alone", p) == [], "broker 1 hears that it leads")  # type: ignore[misc]
+        until_reached(lambda p=partition: cluster.read(1, "alone", p) == [], "broker 1 hears that it leads")  # type: ignore[misc]
         assert cluster.produce(1, "alone", partition, [b"1"]) == 0
     on_disk = {int(p.name.rpartition("-")[2]) for p in (tmp_path / DISK).glob("alone-*")}
     assert 0 < len(on_disk) < PARTITIONS
@@ -101,15 +102,17 @@ def test_disks_that_are_left_go_on_until_the_one_that_is_away_comes_back(
     disk.write_bytes(b"")
     for _ in range(2):
         cluster.start(1)
-        until(lambda: led_by_broker_1(cluster) == {*range(PARTITIONS)} - on_disk, "what is on the disk that is left")
+        until_reached(
+            lambda: led_by_broker_1(cluster) == {*range(PARTITIONS)} - on_disk, "what is on the disk that is left"
+        )
         cluster.kill(1)
     disk.unlink()
     aside.rename(disk)
     cluster.configure(1, f'log.dirs = "{tmp_path / "first-disk"},{disk},{tmp_path / "third-disk"}"')
     cluster.start(1)
-    until(lambda: led_by_broker_1(cluster) == {*range(PARTITIONS)}, "all of them")
+    until_reached(lambda: led_by_broker_1(cluster) == {*range(PARTITIONS)}, "all of them")
     for partition in range(PARTITIONS):
-        until(lambda p=partition: cluster.read(1, "alone", p) == [b"1"], "broker 1 hears that it leads")  # type: ignore[misc]
+        until_reached(lambda p=partition: cluster.read(1, "alone", p) == [b"1"], "broker 1 hears that it leads")  # type: ignore[misc]
         assert cluster.produce(1, "alone", partition, [b"2"]) == 1
 
 

@@ -15,7 +15,8 @@ from sparklog.client.local_zookeeper import has_java
 from sparklog.environment.fault_points import VARIABLE, VARIABLE_MARK
 from sparklog.errors import TransactionAbortedError
 from sparklog.types import TopicPartition
-from tests.system.cluster_processes import ClusterProcesses, until
+from tests.support.waiting import until_reached
+from tests.system.cluster_processes import ClusterProcesses
 
 pytestmark = [
     pytest.mark.crash,
@@ -100,24 +101,24 @@ def test_a_broker_is_killed_in_the_middle_of_an_end(tmp_path: Path, point: str, 
             begun = time.monotonic()
             world.write(producer, "first", end)
             took_s = time.monotonic() - begun
-            until(world.mark.exists, f"a broker has reached {point}")
-            until(lambda: len(world.dead()) == 1, "that broker has ended")
+            until_reached(world.mark.exists, f"a broker has reached {point}")
+            until_reached(lambda: len(world.dead()) == 1, "that broker has ended")
             (dead,) = world.dead()
             assert world.cluster.processes[dead].process.returncode == -signal.SIGKILL
             expected = [b"first"] * (end == "commit")
-            until(world.nothing_is_open, "the transaction has its markers, with a broker missing")
+            until_reached(world.nothing_is_open, "the transaction has its markers, with a broker missing")
             assert world.committed() == [expected] * PARTITIONS
             world.cluster.kill(dead)
             world.cluster.start(dead)
             world.write(producer, "never", "abort")
             world.write(producer, "second", "commit")
         expected.append(b"second")
-        until(world.nothing_is_open, "nothing is open at the end")
+        until_reached(world.nothing_is_open, "nothing is open at the end")
         assert world.committed() == [expected] * PARTITIONS
-        until(lambda: world.cluster.in_sync("t", 3, asked=dead), "the broker that was killed has caught up")
+        until_reached(lambda: world.cluster.in_sync("t", 3, asked=dead), "the broker that was killed has caught up")
         for other in sorted({1, 2, 3} - {dead})[:1]:
             world.cluster.kill(other)  # what it led, the next ones have, too
-        until(lambda: world.committed() == [expected] * PARTITIONS, "the same records from other leaders")
+        until_reached(lambda: world.committed() == [expected] * PARTITIONS, "the same records from other leaders")
         print(f"{point}, {end}: broker {dead} killed, the producer went on after {took_s:.1f} s")
     finally:
         world.cluster.close()

@@ -20,8 +20,9 @@ from sparklog.cli.doctor.facts import Facts
 from sparklog.cli.doctor.findings import Severity, examine
 from sparklog.client.local_zookeeper import has_java
 from sparklog.environment.clock import SystemClock
-from tests.system.cluster_processes import ClusterProcesses, until
-from tests.system.console_browser import console_process, open_browser, require_browser
+from tests.support.waiting import until_reached
+from tests.system.cluster_processes import ClusterProcesses
+from tests.system.console_browser import console_process, open_browser, require_browser, text_of
 from tests.system.metrics_page import exported, get, of_the_alerts, of_the_dashboard, samples
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
@@ -62,7 +63,7 @@ def fill(cluster: ClusterProcesses) -> None:
         for broker in BROKERS:
             admin.create_topic(f"only-{broker}", replica_assignment=[[broker]])
     for topic, replicas in {"shared": 3, **{f"only-{broker}": 1 for broker in BROKERS}}.items():
-        until(lambda t=topic, n=replicas: cluster.in_sync(t, n, asked=1), f"{topic} in sync")  # type: ignore[misc]
+        until_reached(lambda t=topic, n=replicas: cluster.in_sync(t, n, asked=1), f"{topic} in sync")  # type: ignore[misc]
     with sparklog.Producer(cluster.processes[1].address) as producer:
         for partition in range(6):
             producer.send("shared", b"x" * 100, partition=partition).result(60)
@@ -104,15 +105,15 @@ def test_the_pages_tell_of_replication_and_of_who_is_missing(cluster: ClusterPro
     assert total(cluster, "kafka_server_brokertopicmetrics_replicationbytesin_total") > 1_200
     copied = "kafka_server_brokertopicmetrics_replicationbytesin_total"
     sent = "kafka_server_brokertopicmetrics_replicationbytesout_total"
-    until(lambda: total(cluster, copied) == total(cluster, sent), "what is copied is what was sent")
+    until_reached(lambda: total(cluster, copied) == total(cluster, sent), "what is copied is what was sent")
     assert total(cluster, UNDER_REPLICATED) == 0
     killed = controller(cluster, asked=1)
     left = tuple(broker for broker in BROKERS if broker != killed)
     cluster.kill(killed)
-    until(lambda: total(cluster, CONTROLLER, left) == 1, "another controller")
-    until(lambda: total(cluster, UNDER_REPLICATED, left) >= 6, "partitions that lack a replica")
+    until_reached(lambda: total(cluster, CONTROLLER, left) == 1, "another controller")
+    until_reached(lambda: total(cluster, UNDER_REPLICATED, left) >= 6, "partitions that lack a replica")
     offline = "kafka_controller_kafkacontroller_offlinepartitionscount"
-    until(lambda: total(cluster, offline, left) == 1, "the partition that nobody else has")
+    until_reached(lambda: total(cluster, offline, left) == 1, "the partition that nobody else has")
     assert total(cluster, "kafka_server_replicamanager_isrshrinks_total", left) > 0
     addresses = ",".join(cluster.processes[broker].address for broker in BROKERS)
     look = ClusterLook(addresses, SystemClock(), time.sleep, timeout_ms=30_000)
@@ -120,26 +121,28 @@ def test_the_pages_tell_of_replication_and_of_who_is_missing(cluster: ClusterPro
     assert [f.check for f in found] == ["broker-down"]
     assert f"broker {killed} is down: it keeps" in found[0].finding.what
     assert f"neither be read nor written: only-{killed}-0" in found[0].finding.why
-    until(lambda: value(cluster, left[0], "kafka_controller_kafkacontroller_activebrokercount") == 2, "two are left")
+    until_reached(
+        lambda: value(cluster, left[0], "kafka_controller_kafkacontroller_activebrokercount") == 2, "two are left"
+    )
     cluster.start(killed)
-    until(lambda: total(cluster, UNDER_REPLICATED) == 0, "all in sync again")
-    until(lambda: total(cluster, offline) == 0, "all can be used again")
+    until_reached(lambda: total(cluster, UNDER_REPLICATED) == 0, "all in sync again")
+    until_reached(lambda: total(cluster, offline) == 0, "all can be used again")
 
 
 def test_reassignment_and_zookeeper_are_told_of(cluster: ClusterProcesses) -> None:
     fill(cluster)
     with sparklog.Admin(cluster.processes[1].address) as admin:
         admin.alter_partition_reassignments({sparklog.TopicPartition("only-3", 0): [2]})
-        until(lambda: cluster.leader_of("only-3", 0, asked=1) == 2, "the partition has moved")
+        until_reached(lambda: cluster.leader_of("only-3", 0, asked=1) == 2, "the partition has moved")
     assert value(cluster, 2, "kafka_server_brokertopicmetrics_reassignmentbytesin_total") > 1_500_000
     assert value(cluster, 3, "kafka_server_brokertopicmetrics_reassignmentbytesout_total") > 1_500_000
     assert total(cluster, "kafka_server_brokertopicmetrics_reassignmentbytesin_total", (1, 3)) == 0
-    until(lambda: total(cluster, "kafka_server_replicamanager_reassigningpartitions") == 0, "it is done")
+    until_reached(lambda: total(cluster, "kafka_server_replicamanager_reassigningpartitions") == 0, "it is done")
     cluster.zookeeper.kill()
-    until(lambda: total(cluster, "sparklog_zookeeper_connected") == 0, "nobody reaches ZooKeeper")
+    until_reached(lambda: total(cluster, "sparklog_zookeeper_connected") == 0, "nobody reaches ZooKeeper")
     assert total(cluster, "kafka_server_sessionexpirelistener_zookeeperdisconnects_total") >= 3
     cluster.zookeeper.start()
-    until(lambda: total(cluster, "sparklog_zookeeper_connected") == 3, "all do again")
+    until_reached(lambda: total(cluster, "sparklog_zookeeper_connected") == 3, "all do again")
     assert total(cluster, "kafka_server_sessionexpirelistener_zookeepersyncconnects_total") >= 3
 
 
@@ -152,10 +155,6 @@ def browser(tmp_path: Path) -> Iterator[Chrome]:
     with open_browser(tmp_path / "profile", driver, browser) as made:
         made.set_page_load_timeout(PAGE_S)
         yield made
-
-
-def text_of(browser: Chrome, selector: str = "body") -> str:
-    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
 
 
 def shows(browser: Chrome, url: str, *expected: str) -> None:
@@ -179,7 +178,7 @@ def test_the_console_while_the_controller_dies(cluster: ClusterProcesses, browse
         console_process(addresses) as console,
     ):
         consumer.subscribe(["shared"])
-        until(lambda: bool(consumer.poll(500)), "a record")
+        until_reached(lambda: bool(consumer.poll(500)), "a record")
         consumer.commit()
         shows(browser, console + "/", f"Controller\n{killed}", "Brokers\n3")
         shows(browser, console + "/cluster/sizes", *(process.address for process in cluster.processes.values()))
@@ -189,7 +188,7 @@ def test_the_console_while_the_controller_dies(cluster: ClusterProcesses, browse
             assert str(cluster.processes[broker].data_dir) in text_of(browser), "its disk"
 
         cluster.kill(killed)
-        until(lambda: controller(cluster, asked=left[0]) in left, "another controller")
+        until_reached(lambda: controller(cluster, asked=left[0]) in left, "another controller")
         new = controller(cluster, asked=left[0])
         shows(browser, console + "/", f"Controller\n{new}", "Brokers\n2")
         is_down = f"Broker {killed} is down."
@@ -209,7 +208,7 @@ def test_the_console_while_the_controller_dies(cluster: ClusterProcesses, browse
         shows(browser, f"{console}/topics/shared/messages", "xxx")
 
         cluster.start(killed)
-        until(lambda: cluster.in_sync("shared", 3, asked=left[0]), "all in sync again")
+        until_reached(lambda: cluster.in_sync("shared", 3, asked=left[0]), "all in sync again")
         shows(browser, console + "/", "Brokers\n3")
         shows(browser, console + "/cluster/sizes", cluster.processes[killed].address)
         WebDriverWait(browser, PAGE_S, 0.2).until(lambda b: [b.refresh(), "are in sync" not in text_of(b)][1])

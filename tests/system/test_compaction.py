@@ -16,7 +16,8 @@ from sparklog.client.net.cluster import cluster
 from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import InvalidConfigError, SchemaMismatchError
 from sparklog.types import TopicPartition
-from tests.system.broker_process import BrokerProcess, until
+from tests.support.waiting import until
+from tests.system.broker_process import BrokerProcess
 from tests.system.compacted_topic import COMPACT, KEYS, ROUNDS, SETTINGS, address, compacted, write
 
 TP = TopicPartition("state", 0)

@@ -19,7 +19,8 @@ from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encod
 from sparklog.protocol.messages import Api, HandshakeRequest, decode_error_body, encode
 from sparklog.security.client_security import client_security
 from sparklog.security.quotas import Entity
-from tests.system.broker_process import PATIENCE_S, BrokerProcess, until
+from tests.support.waiting import until
+from tests.system.broker_process import PATIENCE_S, BrokerProcess
 from tests.system.secure_broker import PASSWORD, SecureBroker
 
 HELLO = encode_request(Api.HANDSHAKE, 0, 1, encode(HandshakeRequest("test", "0"), 0))

@@ -26,8 +26,9 @@ from sparklog.console.guard import SECURITY_HEADERS
 from sparklog.console.web import Options
 from sparklog.environment import real_environment
 from sparklog.types import TopicPartition
-from tests.system.broker_process import until
+from tests.support.waiting import until
 from tests.system.console_browser import console_process
+from tests.system.console_links import rows_of
 from tests.system.console_world import HOSTILE, LARGE_BYTES, SCRIPT, TRIPS, World, world
 
 BASE = "http://127.0.0.1:8080"
@@ -70,13 +71,6 @@ def fields_of(page: str) -> dict[str, str]:
     """The hidden fields of the page's form, its token among them."""
     found = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page)
     return {name: html.unescape(value) for name, value in found}
-
-
-def rows_of(page: str) -> list[list[str]]:
-    """The text of the cells of each line of the page's tables."""
-    rows = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
-    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
-    return [[html.unescape(re.sub(r"<[^>]+>", "", c)).strip() for c in row] for row in cells if row]
 
 
 def linked(page: str, text: str) -> str:

@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from sparklog import Producer
-from tests.system.console_browser import console_process, open_browser, require_browser
+from tests.system.console_browser import console_process, open_browser, require_browser, text_of
 from tests.system.console_world import HOSTILE, LARGE_BYTES, SCRIPT, World, world
 
 PATIENCE_S = 30
@@ -78,11 +78,6 @@ def browser(chromium: Chrome) -> Iterator[Chrome]:
 
 def until(browser: Chrome, condition: Callable[[Chrome], object], what: str) -> None:
     WebDriverWait(browser, PATIENCE_S, 0.05).until(condition, what)
-
-
-def text_of(browser: Chrome, selector: str = "body") -> str:
-    """What is there to read; in one step, because parts of pages are replaced at any time."""
-    return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -12,7 +12,7 @@ from sparklog.console.app import make_app
 from sparklog.console.web import Options
 from sparklog.environment import real_environment
 from sparklog.types import TopicPartition
-from tests.system.broker_process import until
+from tests.support.waiting import until
 from tests.system.console_links import crawl, names_in, parameters, shape
 from tests.system.console_world import World, world
 

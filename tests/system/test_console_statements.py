@@ -30,7 +30,7 @@ from sparklog.console.work import BusyError
 from sparklog.environment import real_environment
 from sparklog.errors import InvalidQueryError, QueryCancelledError, SparklogError
 from sparklog.security.client_security import ClientSecurity
-from tests.system.broker_process import until
+from tests.support.waiting import until
 from tests.system.console_browser import console_process
 
 pytest.importorskip("duckdb")

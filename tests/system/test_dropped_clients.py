@@ -11,7 +11,7 @@ import pytest
 
 from sparklog import Admin, Consumer, Producer, TopicPartition
 from sparklog.client.local import LocalBroker
-from tests.system.broker_process import until
+from tests.support.waiting import until
 
 
 def test_a_member_leaves_its_group(

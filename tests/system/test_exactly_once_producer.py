@@ -16,7 +16,8 @@ from sparklog.client.producer.producer import Producer
 from sparklog.client.transactions.shared_transaction import draw_fencing_token
 from sparklog.metadata.producer_ids import BLOCK_IDS
 from sparklog.protocol.messages import Api
-from tests.system.broker_process import BrokerProcess, create_topic, until
+from tests.support.waiting import until
+from tests.system.broker_process import BrokerProcess, create_topic
 from tests.system.cutting_proxy import CuttingProxy
 
 PARTITIONS = 3

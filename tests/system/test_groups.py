@@ -26,7 +26,7 @@ from sparklog.errors import (
     UnreleasedInstanceIdError,
     UnstableOffsetCommitError,
 )
-from tests.system.broker_process import until
+from tests.support.waiting import until
 from tests.system.member_process import MemberProcess
 
 FAST = {"group.consumer.heartbeat.interval.ms": 100, "offsets.topic.num.partitions": 2}

@@ -15,7 +15,8 @@ from sparklog.errors import StorageError
 from sparklog.protocol.messages import Api, LocateSegmentsRequest, LocateSegmentsResponse
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from tests.benchmarks.broker_raw import RawClient, envelope_batch
-from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce, until
+from tests.support.waiting import until
+from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce
 
 BATCH = envelope_batch(10, 20)
 

@@ -20,7 +20,8 @@ from sparklog.protocol import group_messages as groups
 from sparklog.protocol.messages import Api
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from tests.benchmarks.broker_raw import envelope_batch
-from tests.system.broker_process import BrokerProcess, create_topic, fetch, handshake, produce, until
+from tests.support.waiting import until
+from tests.system.broker_process import BrokerProcess, create_topic, fetch, handshake, produce
 from tests.system.metrics_page import (
     ONLY_IN_A_CLUSTER,
     ROOT,

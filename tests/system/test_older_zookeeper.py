@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sparklog.client.local_zookeeper import has_java
-from tests.system.cluster_processes import ClusterProcesses, until
+from tests.support.waiting import until_reached
+from tests.system.cluster_processes import ClusterProcesses
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
 
@@ -34,14 +35,14 @@ def test_an_older_copy_of_zookeeper_loses_nothing(tmp_path: Path) -> None:
     cluster = ClusterProcesses(tmp_path)
     try:
         cluster.create(1, COPIED, 3, min_insync_replicas=2)
-        until(lambda: cluster.in_sync(COPIED, 3, asked=1), "all in sync")
+        until_reached(lambda: cluster.in_sync(COPIED, 3, asked=1), "all in sync")
         data, copy = tmp_path / "zookeeper" / "data", tmp_path / "copy"
         cluster.zookeeper.kill()
         shutil.copytree(data, copy)
         cluster.zookeeper.start()
-        until(lambda: cluster.metadata(1, COPIED).controller >= 0, "a controller")
-        until(lambda: cluster.create(1, NEW, 3, min_insync_replicas=2) is None, "the new topic")
-        until(lambda: cluster.in_sync(NEW, 3, asked=1), "all in sync")
+        until_reached(lambda: cluster.metadata(1, COPIED).controller >= 0, "a controller")
+        until_reached(lambda: cluster.create(1, NEW, 3, min_insync_replicas=2) is None, "the new topic")
+        until_reached(lambda: cluster.in_sync(NEW, 3, asked=1), "all in sync")
         sent = {(topic, number): [b"%d" % n for n in range(20)] for topic in (COPIED, NEW) for number in range(3)}
         for (topic, number), values in sent.items():
             cluster.produce(cluster.leader_of(topic, number, asked=1), topic, number, values)
@@ -56,7 +57,7 @@ def test_an_older_copy_of_zookeeper_loses_nothing(tmp_path: Path) -> None:
         shutil.rmtree(data)
         shutil.copytree(copy, data)
         cluster.zookeeper.start()
-        until(lambda: all("are older than" in cluster.processes[i].stderr for i in BROKERS), "all refuse it")
+        until_reached(lambda: all("are older than" in cluster.processes[i].stderr for i in BROKERS), "all refuse it")
         assert all_is_there()
         said = cli("doctor", "--bootstrap-servers", f"127.0.0.1:{cluster.ports[1]}", "--interval", "0s")
         assert "there is no controller" in said.stdout and "restore-metadata" in said.stdout
@@ -77,10 +78,10 @@ def test_an_older_copy_of_zookeeper_loses_nothing(tmp_path: Path) -> None:
         assert f"{NEW} is back" in done.stdout
         cluster.start(3)
         for topic in (COPIED, NEW):
-            until(lambda t=topic: cluster.in_sync(t, 3, asked=1), f"all replicas of {topic} in sync")  # type: ignore[misc]
+            until_reached(lambda t=topic: cluster.in_sync(t, 3, asked=1), f"all replicas of {topic} in sync")  # type: ignore[misc]
         assert all_is_there()
         for topic, number in sent:
-            until(
+            until_reached(
                 lambda t=topic, n=number: cluster.produce(cluster.leader_of(t, n, asked=1), t, n, [b"x"]) == 20,  # type: ignore[misc]
                 "an append behind them",
             )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,12 @@ from sparklog.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     NoReassignmentInProgressError,
-    SparklogError,
 )
 from sparklog.types import TopicPartition
+from tests.support.waiting import until_reached
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
 
-PATIENCE_S = 60.0
 EVENTS = [TopicPartition("events", p) for p in range(3)]
 
 
@@ -49,19 +47,6 @@ def admin(cluster: sparklog.LocalCluster) -> Iterator[sparklog.Admin]:
         yield opened
         for name in opened.list_topics():
             opened.delete_topic(name)
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    last = ""
-    while True:
-        try:
-            if condition():
-                return
-        except SparklogError as e:
-            last = repr(e)
-        assert time.monotonic() < deadline, f"not in time: {what} {last}"
-        time.sleep(0.05)
 
 
 def replicas(admin: sparklog.Admin, topic: str = "events") -> list[tuple[int, ...]]:
@@ -104,18 +89,20 @@ def test_partitions_move_to_other_brokers_and_leave_nothing_behind(
         admin.alter_partition_reassignments({EVENTS[0]: [3, 9]})
     with pytest.raises(InvalidReplicaAssignmentError, match=r"1 replicas cannot keep min.insync.replicas = 2"):
         admin.alter_partition_reassignments({EVENTS[2]: [4]})
-    until(lambda: done(admin), "the reassignments")
-    until(lambda: replicas(admin) == [(3, 4), (2, 4), (4, 3)], "the new replicas")
+    until_reached(lambda: done(admin), "the reassignments")
+    until_reached(lambda: replicas(admin) == [(3, 4), (2, 4), (4, 3)], "the new replicas")
     assert in_sync(admin) == [(3, 4), (2, 4), (3, 4)]
     assert [p.leader for p in admin.describe_topic("events").partition_details] == [3, 2, 4]
     fill(cluster, 3_000, 300)
     assert values(cluster) == list(range(3_300))
-    until(lambda: directories(cluster, 1) == set() and directories(cluster, 2) == {1}, "the old directories to go")
+    until_reached(
+        lambda: directories(cluster, 1) == set() and directories(cluster, 2) == {1}, "the old directories to go"
+    )
     assert (directories(cluster, 3), directories(cluster, 4)) == ({0, 2}, {0, 1, 2})
     with pytest.raises(NoReassignmentInProgressError):
         admin.cancel_partition_reassignments([EVENTS[0]])
     admin.alter_partition_reassignments({EVENTS[0]: [1, 2]})  # back to where it was deleted a moment ago
-    until(lambda: done(admin) and replicas(admin)[0] == (1, 2), "the way back")
+    until_reached(lambda: done(admin) and replicas(admin)[0] == (1, 2), "the way back")
     assert values(cluster) == list(range(3_300))
 
 
@@ -126,7 +113,9 @@ def test_brokers_that_restart_in_the_middle_go_on(cluster: sparklog.LocalCluster
     admin.create_topic("events", replica_assignment=[[1, 2], [1, 2], [1, 2]])
     fill(cluster, 0, 9_000, size=2_000)
     admin.alter_partition_reassignments({tp: [1, 3] for tp in EVENTS}, throttle_bytes=500_000)
-    until(lambda: any(0 < r.copied_bytes < r.total_bytes for r in admin.list_partition_reassignments()), "some copies")
+    until_reached(
+        lambda: any(0 < r.copied_bytes < r.total_bytes for r in admin.list_partition_reassignments()), "some copies"
+    )
     assert admin.describe_cluster().throttle_bytes == 500_000
     assert [p.adding for p in admin.describe_topic("events").partition_details] == [(3,)] * 3
     fill(cluster, 9_000, 30)  # who is in sync is not slowed down
@@ -136,10 +125,10 @@ def test_brokers_that_restart_in_the_middle_go_on(cluster: sparklog.LocalCluster
     assert [(r.topic_partition, r.adding, r.removing) for r in under_way] == [(tp, (3,), (2,)) for tp in EVENTS]
     cluster.brokers[1].stop()
     admin.alter_partition_reassignments({}, throttle_bytes=0)
-    until(lambda: done(admin), "the reassignments")
+    until_reached(lambda: done(admin), "the reassignments")
     assert replicas(admin) == [(1, 3)] * 3
     cluster.brokers[1].start()
-    until(lambda: directories(cluster, 2) == set(), "what broker 2 has lost meanwhile to go")
+    until_reached(lambda: directories(cluster, 2) == set(), "what broker 2 has lost meanwhile to go")
     assert values(cluster) == list(range(9_030))
     assert admin.describe_cluster().throttle_bytes == 0
 
@@ -157,7 +146,9 @@ def test_brokers_are_killed_in_the_middle_of_many_moves(cluster: sparklog.LocalC
         while there == here:
             there = set(chance.sample(range(1, 5), 2))
         admin.alter_partition_reassignments({tp: sorted(there) for tp in EVENTS}, throttle_bytes=300_000)
-        until(lambda: any(0 < r.copied_bytes < r.total_bytes for r in admin.list_partition_reassignments()), "copies")
+        until_reached(
+            lambda: any(0 < r.copied_bytes < r.total_bytes for r in admin.list_partition_reassignments()), "copies"
+        )
         controller = admin.describe_cluster().controller_id
         role = ("gets them", "has them", "controller")[number % 3]
         victims = {"gets them": there - here, "has them": here, "controller": {controller}}[role]
@@ -169,13 +160,13 @@ def test_brokers_are_killed_in_the_middle_of_many_moves(cluster: sparklog.LocalC
             written += 30
         cluster.brokers[victim - 1].start()
         admin.alter_partition_reassignments({}, throttle_bytes=0)
-        until(lambda: done(admin) and {frozenset(r) for r in replicas(admin)} == {frozenset(there)}, "the move")  # noqa: B023
+        until_reached(lambda: done(admin) and {frozenset(r) for r in replicas(admin)} == {frozenset(there)}, "the move")  # noqa: B023
         fill(cluster, written, 30)
         written += 30
         assert values(cluster) == list(range(written)), f"move {number}: killed {victim}, which {role}"
         here = there
     for gone in {1, 2, 3, 4} - here:
-        until(lambda: directories(cluster, gone) == set(), f"broker {gone} to drop what it has lost")  # noqa: B023
+        until_reached(lambda: directories(cluster, gone) == set(), f"broker {gone} to drop what it has lost")  # noqa: B023
     print(f"12 moves, killed: {dict(killed)}; {written} records")
 
 
@@ -183,11 +174,11 @@ def test_a_reassignment_is_cancelled(cluster: sparklog.LocalCluster, admin: spar
     admin.create_topic("events", replica_assignment=[[1, 2], [1, 2], [1, 2]])
     fill(cluster, 0, 3_000, size=2_000)
     admin.alter_partition_reassignments({tp: [3, 4] for tp in EVENTS}, throttle_bytes=10_000)
-    until(lambda: directories(cluster, 3) == {0, 1, 2}, "the new replicas")
+    until_reached(lambda: directories(cluster, 3) == {0, 1, 2}, "the new replicas")
     assert admin.cancel_partition_reassignments() == 3
-    until(lambda: replicas(admin) == [(1, 2)] * 3, "the old replicas")
-    until(lambda: directories(cluster, 3) == set() == directories(cluster, 4), "the copies to go")
-    until(lambda: admin.describe_cluster().throttle_bytes == 0, "the end of the throttle")  # it goes with them
+    until_reached(lambda: replicas(admin) == [(1, 2)] * 3, "the old replicas")
+    until_reached(lambda: directories(cluster, 3) == set() == directories(cluster, 4), "the copies to go")
+    until_reached(lambda: admin.describe_cluster().throttle_bytes == 0, "the end of the throttle")  # it goes with them
     fill(cluster, 3_000, 30)
     assert values(cluster) == list(range(3_030))
 
@@ -223,11 +214,11 @@ def test_a_cluster_without_zookeeper_has_no_controller(cluster: sparklog.LocalCl
     admin.create_topic("events", partitions=3, replication_factor=3, configs={"min.insync.replicas": 2})
     cluster.zookeeper.kill()
     try:
-        until(lambda: admin.describe_cluster().controller_id == -1, "the end of the sessions")
+        until_reached(lambda: admin.describe_cluster().controller_id == -1, "the end of the sessions")
         fill(cluster, 0, 10)
     finally:
         cluster.zookeeper.start()
-    until(lambda: admin.describe_cluster().controller_id > 0, "a controller")
+    until_reached(lambda: admin.describe_cluster().controller_id > 0, "a controller")
     fill(cluster, 10, 10)
     assert sorted(values(cluster)) == list(range(20))
 
@@ -257,12 +248,16 @@ def test_the_same_id_on_an_empty_machine_inherits_the_partitions(
     lost = cluster.brokers[3]
     lost.kill()
     shutil.rmtree(lost.data_dir)
-    until(lambda: 4 not in {p.leader for p in admin.describe_topic("events").partition_details}, "other leaders")
+    until_reached(
+        lambda: 4 not in {p.leader for p in admin.describe_topic("events").partition_details}, "other leaders"
+    )
     lost.start()
-    until(lambda: in_sync(admin) == [(1, 4), (1, 4), (2, 4)], "broker 4 to have everything again")
+    until_reached(lambda: in_sync(admin) == [(1, 4), (1, 4), (2, 4)], "broker 4 to have everything again")
     fill(cluster, 3_000, 300)
     assert admin.elect_leaders("preferred") > 0
-    until(lambda: [p.leader for p in admin.describe_topic("events").partition_details] == [4, 1, 4], "its leaderships")
+    until_reached(
+        lambda: [p.leader for p in admin.describe_topic("events").partition_details] == [4, 1, 4], "its leaderships"
+    )
     assert values(cluster) == list(range(3_300))
 
 
@@ -274,17 +269,17 @@ def test_an_unclean_election_is_asked_for_and_loses_what_only_the_dead_had(
     tp = EVENTS[0]
     fill(cluster, 0, 30)
     cluster.brokers[3].kill()
-    until(lambda: admin.describe_topic("events").partition_details[0].isr == (1,), "broker 4 to leave the ISR")
+    until_reached(lambda: admin.describe_topic("events").partition_details[0].isr == (1,), "broker 4 to leave the ISR")
     fill(cluster, 30, 3)
     cluster.brokers[0].kill()
     cluster.brokers[3].start()
-    until(lambda: admin.describe_topic("events").partition_details[0].leader == -1, "nobody to lead")
+    until_reached(lambda: admin.describe_topic("events").partition_details[0].leader == -1, "nobody to lead")
     with pytest.raises(EligibleLeadersNotAvailableError):
         admin.elect_leaders("preferred", [tp])
     assert admin.elect_leaders("unclean", [tp]) == 1
-    until(lambda: admin.describe_topic("events").partition_details[0].leader == 4, "broker 4 to lead")
-    until(lambda: len(values(cluster)) == 32, "what is left")  # 33 were acknowledged: one only by broker 1
+    until_reached(lambda: admin.describe_topic("events").partition_details[0].leader == 4, "broker 4 to lead")
+    until_reached(lambda: len(values(cluster)) == 32, "what is left")  # 33 were acknowledged: one only by broker 1
     cluster.brokers[0].start()
-    until(lambda: in_sync(admin)[0] == (1, 4), "broker 1 to follow, without what it alone had")
+    until_reached(lambda: in_sync(admin)[0] == (1, 4), "broker 1 to follow, without what it alone had")
     assert len(values(cluster)) == 32
     assert admin.elect_leaders("unclean") == 0

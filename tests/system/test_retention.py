@@ -22,7 +22,7 @@ from sparklog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from tests.system.broker_process import until
+from tests.support.waiting import until
 
 SMALL = {"segment.bytes": 4096, "file.delete.delay.ms": 0}
 VALUE = b"x" * 1000

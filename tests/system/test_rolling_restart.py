@@ -19,7 +19,8 @@ from sparklog.client.local_cluster import _free_ports
 from sparklog.client.local_zookeeper import has_java
 from sparklog.errors import LogTruncatedError
 from sparklog.types import Record, TopicPartition
-from tests.system.cluster_processes import PATIENCE_S, until
+from tests.support.waiting import until_reached
+from tests.system.cluster_processes import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
 
@@ -51,7 +52,9 @@ class Workers:
     def go_on(self, rounds: int = 2) -> None:
         """Until each has done so much more, or one has failed."""
         wanted = {name: done + rounds for name, done in self.rounds.items()}
-        until(lambda: bool(self.failed) or all(self.rounds[n] >= w for n, w in wanted.items()), f"progress of {wanted}")
+        until_reached(
+            lambda: bool(self.failed) or all(self.rounds[n] >= w for n, w in wanted.items()), f"progress of {wanted}"
+        )
         self.check()
 
     def check(self) -> None:
@@ -68,7 +71,7 @@ def in_sync(admin: sparklog.Admin, *topics: str) -> None:
     def all_are() -> bool:
         return all(len(p.isr) == 3 for t in topics for p in admin.describe_topic(t).partition_details)
 
-    until(all_are, "all replicas in sync")
+    until_reached(all_are, "all replicas in sync")
 
 
 def read_on(consumer: sparklog.Consumer, read: list[Record]) -> int:
@@ -130,7 +133,7 @@ def test_a_rolling_restart_is_noticed_by_nobody(tmp_path: Path) -> None:
                 workers.end()
             workers.check()
             for name, consumer in (("plain", plain), ("transactional", committed)):
-                until(
+                until_reached(
                     lambda n=name, c=consumer: read_on(c, read[n]) >= len(sent[n]),  # type: ignore[misc]
                     f"all records of {name}",
                 )
@@ -204,7 +207,7 @@ def test_a_follower_in_the_readers_rack_serves_it(tmp_path: Path) -> None:
             found: list[Record] = []
 
             def all_read(count: int) -> None:
-                until(lambda: bool(found.extend(consumer.poll(200))) or len(found) >= count, f"{count} records")
+                until_reached(lambda: bool(found.extend(consumer.poll(200))) or len(found) >= count, f"{count} records")
 
             for i in range(100):
                 producer.send("events", value=b"%d" % i)
@@ -227,7 +230,7 @@ def test_records_that_an_unclean_election_has_lost_are_told_of(tmp_path: Path) -
         by_id = {b.broker_id: b for b in cluster.brokers}
         configs = {"unclean.leader.election.enable": True, "min.insync.replicas": 1}
         admin.create_topic("events", replica_assignment=[[2, 3]], configs=configs)
-        until(lambda: len(admin.describe_topic("events").partition_details[0].isr) == 2, "both in sync")
+        until_reached(lambda: len(admin.describe_topic("events").partition_details[0].isr) == 2, "both in sync")
         tp = TopicPartition("events", 0)
         where: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers}
         with (
@@ -257,7 +260,9 @@ def test_records_that_an_unclean_election_has_lost_are_told_of(tmp_path: Path) -
             assert read(careful, 10) == read(easy, 10) == list(range(10))
             by_id[2].kill()
             by_id[3].start()
-            until(lambda: admin.describe_topic("events").partition_details[0].leader == 3, "an unclean election")
+            until_reached(
+                lambda: admin.describe_topic("events").partition_details[0].leader == 3, "an unclean election"
+            )
             send(range(100, 120))
             assert read(easy, 20) == list(range(100, 120)), "it goes on where the logs part"
             with pytest.raises(LogTruncatedError) as lost:
@@ -291,7 +296,9 @@ def test_the_brokers_numbers_add_up_to_the_clusters(tmp_path: Path) -> None:
         in_sync(admin, "events")
 
         def are(name: str, total: float) -> None:
-            until(lambda: sum(scraped(cluster, name)) == total, f"{name} = {total}, not {scraped(cluster, name)}")
+            until_reached(
+                lambda: sum(scraped(cluster, name)) == total, f"{name} = {total}, not {scraped(cluster, name)}"
+            )
 
         are("kafka_controller_kafkacontroller_activecontrollercount", 1)
         are("kafka_server_replicamanager_partitioncount", 18)

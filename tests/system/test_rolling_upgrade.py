@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from sparklog.client.local_zookeeper import has_java
+from tests.support.waiting import until_reached
 from tests.system.broker_process import readable
-from tests.system.cluster_processes import ClusterProcesses, until
+from tests.system.cluster_processes import ClusterProcesses
 from tests.system.releases import PREVIOUS_CLUSTER, ROOT, environment_of, files_of
 
 pytestmark = [
@@ -71,7 +72,7 @@ class Client:
     def go_on(self, rounds: int = 2) -> None:
         """Until each thread has done so much more."""
         before = self.ask("rounds")["rounds"]
-        until(
+        until_reached(
             lambda: all(done >= before[thread] + rounds for thread, done in self.ask("rounds")["rounds"].items()),
             f"progress of {self._name} after {before}",
         )
@@ -97,7 +98,7 @@ def clients(cluster: ClusterProcesses, releases: Sequence[Path], directory: Path
 
 def all_in_sync(cluster: ClusterProcesses) -> None:
     for topic in TOPICS:
-        until(lambda t=topic: cluster.in_sync(t, 3, asked=1), f"all replicas of {topic} in sync")  # type: ignore[misc]
+        until_reached(lambda t=topic: cluster.in_sync(t, 3, asked=1), f"all replicas of {topic} in sync")  # type: ignore[misc]
 
 
 def test_a_rolling_upgrade_is_noticed_by_nobody(previous: Path, tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ from sparklog.protocol.topic_messages import (
     CreateTopicRequest,
     CreateTopicResponse,
 )
-from tests.system.broker_process import PATIENCE_S, BrokerProcess, fetch, produce, until
+from tests.support.waiting import until
+from tests.system.broker_process import PATIENCE_S, BrokerProcess, fetch, produce
 
 if TYPE_CHECKING:
     from sparklog.client.local import LocalBroker

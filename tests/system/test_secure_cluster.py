@@ -47,8 +47,9 @@ from sparklog.security.scram import credential_text, make_credential
 from sparklog.security.secrets import Secret
 from sparklog.types import TopicPartition
 from tests.support.transactions import plain, rows
+from tests.support.waiting import until_reached
 from tests.system.broker_process import BrokerProcess
-from tests.system.cluster_processes import SETTINGS, until
+from tests.system.cluster_processes import SETTINGS
 from tests.system.secure_broker import now, write_identity
 
 M = TypeVar("M", bound=Message)
@@ -137,7 +138,7 @@ def test_what_is_written_is_copied_and_read(cluster: SecureCluster) -> None:
     admin_security = cluster.security("admin", PASSWORDS["admin"])
     bootstrap = cluster.addresses[1, "CLIENTS"]
     with Admin(bootstrap, security=admin_security) as admin:
-        until(lambda: len(admin.describe_cluster().brokers) == 2, "two brokers")
+        until_reached(lambda: len(admin.describe_cluster().brokers) == 2, "two brokers")
         told = {f"{broker.host}:{broker.port}" for broker in admin.describe_cluster().brokers}
         assert told == {cluster.addresses[n, "CLIENTS"] for n in (1, 2)}
         admin.create_topic("t", partitions=4, replication_factor=2, configs={"min.insync.replicas": 2})
@@ -157,7 +158,7 @@ def test_sessions_between_brokers_are_renewed_and_nobody_notices(cluster: Secure
     security = cluster.security("admin", PASSWORDS["admin"])
     bootstrap = cluster.addresses[1, "CLIENTS"]
     with Admin(bootstrap, security=security) as admin, Producer(bootstrap, security=security) as producer:
-        until(lambda: len(admin.describe_cluster().brokers) == 2, "two brokers")
+        until_reached(lambda: len(admin.describe_cluster().brokers) == 2, "two brokers")
         admin.create_topic("renewed", partitions=2, replication_factor=2, configs={"min.insync.replicas": 2})
         first = between_brokers(cluster)
         seen = set(first)
@@ -196,14 +197,14 @@ def test_a_user_is_known_to_all_brokers_and_gone_from_all(cluster: SecureCluster
         assert log_in() is None
         admin.set_user_password("alice", "wonder", only_new=True)
         found: list[Connection] = []
-        until(lambda: (one := log_in()) is not None and not found.append(one), "alice at broker 2")
+        until_reached(lambda: (one := log_in()) is not None and not found.append(one), "alice at broker 2")
         with (
             Admin(cluster.addresses[2, "CLIENTS"], security=alice) as hers,
             pytest.raises(ClusterAuthorizationFailedError),
         ):
             hers.set_user_password("alice", "admin-too")
         admin.remove_user("alice")
-    until(lambda: not found[0].is_idle(), "the end of alice's connection to broker 2")
+    until_reached(lambda: not found[0].is_idle(), "the end of alice's connection to broker 2")
     found[0].close()
     assert log_in() is None
 
@@ -265,14 +266,14 @@ def test_topics_of_a_user_are_counted_whichever_broker_is_asked(cluster: SecureC
             ]
             for number, one in enumerate(hers):
                 until_done(partial(one.create_topic, f"carols-{number}", partitions=2))
-            until(lambda: used() == {"max_topics": 2, "max_partitions": 4}, "both are hers")
+            until_reached(lambda: used() == {"max_topics": 2, "max_partitions": 4}, "both are hers")
             for one in hers:
                 with pytest.raises(PolicyViolationError, match="max_topics"):
                     one.create_topic("carols-third")
                 with pytest.raises(PolicyViolationError, match="max_partitions"):
                     one.add_partitions("carols-0", 4)
             hers[0].delete_topic("carols-0")
-            until(lambda: used() == {"max_topics": 1, "max_partitions": 2}, "her room is back")
+            until_reached(lambda: used() == {"max_topics": 1, "max_partitions": 2}, "her room is back")
             hers[1].create_topic("carols-third", partitions=3)
 
 
@@ -286,7 +287,7 @@ def until_done(act: Callable[[], object]) -> None:
             return False
         return True
 
-    until(is_done, "the users and ACLs are known")
+    until_reached(is_done, "the users and ACLs are known")
 
 
 @pytest.mark.nightly
@@ -329,7 +330,7 @@ def test_producer_ids_and_transactions_are_their_owners_after_a_failover(cluster
                 code = e.code
             return not (code and error_from_code(code, "").retriable)
 
-        until(settled, "an answer that stays")
+        until_reached(settled, "an answer that stays")
         return code
 
     with Admin(cluster.addresses[1, "CLIENTS"], security=admin_security) as admin:
@@ -341,7 +342,7 @@ def test_producer_ids_and_transactions_are_their_owners_after_a_failover(cluster
                 for kind, about in ((ResourceType.TOPIC, "owned"), (ResourceType.TRANSACTIONAL_ID, f"till-{name}"))
             ]
             admin.create_acls(needs)
-        until(lambda: len(admin.describe_topic("owned").partition_details[0].isr) == 2, "both replicas in sync")
+        until_reached(lambda: len(admin.describe_topic("owned").partition_details[0].isr) == 2, "both replicas in sync")
         first = admin.describe_topic("owned").partition_details[0].leader
     other = 3 - first
     gave = ask(first, "alice", Api.INIT_PRODUCER_ID, InitProducerIdRequest(), InitProducerIdResponse)

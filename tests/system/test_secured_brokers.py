@@ -30,7 +30,7 @@ from sparklog.security.client_security import client_security
 from sparklog.security.secrets import Secret
 from sparklog.security.secure_setup import load_authority
 from sparklog.settings import flatten
-from tests.system.cluster_processes import until
+from tests.support.waiting import until_reached
 from tests.system.secure_broker import now, write_identity
 
 SETTINGS = {
@@ -47,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tls_stream, "RENEWAL_S", 0.1)
         with start_cluster(3, tmp_path_factory.mktemp("secured"), settings=SETTINGS, secure=True) as made:
-            until(lambda: len(addresses(made, "CLIENTS")) == 3, "three brokers")
+            until_reached(lambda: len(addresses(made, "CLIENTS")) == 3, "three brokers")
             yield made
 
 
@@ -82,9 +82,9 @@ def client(cluster: LocalCluster, **more: str) -> dict[str, str]:
 
 def create(cluster: LocalCluster, topic: str) -> None:
     with Admin(cluster.bootstrap_servers, security=cluster.security) as admin:
-        until(lambda: len(admin.describe_cluster().brokers) == 3, "three brokers")
+        until_reached(lambda: len(admin.describe_cluster().brokers) == 3, "three brokers")
         admin.create_topic(topic, partitions=3, replication_factor=3, configs={"min.insync.replicas": 2})
-        until(lambda: all_in_sync(admin, topic), "three in-sync replicas")
+        until_reached(lambda: all_in_sync(admin, topic), "three in-sync replicas")
 
 
 def all_in_sync(admin: Admin, topic: str) -> bool:
@@ -160,7 +160,7 @@ def test_another_broker_leads_when_one_is_gone(cluster: LocalCluster) -> None:
     cluster.brokers[1].start()
     assert read(cluster, "failover", 60) == {b"%d" % i for i in range(60)}
     with Admin(cluster.bootstrap_servers, security=cluster.security) as admin:
-        until(lambda: all_in_sync(admin, "failover"), "all in sync again")
+        until_reached(lambda: all_in_sync(admin, "failover"), "all in sync again")
 
 
 def read(cluster: LocalCluster, topic: str, count: int) -> set[bytes]:
@@ -185,9 +185,11 @@ def test_one_more_broker(cluster: LocalCluster, tmp_path: Path) -> None:
         start_broker(tmp_path / "data", None, settings=settings) as fourth,
         Admin(fourth.bootstrap_servers, security=cluster.security) as admin,
     ):
-        until(lambda: {b.broker_id for b in admin.describe_cluster().brokers} == {1, 2, 3, 4}, "the fourth broker")
+        until_reached(
+            lambda: {b.broker_id for b in admin.describe_cluster().brokers} == {1, 2, 3, 4}, "the fourth broker"
+        )
         admin.create_topic("on-four", partitions=1, replication_factor=4)
-        until(lambda: len(admin.describe_topic("on-four").partition_details[0].isr) == 4, "it has a copy")
+        until_reached(lambda: len(admin.describe_topic("on-four").partition_details[0].isr) == 4, "it has a copy")
         admin.delete_topic("on-four")
 
 
@@ -277,23 +279,23 @@ def test_the_authority_is_replaced_under_load(cluster: LocalCluster, tmp_path: P
 
     load = Load(cluster, "rotated")
     try:
-        until(lambda: bool(load.failures) or (load.sent > 20 and load.connected > 2), "load")
+        until_reached(lambda: bool(load.failures) or (load.sent > 20 and load.connected > 2), "load")
         assert load.failures == []
         before = between_brokers(cluster)
         assert before
         cluster_setup.new_authority(secure, now())
         new = load_authority(secure)
         probe = write_identity(tmp_path, "probe", new.issue("broker-9", ["127.0.0.1"], now(), 1, broker=True))
-        until(lambda: let_in(probe) and let_in(left_over), "both authorities are trusted by all")
+        until_reached(lambda: let_in(probe) and let_in(left_over), "both authorities are trusted by all")
         for broker_id in (1, 2, 3):
             cluster_setup.renew(secure, now(), broker_id)
-        until(lambda: all(issuer_key_of(address, new) for address in every), "new certificates everywhere")
+        until_reached(lambda: all(issuer_key_of(address, new) for address in every), "new certificates everywhere")
         middle = between_brokers(cluster)
         cluster_setup.retire_authority(secure)
-        until(lambda: let_in(probe) and not let_in(left_over), "the old authority is trusted by nobody")
-        until(lambda: not between_brokers(cluster) & (before | middle), "no connection from before is open")
+        until_reached(lambda: let_in(probe) and not let_in(left_over), "the old authority is trusted by nobody")
+        until_reached(lambda: not between_brokers(cluster) & (before | middle), "no connection from before is open")
         sent = load.sent
-        until(lambda: bool(load.failures) or load.sent > sent + 20, "load goes on")
+        until_reached(lambda: bool(load.failures) or load.sent > sent + 20, "load goes on")
     finally:
         load.stop()
     assert load.failures == []

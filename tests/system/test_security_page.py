@@ -22,8 +22,9 @@ from sparklog.client.net import tls_stream
 from sparklog.security.secure_setup import toml
 from sparklog.settings import flatten
 from tests.spark import pages
+from tests.support.waiting import until_reached
 from tests.system.broker_process import readable
-from tests.system.cluster_processes import PATIENCE_S, until
+from tests.system.cluster_processes import PATIENCE_S
 
 pytestmark = pytest.mark.nightly
 
@@ -173,7 +174,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         made.run(block("sh"))
         for number in (1, 2, 3):
             made.start_broker(number)
-        until(lambda: live(made) == {1, 2, 3}, "three brokers")
+        until_reached(lambda: live(made) == {1, 2, 3}, "three brokers")
         yield made
     finally:
         patch.undo()
@@ -215,7 +216,7 @@ def trusted(machines: Machines, number: int, context: ssl.SSLContext) -> bool:
 
 def works(machines: Machines) -> None:
     """All brokers are in sync and take what a client writes."""
-    until(lambda: in_sync(machines) == 3, "three in-sync replicas")
+    until_reached(lambda: in_sync(machines) == 3, "three in-sync replicas")
     machines.run(block("sh", 1).splitlines()[0] + "\nsparklog cluster describe --check")
     before = written(machines)
     with Producer(machines.bootstrap, security=machines.security) as producer:
@@ -255,10 +256,10 @@ def test_one_more_broker_with_the_listeners_of_the_page(machines: Machines) -> N
     assert listeners.keys() <= made.keys()
     config.write_text(toml(made | listeners))
     machines.start_broker(4)
-    until(lambda: live(machines) == {1, 2, 3, 4}, "the fourth broker")
+    until_reached(lambda: live(machines) == {1, 2, 3, 4}, "the fourth broker")
     assert shown(machines, 4)
     assert machines.stop("broker-4") == 0
-    until(lambda: live(machines) == {1, 2, 3}, "the others know that it is gone")
+    until_reached(lambda: live(machines) == {1, 2, 3}, "the others know that it is gone")
     (machines.etc / "broker-4").rename(machines.directory / "broker-4-was-here")
 
 
@@ -268,7 +269,7 @@ def test_a_broker_gets_a_new_certificate(machines: Machines) -> None:
     before = {number: shown(machines, number) for number in (1, 2, 3)}
     machines.run(renewed)
     machines.reload()
-    until(lambda: shown(machines, 2) != before[2], "the new certificate")
+    until_reached(lambda: shown(machines, 2) != before[2], "the new certificate")
     assert {number: shown(machines, number) for number in (1, 3)} == {number: before[number] for number in (1, 3)}
     works(machines)
 
@@ -283,7 +284,7 @@ def test_a_new_authority_in_three_steps(machines: Machines) -> None:
     assert all(trusted(machines, number, old) for number in (1, 2, 3))
     machines.run(renewed)
     machines.reload()
-    until(lambda: all(shown(machines, number) != before[number] for number in before), "new certificates")
+    until_reached(lambda: all(shown(machines, number) != before[number] for number in before), "new certificates")
     works(machines)
     machines.run(retired)
     machines.reload()

@@ -25,7 +25,8 @@ from sparklog.protocol.messages import APIS, Api, HandshakeRequest, encode
 from sparklog.protocol.security_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.security.client_security import client_security
-from tests.system.broker_process import BrokerProcess, until
+from tests.support.waiting import until
+from tests.system.broker_process import BrokerProcess
 from tests.system.secure_broker import PASSWORD, SecureBroker, now, write_identity
 
 LIFETIME_MS = 1_500

@@ -10,7 +10,8 @@ import pytest
 
 from sparklog import Admin, Consumer, Producer, TopicPartition
 from sparklog.client.local_zookeeper import has_java
-from tests.system.cluster_processes import ClusterProcesses, until
+from tests.support.waiting import until_reached
+from tests.system.cluster_processes import ClusterProcesses
 
 pytestmark = [
     pytest.mark.nightly,
@@ -53,13 +54,15 @@ def test_clients_go_on_when_a_broker_is_silent(cluster: ClusterProcesses) -> Non
             expected = len(found) + len(tps)
             for tp in tps:
                 producer.send("events", value=value, partition=tp.partition).result(300)
-            until(lambda: found.extend(r.value or b"" for r in consumer.poll(200)) or len(found) >= expected, "records")
+            until_reached(
+                lambda: found.extend(r.value or b"" for r in consumer.poll(200)) or len(found) >= expected, "records"
+            )
             assert found[-3:] == [value] * 3
             assert sum(o.offset for o in admin.list_offsets(dict.fromkeys(tps, "latest")).values()) == expected
             consumer.commit()
 
         for broker in cluster.ports:
-            until(lambda: cluster.in_sync("events", 3, asked=1), "in-sync replicas")
+            until_reached(lambda: cluster.in_sync("events", 3, asked=1), "in-sync replicas")
             round_trip(b"before %d" % broker)
             process = cluster.processes[broker].process
             process.send_signal(signal.SIGSTOP)

@@ -15,7 +15,7 @@ from sparklog.client.local_zookeeper import has_java
 from sparklog.client.net.cluster import cluster as cluster_of
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.types import READ_COMMITTED, TopicPartition
-from tests.system.cluster_processes import until
+from tests.support.waiting import until_reached
 
 pytestmark = [
     pytest.mark.nightly,
@@ -31,7 +31,9 @@ def test_a_snapshot_has_all_of_a_transaction_or_nothing(tmp_path: Path) -> None:
     with sparklog.start_local(tmp_path, brokers=3) as cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
         assert isinstance(cluster, sparklog.LocalCluster)
         admin.create_topic("events", partitions=PARTITIONS)
-        until(lambda: len({p.leader for p in admin.describe_topic("events").partition_details}) == 3, "three leaders")
+        until_reached(
+            lambda: len({p.leader for p in admin.describe_topic("events").partition_details}) == 3, "three leaders"
+        )
         ending = threading.Event()
         committed: list[int] = []
         failed: list[BaseException] = []
@@ -54,7 +56,7 @@ def test_a_snapshot_has_all_of_a_transaction_or_nothing(tmp_path: Path) -> None:
             thread.start()
         shared, seen = cluster_of(cluster.bootstrap_servers), set()
         try:
-            until(lambda: bool(committed), "a transaction")
+            until_reached(lambda: bool(committed), "a transaction")
             for number in range(60):
                 if number == 30:
                     asks = admin.describe_topic("events").partition_details[0].leader  # who is asked for snapshots
@@ -80,7 +82,7 @@ def test_a_snapshot_has_all_of_a_transaction_or_nothing(tmp_path: Path) -> None:
                 assert len(set(ends)) == 1, f"snapshot {number} shows a part of a transaction: {ends}"
                 seen.add(ends[0])
             more = len(committed) + 3
-            until(lambda: bool(failed) or len(committed) >= more, "transactions after the snapshots")
+            until_reached(lambda: bool(failed) or len(committed) >= more, "transactions after the snapshots")
         finally:
             ending.set()
             for thread in threads:

@@ -27,7 +27,8 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.types import TopicPartition
-from tests.system.broker_process import BrokerProcess, until
+from tests.support.waiting import until
+from tests.system.broker_process import BrokerProcess
 from tests.system.compacted_topic import COMPACT, KEYS, SETTINGS, address, compacted, write
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from sparklog.metadata.sqlite_store import METADATA_FILE, SqliteStore
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from tests.benchmarks.broker_raw import RawClient, envelope_batch
-from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch, produce, until
+from tests.support.waiting import until
+from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch, produce
 
 BATCH = envelope_batch(1, 20)
 PARTITIONS = 60

@@ -25,7 +25,8 @@ from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.protocol.messages import FetchResult
 from tests.benchmarks.broker_raw import envelope_batch
-from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce, until
+from tests.support.waiting import until
+from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce
 
 TIERED = {
     "segment.bytes": 4096,

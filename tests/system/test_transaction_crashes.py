@@ -27,7 +27,8 @@ from sparklog.protocol.transaction_messages import (
 from sparklog.types import TopicPartition, shared_transactional_id
 from tests.benchmarks.broker_raw import RawClient
 from tests.support.transactions import rows
-from tests.system.broker_process import PATIENCE_S, BrokerProcess, create_topic, until
+from tests.support.waiting import until
+from tests.system.broker_process import PATIENCE_S, BrokerProcess, create_topic
 
 PARTITIONS = 3
 POINTS = (

@@ -40,7 +40,7 @@ from sparklog.protocol.messages import (
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.security.authority import Authority
 from sparklog.security.client_security import client_security
-from tests.system.broker_process import until
+from tests.support.waiting import until
 from tests.system.secure_broker import PASSWORD, SecureBroker, now, write_identity
 
 

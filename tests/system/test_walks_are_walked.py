@@ -1,15 +1,17 @@
-"""A real client and a real broker enter the functions of docs/internals/life-of-a-batch.md in the order it says."""
+"""Real clients and real brokers enter the functions of docs/internals/life-of-a-batch.md in the order it says."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.unit.walks import ROOT, WALKS, tables
+from sparklog.client.local_zookeeper import has_java
+from tests.unit.walks import ROOT, Row, rows, walks
 
 RECORDER = """
 import os, sys, threading, time
@@ -42,22 +44,25 @@ sys.setprofile(note)
 """A sitecustomize.py: each process that finds it writes down the functions it enters and where they were called from,
 whatever the thread."""
 
-CLIENT = """
+ONE_BROKER = """
 import time
+import pyarrow as pa
 import sitecustomize
 import sparklog
+from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark_sparklog.sink.writer import batch_writer
 
-def mark(what):
-    sitecustomize.OUT.write(f"{time.monotonic_ns()} mark {what}\\n")
+def mark(heading):
+    sitecustomize.OUT.write(f"{time.monotonic_ns()} mark {heading}\\n")
 
 tp = sparklog.TopicPartition("t", 0)
 with sparklog.start_local() as broker, sparklog.Admin(broker.bootstrap_servers) as admin:
     admin.create_topic("t", 1)
     with sparklog.Producer(broker.bootstrap_servers, linger_ms=1, compression="zstd") as producer:
         producer.send("t", b"first").result(60)
-        mark("0")
+        mark("A produced batch")
         producer.send("t", b"second").result(60)
-    mark("1")
+    mark("A fetch")
     settings = dict(group_id="g", auto_offset_reset="earliest", local_read="off", enable_auto_commit=False)
     with sparklog.Consumer(broker.bootstrap_servers, **settings) as consumer:
         consumer.assign([tp])
@@ -67,17 +72,59 @@ with sparklog.start_local() as broker, sparklog.Admin(broker.bootstrap_servers) 
                 consumer.poll(1000)
             with sparklog.Producer(broker.bootstrap_servers) as producer:
                 producer.send("t", b"more").result(60)
-        mark("2")
+        mark("An offset commit")
         consumer.commit()
-        mark("3")
+        mark("")
+    # as Spark's driver and one Python worker do, without a JVM; the first write finds the coordinator
+    options = {"sparklog.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
+    for heading in ("", "A commit of the Spark sink"):
+        writer = batch_writer(options, StructType([StructField("value", BinaryType())]), overwrite=False)
+        mark(heading)
+        writer.commit([writer.write(iter([pa.record_batch({"value": [b"row"]})]))])
+        mark("")
+    assert sparklog.read_table(broker.bootstrap_servers, "t").num_rows == 7
 """
-WALK_OF = (0, 0, 0, 1, 1, 1, 2, 2)
-"""Which walk each table belongs to."""
+TWO_BROKERS = """
+import time
+import sitecustomize
+import sparklog
+
+def mark(heading):
+    sitecustomize.OUT.write(f"{time.monotonic_ns()} mark {heading}\\n")
+
+with sparklog.start_local(brokers=2) as cluster:
+    with sparklog.Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topic("t", 1, replication_factor=2)
+        controller = admin.describe_cluster().controller_id
+    other = next(b.bootstrap_servers for b in cluster.brokers if b.broker_id != controller)
+    with sparklog.Admin(other) as admin:
+        admin.describe_cluster()
+        mark("Creating a topic in a cluster")
+        # each broker leads one partition, and copies the other
+        admin.create_topic("u", 2, replication_factor=2)
+        with sparklog.Producer(cluster.bootstrap_servers, acks="all") as producer:
+            for number in (0, 1):
+                producer.send("u", b"on both", partition=number).result(60)
+        mark("")
+    with sparklog.Producer(cluster.bootstrap_servers, acks="all") as producer:
+        producer.send("t", b"first").result(60)
+        mark("A replica fetch")
+        # a request that was under way at the mark ends with the first record; the second one walks all of it
+        for value in (b"second", b"third", b"fourth"):
+            producer.send("t", value).result(60)
+    mark("")
+"""
 NOT_ON_THE_WAY = {
     "broker_daemon/sparklog_broker/__main__.py",  # the event loop runs in it
     "broker_daemon/sparklog_broker/main.py",
     "broker_daemon/sparklog_broker/network/pace.py",  # runs what it is given, in slices
+    "datasource/pyspark_sparklog/spark_errors.py",  # a decorator: errors in the form that Spark shows
+    "sparklog/client/consumer/calls.py",  # a decorator: one thread at a time
+    "sparklog/client/net/arguments.py",  # a decorator: the types of arguments
+    "sparklog/environment/executors.py",  # runs what it is given, on a thread
+    "sparklog/metadata/coordination.py",  # runs what it is given, when ZooKeeper has answered
 }
+ON_TWO_BROKERS = {"A replica fetch", "Creating a topic in a cluster"}
 
 
 class Call(NamedTuple):
@@ -87,42 +134,69 @@ class Call(NamedTuple):
     """The modules of its callers."""
 
 
-@pytest.fixture(scope="module")
-def walked(tmp_path_factory: pytest.TempPathFactory) -> list[list[Call]]:
-    """The calls in each walk, of client and broker, by time."""
-    code, found = tmp_path_factory.mktemp("code"), tmp_path_factory.mktemp("walked")
+def walk(program: str, directory: Path) -> dict[str, list[Call]]:
+    """The calls in each walk, of clients and brokers, by time."""
+    code, found = directory / "code", directory / "walked"
+    code.mkdir()
+    found.mkdir()
     (code / "sitecustomize.py").write_text(RECORDER)
-    wanted = sorted({f"{module} {function}" for table in tables(WALKS) for _, module, function in table})
-    (code / "walks").write_text("\n".join(wanted))
+    (code / "walks").write_text("\n".join(sorted({f"{row.module} {row.function}" for row in rows()})))
     path = os.pathsep.join(map(str, (code, ROOT, ROOT / "datasource", ROOT / "broker_daemon")))
     subprocess.run(
-        [sys.executable, "-c", CLIENT],
+        [sys.executable, "-c", program],
         env=os.environ | {"PYTHONPATH": path, "WALKS": str(code / "walks"), "WALKED": str(found), "ROOT": str(ROOT)},
         cwd=found,
         check=True,
         timeout=240,
     )
-    lines = [line.split() for path in found.iterdir() for line in path.read_text().splitlines()]
-    walks: list[list[Call]] = [[]]
-    for _, module, function, *through in sorted(lines, key=lambda line: int(line[0])):
+    lines = [line.split() for path in found.iterdir() if path.is_file() for line in path.read_text().splitlines()]
+    calls: dict[str, list[Call]] = {}
+    heading = ""
+    for _, module, *rest in sorted(lines, key=lambda line: int(line[0])):
         if module == "mark":
-            walks.append([])
+            heading = " ".join(rest)
         else:
-            walks[-1].append(Call(module, function, tuple(through[0].split(",")) if through else ()))
-    assert len(walks) == 5
-    return walks[1:4]
+            function, *through = rest
+            calls.setdefault(heading, []).append(
+                Call(module, function, tuple(through[0].split(",")) if through else ())
+            )
+    del calls[""]
+    return calls
 
 
-@pytest.mark.parametrize("number", range(len(WALK_OF)))
-def test_the_functions_are_entered_in_order(walked: list[list[Call]], number: int) -> None:
-    calls = iter([call[:2] for call in walked[WALK_OF[number]]])
-    missing = [row[1:] for row in tables(WALKS)[number] if row[1:] not in calls]
-    assert not missing, f"not entered, or not behind the one before: {missing[0]}"
+@pytest.fixture(scope="module")
+def with_one_broker(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Call]]:
+    return walk(ONE_BROKER, tmp_path_factory.mktemp("one"))
 
 
-@pytest.mark.parametrize("number", range(len(WALK_OF)))
-def test_no_module_on_the_way_is_left_out(walked: list[list[Call]], number: int) -> None:
-    named = NOT_ON_THE_WAY | {module for table in tables(WALKS) for _, module, _ in table}
-    calls = iter([call[:2] for call in walked[WALK_OF[number]] if named.issuperset(call.through)])
-    missing = [row[1:] for row in tables(WALKS)[number] if row[1:] not in calls]
-    assert not missing, f"entered only through modules that the walk does not name: {missing[0]}"
+@pytest.fixture(scope="module")
+def with_two_brokers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Call]]:
+    if not has_java():
+        pytest.skip("there is no Java: install one to run ZooKeeper")
+    return walk(TWO_BROKERS, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture
+def walked(request: pytest.FixtureRequest, heading: str) -> list[Call]:
+    found = request.getfixturevalue("with_two_brokers" if heading in ON_TWO_BROKERS else "with_one_broker")
+    return found[heading]
+
+
+@pytest.mark.parametrize("heading", walks())
+def test_the_functions_are_entered_in_order(walked: list[Call], heading: str) -> None:
+    for table in walks()[heading]:
+        missing = first_missing(table, walked)
+        assert not missing, f"not entered, or not behind the one before: {missing}"
+
+
+@pytest.mark.parametrize("heading", walks())
+def test_no_module_on_the_way_is_left_out(walked: list[Call], heading: str) -> None:
+    named = NOT_ON_THE_WAY | {row.module for row in rows()}
+    for table in walks()[heading]:
+        missing = first_missing(table, [call for call in walked if named.issuperset(call.through)])
+        assert not missing, f"entered only through modules that the walk does not name: {missing}"
+
+
+def first_missing(table: list[Row], walked: list[Call]) -> Row | None:
+    calls = iter([(call.module, call.function) for call in walked])
+    return next((row for row in table if (row.module, row.function) not in calls), None)

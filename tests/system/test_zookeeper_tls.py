@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.metadata.coordination import ZooKeeperTls
 from sparklog.metadata.zookeeper import ZooKeeper
 from sparklog.security.authority import Authority
+from tests.support.ports import free_port
 from tests.system.broker_process import BrokerProcess
 from tests.system.secure_broker import now
 
@@ -39,12 +39,6 @@ def pem(path: Path, authority: Authority, name: str) -> str:
     identity = authority.issue(name, ["localhost", "127.0.0.1"], now(), 1, broker=True)
     path.write_text(identity.key.reveal() + identity.certificate)
     return str(path)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_cluster_over_tls_to_zookeeper_and_nobody_else_gets_in(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ import sparklog
 from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.errors import SparklogError
 from sparklog.metadata.cluster_znodes import CONTROLLER
+from tests.support.ports import free_port
 from tests.torture.network import make_network
 from tests.torture.processes import Broker, CampaignError
 from tests.torture.proxied_network import ProxiedNetwork
@@ -49,12 +49,6 @@ def can_mount() -> bool:
             return False
         subprocess.run(["umount", place], check=True, capture_output=True)
         return True
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def node_of(broker: int) -> str:

@@ -1,5 +1,5 @@
-"""The walks through the code (docs/internals/life-of-a-batch.md) name modules and functions that exist, and few of
-them."""
+"""The walks through the code (docs/internals/life-of-a-batch.md) name modules, functions and classes that exist. No
+stretch of a walk names many."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import re
 
 import pytest
 
-from tests.unit.walks import ROOT, WALKS, tables
+from tests.unit.walks import PAGE, ROOT, rows, walks
 
 MODULES_MAX = 10
+THREAD_ROWS_MAX = 25
 
 
 def defined(tree: ast.Module) -> set[str]:
@@ -23,19 +24,36 @@ def defined(tree: ast.Module) -> set[str]:
     return names
 
 
-def test_there_are_three_walks_of_few_modules() -> None:
-    assert re.findall(r"(?m)^## (.*)$", WALKS) == ["A produced batch", "A fetch", "An offset commit"]
-    assert len(tables(WALKS)) == 8
-    for table in tables(WALKS):
-        assert [number for number, _, _ in table] == list(range(1, len(table) + 1))
-        assert len({module for _, module, _ in table}) == len(table) <= MODULES_MAX
+def test_there_are_six_walks_of_few_modules() -> None:
+    assert {heading: len(tables) for heading, tables in walks().items()} == {
+        "A produced batch": 3,
+        "A fetch": 3,
+        "An offset commit": 2,
+        "A commit of the Spark sink": 7,
+        "A replica fetch": 4,
+        "Creating a topic in a cluster": 5,
+    }
+    for table in [table for tables in walks().values() for table in tables]:
+        assert [row.number for row in table] == list(range(1, len(table) + 1))
+        assert len({row.module for row in table}) == len(table) <= MODULES_MAX
 
 
-@pytest.mark.parametrize(("module", "function"), sorted({row[1:] for table in tables(WALKS) for row in table}))
+@pytest.mark.parametrize(("module", "function"), sorted({row[1:] for row in rows()}))
 def test_what_a_walk_names_exists(module: str, function: str) -> None:
     assert function in defined(ast.parse((ROOT / module).read_text(encoding="utf-8")))
 
 
 def test_no_row_is_overlooked() -> None:
-    rows = [line for line in WALKS.splitlines() if re.match(r"\| \d", line)]
-    assert len(rows) == sum(map(len, tables(WALKS)))
+    found = [line for line in PAGE.splitlines() if re.match(r"\| \d", line)]
+    assert len(found) == len(rows())
+
+
+def test_objects_in_the_table_of_threads_exist() -> None:
+    section = PAGE.partition("## Objects and their threads")[2]
+    found = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert 0 < len(found) <= THREAD_ROWS_MAX
+    named = {name for line in found for name in re.findall(r"`([A-Z]\w+)(?:\.\w+)?`", line)}
+    code = [path for folder in ("sparklog", "broker_daemon", "datasource") for path in (ROOT / folder).rglob("*.py")]
+    classes = {name for path in code for name in re.findall(r"(?m)^class (\w+)", path.read_text(encoding="utf-8"))}
+    assert len(named) > 20
+    assert not named - classes

@@ -46,7 +46,7 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
     topic = await broker.topics.create(
         TopicSpec(
             name=request.name,
-            partitions=broker.config.num_partitions if request.partitions == DEFAULT_PARTITIONS else request.partitions,
+            partitions=_partition_count(request, broker.config.num_partitions),
             schema=None if request.arrow_schema is None else _read_schema(request.arrow_schema),
             key_columns=tuple(request.key_columns),
             timestamp_column=request.timestamp_column,
@@ -58,6 +58,13 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
         )
     )
     return await topic_answer(context, CreateTopicResponse(unknown_topic(topic.name)), topic.name)
+
+
+def _partition_count(request: CreateTopicRequest, default: int) -> int:
+    # of an assignment: the controller, to which another broker hands the request, refuses any other number
+    if request.assignment is not None:
+        return len(request.assignment)
+    return default if request.partitions == DEFAULT_PARTITIONS else request.partitions
 
 
 def _owner(request: CreateTopicRequest, context: RequestContext) -> str:

@@ -8,8 +8,8 @@ from array import array
 import numpy as np
 import pyarrow as pa
 
-from sparklog.client.producer.encoding import Headers, envelope_batch
 from sparklog.client.producer.futures import Delivery
+from sparklog.client.producer.rows import Headers, envelope_batch
 from sparklog.format.small_batch import ROWS_MAX as SMALL_ROWS_MAX
 from sparklog.format.small_batch import SmallRows
 from sparklog.types import TopicPartition

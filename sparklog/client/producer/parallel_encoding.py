@@ -14,7 +14,8 @@ from contextlib import suppress
 import pyarrow as pa
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.client.producer.encoding import BatchEncoder, EncodedBatch, estimated_bytes
+from sparklog.client.producer.encoding import BatchEncoder, EncodedBatch
+from sparklog.client.producer.record_sizes import estimated_bytes
 from sparklog.errors import ClosedError, SparklogError
 
 THREADS_MAX = 4

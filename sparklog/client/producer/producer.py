@@ -17,22 +17,16 @@ from sparklog.client.net.cluster import cluster
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.accumulator import Accumulator, PartitionQueue
-from sparklog.client.producer.encoding import (
-    ENVELOPE_FIXED_BYTES_MIN,
-    ROW_OVERHEAD_BYTES,
-    BatchEncoder,
-    Headers,
-    Rows,
-    pieces_of,
-    rows_of,
-    too_large,
-)
+from sparklog.client.producer.encoding import BatchEncoder
 from sparklog.client.producer.futures import BatchFuture, BatchMetadata, Delivery, RecordFuture
 from sparklog.client.producer.open_batch import OpenBatch
 from sparklog.client.producer.parallel_encoding import Encoding, parallel_encoder
+from sparklog.client.producer.pieces import pieces_of
 from sparklog.client.producer.producer_core import ProducerCore
 from sparklog.client.producer.producer_settings import producer_settings
 from sparklog.client.producer.producer_topic import ProducerTopic, producer_topic
+from sparklog.client.producer.record_sizes import ENVELOPE_FIXED_BYTES_MIN, ROW_OVERHEAD_BYTES, too_large
+from sparklog.client.producer.rows import Headers, Rows, rows_of
 from sparklog.client.producer.sender import Sender, SenderConfig
 from sparklog.client.producer.sequences import WriteSession
 from sparklog.client.producer.tabular import holds_objects, reusable

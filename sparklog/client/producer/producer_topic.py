@@ -7,9 +7,10 @@ from typing import Any
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.accumulator import PartitionQueue
-from sparklog.client.producer.encoding import ENVELOPE_FIXED_BYTES_MAX, ROW_OVERHEAD_BYTES, Headers, without_key
 from sparklog.client.producer.open_batch import Rest
 from sparklog.client.producer.partitioner import StickyPartition, partition_for_key
+from sparklog.client.producer.record_sizes import ENVELOPE_FIXED_BYTES_MAX, ROW_OVERHEAD_BYTES
+from sparklog.client.producer.rows import Headers, without_key
 from sparklog.errors import SchemaMismatchError, SerializationError
 
 Serialize = Callable[[str, Any], bytes | None]

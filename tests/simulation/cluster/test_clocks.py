@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -11,19 +10,12 @@ from sparklog.errors import SparklogError
 from sparklog.format.batch import assign_producer
 from sparklog.protocol import transaction_messages as t
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
-from sparklog.testing.sim_loop import Simulation
 from tests.simulation.cluster.play import STARTED_MS, TP, Play
 from tests.simulation.sim_producer import encode_values
 
 HOURS_MS = (5 * 3_600_000, -5 * 3_600_000)
 TIMEOUT_MS = 20_000
 BROKERS = (1, 2, 3)
-
-
-@pytest.fixture
-def play() -> Iterator[Play]:
-    with Simulation(1) as simulation:
-        yield Play(simulation)
 
 
 class Transaction:

@@ -3,8 +3,6 @@ of them are in `test_replication_scenarios.py`, where logs are models that can b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from sparklog_broker.cluster.membership import ImageNews
 
@@ -27,12 +25,6 @@ from tests.simulation.cluster.promises import batches_of
 from tests.simulation.plans import INPUT, OUTPUT
 from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_producer import encode_values
-
-
-@pytest.fixture
-def play() -> Iterator[Play]:
-    with Simulation(1) as simulation:
-        yield Play(simulation)
 
 
 def test_a_controller_that_wakes_up_behind_another_one_changes_nothing(play: Play) -> None:

@@ -30,12 +30,6 @@ DISKS = ("/disk-1", "/disk-2")
 
 
 @pytest.fixture
-def play() -> Iterator[Play]:
-    with Simulation(1) as simulation:
-        yield Play(simulation)
-
-
-@pytest.fixture
 def play_with_disks() -> Iterator[Play]:
     with Simulation(1) as simulation:
         yield Play(simulation, PLAN._replace(disks=DISKS))

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from sparklog.log.directories.room import HOLD_S
-from sparklog.testing.sim_loop import Simulation
 from tests.simulation.cluster.play import Play
 
 SOON_S = 8.0
 """Well below `replica.lag.time.max.ms` of brokers in earnest: two looks, and what the controller needs."""
 BROKERS = (1, 2, 3)
-
-
-@pytest.fixture
-def play() -> Iterator[Play]:
-    with Simulation(1) as simulation:
-        yield Play(simulation)
 
 
 def fill(play: Play, *brokers: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from sparklog.metadata.coordination import NO_SESSION, Delete
 from sparklog.metadata.image_copy import ImageCopy
 from sparklog.metadata.store import TopicSpec
 from sparklog.replication.controller.model import AlterConfig, DeleteTopic, Elect, ElectionKind, Reassign
-from sparklog.testing.sim_loop import Simulation
 from sparklog.testing.sim_zookeeper import SimClient, StoreCopy
 from sparklog.types import TopicPartition
 from tests.simulation.cluster.play import PATIENCE_S, SESSION_S, TP, Play
@@ -24,12 +22,6 @@ DATA = Path("/data")
 NEW = "made-after-the-copy"
 OLD = "deleted-after-the-copy"
 BROKERS = (1, 2, 3)
-
-
-@pytest.fixture
-def play() -> Iterator[Play]:
-    with Simulation(1) as simulation:
-        yield Play(simulation)
 
 
 def make(play: Play, topic: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,17 +11,10 @@ from sparklog.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionErro
 from sparklog.protocol import topic_messages as t
 from sparklog.protocol.base import NO_VERSION, MetadataVersion
 from sparklog.protocol.messages import Api
-from sparklog.testing.sim_loop import Simulation
 from tests.simulation.cluster.play import PATIENCE_S, Play
 from tests.simulation.sim_client import SimClient
 
 BEHIND_S = 5.0
-
-
-@pytest.fixture
-def play() -> Iterator[Play]:
-    with Simulation(1) as simulation:
-        yield Play(simulation)
 
 
 class Admin:

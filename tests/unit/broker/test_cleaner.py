@@ -22,7 +22,7 @@ from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
 from tests.support.compaction import OWNER, SETTINGS, append_rows, stored
 from tests.support.logs import LimitedFiles, open_log
-from tests.system.broker_process import until
+from tests.support.waiting import until
 
 
 class Logs:

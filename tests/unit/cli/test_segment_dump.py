@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sparklog.cli.log.segment_dump import dump_segment, read_records, segment_paths
-from sparklog.client.producer.encoding import envelope_batch
+from sparklog.client.producer.rows import envelope_batch
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import batch as batches
 from sparklog.format import segment

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,17 +21,11 @@ from sparklog.errors import ClosedError
 from sparklog.format.batch import iterate_batches
 from sparklog.protocol.messages import Api
 from sparklog.types import Record
+from tests.support.waiting import until
 from tests.unit.client.fake_broker import DROP, FakeBroker
 
 TP = TopicPartition("events", 0)
 OwnThreads = Callable[[], list[str]]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def descriptors() -> int:

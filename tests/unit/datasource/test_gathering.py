@@ -16,7 +16,7 @@ from pyspark_sparklog.schemas import ReadSchema, TopicShape, full_schema, projec
 from pyspark_sparklog.source.assembly import ROWS_TARGET, BatchAssembler
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.client.producer.encoding import envelope_batch
+from sparklog.client.producer.rows import envelope_batch
 from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_batches
 from sparklog.client.reading.isolation import Aborted
 from sparklog.errors import CorruptBatchError, SchemaMismatchError

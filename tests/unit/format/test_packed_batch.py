@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.client.producer.encoding import envelope_batch
+from sparklog.client.producer.rows import envelope_batch
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import (
     ATTRIBUTE_LOG_APPEND_TIME,

@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from sparklog.client.producer.encoding import BatchEncoder, pieces_of, rows_of
+from sparklog.client.producer.encoding import BatchEncoder
 from sparklog.client.producer.partitioner import StickyPartition
+from sparklog.client.producer.pieces import pieces_of
+from sparklog.client.producer.rows import rows_of
 from sparklog.errors import InvalidTopicError, SchemaMismatchError
 from sparklog.format.batch import decode_batch
 from sparklog.format.plain_layout import needs_rewriting, plain_layout

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.client.producer.encoding import envelope_batch
+from sparklog.client.producer.rows import envelope_batch
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import (
     ATTRIBUTE_LOG_APPEND_TIME,

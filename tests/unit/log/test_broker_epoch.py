@@ -22,6 +22,7 @@ from sparklog.log.directories.broker_epoch import (
 )
 from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
+from tests.support.log_managers import kill
 from tests.support.logs import SCHEMAS
 
 SPEC = PartitionSpec(LogOwner("in", "1" * 32, 0), LogConfig.from_settings({}), SCHEMAS.__getitem__)
@@ -41,10 +42,6 @@ class Machine:
         manager = LogManager(self.path / "data", log_dirs=[self.path / n for n in names or ("a", "b")], files=files)
         manager.load("0" * 32, specs)
         return manager
-
-
-def kill(manager: LogManager) -> None:
-    manager.directories.unlock()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from sparklog.client.producer.encoding import envelope_batch
+from sparklog.client.producer.rows import envelope_batch
 from sparklog.format.batch import decode_header, iterate_batches
 from sparklog.format.packed_batch import compression_of_batch
 from sparklog.types import OffsetAndTimestamp

@@ -19,6 +19,7 @@ from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.tools.repair import repair
 from sparklog.testing.sim_files import SimFiles
 from sparklog.types import TopicPartition
+from tests.support.log_managers import kill
 from tests.support.logs import SCHEMAS, append, records, values
 
 TOPIC_ID = "0" * 32
@@ -49,11 +50,6 @@ def filled(data: Path, *, segments: int, files: FileSystem | None = None) -> Log
             log.appender.roll()
         append(log, records(3))
     return manager
-
-
-def kill(manager: LogManager) -> None:
-    """As kill -9: nothing is written, the lock is gone."""
-    manager.directories.unlock()
 
 
 @pytest.mark.parametrize("segments", [1, 2, 3])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparklog.client.producer.encoding import envelope_batch
+from sparklog.client.producer.rows import envelope_batch
 from sparklog.log.model.log_config import LogOwner
 from tests.support.logs import append, batch, open_log, packed
 

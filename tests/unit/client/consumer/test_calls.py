@@ -13,7 +13,8 @@ from sparklog.client.consumer.calls import Calls
 from sparklog.errors import ClosedError, ConcurrentModificationError, WakeupError
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol.messages import Api
-from tests.support.clients import TP0, drain, fill, until
+from tests.support.clients import TP0, drain, fill
+from tests.support.waiting import until
 from tests.unit.client.fake_broker import FakeBroker
 
 UNGUARDED = {"close", "wakeup", "settings"}

@@ -24,8 +24,9 @@ from sparklog.errors import (
 from sparklog.format.batch import encode_batch
 from sparklog.protocol.messages import Api
 from sparklog.types import Record, TopicPartition
-from tests.support.clients import TP0, drain, fill, until
+from tests.support.clients import TP0, drain, fill
 from tests.support.logs import batch
+from tests.support.waiting import until
 from tests.unit.client.fake_broker import DROP, FakeBroker
 
 TP1 = TopicPartition("events", 1)

@@ -11,7 +11,8 @@ from sparklog.client.consumer.consumer import Consumer
 from sparklog.errors import BrokerNotAvailableError
 from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
-from tests.support.clients import TP0, drain, fill, until
+from tests.support.clients import TP0, drain, fill
+from tests.support.waiting import until
 from tests.unit.client.fake_broker import DROP, FakeBroker
 
 TP1 = TopicPartition("events", 1)

@@ -20,7 +20,8 @@ from sparklog.errors import CorruptBatchError, InvalidConfigError
 from sparklog.format.batch import decode_header
 from sparklog.protocol.messages import Api, LocateSegmentsResponse
 from sparklog.types import TopicPartition
-from tests.support.clients import TP0, drain, fill, until
+from tests.support.clients import TP0, drain, fill
+from tests.support.waiting import until
 from tests.unit.client.fake_broker import FakeBroker
 
 TP1 = TopicPartition("events", 1)

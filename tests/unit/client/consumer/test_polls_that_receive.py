@@ -21,7 +21,8 @@ from sparklog.errors import CorruptBatchError, SparklogError
 from sparklog.format.batch import encode_batch
 from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
-from tests.support.clients import TP0, drain, fill, until
+from tests.support.clients import TP0, drain, fill
+from tests.support.waiting import until
 from tests.unit.client.fake_broker import DROP, SILENT, FakeBroker
 from tests.unit.client.interruptions import Stopped, interrupted_at
 

@@ -14,7 +14,8 @@ from sparklog.client.producer.producer import Producer
 from sparklog.errors import LogTruncatedError
 from sparklog.protocol.messages import Api
 from sparklog.types import Record, TopicPartition
-from tests.support.clients import drain, fill, until
+from tests.support.clients import drain, fill
+from tests.support.waiting import until
 from tests.unit.client.fake_broker import DROP, SILENT
 from tests.unit.client.fake_cluster import FakeCluster
 

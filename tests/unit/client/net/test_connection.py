@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import threading
 import time
 from typing import Any
@@ -29,6 +28,7 @@ from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol.messages import Api
 from sparklog.types import TopicPartition
+from tests.support.ports import free_port
 from tests.unit.client.fake_broker import DROP, SILENT, FakeBroker, garbage_server
 
 ALL = topics.MetadataRequest(None)
@@ -36,11 +36,6 @@ ALL = topics.MetadataRequest(None)
 
 def endpoint(fake: FakeBroker) -> Endpoint:
     return Endpoint("127.0.0.1", fake.port)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return int(s.getsockname()[1])
 
 
 def only(api: Api, verdict: Any) -> Any:

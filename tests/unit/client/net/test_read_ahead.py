@@ -11,7 +11,7 @@ from sparklog.client.net.read_ahead import READ_AHEAD_BYTES, READ_AHEAD_BYTES_MA
 from sparklog.client.net.reused_memory import ReusedMemory
 from sparklog.protocol.frames import encode_response
 from sparklog.protocol.messages import Api
-from tests.support.clients import until
+from tests.support.waiting import until
 
 
 def test_an_answer_is_there_when_all_of_it_is() -> None:

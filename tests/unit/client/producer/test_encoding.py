@@ -13,8 +13,11 @@ import pyarrow as pa
 import pytest
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.client.producer.encoding import BatchEncoder, envelope_batch, estimated_bytes, pieces_of, rows_of
+from sparklog.client.producer.encoding import BatchEncoder
 from sparklog.client.producer.partitioner import StickyPartition, partition_for_key
+from sparklog.client.producer.pieces import pieces_of
+from sparklog.client.producer.record_sizes import estimated_bytes
+from sparklog.client.producer.rows import envelope_batch, rows_of
 from sparklog.client.producer.tabular import fit, null_column, to_table
 from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, decode_batch, decode_header

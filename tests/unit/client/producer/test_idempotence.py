@@ -37,16 +37,11 @@ from sparklog.errors import (
     TransactionAbortedError,
     UnsupportedApiError,
 )
-from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, decode_batch
-from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.messages import Api
+from tests.support.clients import stored
 from tests.unit.client.fake_broker import DROP, DROP_AFTER, FakeBroker
-
-
-def stored(fake: FakeBroker, partition: int = 0) -> list[bytes]:
-    batches = fake.logs[("events", partition)]
-    return [v for b in batches for v in decode_batch(b, ENVELOPE_SCHEMA).column("value").to_pylist()]
 
 
 def verdicts(*given: Any) -> Callable[[Api, Any], Any]:

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparklog.client.producer.encoding import BatchEncoder, EncodedBatch, estimated_bytes
+from sparklog.client.producer.encoding import BatchEncoder, EncodedBatch
 from sparklog.client.producer.parallel_encoding import PARALLEL_BYTES_MIN, ParallelEncoder, parallel_encoder
 from sparklog.client.producer.producer import Producer
+from sparklog.client.producer.record_sizes import estimated_bytes
 from sparklog.client.producer.tabular import holds_objects
 from sparklog.errors import ClosedError, SparklogError
 from sparklog.format.batch import decode_header

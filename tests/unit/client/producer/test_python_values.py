@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sparklog.client.producer.encoding import rows_of
+from sparklog.client.producer.rows import rows_of
 from sparklog.errors import InvalidRequestError, SchemaMismatchError
 from tests.support.clients import info
 

@@ -1,0 +1,116 @@
+"""Tables cut by partition and size into pieces, each the rows of one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.producer.partitioner import StickyPartition
+from sparklog.client.producer.record_sizes import estimated_bytes, too_large
+from sparklog.client.producer.rows import Rows
+from sparklog.settings import MIB
+
+COMBINE_ROWS = 8192
+SPREAD_BYTES_MIN, SPREAD_BYTES_MAX = 4 * MIB, 64 * MIB
+
+
+def pieces_of(
+    rows: Rows, topic: TopicInfo, sticky: StickyPartition, batch_size_bytes: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cuts `rows` into (partition, rows of one stored batch). Rows of a partition keep their order.
+
+    Raises MessageTooLargeError at once, before the first piece is taken.
+    """
+    max_bytes = topic.max_message_bytes
+    table = rows.table
+    chunks = max(c.num_chunks for c in table.columns)
+    if chunks > 1 and table.num_rows // chunks < COMBINE_ROWS:
+        table = table.combine_chunks()
+    batches = [b for b in table.to_batches() if b.num_rows]
+    for batch in batches:
+        for _ in split_by_size(batch, max_bytes, max_bytes, topic.name):
+            pass
+    return _pieces(batches, rows.partition, topic, sticky, min(batch_size_bytes, max_bytes))
+
+
+def split_by_size(batch: pa.RecordBatch, target_bytes: int, max_bytes: int, topic: str) -> Iterator[pa.RecordBatch]:
+    """Slices of at least one row and about `target_bytes`, a quarter more rather than two halves. Raises
+    MessageTooLargeError for a row over `max_bytes`."""
+    estimated = estimated_bytes(batch)
+    if estimated <= min(target_bytes + target_bytes // 4, max_bytes):  # most; `nbytes` costs five times as much to tell
+        yield batch
+        return
+    size = int(batch.nbytes)
+    if size <= target_bytes + target_bytes // 4 and estimated <= max_bytes:
+        yield batch
+        return
+    if batch.num_rows == 1:
+        if estimated > max_bytes:
+            raise too_large(topic, estimated, max_bytes)
+        yield batch
+        return
+    pieces = min(batch.num_rows, max(2, -(-size // target_bytes)))
+    rows = -(-batch.num_rows // pieces)
+    for start in range(0, batch.num_rows, rows):
+        yield from split_by_size(batch.slice(start, rows), target_bytes, max_bytes, topic)
+
+
+def _pieces(
+    batches: list[pa.RecordBatch],
+    where: int | np.ndarray | None,
+    topic: TopicInfo,
+    sticky: StickyPartition,
+    target_bytes: int,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    position = 0
+    for batch in batches:
+        # rows that are spread over partitions are copied, so only a window of them at a time
+        window, per_row = batch.num_rows, 0
+        if isinstance(where, np.ndarray):
+            per_row = max(1, int(batch.nbytes) // batch.num_rows)
+            window_bytes = min(max(SPREAD_BYTES_MIN, target_bytes * topic.partitions), SPREAD_BYTES_MAX)
+            window = max(1, window_bytes // per_row)
+        for start in range(0, batch.num_rows, window):
+            part = batch.slice(start, window)
+            part_where = where[position : position + part.num_rows] if isinstance(where, np.ndarray) else where
+            position += part.num_rows
+            if isinstance(part_where, np.ndarray):
+                part_where = _without_sticky(part_where, sticky, per_row, target_bytes)
+            for partition, its_rows in _by_partition(part, part_where, sticky.partitions):
+                for piece in split_by_size(its_rows, target_bytes, topic.max_message_bytes, topic.name):
+                    yield (sticky.take(estimated_bytes(piece), target_bytes) if partition < 0 else partition), piece
+
+
+def _without_sticky(where: np.ndarray, sticky: StickyPartition, row_bytes: int, target_bytes: int) -> np.ndarray:
+    """Copy of `where` with a partition for the rows that have none, before rows are taken apart: a partition's keyless
+    rows stay between its rows with a key."""
+    keyless = np.flatnonzero(where < 0)
+    if not len(keyless):
+        return where
+    chosen = where.copy()
+    chosen[keyless] = sticky.take_rows(len(keyless), row_bytes, target_bytes)
+    return chosen
+
+
+def _by_partition(
+    batch: pa.RecordBatch, where: int | np.ndarray | None, partitions: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(partition, its rows in order); -1 for all rows of a table that names no partition: sticky."""
+    if where is None or isinstance(where, int):
+        yield (-1 if where is None else where), batch
+        return
+    first = int(where[0])
+    if bool((where == first).all()):
+        yield first, batch
+        return
+    order = np.argsort(where.astype(np.int16), kind="stable")  # int16: NumPy sorts it by radix
+    counts = np.bincount(where, minlength=partitions)
+    taken = batch.take(pa.array(order))
+    start = 0
+    for partition, count in enumerate(counts.tolist()):
+        if count:
+            yield partition, taken.slice(start, count)
+            start += count

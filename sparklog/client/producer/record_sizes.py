@@ -1,0 +1,26 @@
+"""Sizes of records and batches before they are encoded, and the error of a record that is too large."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from sparklog.errors import MessageTooLargeError
+
+ROW_OVERHEAD_BYTES = 24
+"""Upper bound of an envelope row's bytes beside its key and value: three offsets, a timestamp, validity."""
+ENVELOPE_FIXED_BYTES_MIN, ENVELOPE_FIXED_BYTES_MAX = 640, 1024
+"""Least and most bytes of an envelope batch of any size beside its rows."""
+HEADER_BYTES = 192
+"""The most bytes that sparklog's header adds to an Arrow message."""
+
+
+def estimated_bytes(batch: pa.RecordBatch) -> int:
+    """The size of the batch encoded without compression, or a few bytes more; 16 a record, where it is packed."""
+    return HEADER_BYTES + int(pa.ipc.get_record_batch_size(batch))
+
+
+def too_large(topic: str, size_bytes: int, max_bytes: int) -> MessageTooLargeError:
+    return MessageTooLargeError(
+        f"a record of {size_bytes} bytes; topic {topic!r} takes batches of at most {max_bytes} bytes: make it smaller, "
+        "or create the topic with a larger max.message.bytes"
+    )

@@ -1,0 +1,38 @@
+"""Waiting for a condition, with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sparklog.errors import SparklogError
+
+PATIENCE_S = 60.0
+CLUSTER_PATIENCE_S = 120.0
+"""A cluster may elect leaders and a controller meanwhile."""
+LOOK_S = 0.005
+
+
+def until(
+    condition: Callable[[], object],
+    what: str = "the condition",
+    *,
+    within_s: float = PATIENCE_S,
+    passing: tuple[type[Exception], ...] = (),
+) -> None:
+    """Waits for `condition`; its errors `passing` count as False. `what`: the condition in words, for the failure."""
+    deadline = time.monotonic() + within_s
+    last = ""
+    while True:
+        try:
+            if condition():
+                return
+        except passing as e:
+            last = f" ({e!r})"
+        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}{last}"
+        time.sleep(LOOK_S)
+
+
+def until_reached(condition: Callable[[], object], what: str, *, within_s: float = CLUSTER_PATIENCE_S) -> None:
+    """`until` of a condition that asks a cluster: it fails while a broker is away."""
+    until(condition, what, within_s=within_s, passing=(SparklogError, OSError))
