@@ -56,9 +56,7 @@ class LogReader:
                 f"the log goes from {self._state.offsets.log_start} to {self._state.offsets.written}"
             )
 
-    def locate(
-        self, start_offset: int, end_offset: int, *, ranges_max: int = LOCATE_RANGES_MAX
-    ) -> list[LocatedRange]:
+    def locate(self, start_offset: int, end_offset: int, *, ranges_max: int = LOCATE_RANGES_MAX) -> list[LocatedRange]:
         """The file ranges that hold [start_offset, end_offset), whole batches, below the high watermark; at most
         `ranges_max`.
 
