@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -23,6 +22,7 @@ from sparklog.client.producer.encoding import BatchEncoder, pieces_of, rows_of
 from sparklog.client.producer.partitioner import StickyPartition, partition_for_key
 from sparklog.format.batch import decode_batch
 from tests.support.clients import info
+from tests.support.small_reads import SmallReads
 
 TYPED = pa.schema([("key", pa.string()), ("value", pa.binary())])
 Row = tuple[bytes | None, int | None, bytes]
@@ -53,8 +53,8 @@ def _by_command(table: pa.Table, cuts: list[int]) -> Iterator[Any]:
     )
     data = ",".join(table.column_names) + "\n" + text
     schema = TYPED if table.schema.equals(TYPED) else None
-    with patch("sparklog.cli.input.BLOCK_BYTES", max(2048, len(data) // 3)):
-        yield from (c.table for c in open_input(None, io.BytesIO(data.encode()), "csv", InputOptions(schema)).chunks)
+    file = SmallReads(data.encode(), max(2048, len(data) // 3))
+    yield from (c.table for c in open_input(None, file, "csv", InputOptions(schema)).chunks)
 
 
 DOORS: dict[str, Door] = {
