@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
-from unittest.mock import patch
 
 import pandas as pd
 import polars as pl
@@ -42,7 +41,7 @@ def _by_spark(table: pa.Table, cuts: list[int]) -> Iterator[Any]:
     typed = table.schema.equals(TYPED)
     task = SinkTask(options, envelope=not typed, keyed=typed, publisher=None)  # type: ignore[arg-type]
     batches = (b for chunk in _chunks(table, cuts) for b in chunk.to_batches())
-    yield from (piece.data for piece in task._gathered(batches))
+    yield from (piece.data for piece in task._gathered(batches, spread_bytes=700))
 
 
 def _by_command(table: pa.Table, cuts: list[int]) -> Iterator[Any]:
@@ -78,7 +77,7 @@ def _stored(sent: Iterable[Any], topic: TopicInfo, piece_bytes: int, partition: 
     for data in sent:
         rows = rows_of(data, topic, partition)
         if rows.table.num_rows:
-            for chosen, piece in pieces_of(rows, topic, sticky, piece_bytes):
+            for chosen, piece in pieces_of(rows, topic, sticky, piece_bytes, spread_bytes=(500, 2000)):
                 for encoded in encoder.encode_within(piece, topic):
                     logs[chosen].append(decode_batch(encoded.payload, topic.schema))
     return {p: pa.Table.from_batches(batches, topic.schema) for p, batches in logs.items()}
@@ -112,12 +111,7 @@ def test_a_partition_keeps_the_order_of_its_rows(data: st.DataObject, typed: boo
     topic = info(TYPED, partitions, keys) if typed else info(partitions=partitions)
     given_rows = table.to_pylist()
     for name, door in DOORS.items():
-        with (
-            patch("sparklog.client.producer.encoding.SPREAD_BYTES_MIN", 500),
-            patch("sparklog.client.producer.encoding.SPREAD_BYTES_MAX", 2000),
-            patch("pyspark_sparklog.sink.sink_task.SPREAD_BYTES", 700),
-        ):
-            logs = _stored(door(table, cuts), topic, piece_bytes, partition)
+        logs = _stored(door(table, cuts), topic, piece_bytes, partition)
         numbers = {p: _numbers(t) for p, t in logs.items()}
         assert all(found == sorted(found) for found in numbers.values()), (name, numbers)
         assert sorted(n for found in numbers.values() for n in found) == list(range(table.num_rows)), name
