@@ -47,15 +47,18 @@ class OffsetDict(dict[str, Any]):
 class OffsetJson(ModuleType):
     """The runner's module under the name `json`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, beside_bytes_max: int = BESIDE_BYTES_MAX) -> None:
         super().__init__("json")
+        self._beside_bytes_max = beside_bytes_max
 
     def dumps(self, value: Any, **more: Any) -> str:
         return value.text if isinstance(value, OffsetDict) else json.dumps(value, **more)
 
     def loads(self, text: str | bytes, **more: Any) -> Any:
         value = json.loads(text, **more)
-        beside = _beside(text, value) if isinstance(text, str) and isinstance(value, dict) else None
+        beside = None
+        if isinstance(text, str) and isinstance(value, dict):
+            beside = _beside(text, value, self._beside_bytes_max)
         return value if beside is None else OffsetDict(value, beside, str(text))
 
     def __getattr__(self, name: str) -> Any:
@@ -86,18 +89,18 @@ def _with_blanks(positions: Mapping[str, Any], beside: Mapping[str, Any]) -> str
     return text[:-1] + bits.translate(_BITS) + text[-1]
 
 
-def _beside(text: str, positions: Mapping[str, Any]) -> dict[str, Any] | None:
+def _beside(text: str, positions: Mapping[str, Any], bytes_max: int) -> dict[str, Any] | None:
     """The state in the white space; None if there is no white space, or it was not written by this module."""
     body = text[:-1]
     blanks = body[len(body.rstrip(" \t")) :]
-    if not blanks or len(blanks) % 8 or len(blanks) > 8 * BESIDE_BYTES_MAX:
+    if not blanks or len(blanks) % 8 or len(blanks) > 8 * bytes_max:
         return None
     packed = int(blanks.translate(_BLANKS), 2).to_bytes(len(blanks) // 8)
     if packed[:1] in (_PLAIN, _WITH_INITIAL):
         return _from_short(packed, positions)
     unpacking = zlib.decompressobj()
     try:
-        value = json.loads(unpacking.decompress(packed, BESIDE_BYTES_MAX))
+        value = json.loads(unpacking.decompress(packed, bytes_max))
     except (zlib.error, ValueError):
         return None
     return value if unpacking.eof and isinstance(value, dict) else None

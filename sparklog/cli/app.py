@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -117,11 +118,19 @@ def _options(
     set_timeout(timeout)
 
 
-def run_app() -> int:
-    """Runs the command line of this process; returns the exit code."""
+def run_app(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line.
+
+    Args:
+        arguments: The words behind `sparklog`; None: those of this process.
+
+    Returns:
+        The exit code.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
     join_bash_words(os.environ)
     try:
-        app(prog_name="sparklog")
+        app(given, prog_name="sparklog")
     except SystemExit as e:
         # typer turns both into exit status 1
         if isinstance(e.__context__, BrokenPipeError):
@@ -136,14 +145,14 @@ def run_app() -> int:
     except SparklogError as e:
         if _debug:
             raise
-        if isinstance(e.__context__, UnicodeEncodeError) and any(map(_has_raw_bytes, sys.argv)):
-            return _not_utf8(e.__context__)
+        if isinstance(e.__context__, UnicodeEncodeError) and any(map(_has_raw_bytes, given)):
+            return _not_utf8(e.__context__, given)
         report(e.name, str(e), hint_for(e))
         return EXIT_FAILED
     except UnicodeEncodeError as e:
         if _debug:
             raise
-        return _not_utf8(e)
+        return _not_utf8(e, given)
     except OSError as e:
         if _debug:
             raise
@@ -156,8 +165,8 @@ def run_app() -> int:
     return _flush(0)
 
 
-def _not_utf8(error: UnicodeEncodeError) -> int:
-    is_given = any(map(_has_raw_bytes, sys.argv))
+def _not_utf8(error: UnicodeEncodeError, arguments: Sequence[str]) -> int:
+    is_given = any(map(_has_raw_bytes, arguments))
     report("error", f"{'an argument' if is_given else 'a text'} is not UTF-8: {error.object!r}")
     return EXIT_USAGE if is_given else EXIT_FAILED
 

@@ -70,9 +70,11 @@ def last_line_end(text: bytes) -> int:
     return text.rfind(b"\n") + 1
 
 
-def blocks(file: BinaryIO, cut: Callable[[bytes], int] = last_line_end) -> Iterator[tuple[bytes, int]]:
+def blocks(
+    file: BinaryIO, cut: Callable[[bytes], int] = last_line_end, *, line_bytes_max: int = LINE_BYTES_MAX
+) -> Iterator[tuple[bytes, int]]:
     """Blocks of whole records (the last one may lack its newline), with the bytes read so far. `cut` gives the position
-    behind the last whole record of a text; 0: it has none."""
+    behind the last whole record of a text; 0: it has none. Raises InputError for a line that is too long."""
     rest = b""
     done = 0
     # read1: lines typed or piped in slowly are handed on as they come
@@ -84,8 +86,8 @@ def blocks(file: BinaryIO, cut: Callable[[bytes], int] = last_line_end) -> Itera
         if at:
             yield rest[:at], done
             rest = rest[at:]
-        if len(rest) > LINE_BYTES_MAX:
-            raise InputError(f"a line is longer than {LINE_BYTES_MAX} bytes: is this a text file?")
+        if len(rest) > line_bytes_max:
+            raise InputError(f"a line is longer than {line_bytes_max} bytes: is this a text file?")
     if rest:
         yield rest, done
 

@@ -26,7 +26,7 @@ def run() -> None:
         sys.exit(main(arguments[1:]))
     from sparklog.cli.app import run_app
 
-    sys.exit(run_app())
+    sys.exit(run_app(arguments))
 
 
 def is_plain_broker(arguments: Sequence[str]) -> bool:

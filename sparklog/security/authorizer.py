@@ -108,7 +108,10 @@ class AclAuthorizer:
         acls: Iterable[Acl] = (),
         super_users: Iterable[Principal] = (),
         allow_everyone_if_no_acl_found: bool = False,
+        *,
+        decisions_max: int = DECISIONS_MAX,
     ) -> None:
+        self._decisions_max = decisions_max
         self._acls: set[Acl] = set()
         self._by_type = {resource_type: _TypeIndex() for resource_type in ResourceType}
         self._super_users = frozenset(super_users)
@@ -150,7 +153,7 @@ class AclAuthorizer:
         key = (peer, operation, resource)
         known = self._decisions.get(key)
         if known is None:
-            if len(self._decisions) >= DECISIONS_MAX:
+            if len(self._decisions) >= self._decisions_max:
                 self._decisions.clear()
             known = self._decisions[key] = self._decide(peer, operation, resource)
         return known

@@ -198,9 +198,17 @@ def check_rates(quotas: Mapping[QuotaKey, float]) -> None:
 class Throttles:
     """The rates of all groups. The caller measures (bytes, time spent) and mutes connections."""
 
-    def __init__(self, table: QuotaTable, window: Window = Window(), threads: int = 1) -> None:  # noqa: B008 (immutable)
+    def __init__(
+        self,
+        table: QuotaTable,
+        window: Window = Window(),  # noqa: B008 (immutable)
+        threads: int = 1,
+        *,
+        groups_max: int = GROUPS_MAX,
+    ) -> None:
         """`threads`: 100 percent are the time of one of them, as in Kafka: the most one group can have is 100 ·
-        threads."""
+        threads. `groups_max`: as GROUPS_MAX."""
+        self._groups_max = groups_max
         self._table = table
         self._window = window
         self._threads = threads
@@ -250,7 +258,7 @@ class Throttles:
         if known is not None and known[0] == rate:
             self._buckets.move_to_end((key, quota.group))
             return known
-        if known is None and len(self._buckets) >= GROUPS_MAX:
+        if known is None and len(self._buckets) >= self._groups_max:
             self._buckets.popitem(last=False)
         return rate, full(rate, now_ms)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,12 +25,8 @@ class Ran(NamedTuple):
 def run(*arguments: str) -> Ran:
     """The command in this process."""
     out, err = io.StringIO(), io.StringIO()
-    before, sys.argv = sys.argv, ["sparklog", *arguments]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run_app()
-    finally:
-        sys.argv = before
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run_app(arguments)
     ran = Ran(code, out.getvalue(), err.getvalue())
     assert ran.code in (0, 1), ran
     assert "Traceback" not in ran.err, ran.err

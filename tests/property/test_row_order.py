@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
-from unittest.mock import patch
 
 import pandas as pd
 import polars as pl
@@ -25,6 +23,7 @@ from sparklog.client.producer.pieces import pieces_of
 from sparklog.client.producer.rows import rows_of
 from sparklog.format.batch import decode_batch
 from tests.support.clients import info
+from tests.support.small_reads import SmallReads
 
 TYPED = pa.schema([("key", pa.string()), ("value", pa.binary())])
 Row = tuple[bytes | None, int | None, bytes]
@@ -44,7 +43,7 @@ def _by_spark(table: pa.Table, cuts: list[int]) -> Iterator[Any]:
     typed = table.schema.equals(TYPED)
     task = SinkTask(options, envelope=not typed, keyed=typed, publisher=None)  # type: ignore[arg-type]
     batches = (b for chunk in _chunks(table, cuts) for b in chunk.to_batches())
-    yield from (piece.data for piece in task._gathered(batches))
+    yield from (piece.data for piece in task._gathered(batches, spread_bytes=700))
 
 
 def _by_command(table: pa.Table, cuts: list[int]) -> Iterator[Any]:
@@ -55,8 +54,8 @@ def _by_command(table: pa.Table, cuts: list[int]) -> Iterator[Any]:
     )
     data = ",".join(table.column_names) + "\n" + text
     schema = TYPED if table.schema.equals(TYPED) else None
-    with patch("sparklog.cli.input_lines.BLOCK_BYTES", max(2048, len(data) // 3)):
-        yield from (c.table for c in open_input(None, io.BytesIO(data.encode()), "csv", InputOptions(schema)).chunks)
+    file = SmallReads(data.encode(), max(2048, len(data) // 3))
+    yield from (c.table for c in open_input(None, file, "csv", InputOptions(schema)).chunks)
 
 
 DOORS: dict[str, Door] = {
@@ -80,7 +79,7 @@ def _stored(sent: Iterable[Any], topic: TopicInfo, piece_bytes: int, partition: 
     for data in sent:
         rows = rows_of(data, topic, partition)
         if rows.table.num_rows:
-            for chosen, piece in pieces_of(rows, topic, sticky, piece_bytes):
+            for chosen, piece in pieces_of(rows, topic, sticky, piece_bytes, spread_bytes=(500, 2000)):
                 for encoded in encoder.encode_within(piece, topic):
                     logs[chosen].append(decode_batch(encoded.payload, topic.schema))
     return {p: pa.Table.from_batches(batches, topic.schema) for p, batches in logs.items()}
@@ -114,12 +113,7 @@ def test_a_partition_keeps_the_order_of_its_rows(data: st.DataObject, typed: boo
     topic = info(TYPED, partitions, keys) if typed else info(partitions=partitions)
     given_rows = table.to_pylist()
     for name, door in DOORS.items():
-        with (
-            patch("sparklog.client.producer.pieces.SPREAD_BYTES_MIN", 500),
-            patch("sparklog.client.producer.pieces.SPREAD_BYTES_MAX", 2000),
-            patch("pyspark_sparklog.sink.sink_task.SPREAD_BYTES", 700),
-        ):
-            logs = _stored(door(table, cuts), topic, piece_bytes, partition)
+        logs = _stored(door(table, cuts), topic, piece_bytes, partition)
         numbers = {p: _numbers(t) for p, t in logs.items()}
         assert all(found == sorted(found) for found in numbers.values()), (name, numbers)
         assert sorted(n for found in numbers.values() for n in found) == list(range(table.num_rows)), name

@@ -28,9 +28,8 @@ def run(
 
     def run(*arguments: object, code: int = 0, stdin: str = "") -> Result:
         capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["sparklog", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        returned = run_app()
+        returned = run_app([*map(str, arguments)])
         result = Result(returned, *capsys.readouterr())
         assert returned == code, f"exit {returned}\n{result.stdout}\n{result.stderr}"
         return result

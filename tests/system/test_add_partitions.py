@@ -12,7 +12,6 @@ import pytest
 
 import sparklog
 from sparklog import Admin, Consumer, Producer, TopicPartition
-from sparklog.client.net import cluster as cluster_module
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.environment.fault_points import VARIABLE
@@ -31,12 +30,6 @@ with sparklog.Admin(sys.argv[1]) as admin:
 def grow_elsewhere(address: str, topic: str, total: int) -> None:
     """In another process: this one's clients do not hear of it."""
     subprocess.run([sys.executable, "-c", ELSEWHERE, address, topic, str(total)], check=True, timeout=60)
-
-
-@pytest.fixture
-def old_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known of a topic is old as soon as somebody asks."""
-    monkeypatch.setattr(cluster_module, "METADATA_MAX_AGE_S", 0.0)
 
 
 @pytest.fixture
@@ -75,11 +68,13 @@ def test_what_is_refused(admin: Admin, topic: str) -> None:
     assert admin.describe_topic(topic).partitions == 3
 
 
-def test_a_running_producer_uses_them_when_its_metadata_are_old(own: Cluster, topic: str, old_at_once: None) -> None:
+def test_a_running_producer_uses_them_when_its_metadata_are_old(own: Cluster, topic: str) -> None:
     key = next(k for i in range(100) if partition_for_key(k := b"%d" % i, 4) == 3)
     with Producer(own.bootstrap_servers, linger_ms=0) as producer:
         assert producer.send(topic, b"x", key=key).result(30).partition == 0
         grow_elsewhere(own.bootstrap_servers, topic, 4)
+        assert producer.send(topic, b"x", key=key).result(30).partition == 0
+        own.expire(topic)
         until(lambda: producer.send(topic, b"x", key=key).result(30).partition == 3, "the new partition")
 
 

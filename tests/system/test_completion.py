@@ -96,14 +96,13 @@ def asked(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., list[str]]:
     """Asks as a shell's script does, by the environment, in this process; the lines of the answer."""
-    monkeypatch.setattr(sys, "argv", ["sparklog"])
     monkeypatch.setattr(completion, "_typed_before", "")
     monkeypatch.setenv("SPARKLOG_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
 
     def ask(**shell: str) -> list[str]:
         for name, value in shell.items():
             monkeypatch.setenv(name, value)
-        assert run_app() == 0
+        assert run_app([]) == 0
         answer = capsys.readouterr()
         assert answer.err == ""
         return [line for line in answer.out.splitlines() if line]

@@ -231,7 +231,6 @@ def test_progress_is_for_terminals(
     session: sparklog.SqlSession, trips: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     from sparklog.cli import console
-    from sparklog.cli.sql import run as sql_run
 
     class Terminal:
         """What rich asks of stderr."""
@@ -256,7 +255,6 @@ def test_progress_is_for_terminals(
 
     terminal = Terminal()
     shown = threading.Event()
-    monkeypatch.setattr(sql_run, "BAR_AFTER_S", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal)
     real: Callable[..., str] = console.size

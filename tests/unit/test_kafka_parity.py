@@ -41,7 +41,7 @@ def test_a_case_that_checks_nothing_fails() -> None:
         checks.finish()
 
 
-def test_the_table_has_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_has_what_differs(tmp_path: Path) -> None:
     seen = [
         Seen("one", "rows", "sparklog", "['a']", "[a]"),
         Seen("one", "rows", "kafka", "['a']", "[a]"),
@@ -58,12 +58,11 @@ def test_the_table_has_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
     assert table.summary(seen) == "3 cases with 3 checks ran on both; 2 checks differ"
     page = tmp_path / "page.md"
-    monkeypatch.setattr(table, "PAGE", page)
     page.write_text("no place for it", encoding="utf-8")
     with pytest.raises(ValueError, match="has no section"):
-        table.write(rendered)
+        table.write(rendered, page)
     page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n", encoding="utf-8")
-    table.write(rendered)
+    table.write(rendered, page)
     assert page.read_text(encoding="utf-8") == f"before\n{table.BEGIN}\n{rendered}\n{table.END}\nafter\n"
 
 

@@ -39,7 +39,6 @@ from sparklog_broker.partitions.id_source import IdSource
 from sparklog_broker.partitions.storage import Storage
 
 WAIT_S_MAX = 20.0
-"""How long a request waits for a transaction's end before its client has to ask again."""
 IDS_MIN = 4
 
 
@@ -79,6 +78,8 @@ class TransactionShard(Shard[Coordinator, _Change]):
         self._waiting: dict[object, asyncio.Future[Any]] = {}
         self._unfinished: set[Marker] = set()
         self._recovered = asyncio.Event()
+        self.wait_s_max = WAIT_S_MAX
+        """How long a request waits for a transaction's end before its client has to ask again."""
         self.may_go_on: Callable[[], Awaitable[None]] = _at_once
         """Returns when requests are not held (`TransactionHolds`)."""
 
@@ -134,7 +135,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
         token = object()
         loop = asyncio.get_running_loop()
         future = self._waiting[token] = loop.create_future()
-        timer = loop.call_later(WAIT_S_MAX, self._expire, token)
+        timer = loop.call_later(self.wait_s_max, self._expire, token)
         try:
             self._apply(coordinator.handle(request, token, self._clock.now_ms()))
             return await future

@@ -19,8 +19,15 @@ from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
 
 
-async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Only for peers on this host; whether they see the files is theirs to find out (`data_dir_id`)."""
+async def locate_segments(
+    request: LocateSegmentsRequest,
+    payload: memoryview,
+    context: RequestContext,
+    *,
+    aborted_ranges_max: int = ABORTED_RANGES_MAX,
+) -> Response:
+    """Only for peers on this host; whether they see the files is theirs to find out (`data_dir_id`). A
+    read_committed answer ends where it has about `aborted_ranges_max` aborted ranges."""
     broker = context.broker
     if not broker.config.local_read_enabled:
         raise LocalReadUnavailableError("reading files on the same host is switched off (local.read.enabled)")
@@ -40,7 +47,7 @@ async def locate_segments(request: LocateSegmentsRequest, payload: memoryview, c
     directory, directory_id = broker.storage.logs.location_of(TopicPartition(request.topic, request.partition))
     end_offset = min(request.end_offset, stable_offset if committed else high_watermark)
     if committed:
-        end_offset = log.end_with_few_aborted(ABORTED_RANGES_MAX, request.start_offset, end_offset)
+        end_offset = log.end_with_few_aborted(aborted_ranges_max, request.start_offset, end_offset)
     if request.start_offset < log.local_log_start_offset:
         locate = partial(log.reader.locate, request.start_offset, end_offset)
         ranges = await asyncio.get_running_loop().run_in_executor(broker.storage.remote_reads, locate)

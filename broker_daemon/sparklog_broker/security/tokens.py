@@ -33,10 +33,14 @@ class TokenKeys:
         now_s: Callable[[], float],
         file_interval_s: float,
         threads: Executor,
+        *,
+        fetch: Callable[..., bytes] = fetch,
     ) -> None:
-        """`settings`: as the listener has them; `threads`: where keys are read again for a token with an unknown one.
-        Raises InvalidConfigError that names what is wrong or missing."""
+        """`settings`: as the listener has them; `threads`: where keys are read again for a token with an unknown one;
+        `fetch`: reads an https address, as `security.https.fetch`. Raises InvalidConfigError that names what is wrong
+        or missing."""
         self._threads = threads
+        self._fetch = fetch
         self._asked = threading.Lock()
         self._reading: Future[None] | None = None
         self._asked_again_s = 0.0
@@ -115,7 +119,7 @@ class TokenKeys:
         from http.client import HTTPException  # slow to import
 
         try:
-            content = fetch(
+            content = self._fetch(
                 self._url, ca_location=self._ca_location, timeout_s=FETCH_TIMEOUT_S, bytes_max=JWKS_CHARS_MAX + 1
             )
         except (OSError, ValueError, HTTPException) as e:

@@ -59,7 +59,7 @@ _FLAGS = re.compile(r"([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])")
 
 
 @lru_cache(maxsize=100)
-def java_matcher(pattern: str) -> Callable[[str], bool]:
+def java_matcher(pattern: str, *, timeout_s: float = MATCH_TIMEOUT_S) -> Callable[[str], bool]:
     """A function that is True for a name with a part that matches `pattern` (Matcher.find).
 
     Raises InvalidConfigError for a pattern that Java would refuse or that cannot be translated. The function raises it
@@ -77,10 +77,10 @@ def java_matcher(pattern: str) -> Callable[[str], bool]:
 
     def finds(name: str) -> bool:
         try:
-            return compiled.search(name, timeout=MATCH_TIMEOUT_S) is not None
+            return compiled.search(name, timeout=timeout_s) is not None
         except (TimeoutError, MemoryError, RecursionError):
             raise InvalidConfigError(
-                f"subscribePattern = {pattern!r} takes more than {MATCH_TIMEOUT_S:g} s for the topic {name!r}: quantifiers "
+                f"subscribePattern = {pattern!r} takes more than {timeout_s:g} s for the topic {name!r}: quantifiers "
                 "inside one another have too many ways to match"
             ) from None
 

@@ -95,7 +95,7 @@ class SinkTask:
                 message.checksum = (message.checksum + row_checksum(batch)) % (1 << 64)
             yield batch
 
-    def _gathered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[TopicBatch]:
+    def _gathered(self, batches: Iterator[pa.RecordBatch], *, spread_bytes: int = SPREAD_BYTES) -> Iterator[TopicBatch]:
         """The rows per topic in pieces as large as the producer can use at once, in order within a topic."""
         held: dict[str, list[pa.RecordBatch]] = {}
         size, spread = 0, self.keyed
@@ -109,7 +109,7 @@ class SinkTask:
             size += more
             spread = spread or len(held) > 1 or (self.envelope and names_partitions(batch))
             # as near to one batch as whole ones of Spark's come, supposing that the next is like this one
-            if size >= SPREAD_BYTES if spread else size + more // 2 >= one_batch:
+            if size >= spread_bytes if spread else size + more // 2 >= one_batch:
                 yield from (TopicBatch(t, pa.Table.from_batches(b)) for t, b in held.items())
                 held, size, spread = {}, 0, self.keyed
         yield from (TopicBatch(t, pa.Table.from_batches(b)) for t, b in held.items())

@@ -83,8 +83,8 @@ def topics_put_aside(path: Path) -> tuple[str, ...]:
     return tuple(sorted(topic.name for topic in copy.put_aside.values())) if copy is not None else ()
 
 
-def directory_facts(path: Path, *, deep: bool | None) -> DirectoryFacts:
-    """One log directory."""
+def directory_facts(path: Path, *, deep: bool | None, verified_bytes_max: int = VERIFIED_BYTES_MAX) -> DirectoryFacts:
+    """One log directory. `deep`: as for `data_dir_facts`; None: up to `verified_bytes_max` are read."""
     try:
         entries = sorted(os.scandir(path), key=lambda entry: entry.name)[:ENTRIES_MAX]
         owner = path.stat().st_uid
@@ -109,12 +109,12 @@ def directory_facts(path: Path, *, deep: bool | None) -> DirectoryFacts:
         tuple(others),
         _user(owner),
     )
-    return _verified(facts, path, deep) if partitions or found is not None else facts
+    return _verified(facts, path, deep, verified_bytes_max) if partitions or found is not None else facts
 
 
-def _verified(facts: DirectoryFacts, path: Path, deep: bool | None) -> DirectoryFacts:
+def _verified(facts: DirectoryFacts, path: Path, deep: bool | None, bytes_max: int) -> DirectoryFacts:
     size_bytes = bytes_to_check([path])
-    if deep is False or (deep is None and size_bytes > VERIFIED_BYTES_MAX):
+    if deep is False or (deep is None and size_bytes > bytes_max):
         return facts._replace(damage=None, size_bytes=size_bytes)
     by_place: dict[str, list[str]] = {}
     for finding in verify([path]).damage:

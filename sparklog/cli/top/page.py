@@ -28,17 +28,17 @@ def check_url(url: str) -> str:
     return url if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
 
 
-def fetch_page(url: str, timeout_s: float) -> str:
+def fetch_page(url: str, timeout_s: float, *, bytes_max: int = PAGE_BYTES_MAX) -> str:
     """Raises InvalidRequestError, which says why there is no page."""
     from urllib.request import urlopen
 
     try:
         with urlopen(url, timeout=timeout_s) as answer:
-            data = answer.read(PAGE_BYTES_MAX + 1)
+            data = answer.read(bytes_max + 1)
     except (OSError, HTTPException, ValueError) as e:
         raise InvalidRequestError(f"no metrics from {url}: {getattr(e, 'reason', e)}") from e
-    if len(data) > PAGE_BYTES_MAX:
-        raise InvalidRequestError(f"no metrics from {url}: more than {PAGE_BYTES_MAX} bytes")
+    if len(data) > bytes_max:
+        raise InvalidRequestError(f"no metrics from {url}: more than {bytes_max} bytes")
     return bytes(data).decode("utf-8", "replace")
 
 

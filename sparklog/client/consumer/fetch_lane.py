@@ -46,8 +46,6 @@ REPLICA_SHUN_S = 30.0
 """Time in s for which only the leader serves a partition after another replica has failed to."""
 UNKNOWN_TRIES = 4
 """A topic that is not known where it is led is looked for again so often before it counts as deleted."""
-LANE_IDLE_S = 60.0
-"""Time in s after which a lane without partitions ends."""
 
 
 class Shared(Protocol):
@@ -61,6 +59,7 @@ class Shared(Protocol):
     closed: bool
     files: FileFetcher | None
     reset_to: int | None
+    lane_idle_s: float
 
     def tell(self) -> None: ...
     def hand_over(self, positions: Iterable[Position], broker: Endpoint) -> None: ...
@@ -191,7 +190,7 @@ class FetchLane:
     def _wait_for_work(self) -> list[Position] | None:
         """The positions of the request under way, or those to fetch for when there is memory for more; None at the
         end."""
-        shared, idle_until = self._shared, time.monotonic() + LANE_IDLE_S
+        shared, idle_until = self._shared, time.monotonic() + self._shared.lane_idle_s
         with shared.changed:
             self._in_background = False
             if self.turn.is_polling:
@@ -213,7 +212,7 @@ class FetchLane:
                     return wanted
                 mine = [p for p in shared.positions.values() if self._is_mine(p)]
                 if mine or self._is_first:
-                    idle_until = now + LANE_IDLE_S
+                    idle_until = now + shared.lane_idle_s
                 elif now >= idle_until:
                     shared.retire(self)
                     return None

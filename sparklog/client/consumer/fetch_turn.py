@@ -27,7 +27,6 @@ receiving it."""
 PART_HEADER_BYTES = 128
 """Bytes of an answer for each partition beside the data, or a little more."""
 IDLE_S = 1.0
-"""Time in s without a poll at the socket after which the background thread goes on."""
 
 
 class FetchTurn:
@@ -36,7 +35,9 @@ class FetchTurn:
     def __init__(self, lock: threading.RLock, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._changed = threading.Condition(lock)
-        self._polled_at = -IDLE_S
+        self.idle_s = IDLE_S
+        """After this time without a poll at the socket the background thread goes on."""
+        self._polled_at = -self.idle_s
         self._waker: Waker | None = None
         self.is_sparse = False
         """True if the last answer was sparse."""
@@ -63,7 +64,7 @@ class FetchTurn:
 
     def _left_s(self, connection: Connection) -> float:
         due = connection.due
-        until = due if self.is_polling else min(self._polled_at + IDLE_S, (self._polled_at + due) / 2)
+        until = due if self.is_polling else min(self._polled_at + self.idle_s, (self._polled_at + due) / 2)
         return until - self._clock()
 
     def wait_in_background(self, timeout_s: float | None = None) -> None:
@@ -73,7 +74,8 @@ class FetchTurn:
     def leave_to_poll(self, connection: Connection | None) -> None:
         """Waits as long as the answer on `connection` is surely left to poll (None: it is being received), or until
         `tell`."""
-        self._changed.wait(IDLE_S if connection is None else min(IDLE_S / 2, max(self._left_s(connection), 0)))
+        idle_s = self.idle_s
+        self._changed.wait(idle_s if connection is None else min(idle_s / 2, max(self._left_s(connection), 0)))
 
     def tell(self) -> None:
         """Something has changed: the background thread and a poll at the socket look again."""

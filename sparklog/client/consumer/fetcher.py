@@ -22,6 +22,7 @@ from sparklog.errors import LogTruncatedError, SparklogError
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 CLOSE_S_MAX = 5.0
+LANE_IDLE_S = 60.0
 
 RESET_TO = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
@@ -49,6 +50,8 @@ class Fetcher:
             config.partition_max_bytes, config.request_timeout_ms, config.check_crcs, config.isolation
         )
         self.files = FileFetcher(cluster, files, self) if config.local_read else None
+        self.lane_idle_s = LANE_IDLE_S
+        """A lane without partitions ends after so long."""
         self.first = FetchLane(cluster, config, self, is_first=True)
         self._others: dict[Endpoint, FetchLane] = {}
 

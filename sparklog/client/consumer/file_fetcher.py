@@ -33,7 +33,6 @@ _log = logging.getLogger(__name__)
 PROBE_BYTES = 256 * 1024
 """Bytes of a partition's first fetch if files may be mapped: enough to see if the partition is behind."""
 STRETCH_BYTES = 64 * MIB
-"""Approximate number of bytes that are located at once."""
 AGAIN_BYTES_MIN = MIB
 """Size in bytes of a stretch up to the end of the files; behind a shorter one, the socket waits for more."""
 
@@ -156,6 +155,8 @@ class FileFetcher:
         self._cluster = cluster
         self._config = config
         self._taker = taker
+        self.stretch_bytes = STRETCH_BYTES
+        """About how much is located at once."""
         self._turns: deque[_Turn] = deque()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -243,7 +244,7 @@ class FileFetcher:
             if not self.is_here(position.tp, offset):
                 return None
             leader = self._cluster.leader(position.tp)
-            end = offset + 1 + int(STRETCH_BYTES / max(turn.bytes_per_offset, 1e-3))
+            end = offset + 1 + int(self.stretch_bytes / max(turn.bytes_per_offset, 1e-3))
             timeout_ms = config.request_timeout_ms
             located = locate(self._cluster, leader, position.tp, offset, end, config.isolation, timeout_ms=timeout_ms)
         except (SparklogError, OSError) as e:

@@ -37,14 +37,16 @@ class Patience:
         broker_id: int | None,
         has_left: Callable[[int, Endpoint], bool],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        late_s: float = LATE_S,
     ) -> None:
         """`broker_id`: None as long as it is not known, and no other broker can be asked. `has_left`: asks the other
-        brokers if the broker has left the cluster."""
+        brokers if the broker has left the cluster. `late_s`: as LATE_S."""
         self._endpoint = endpoint
         self.broker_id = broker_id
         self._has_left = has_left
         self._clock = clock
-        self.late_s = LATE_S
+        self.late_s = late_s
         self._asked_at = -self.late_s
 
     def late_at(self, expected_at: float, heard_at: float) -> float:
@@ -89,6 +91,8 @@ class Membership:
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = weakref.ref(brokers)
+        self.late_s = LATE_S
+        """For the connections that are made from now on."""
         self._lock = threading.Lock()
         self._ids: OrderedDict[Endpoint, int] = OrderedDict()
 
@@ -104,7 +108,7 @@ class Membership:
         """The patience for a new connection."""
         with self._lock:
             broker_id = self._ids.get(endpoint)
-        return Patience(endpoint, broker_id, self.has_left)
+        return Patience(endpoint, broker_id, self.has_left, late_s=self.late_s)
 
     def has_left(self, broker_id: int, endpoint: Endpoint) -> bool:
         """True if another broker reports that this one, reached at `endpoint`, has left. False without another broker

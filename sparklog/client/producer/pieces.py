@@ -18,9 +18,15 @@ SPREAD_BYTES_MIN, SPREAD_BYTES_MAX = 4 * MIB, 64 * MIB
 
 
 def pieces_of(
-    rows: Rows, topic: TopicInfo, sticky: StickyPartition, batch_size_bytes: int
+    rows: Rows,
+    topic: TopicInfo,
+    sticky: StickyPartition,
+    batch_size_bytes: int,
+    *,
+    spread_bytes: tuple[int, int] = (SPREAD_BYTES_MIN, SPREAD_BYTES_MAX),
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Cuts `rows` into (partition, rows of one stored batch). Rows of a partition keep their order.
+    """Cuts `rows` into (partition, rows of one stored batch). Rows of a partition keep their order. `spread_bytes`: the
+    least and the most bytes of rows that are spread over partitions at a time.
 
     Raises MessageTooLargeError at once, before the first piece is taken.
     """
@@ -33,7 +39,7 @@ def pieces_of(
     for batch in batches:
         for _ in split_by_size(batch, max_bytes, max_bytes, topic.name):
             pass
-    return _pieces(batches, rows.partition, topic, sticky, min(batch_size_bytes, max_bytes))
+    return _pieces(batches, rows.partition, topic, sticky, min(batch_size_bytes, max_bytes), spread_bytes)
 
 
 def split_by_size(batch: pa.RecordBatch, target_bytes: int, max_bytes: int, topic: str) -> Iterator[pa.RecordBatch]:
@@ -64,14 +70,16 @@ def _pieces(
     topic: TopicInfo,
     sticky: StickyPartition,
     target_bytes: int,
+    spread_bytes: tuple[int, int],
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    least_bytes, most_bytes = spread_bytes
     position = 0
     for batch in batches:
         # rows that are spread over partitions are copied, so only a window of them at a time
         window, per_row = batch.num_rows, 0
         if isinstance(where, np.ndarray):
             per_row = max(1, int(batch.nbytes) // batch.num_rows)
-            window_bytes = min(max(SPREAD_BYTES_MIN, target_bytes * topic.partitions), SPREAD_BYTES_MAX)
+            window_bytes = min(max(least_bytes, target_bytes * topic.partitions), most_bytes)
             window = max(1, window_bytes // per_row)
         for start in range(0, batch.num_rows, window):
             part = batch.slice(start, window)

@@ -128,8 +128,10 @@ def _stat_of_ps(pid: int) -> _Stat | None:
 class Keeper:
     """Renews leases; `keep_until_gone` is the process's whole life."""
 
-    def __init__(self, driver: Process) -> None:
+    def __init__(self, driver: Process, *, renewal_s: float = RENEWAL_S, look_s: float = LOOK_S) -> None:
         self._driver = driver
+        self._renewal_s = renewal_s
+        self._look_s = look_s
         self._given: queue.Queue[Lease | None] = queue.Queue(LEASES_MAX)
         self._leases: set[Lease] = set()
 
@@ -142,10 +144,10 @@ class Keeper:
     def keep_until_gone(self) -> None:
         """Returns when the driver is gone, or nothing is left to keep and nothing will come."""
         closed = False
-        renew_at_s = time.monotonic() + RENEWAL_S
+        renew_at_s = time.monotonic() + self._renewal_s
         while self._driver.lives and (self._leases or not closed):
             try:
-                lease = self._given.get(timeout=LOOK_S)
+                lease = self._given.get(timeout=self._look_s)
                 closed = closed or lease is None
                 if lease is not None and len(self._leases) < LEASES_MAX:
                     self._leases.add(lease)
@@ -153,7 +155,7 @@ class Keeper:
                 pass
             if time.monotonic() >= renew_at_s:
                 self._leases = {lease for lease in self._leases if self._renewed(lease)}
-                renew_at_s = time.monotonic() + RENEWAL_S
+                renew_at_s = time.monotonic() + self._renewal_s
         if not self._driver.lives:
             self._abort()
 

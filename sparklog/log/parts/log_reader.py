@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sparklog.errors import OffsetOutOfRangeError
 from sparklog.log.model.log_config import LocatedRange
-from sparklog.log.parts.ranges import ranges_between, slice_from
+from sparklog.log.parts.ranges import LOCATE_RANGES_MAX, ranges_between, slice_from
 from sparklog.log.parts.time_lookup import TimeLookup, TopicSchemas
 from sparklog.log.segments.slices import FileSlice
 from sparklog.log.state.log_state import LogState
@@ -56,16 +56,16 @@ class LogReader:
                 f"the log goes from {self._state.offsets.log_start} to {self._state.offsets.written}"
             )
 
-    def locate(self, start_offset: int, end_offset: int) -> list[LocatedRange]:
+    def locate(self, start_offset: int, end_offset: int, *, ranges_max: int = LOCATE_RANGES_MAX) -> list[LocatedRange]:
         """The file ranges that hold [start_offset, end_offset), whole batches, below the high watermark; at most
-        LOCATE_RANGES_MAX.
+        `ranges_max`.
 
         Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, as files of the read cache, and nothing
         behind them: it has to be fetched. Raises OffsetOutOfRangeError when `start_offset` is, RemoteStorageError.
         """
         segments = self._state.segments.from_offset(start_offset)  # before the check, as in `read`
         self._check_readable(start_offset)
-        return ranges_between(segments, start_offset, end_offset, self._state.offsets.high_watermark)
+        return ranges_between(segments, start_offset, end_offset, self._state.offsets.high_watermark, ranges_max)
 
     def bytes_available(self, offset: int, *, end: int | None = None) -> int:
         """Bytes of batches in [offset, high watermark), and below `end`, rounded to the nearest batches the index

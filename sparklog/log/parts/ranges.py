@@ -49,15 +49,15 @@ def slice_from(
 
 
 def ranges_between(
-    segments: Sequence[SegmentView], start_offset: int, end_offset: int, high_watermark: int
+    segments: Sequence[SegmentView], start_offset: int, end_offset: int, high_watermark: int, ranges_max: int
 ) -> list[LocatedRange]:
     """The file ranges of `segments` that hold [start_offset, end_offset), whole batches, below the high watermark; the
-    first LOCATE_RANGES_MAX of them. Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, and
+    first `ranges_max` of them. Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, and
     nothing behind them."""
     stop = min(end_offset, high_watermark)
     ranges: list[LocatedRange] = []
     for segment in segments:
-        if segment.base_offset >= stop or start_offset >= stop or len(ranges) == LOCATE_RANGES_MAX:
+        if segment.base_offset >= stop or start_offset >= stop or len(ranges) == ranges_max:
             break
         if start_offset >= segment.next_offset or not segment.data_bytes:
             continue

@@ -52,13 +52,13 @@ def remember(seen: Sequence[Seen], directory: Path, *, whole: bool) -> list[Seen
     return result
 
 
-def write(rendered: str) -> None:
+def write(rendered: str, page: Path = PAGE) -> None:
     """Puts the table into the guide's page. Raises ValueError if the page has no place for it."""
-    text = PAGE.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     if not _SECTION.search(text):
-        raise ValueError(f"{PAGE.name} has no section between {BEGIN} and {END}")
+        raise ValueError(f"{page.name} has no section between {BEGIN} and {END}")
     section = f"{BEGIN}\n{rendered}\n{END}"
-    PAGE.write_text(_SECTION.sub(lambda _: section, text), encoding="utf-8")
+    page.write_text(_SECTION.sub(lambda _: section, text), encoding="utf-8")
 
 
 def _cell(text: str) -> str:

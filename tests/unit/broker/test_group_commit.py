@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sparklog_broker.background import flushing
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
 from sparklog_broker.dispatcher import RequestContext
@@ -25,9 +24,17 @@ from tests.benchmarks.broker_raw import envelope_batch
 BATCH = envelope_batch(10, 20)
 
 
-def run(tmp_path: Path, configs: dict[str, Any], scenario: Any, *, clean: bool = True) -> None:
+def run(
+    tmp_path: Path,
+    configs: dict[str, Any],
+    scenario: Any,
+    *,
+    clean: bool = True,
+    topic_defaults: dict[str, object] | None = None,
+) -> None:
     async def main() -> None:
-        broker = Broker.open(make_config({"data.dir": str(tmp_path / "data")}), asyncio.get_running_loop())
+        config = make_config({"data.dir": str(tmp_path / "data")}, topic_defaults)
+        broker = Broker.open(config, asyncio.get_running_loop())
         broker.start()
         try:
             await broker.topics.create(TopicSpec("t", 2, configs=configs))
@@ -90,24 +97,23 @@ def test_all_that_arrived_meanwhile_share_the_fsync(tmp_path: Path, synced: list
     run(tmp_path, {"flush.mode": "group"}, scenario)
 
 
-def test_without_it_nothing_is_fsynced_and_small_appends_stay_on_the_loop(
-    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "sparklog_broker.partitions.appender.INLINE_SLOW_S", float("inf")
-    )  # however slow this machine is
-
+def test_without_it_nothing_is_fsynced_and_small_appends_stay_on_the_loop(tmp_path: Path, synced: list[str]) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
+        def may_append_inline() -> bool:
+            return broker.appender.may_append_inline([broker.partitions.get("t", 0)], 100, alone=True)
+
         for _ in range(5):
             await append(context)
         assert synced == []
-        assert broker.appender.may_append_inline([broker.partitions.get("t", 0)], 100, alone=True)
+        while not may_append_inline():  # a slow append sends the next ones to the threads for a second
+            await asyncio.sleep(0.01)
         await broker.topics.alter("t", {"flush.mode": "group"})
-        assert not broker.appender.may_append_inline([broker.partitions.get("t", 0)], 100, alone=True)
+        assert not may_append_inline()
         await append(context)
         assert len(synced) == 1
         await broker.topics.alter("t", {"flush.mode": None})
-        assert broker.appender.may_append_inline([broker.partitions.get("t", 0)], 100, alone=True)
+        while not may_append_inline():
+            await asyncio.sleep(0.01)
 
     run(tmp_path, {}, scenario)
 
@@ -140,11 +146,7 @@ def test_an_append_that_cannot_be_fsynced_fails_and_so_do_all_after_it(
     run(tmp_path, {"flush.mode": "group"}, scenario, clean=False)
 
 
-def test_rolled_segments_and_flush_ms_are_looked_after(
-    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(flushing, "FLUSH_TICK_S", 0.01)
-
+def test_rolled_segments_and_flush_ms_are_looked_after(tmp_path: Path, synced: list[str]) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         await append(context)
         await append(context, 1)
@@ -155,7 +157,7 @@ def test_rolled_segments_and_flush_ms_are_looked_after(
                 await asyncio.sleep(0.005)
         assert {name.split("/")[0] for name in synced} == {"t-0", "t-1"}
 
-    run(tmp_path, {"flush.ms": 20}, scenario)
+    run(tmp_path, {"flush.ms": 20}, scenario, topic_defaults={"flush.ms": 20})
 
 
 def test_finish_runs_after_all_jobs_that_were_queued() -> None:

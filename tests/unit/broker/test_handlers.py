@@ -34,6 +34,8 @@ from tests.benchmarks.broker_raw import envelope_batch
 from tests.support.brokers import run
 
 BATCH = envelope_batch(10, 20)
+LARGE_BATCH = envelope_batch(10, 40_000)
+"""More than the event loop appends itself."""
 
 
 def with_a_follower(broker: Broker) -> Partition:
@@ -44,10 +46,10 @@ def with_a_follower(broker: Broker) -> Partition:
 
 
 async def append(
-    context: RequestContext, acks: int = -1, timeout_ms: int = 10_000, *numbers: int
+    context: RequestContext, acks: int = -1, timeout_ms: int = 10_000, *numbers: int, batch: bytes = BATCH
 ) -> list[ProduceResult]:
-    parts = [ProducePartition("t", n, len(BATCH)) for n in numbers or (0,)]
-    payload = memoryview(bytearray(BATCH * len(parts)))
+    parts = [ProducePartition("t", n, len(batch)) for n in numbers or (0,)]
+    payload = memoryview(bytearray(batch * len(parts)))
     response = await produce(ProduceRequest(acks, timeout_ms, parts), payload, context)
     assert isinstance(response.message, ProduceResponse)
     return response.message.results
@@ -91,15 +93,13 @@ def test_a_follower_that_does_not_follow_times_the_request_out(tmp_path: Path) -
     run(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
-def test_appends_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline_bytes: int) -> None:
-    monkeypatch.setattr(appender, "INLINE_APPEND_BYTES", inline_bytes)
-
+@pytest.mark.parametrize("batch", [BATCH, LARGE_BATCH], ids=["small", "large"])
+def test_appends_keep_their_order(tmp_path: Path, batch: bytes) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
-        results = await asyncio.gather(*(append(context, -1, 10_000, 0, 1, 0) for _ in range(50)))
-        assert [r[0].base_offset for r in results] == list(range(0, 1000, 20))
-        assert [r[2].base_offset for r in results] == list(range(10, 1000, 20))
-        assert [r[1].base_offset for r in results] == list(range(0, 500, 10))
+        results = await asyncio.gather(*(append(context, -1, 10_000, 0, 1, 0, batch=batch) for _ in range(20)))
+        assert [r[0].base_offset for r in results] == list(range(0, 400, 20))
+        assert [r[2].base_offset for r in results] == list(range(10, 400, 20))
+        assert [r[1].base_offset for r in results] == list(range(0, 200, 10))
         assert broker.partitions.get("t", 0).appends_pending == 0
 
     run(tmp_path, scenario)
@@ -117,12 +117,10 @@ def test_small_appends_do_not_overtake_large_ones(tmp_path: Path, monkeypatch: p
         return original(self, payload, **more)
 
     monkeypatch.setattr(LogAppender, "append", slow)
-    monkeypatch.setattr(appender, "INLINE_APPEND_BYTES", 0)
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
-        first = asyncio.ensure_future(append(context))
+        first = asyncio.ensure_future(append(context, batch=LARGE_BATCH))
         await asyncio.sleep(0)
-        monkeypatch.setattr(appender, "INLINE_APPEND_BYTES", 1 << 20)
         second = asyncio.ensure_future(append(context))
         await asyncio.sleep(0)
         gate.set()
@@ -134,17 +132,15 @@ def test_small_appends_do_not_overtake_large_ones(tmp_path: Path, monkeypatch: p
     run(tmp_path, scenario)
 
 
-def test_an_append_counts_even_if_its_request_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appender, "INLINE_APPEND_BYTES", 0)
-
+def test_an_append_counts_even_if_its_request_is_cancelled(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         waiting = asyncio.ensure_future(read(context, wait_ms=60_000))
-        request = asyncio.ensure_future(append(context))
+        request = asyncio.ensure_future(append(context, batch=LARGE_BATCH))
         while broker.partitions.get("t", 0).appends_pending == 0:
             await asyncio.sleep(0)
         request.cancel()
         response = await waiting
-        assert sum(s.length_bytes for s in response.payload) == len(BATCH), "the fetch that waits for it is woken"
+        assert sum(s.length_bytes for s in response.payload) == len(LARGE_BATCH), "the fetch that waits for it is woken"
         response.release()
         assert broker.partitions.get("t", 0).appends_pending == 0
 

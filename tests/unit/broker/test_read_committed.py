@@ -11,18 +11,16 @@ import pytest
 from sparklog_broker.broker import Broker
 from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.dispatcher import RequestContext
-from sparklog_broker.handlers import locate
 from sparklog_broker.handlers.fetch import fetch
 from sparklog_broker.handlers.locate import locate_segments
 from sparklog_broker.handlers.offsets import list_offsets
 from sparklog_broker.network.reply import Response
-from sparklog_broker.partitions import appender
 
 from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, iterate_batches
 from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
-from sparklog.log.parts import ranges as reading
 from sparklog.log.parts.log_appender import LogAppender
+from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.messages import (
     AbortedRange,
     FetchPartition,
@@ -170,9 +168,7 @@ def test_files_are_mapped_up_to_the_last_stable_offset(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_an_answer_ends_behind_so_many_aborted_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locate, "ABORTED_RANGES_MAX", 3)
-
+def test_an_answer_ends_behind_so_many_aborted_transactions(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         write(broker, 20, 1)  # ends last: it is in every answer
         for producer_id in range(30, 38):
@@ -185,7 +181,7 @@ def test_an_answer_ends_behind_so_many_aborted_transactions(tmp_path: Path, monk
         start, found, answers = 0, set(), 0
         while True:
             request = LocateSegmentsRequest("t", 0, start, 100, READ_COMMITTED)
-            message = (await locate_segments(request, NOTHING, context)).message
+            message = (await locate_segments(request, NOTHING, context, aborted_ranges_max=3)).message
             assert isinstance(message, LocateSegmentsResponse)
             if not message.ranges:
                 break
@@ -208,42 +204,22 @@ def test_an_answer_ends_behind_so_many_aborted_transactions(tmp_path: Path, monk
     run(tmp_path, scenario)
 
 
-def test_an_answer_has_so_many_files_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "LOCATE_RANGES_MAX", 2)
-
-    async def scenario(broker: Broker, context: RequestContext) -> None:
-        partition = broker.partitions.get("t", 0)
-        for _ in range(5):
-            partition.on_appended(partition.log.appender.append(produced(-1, -1, rows=10, epoch=-1)))
-            partition.log.appender.roll()
-        bases = []
-        for start in (0, 20, 40, 50):
-            request = LocateSegmentsRequest("t", 0, start, 100, READ_UNCOMMITTED)
-            message = (await locate_segments(request, NOTHING, context)).message
-            assert isinstance(message, LocateSegmentsResponse)
-            bases.append([r.base_offset for r in message.ranges])
-        assert bases == [[0, 10], [20, 30], [40], []]
-
-    run(tmp_path, scenario)
-
-
 def test_a_transaction_of_several_partitions_is_seen_in_all_of_them_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One partition's marker takes long to be written; another producer's records push the high watermarks on
-    meanwhile."""
-    tps = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    meanwhile. The event loop does not write that marker itself: it would have to wait for the fsync."""
+    tps = [TopicPartition("t", 0), TopicPartition("fsynced", 0)]
     gate, entered = threading.Event(), threading.Event()
     original = LogAppender.append_marker
 
     def slow(self: LogAppender, *args: Any, **named: Any) -> AppendInfo:
-        if self._state.directory.name == "t-1":
+        if self._state.owner.topic == "fsynced":
             entered.set()
             assert gate.wait(20)
         return original(self, *args, **named)
 
     monkeypatch.setattr(LogAppender, "append_marker", slow)
-    monkeypatch.setattr(appender, "INLINE_APPEND_BYTES", 0)
 
     async def ends(context: RequestContext) -> list[int]:
         request = ListOffsetsRequest([ListOffsetsPartition(*tp, LATEST_TIMESTAMP) for tp in tps], READ_COMMITTED)
@@ -252,6 +228,7 @@ def test_a_transaction_of_several_partitions_is_seen_in_all_of_them_at_once(
         return [r.offset for r in message.results]
 
     async def scenario(broker: Broker, context: RequestContext) -> None:
+        await broker.topics.create(TopicSpec("fsynced", 1, configs={"flush.mode": "group"}))
         for tp in tps:
             partition = broker.partitions.get(*tp)
             guard = partition.log.appender.begin_verification(7, 0)

@@ -7,8 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from sparklog_broker.coordinators import transaction_holds
-from sparklog_broker.coordinators.transaction_holds import TransactionHolds
+from sparklog_broker.coordinators.transaction_holds import HOLDS_MAX, TransactionHolds
 
 from sparklog.errors import ConcurrentTransactionsError
 
@@ -59,16 +58,19 @@ def test_what_has_changed_its_leader_was_not_held() -> None:
     run(scenario())
 
 
-def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_holds, "HOLDS_MAX", 1)
-
+def test_there_is_a_limit() -> None:
     async def scenario() -> None:
         holds = TransactionHolds(asyncio.get_running_loop(), dict)
-        holds.begin("a", 60)
+        for i in range(HOLDS_MAX):
+            holds.begin(f"a{i}", 60)
         with pytest.raises(ConcurrentTransactionsError):
             holds.begin("b", 60)
-        holds.end("a")
+        holds.end("a0")
         holds.begin("b", 60)
-        holds.end("b")
+        with pytest.raises(ConcurrentTransactionsError):
+            holds.begin("a0", 60)
+        for name in ("b", *(f"a{i}" for i in range(1, HOLDS_MAX))):
+            holds.end(name)
+        await holds.passed()
 
     run(scenario())

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from sparklog_broker.broker import Broker
-from sparklog_broker.coordinators import shard
 from sparklog_broker.coordinators.internal_topics import InternalTopic
 
 from sparklog.errors import RequestTimedOutError, SparklogError, StorageFullError, TransactionAbortedError
@@ -41,7 +40,6 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
         return info
 
     monkeypatch.setattr(InternalTopic, "append", sometimes)
-    monkeypatch.setattr(shard, "RELOAD_S", 0.01)
     return counts
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from sparklog_broker.broker import Broker
-from sparklog_broker.coordinators import transaction_shard
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.partitions.storage import Storage
@@ -306,7 +305,7 @@ def test_a_partition_that_cannot_be_written_gets_its_marker_later(
         me = await txn.init_producer_id("id", 60_000)
         kept.append(me)
         await send(broker, "id", me, 0, b"a", T0, T1)
-        monkeypatch.setattr(transaction_shard, "WAIT_S_MAX", 0.05)
+        txn._shard("id").wait_s_max = 0.05
         fails[0] = True
         assert await refused(txn.end("id", *me, commit=True)) is ConcurrentTransactionsError
         assert txn.describe("id").summary.state == "PrepareCommit"  # type: ignore[union-attr]
@@ -316,7 +315,6 @@ def test_a_partition_that_cannot_be_written_gets_its_marker_later(
 
     async def second(broker: Broker) -> None:
         fails[0] = False
-        monkeypatch.setattr(transaction_shard, "WAIT_S_MAX", 20)
         await broker.transactions.loaded()
         while log_of(broker, T0).last_stable_offset < 2 or log_of(broker, T1).last_stable_offset < 2:
             await asyncio.sleep(0.01)

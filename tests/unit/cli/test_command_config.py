@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from sparklog.client.admin.admin import Admin
 from sparklog.client.net.cluster import Cluster
 from sparklog.security.client_security import PLAINTEXT
 from sparklog.security.listeners import SecurityProtocol
-
-Run = Callable[..., int]
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -58,13 +55,8 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> list[Cluster]:
     return made
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    def run(*arguments: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["sparklog", *map(str, arguments)])
-        return run_app()
-
-    return run
+def run(*arguments: object) -> int:
+    return run_app([*map(str, arguments)])
 
 
 def test_every_command_with_addresses_takes_it() -> None:
@@ -76,7 +68,7 @@ def test_every_command_with_addresses_takes_it() -> None:
     assert "config" not in asking
 
 
-def test_the_file_says_where_and_how(run: Run, file: Path, clusters: list[Cluster]) -> None:
+def test_the_file_says_where_and_how(file: Path, clusters: list[Cluster]) -> None:
     assert run("topic", "list", "--command-config", file) == 0
     (cluster,) = clusters
     security = cluster.security
@@ -84,16 +76,14 @@ def test_the_file_says_where_and_how(run: Run, file: Path, clusters: list[Cluste
     assert (security.username, security.password.reveal()) == ("alice", "wonder-land-42")
 
 
-def test_an_address_on_the_command_line_comes_first(run: Run, file: Path, clusters: list[Cluster]) -> None:
+def test_an_address_on_the_command_line_comes_first(file: Path, clusters: list[Cluster]) -> None:
     for arguments in (("-b", "given:2", "--command-config", file), ("--command-config", file, "-b", "given:2")):
         assert run("topic", "list", *arguments) == 0
         assert clusters[-1].bootstrap_servers == "given:2"
         assert clusters[-1].security.username == "alice"
 
 
-def test_the_environment_names_the_file(
-    run: Run, file: Path, clusters: list[Cluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_names_the_file(file: Path, clusters: list[Cluster], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARKLOG_COMMAND_CONFIG", str(file))
     assert run("topic", "list") == 0
     assert clusters[-1].security.username == "alice"
@@ -103,7 +93,7 @@ def test_the_environment_names_the_file(
     assert clusters[-1].bootstrap_servers == options.DEFAULT_BOOTSTRAP
 
 
-def test_a_file_that_is_wrong(run: Run, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_wrong(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("topic", "list", "--command-config", file.with_name("none")) == 1
     assert "cannot be read" in capsys.readouterr().err
     file.write_text("security.protocol=SASL_SSL\nsasl.password=wonder-land-42\n")
@@ -121,6 +111,6 @@ def test_the_tab_key_connects_the_same_way(file: Path, clusters: list[Cluster]) 
     assert clusters[-1].security.username == "alice"
 
 
-def test_the_settings_are_listed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_settings_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("config", "client") == 0
     assert '# security.protocol = "PLAINTEXT"' in capsys.readouterr().out

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparklog.cli import input_lines
 from sparklog.cli.file_format import ENDINGS
 from sparklog.cli.input import InputError, InputOptions, open_input
-from sparklog.cli.input_lines import RefusedLines
+from sparklog.cli.input_lines import RefusedLines, blocks
 from sparklog.export.printable import printable
 from sparklog.format.ddl import parse_ddl
+from tests.support.small_reads import SmallReads
 
 SCHEMA = parse_ddl(
     "id BIGINT, name STRING, at TIMESTAMP, day DATE, price DECIMAL(8,2), ok BOOLEAN, local TIMESTAMP_NTZ"
@@ -40,8 +40,11 @@ JSONL = b"""{"id": 1, "name": "a, b", "at": "2024-03-01T12:30:00Z", "day": "2024
 NOON = dt.datetime(2024, 3, 1, 12, 30, tzinfo=dt.UTC)
 
 
-def read(data: bytes, format: str, schema: pa.Schema | None = SCHEMA, **options: Any) -> pa.Table:
-    chunks = list(open_input(None, io.BytesIO(data), format, InputOptions(schema, **options)).chunks)
+def read(
+    data: bytes, format: str, schema: pa.Schema | None = SCHEMA, *, block_bytes: int = 1 << 20, **options: Any
+) -> pa.Table:
+    file = SmallReads(data, block_bytes)
+    chunks = list(open_input(None, file, format, InputOptions(schema, **options)).chunks)
     return pa.concat_tables([c.table for c in chunks])
 
 
@@ -115,16 +118,15 @@ def test_jsonl_nested() -> None:
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl"])
-def test_blocks_give_the_same_rows(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_give_the_same_rows(format: str) -> None:
     data = CSV if format == "csv" else JSONL
     whole = read(data, format)
-    monkeypatch.setattr(input_lines, "BLOCK_BYTES", 220)
-    assert read(data, format).to_pylist() == whole.to_pylist()
+    for block_bytes in (1, 50, 220):
+        assert read(data, format, block_bytes=block_bytes).to_pylist() == whole.to_pylist()
 
 
-def test_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_lines, "BLOCK_BYTES", 4)
-    table = read("ä\r\n\nlong line\nlast".encode(), "lines", None)
+def test_lines() -> None:
+    table = read("ä\r\n\nlong line\nlast".encode(), "lines", None, block_bytes=4)
     assert table.column("value").to_pylist() == ["ä".encode(), b"", b"long line", b"last"]
 
 
@@ -139,11 +141,12 @@ def test_lines_with_keys() -> None:
         read(b"a:1\nb\n", "lines", None, key_separator=":")
 
 
-def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_lines, "LINE_BYTES_MAX", 100)
-    monkeypatch.setattr(input_lines, "BLOCK_BYTES", 64)
-    with pytest.raises(InputError, match="is this a text file"):
-        read(b"x" * 1000, "lines", None)
+def test_a_line_without_end_is_refused() -> None:
+    read_bytes = 0
+    with pytest.raises(InputError, match="longer than 100 bytes: is this a text file"):
+        for _, read_bytes in blocks(SmallReads(b"a\n" + b"x" * 1000, 64), line_bytes_max=100):
+            assert read_bytes == 64
+    assert read_bytes == 64
 
 
 def test_nothing_is_nothing() -> None:
@@ -250,11 +253,9 @@ def test_csv_rows_are_the_same_in_blocks_of_any_size(
             wanted.append({"n": i, "a": a, "b": b})
         line += written.count("\n")
     out = io.BytesIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(input_lines, "BLOCK_BYTES", block_bytes)
-        options = InputOptions(schema, refuse=RefusedLines(out))
-        found = [r for c in open_input(None, io.BytesIO(text.getvalue().encode()), "csv", options).chunks
-                 for r in c.table.to_pylist()]  # fmt: skip
+    options = InputOptions(schema, refuse=RefusedLines(out))
+    file = SmallReads(text.getvalue().encode(), block_bytes)
+    found = [r for c in open_input(None, file, "csv", options).chunks for r in c.table.to_pylist()]
     assert found == wanted
     assert [json.loads(row)["line"] for row in out.getvalue().splitlines()] == refused_lines
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -28,11 +27,10 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*arguments: object, code: int = 0) -> Result:
         capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["sparklog", "log", *map(str, arguments)])
-        result = Result(run_app(), *capsys.readouterr())
+        result = Result(run_app(["log", *map(str, arguments)]), *capsys.readouterr())
         assert result.returncode == code, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
         return result
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import cast
 
@@ -29,23 +28,19 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def rebuild(monkeypatch: pytest.MonkeyPatch, directory: Path, *options: str) -> int:
-    words = ["sparklog", "log", "rebuild-metadata", "--data-dir", str(directory), "--yes", *options]
-    monkeypatch.setattr(sys, "argv", words)
-    return run_app()
+def rebuild(directory: Path, *options: str) -> int:
+    return run_app(["log", "rebuild-metadata", "--data-dir", str(directory), "--yes", *options])
 
 
-def test_its_topics_are_in_zookeeper(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert rebuild(monkeypatch, directory) == 1
+def test_its_topics_are_in_zookeeper(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rebuild(directory) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "is the directory of broker 0 of cluster" in said and "--zookeeper HOST:PORT" in said
     assert not (directory / "metadata.db").exists()
 
 
-def test_if_zookeeper_is_lost_for_good_it_can_be_had_alone(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rebuild(monkeypatch, directory, "--force") == 0
+def test_if_zookeeper_is_lost_for_good_it_can_be_had_alone(directory: Path) -> None:
+    assert rebuild(directory, "--force") == 0
     assert (directory / "metadata.db").exists()
 
 

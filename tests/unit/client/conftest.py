@@ -36,8 +36,9 @@ def fake4() -> Iterator[FakeBroker]:
 def local_read(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The module's consumers read with local.read=auto, what is behind the first batch from the fakes' files, and with
     local.read=off."""
+    settings = {"local_read": request.param}
     if request.param == "auto":
-        monkeypatch.setattr("sparklog.client.consumer.fetch_request.PROBE_BYTES", 1)
+        settings["max_partition_fetch_bytes"] = 1024
         monkeypatch.setattr(FakeBroker, "data_dir", tmp_path)
-    monkeypatch.setattr(request.module, "Consumer", partial(Consumer, local_read=request.param))
+    monkeypatch.setattr(request.module, "Consumer", partial(Consumer, **settings))
     return str(request.param)

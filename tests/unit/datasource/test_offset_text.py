@@ -116,11 +116,10 @@ def test_white_space_that_was_damaged_says_nothing(installed: Any) -> None:
     assert type(installed.loads(damaged)) is dict
 
 
-def test_white_space_that_unpacks_to_too_much_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_white_space_that_unpacks_to_too_much_says_nothing() -> None:
     text = OffsetDict({"t": {"0": 1}}, {"x": "y" * 5_000}).text
     assert isinstance(OffsetJson().loads(text), OffsetDict)
-    monkeypatch.setattr(offset_text, "BESIDE_BYTES_MAX", 1_000)
-    assert type(OffsetJson().loads(text)) is dict
+    assert type(OffsetJson(beside_bytes_max=1_000).loads(text)) is dict
 
 
 @pytest.mark.parametrize("module", [ModuleType("__main__"), runner(ModuleType("json"))])

@@ -80,8 +80,6 @@ def options(**more: str) -> SourceOptions:
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(ClusterAddress, "connect", lambda _: Cluster())
-    monkeypatch.setattr(catalog, "BACKOFF_FIRST_S", 0.001)
-    monkeypatch.setattr(catalog, "BACKOFF_MAX_S", 0.001)
 
     def run(script: Script, topic_id: str = "id", **more: str) -> list[int]:
         monkeypatch.setattr(reader, "read_range", script)

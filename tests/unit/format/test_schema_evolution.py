@@ -8,8 +8,15 @@ import pyarrow as pa
 import pytest
 
 from sparklog.errors import InvalidTopicError, SchemaMismatchError
-from sparklog.format import schema_evolution as module
-from sparklog.format.schema_evolution import RowAdapter, SchemaChange, can_widen, check_versions, is_evolution
+from sparklog.format.schema_evolution import (
+    SCHEMA_VERSIONS_BYTES_MAX,
+    SCHEMA_VERSIONS_MAX,
+    RowAdapter,
+    SchemaChange,
+    can_widen,
+    check_versions,
+    is_evolution,
+)
 from tests.golden.make_golden import TYPED_SCHEMA, typed_rows
 
 SCHEMA = pa.schema([("id", pa.int32()), ("n", pa.int16()), ("ratio", pa.float32()), ("at", pa.timestamp("us", "UTC"))])
@@ -122,16 +129,15 @@ def test_nothing_inside_a_nested_column_can_change() -> None:
             SchemaChange(widen=pa.schema([(name, t)])).applied_to(old, [], None)
 
 
-def test_versions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    schemas = dict.fromkeys(range(1, 11), SCHEMA)
+def test_versions_are_limited() -> None:
+    schemas = dict.fromkeys(range(1, SCHEMA_VERSIONS_MAX + 1), SCHEMA)
     check_versions("t", schemas)
-    monkeypatch.setattr(module, "SCHEMA_VERSIONS_MAX", 9)
-    with pytest.raises(InvalidTopicError, match="'t' would have 10 schemas"):
-        check_versions("t", schemas)
-    monkeypatch.setattr(module, "SCHEMA_VERSIONS_MAX", 10)
-    monkeypatch.setattr(module, "SCHEMA_VERSIONS_BYTES_MAX", 100)
+    with pytest.raises(InvalidTopicError, match=f"'t' would have {SCHEMA_VERSIONS_MAX + 1} schemas"):
+        check_versions("t", schemas | {SCHEMA_VERSIONS_MAX + 1: SCHEMA})
+    large = pa.schema([("a" * (SCHEMA_VERSIONS_BYTES_MAX // 4), pa.int32())])
+    check_versions("t", dict.fromkeys(range(1, 4), large))
     with pytest.raises(InvalidTopicError, match="create a new topic"):
-        check_versions("t", schemas)
+        check_versions("t", dict.fromkeys(range(1, 5), large))
 
 
 # --- rows ---

@@ -29,9 +29,10 @@ from sparklog.format.batch import (
     encode_batch,
     iterate_batches,
 )
+from sparklog.format.offset_index import RELATIVE_OFFSET_MAX
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.model.log_config import AppendInfo
-from sparklog.log.state import check as append_check
+from sparklog.log.state.check import fits
 from tests.support.logs import (
     LimitedFiles,
     ManualClock,
@@ -191,12 +192,16 @@ def test_rolls_for_another_schema_and_within_one_payload(tmp_path: Path) -> None
     assert [h.schema_id for h, _ in read_all(log)] == [1, 1, 2, 1, 1]
 
 
-def test_rolls_when_a_relative_offset_would_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append_check, "RELATIVE_OFFSET_MAX", 9)
+def test_rolls_when_a_relative_offset_would_not_fit(tmp_path: Path) -> None:
+    """No test can append that many records: the rule is asked."""
     log = open_log(tmp_path)
-    for _ in range(5):
-        append(log, records(4))
-    assert [s.base_offset for s in log.segments] == [0, 8, 16]
+    append(log, records(4))
+    segment = log._state.segments.active
+    assert segment is not None
+    _, header = next(iterate_batches(records(4)))
+    for last_offset, expected in ((RELATIVE_OFFSET_MAX, True), (RELATIVE_OFFSET_MAX + 1, False)):
+        placed = header._replace(base_offset=last_offset - 3)
+        assert (placed.last_offset, fits(segment, placed, 0, log.config)) == (last_offset, expected)
 
 
 def test_roll_by_hand(tmp_path: Path) -> None:

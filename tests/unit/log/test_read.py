@@ -167,6 +167,10 @@ def test_locate_covers_exactly_the_wanted_batches(tmp_path: Path) -> None:
         assert found == expected
     assert [r.base_offset for r in log.reader.locate(0, 180)] == [s.base_offset for s in log.segments]
     assert {r.schema_id for r in log.reader.locate(0, 180)} == {1}
+    bases = [s.base_offset for s in log.segments]
+    for i in range(len(bases) + 1):
+        start = bases[i] if i < len(bases) else 180
+        assert [r.base_offset for r in log.reader.locate(start, 180, ranges_max=2)] == bases[i : i + 2]
 
 
 def test_bytes_available_is_near_the_truth(tmp_path: Path) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.security import audit
-from sparklog.security.audit import AuditEvent, AuditKind, AuditLimiter, audit_line
+from sparklog.security.audit import SOURCES_MAX, AuditEvent, AuditKind, AuditLimiter, audit_line
 from sparklog.security.principals import Principal, user
 from sparklog.security.secrets import Secret
 
@@ -61,9 +59,9 @@ def test_denials_of_one_source_are_limited_and_counted_and_acts_are_not() -> Non
     assert limiter.admit(DENIAL._replace(time_ms=DENIAL.time_ms + 1_000)) is None
 
 
-def test_sources_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "SOURCES_MAX", 5)
+def test_sources_are_bounded() -> None:
     limiter = AuditLimiter()
-    for n in range(20):
+    for n in range(SOURCES_MAX + 15):
         assert limiter.admit(DENIAL._replace(host=f"h{n}")) == 0
-        assert len(limiter._sources) <= 5
+    assert len(limiter._sources) == SOURCES_MAX
+    assert (DENIAL.principal, "h15") == next(iter(limiter._sources)), "the oldest ones are forgotten"

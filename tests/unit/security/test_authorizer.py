@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.errors import InvalidConfigError
-from sparklog.security import authorizer as authorizer_module
 from sparklog.security.acls import (
     ALLOWED_BY,
     CLUSTER,
@@ -142,9 +141,8 @@ def test_a_change_is_seen_at_once_and_counted() -> None:
     assert not authorizer.allowed(peer, O.READ, resource)
 
 
-def test_decisions_are_remembered_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authorizer_module, "DECISIONS_MAX", 3)
-    authorizer = AclAuthorizer([acl("*")])
+def test_decisions_are_remembered_within_a_limit() -> None:
+    authorizer = AclAuthorizer([acl("*")], decisions_max=3)
     for n in range(10):
         assert authorizer.allowed(Peer(ALICE, HOST), O.READ, Resource(TOPIC, f"t{n}"))
         assert len(authorizer._decisions) <= 3

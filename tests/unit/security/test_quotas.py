@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.errors import InvalidConfigError, PolicyViolationError, TooManyConnectionsError
-from sparklog.security import quotas as quotas_module
 from sparklog.security.connection_limits import ConnectionLimits, Connections, check_topics, parse_overrides
 from sparklog.security.quota_records import quota_record
 from sparklog.security.quotas import (
@@ -124,10 +123,9 @@ def test_a_changed_quota_counts_at_once() -> None:
     assert state.charge(PRODUCE, "u", "", 10**9, 0) == 0
 
 
-def test_groups_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_are_remembered_are_bounded() -> None:
     """The one forgotten is the one used longest ago, not the one in debt that is at work."""
-    monkeypatch.setattr(quotas_module, "GROUPS_MAX", 3)
-    state = Throttles(QuotaTable({Entity(DEFAULT): {PRODUCE: 1000}}), Window(2, 1))
+    state = Throttles(QuotaTable({Entity(DEFAULT): {PRODUCE: 1000}}), Window(2, 1), groups_max=3)
     for n in range(10):
         state.charge(PRODUCE, "busy", "", 2000, 0)
         state.charge(PRODUCE, f"u{n}", "", 1, 0)

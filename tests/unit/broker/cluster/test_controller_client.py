@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import pytest
-from sparklog_broker.cluster import controller_client
-from sparklog_broker.cluster.controller_client import ControllerClient
+from sparklog_broker.cluster.controller_client import AGAIN_S, MOVES_S, ControllerClient
 from sparklog_broker.cluster.images import ImageFollower
 
 from sparklog.errors import (
@@ -19,9 +19,18 @@ from sparklog.errors import (
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import DeleteTopicRequest, DeleteTopicResponse
 from sparklog.replication.cluster_image import ClusterImage
+from sparklog.testing.sim_loop import Simulation
+
+T = TypeVar("T")
 
 MOVING: tuple[SparklogError, ...] = (NotControllerError("not here"), BrokerNotAvailableError("it broke"))
 EXISTS = TopicAlreadyExistsError("it exists")
+
+
+def in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
+    with Simulation(0) as simulation:
+        result: T = simulation.complete(simulation.loop("broker"), work, limit_s=60)
+    return result
 
 
 def told(*answers: SparklogError | str, taken: str | None = None) -> str:
@@ -38,14 +47,9 @@ def told(*answers: SparklogError | str, taken: str | None = None) -> str:
         return taken
 
     client = ControllerClient.__new__(ControllerClient)
-    result = asyncio.run(client.while_it_moves(ask, found))
+    result = in_virtual_time(client.while_it_moves(ask, found))
     assert not left
     return result
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_client, "AGAIN_S", 0.0)
 
 
 def test_it_is_asked_again_until_there_is_one() -> None:
@@ -60,10 +64,21 @@ def test_an_attempt_that_failed_may_have_been_taken() -> None:
         told(EXISTS, taken="somebody else's")
 
 
-def test_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_client, "MOVES_S", 0.0)
-    with pytest.raises(NotControllerError):
-        told(MOVING[0], "too late")
+def test_it_ends() -> None:
+    attempts = 0
+
+    async def ask() -> None:
+        nonlocal attempts
+        attempts += 1
+        raise MOVING[0]
+
+    async def scenario() -> None:
+        with pytest.raises(NotControllerError):
+            await ControllerClient.__new__(ControllerClient).while_it_moves(ask)
+        assert MOVES_S <= asyncio.get_running_loop().time() < MOVES_S + 2 * AGAIN_S
+
+    in_virtual_time(scenario())
+    assert attempts > 100
 
 
 class Hanging(ControllerClient):
@@ -88,23 +103,19 @@ class Hanging(ControllerClient):
             raise
 
 
-def test_images_come_from_the_next_controller_when_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_client, "LOOK_S", 0.0)
-
+def test_images_come_from_the_next_controller_when_one_hangs() -> None:
     async def apply(_: ClusterImage) -> None:
         raise AssertionError("there is none")
 
     async def follow() -> None:
         images = ImageFollower(None, Hanging(3), 1, ClusterImage(), apply)  # type: ignore[arg-type]
         with pytest.raises(BrokerNotAvailableError, match="first:1 has been replaced"):
-            async with asyncio.timeout(20):
-                await images._news()
+            await images._news()
 
-    asyncio.run(follow())
+    in_virtual_time(follow())
 
 
-def test_a_controller_that_hangs_is_given_up_when_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_client, "LOOK_S", 0.0)
+def test_a_controller_that_hangs_is_given_up_when_it_is_replaced() -> None:
     client = Hanging(3)
 
     async def ask() -> None:
@@ -114,5 +125,5 @@ def test_a_controller_that_hangs_is_given_up_when_it_is_replaced(monkeypatch: py
             )
         await asyncio.sleep(0)
 
-    asyncio.run(ask())
+    in_virtual_time(ask())
     assert client.was_cancelled

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
-from sparklog_broker.security import tokens
-from sparklog_broker.security.tokens import UNKNOWN_KEY_INTERVAL_S, TokenKeys
+from sparklog_broker.security.tokens import UNKNOWN_KEY_INTERVAL_S, UNKNOWN_KEY_PATIENCE_S, TokenKeys
 
 from sparklog.errors import InvalidConfigError
 from sparklog.security.oauthbearer import OAuthBearerServer, bearer_message
 from sparklog.security.secrets import Secret
 from sparklog.settings import Scope, settings_of
+
+T = TypeVar("T")
 
 KEYS: list[Any] = [rsa.generate_private_key(65537, 2048) for _ in range(3)]
 
@@ -29,26 +30,52 @@ def jwks(*numbers: int) -> str:
     return json.dumps({"keys": entries})
 
 
+class Threads(Executor):
+    """Each job runs when it is submitted; while jobs hang, no caller waits for them in real time."""
+
+    def __init__(self) -> None:
+        self.hang = False
+        self.patience_s: float | None = None
+        """Timeout of the last wait for a job that hung."""
+        self._hanging: list[Callable[[], None]] = []
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        threads = self
+
+        class Job(Future[T]):
+            def result(self, timeout: float | None = None) -> T:
+                if not self.done():
+                    threads.patience_s = timeout
+                return super().result(0)
+
+        future = Job()
+        self._hanging.append(lambda: future.set_result(fn(*args, **kwargs)))
+        if not self.hang:
+            self.go_on()
+        return future
+
+    def go_on(self) -> None:
+        self.hang = False
+        while self._hanging:
+            self._hanging.pop(0)()
+
+
 class World:
     """Keys at an address whose answers are `texts`, one after the other; the last one stays."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *texts: str) -> None:
+    def __init__(self, *texts: str) -> None:
         self.now_s = 0.0
         self.fetched = 0
         self._texts = list(texts)
-        self.gate = threading.Event()
-        self.gate.set()
-        monkeypatch.setattr(tokens, "fetch", self._fetch)
         settings = {name: setting.default for name, setting in settings_of(Scope.BROKER).items()}
         settings |= {
             "sasl.oauthbearer.jwks.endpoint.url": "https://issuer/jwks",
             "sasl.oauthbearer.expected.audience": "sparklog",
         }
-        self.threads = ThreadPoolExecutor(1)
-        self.keys = TokenKeys(settings, lambda: self.now_s, 10, self.threads)
+        self.threads = Threads()
+        self.keys = TokenKeys(settings, lambda: self.now_s, 10, self.threads, fetch=self._fetch)
 
     def _fetch(self, url: str, **_: object) -> bytes:
-        self.gate.wait(20)
         self.fetched += 1
         text = self._texts.pop(0) if len(self._texts) > 1 else self._texts[0]
         if not text:
@@ -62,8 +89,8 @@ class World:
         return server.respond(bearer_message(Secret(token)), int(time.time() * 1000)).principal is not None
 
 
-def test_an_unknown_key_has_them_read_again_at_most_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, jwks(0), jwks(0, 1), jwks(0, 1, 2))
+def test_an_unknown_key_has_them_read_again_at_most_so_often() -> None:
+    world = World(jwks(0), jwks(0, 1), jwks(0, 1, 2))
     assert world.log_in(0)  # before the first look: it does not have to come again
     assert world.fetched == 1
     assert world.log_in(1)
@@ -77,23 +104,21 @@ def test_an_unknown_key_has_them_read_again_at_most_so_often(monkeypatch: pytest
     assert world.fetched == 3
     assert not world.log_in(2, "0")  # a known key that has not signed it is no reason to ask
     assert world.fetched == 3
-    world.threads.shutdown()
 
 
-def test_an_issuer_that_hangs_or_is_away_costs_a_moment_and_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, jwks(0), "", jwks(0, 1))
+def test_an_issuer_that_hangs_or_is_away_costs_a_moment_and_no_keys() -> None:
+    world = World(jwks(0), "", jwks(0, 1))
     world.keys.renew()
-    monkeypatch.setattr(tokens, "UNKNOWN_KEY_PATIENCE_S", 0.01)
-    world.gate.clear()
+    world.threads.hang = True
     assert not world.log_in(1)
+    assert world.threads.patience_s == UNKNOWN_KEY_PATIENCE_S
     assert world.log_in(0)
-    world.gate.set()
-    world.threads.submit(lambda: None).result(20)
+    assert world.fetched == 1
+    world.threads.go_on()
+    assert world.fetched == 2
     assert world.log_in(0)  # it was away, the old keys stay
     world.now_s += UNKNOWN_KEY_INTERVAL_S
-    monkeypatch.setattr(tokens, "UNKNOWN_KEY_PATIENCE_S", 20)
     assert world.log_in(1)
-    world.threads.shutdown()
 
 
 def test_only_https_and_only_known_authorities(tmp_path: Path) -> None:

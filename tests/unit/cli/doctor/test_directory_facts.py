@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from sparklog.cli.doctor import directory_facts as subject
 from sparklog.cli.doctor.directory_facts import data_dir_facts, directory_facts, holder_of, metadata_problem, mounted_at
 from tests.support.inspection import fill, flip, segments, started
 
@@ -88,9 +87,8 @@ def test_damage_is_told_by_partition(data_dir: Path) -> None:
     assert all("position" in message for _, message in found.damage)
 
 
-def test_large_directories_are_read_when_asked_to(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "VERIFIED_BYTES_MAX", 10)
-    found = directory_facts(data_dir, deep=None)
+def test_large_directories_are_read_when_asked_to(data_dir: Path) -> None:
+    found = directory_facts(data_dir, deep=None, verified_bytes_max=10)
     assert found.damage is None
     assert found.size_bytes > 10
     assert directory_facts(data_dir, deep=True).damage == ()

@@ -85,12 +85,11 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-def test_fetching(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetching(server: str) -> None:
     assert page.fetch_page(f"{server}/metrics", 20) == "x" * 100
     with pytest.raises(InvalidRequestError, match="Not Found"):
         page.fetch_page(f"{server}/none", 20)
     with pytest.raises(InvalidRequestError, match="refused"):
         page.fetch_page("http://127.0.0.1:1/metrics", 20)
-    monkeypatch.setattr(page, "PAGE_BYTES_MAX", 99)
     with pytest.raises(InvalidRequestError, match="more than 99 bytes"):
-        page.fetch_page(f"{server}/metrics", 20)
+        page.fetch_page(f"{server}/metrics", 20, bytes_max=99)

@@ -13,6 +13,7 @@ import pytest
 
 from sparklog.client.consumer import file_fetcher
 from sparklog.client.consumer.consumer import Consumer
+from sparklog.client.consumer.file_fetcher import PROBE_BYTES
 from sparklog.client.net.cluster import cluster
 from sparklog.client.reading import range_reader, segment_files
 from sparklog.client.reading.range_reader import read_range
@@ -29,10 +30,14 @@ TP1 = TopicPartition("events", 1)
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the fakes' files are; the first fetch brings one batch only."""
+    """Where the fakes' files are."""
     monkeypatch.setattr(FakeBroker, "data_dir", tmp_path)
-    monkeypatch.setattr("sparklog.client.consumer.fetch_request.PROBE_BYTES", 1)
     return tmp_path
+
+
+def behind(fake: FakeBroker, **settings: Any) -> Consumer:
+    """A consumer whose fetches bring one batch only: it is behind, and the files have the rest."""
+    return Consumer(fake.address, max_partition_fetch_bytes=1024, **settings)
 
 
 def asked(fake: FakeBroker, api: Api) -> list[Any]:
@@ -56,7 +61,7 @@ def located(monkeypatch: pytest.MonkeyPatch, then: Callable[[LocateSegmentsRespo
 
 def test_what_is_behind_comes_from_files_and_the_rest_through_the_socket(fake: FakeBroker) -> None:
     fill(fake, 50)
-    with Consumer(fake.address) as consumer:
+    with behind(fake) as consumer:
         consumer.assign([TP0])
         assert offsets(drain(consumer, 500)) == list(range(500))
         until(lambda: asked(fake, Api.FETCH)[-1].partitions[0].fetch_offset == 500)
@@ -69,7 +74,6 @@ def test_what_is_behind_comes_from_files_and_the_rest_through_the_socket(fake: F
 
 
 def test_a_little_is_never_located(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
     monkeypatch.setattr(FakeBroker, "data_dir", Path("/nowhere"))
     fill(fake, 5)
     with Consumer(fake.address) as consumer:
@@ -77,14 +81,16 @@ def test_a_little_is_never_located(fake: FakeBroker, monkeypatch: pytest.MonkeyP
         assert len(drain(consumer, 50)) == 50
         fill(fake, 5)
         assert len(drain(consumer, 50)) == 50
+    assert asked(fake, Api.FETCH)[0].partitions[0].max_bytes == PROBE_BYTES
     assert not asked(fake, Api.LOCATE_SEGMENTS)
 
 
-def test_long_logs_are_located_in_stretches(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_logs_are_located_in_stretches(fake: FakeBroker) -> None:
     fill(fake, 40)
     size = len(fake.logs[("events", 0)][0])
-    monkeypatch.setattr(file_fetcher, "STRETCH_BYTES", 5 * size)
-    with Consumer(fake.address, max_partition_fetch_bytes=1024) as consumer:
+    with behind(fake) as consumer:
+        assert consumer._fetcher.files is not None
+        consumer._fetcher.files.stretch_bytes = 5 * size
         consumer.assign([TP0])
         assert offsets(drain(consumer, 400, max_records=7)) == list(range(400))
         assert len(asked(fake, Api.FETCH)) <= 2
@@ -93,7 +99,7 @@ def test_long_logs_are_located_in_stretches(fake: FakeBroker, monkeypatch: pytes
 
 def test_switched_off_it_is_never_asked(fake: FakeBroker) -> None:
     fill(fake, 20)
-    with Consumer(fake.address, local_read="off", max_partition_fetch_bytes=1024) as consumer:
+    with behind(fake, local_read="off") as consumer:
         consumer.assign([TP0])
         assert len(drain(consumer, 200)) == 200
     assert not asked(fake, Api.LOCATE_SEGMENTS)
@@ -113,7 +119,7 @@ def test_a_broker_whose_files_cannot_be_read_is_asked_once(
         located(monkeypatch, lambda _: None)
         monkeypatch.setattr(segment_files, "_check_same_directory", refuse)
     fill(fake, 20)
-    with Consumer(fake.address, max_partition_fetch_bytes=1024) as consumer:
+    with behind(fake) as consumer:
         consumer.assign([TP0])
         assert offsets(drain(consumer, 200)) == list(range(200))
         consumer.seek(TP0, 100)
@@ -156,7 +162,7 @@ def test_files_that_change_before_they_are_mapped(
     fill(fake, 20)
     assert len({len(b) for b in fake.logs[("events", 0)]}) <= 3
     located(monkeypatch, happens)
-    with Consumer(fake.address, max_partition_fetch_bytes=1024) as consumer:
+    with behind(fake) as consumer:
         consumer.assign([TP0])
         assert offsets(drain(consumer, 200)) == list(range(200))
     assert len(asked(fake, Api.LOCATE_SEGMENTS)) > 1, "the next file may be in order"
@@ -165,7 +171,7 @@ def test_files_that_change_before_they_are_mapped(
 def test_files_that_may_not_be_opened_are_tried_once(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_files, "_map", refuse)
     fill(fake, 20)
-    with Consumer(fake.address, max_partition_fetch_bytes=1024) as consumer:
+    with behind(fake) as consumer:
         consumer.assign([TP0])
         assert offsets(drain(consumer, 200)) == list(range(200))
     assert len(asked(fake, Api.LOCATE_SEGMENTS)) == 1
@@ -174,7 +180,7 @@ def test_files_that_may_not_be_opened_are_tried_once(fake: FakeBroker, monkeypat
 def test_a_file_that_goes_while_it_is_mapped_is_read_to_its_end(fake: FakeBroker, files: Path) -> None:
     fill(fake, 50)
     size = len(fake.logs[("events", 0)][0])
-    with Consumer(fake.address, prefetch_bytes=size, max_partition_fetch_bytes=1024) as consumer:
+    with behind(fake, prefetch_bytes=size) as consumer:
         consumer.assign([TP0])
         found = drain(consumer, 30)
         for path in files.glob("*.arrow"):
@@ -187,7 +193,7 @@ def test_a_file_that_goes_while_it_is_mapped_is_read_to_its_end(fake: FakeBroker
 def test_damage_is_told_as_the_socket_tells_it_after_what_is_intact(fake: FakeBroker) -> None:
     fill(fake, 10)
     fake.logs[("events", 0)][6][-1] ^= 1
-    with Consumer(fake.address) as consumer:
+    with behind(fake) as consumer:
         consumer.assign([TP0])
         assert offsets(drain(consumer, 60)) == list(range(60))
         for _ in range(2):
@@ -202,7 +208,7 @@ def test_what_is_only_in_the_object_store_is_left_to_the_broker(fake: FakeBroker
     moved = [msgspec.structs.replace(p, local_log_start_offset=100) for p in state.partitions]
     fake.topics["events"] = msgspec.structs.replace(state, partitions=moved)
     fill(fake, 20)
-    with Consumer(fake.address, max_partition_fetch_bytes=1024) as consumer:
+    with behind(fake) as consumer:
         consumer.assign([TP0])
         assert offsets(drain(consumer, 200)) == list(range(200))
     assert [m.start_offset for m in asked(fake, Api.LOCATE_SEGMENTS)] == [100]
@@ -212,7 +218,7 @@ def test_partitions_take_turns(fake4: FakeBroker) -> None:
     fill(fake4, 40)
     fill(fake4, 40, partition=1)
     size = len(fake4.logs[("events", 0)][0])
-    with Consumer(fake4.address, max_partition_fetch_bytes=1024, prefetch_bytes=2 * size) as consumer:
+    with behind(fake4, prefetch_bytes=2 * size) as consumer:
         consumer.assign([TP0, TP1])
         records = drain(consumer, 800, max_records=100)
     assert offsets(records, 0) == offsets(records, 1) == list(range(400))
@@ -222,7 +228,7 @@ def test_partitions_take_turns(fake4: FakeBroker) -> None:
 
 def test_who_comes_back_from_files_does_not_wait_for_the_others_poll(fake4: FakeBroker) -> None:
     fill(fake4, 1)
-    with Consumer(fake4.address, fetch_max_wait_ms=60_000) as consumer:
+    with behind(fake4, fetch_max_wait_ms=60_000) as consumer:
         consumer.assign([TP0, TP1])
         assert len(drain(consumer, 10)) == 10
         fill(fake4, 30, partition=1)
@@ -242,7 +248,7 @@ def test_who_comes_back_from_files_does_not_wait_for_the_others_poll(fake4: Fake
 def test_seek_pause_and_assign_drop_what_was_read(fake4: FakeBroker) -> None:
     fill(fake4, 40)
     fill(fake4, 40, partition=1)
-    with Consumer(fake4.address, max_partition_fetch_bytes=1024) as consumer:
+    with behind(fake4) as consumer:
         consumer.assign([TP0, TP1])
         drain(consumer, 50)
         consumer.seek(TP0, 7)
@@ -259,7 +265,7 @@ def test_seek_pause_and_assign_drop_what_was_read(fake4: FakeBroker) -> None:
 def test_a_broker_that_goes_away_does_not_disturb_what_is_mapped(fake: FakeBroker) -> None:
     fill(fake, 50)
     size = len(fake.logs[("events", 0)][0])
-    with Consumer(fake.address, prefetch_bytes=size, max_partition_fetch_bytes=1024) as consumer:
+    with behind(fake, prefetch_bytes=size) as consumer:
         consumer.assign([TP0])
         found = drain(consumer, 30)
         until(lambda: bool(asked(fake, Api.LOCATE_SEGMENTS)))
@@ -275,7 +281,7 @@ def test_a_failure_of_the_thread_is_raised(fake: FakeBroker, monkeypatch: pytest
 
     located(monkeypatch, fail)
     fill(fake, 20)
-    with Consumer(fake.address) as consumer:
+    with behind(fake) as consumer:
         consumer.assign([TP0])
         with pytest.raises(Exception, match="as told"):
             drain(consumer, 200)
@@ -286,7 +292,7 @@ def test_the_answer_is_not_asked_for_again_after_a_while(fake: FakeBroker, monke
     monkeypatch.setattr(FakeBroker, "data_dir", None)
     fill(fake, 20)
     for _ in range(3):
-        with Consumer(fake.address, max_partition_fetch_bytes=1024) as consumer:
+        with behind(fake) as consumer:
             consumer.assign([TP0])
             assert len(drain(consumer, 200)) == 200
     assert len(asked(fake, Api.LOCATE_SEGMENTS)) == 1

@@ -12,10 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparklog.client.consumer import fetch_lane, fetch_turn
+from sparklog.client.consumer import fetch_lane
 from sparklog.client.consumer.consumer import Consumer
-from sparklog.client.consumer.fetch_turn import FetchTurn
+from sparklog.client.consumer.fetch_turn import SPARSE_BYTES, FetchTurn
 from sparklog.client.net.connection import Connection
+from sparklog.client.net.read_ahead import READ_AHEAD_BYTES_MAX
 from sparklog.client.reading.consumed import records_of
 from sparklog.errors import CorruptBatchError, SparklogError
 from sparklog.format.batch import encode_batch
@@ -27,6 +28,8 @@ from tests.unit.client.fake_broker import DROP, SILENT, FakeBroker
 from tests.unit.client.interruptions import Stopped, interrupted_at
 
 TP1 = TopicPartition("events", 1)
+LARGE_ROWS = 15_000
+"""In one batch: more than a poll receives."""
 
 
 @pytest.fixture
@@ -66,21 +69,20 @@ def test_who_keeps_up_receives_on_the_polling_thread(fake: FakeBroker, steps: li
         assert set(steps) == {threading.current_thread().name}
 
 
-def test_where_much_comes_it_is_read_ahead(fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_much_comes_it_is_read_ahead(fake: FakeBroker, steps: list[str]) -> None:
     with caught_up(fake, local_read="off") as consumer:
-        monkeypatch.setattr(fetch_lane, "SPARSE_BYTES", 2000)
-        fill(fake, 20)
+        fill(fake, 2, rows=LARGE_ROWS)
         fill(fake, 20, rows=1)
+        assert len(fake.logs[("events", 0)][1]) > SPARSE_BYTES
+        end = 10 + 2 * LARGE_ROWS
         assert offsets(drain(consumer, 10, max_records=10)) == list(range(10, 20))
-        until(lambda: len(consumer._fetcher.ready._batches) >= 39)
-        assert offsets(drain(consumer, 210)) == list(range(20, 230))
+        until(lambda: len(consumer._fetcher.ready._batches) >= 21)
+        assert offsets(drain(consumer, end)) == list(range(20, end + 20))
 
 
-def test_without_polls_the_background_thread_goes_on(
-    fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch_turn, "IDLE_S", 0.05)
+def test_without_polls_the_background_thread_goes_on(fake: FakeBroker, steps: list[str]) -> None:
     with caught_up(fake) as consumer:
+        consumer._fetcher.first.turn.idle_s = 0.05
         fill(fake, 3)
         until(lambda: bool(consumer._fetcher.ready))
         assert offsets(drain(consumer, 30)) == list(range(10, 40))
@@ -151,14 +153,12 @@ def test_what_another_partition_needs_is_not_forgotten(fake4: FakeBroker) -> Non
         assert offsets(drain(consumer, 17)) == list(range(3, 20))
 
 
-def test_what_is_large_is_received_in_the_background(
-    fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_large_is_received_in_the_background(fake: FakeBroker, steps: list[str]) -> None:
     with caught_up(fake) as consumer:
-        monkeypatch.setattr("sparklog.client.net.read_ahead.READ_AHEAD_BYTES_MAX", 1000)
         steps.clear()
-        fill(fake, 1, rows=5000)
-        assert offsets(drain(consumer, 5000)) == list(range(10, 5010))
+        fill(fake, 1, rows=LARGE_ROWS)
+        assert len(fake.logs[("events", 0)][1]) > READ_AHEAD_BYTES_MAX
+        assert offsets(drain(consumer, LARGE_ROWS)) == list(range(10, 10 + LARGE_ROWS))
         assert set(steps) == {"sparklog-consumer"}
 
 
@@ -235,11 +235,9 @@ def test_a_failed_partition_does_not_hold_up_the_others(fake4: FakeBroker) -> No
         assert [(r.partition, r.offset) for r in found] == [(0, 10 + i) for i in range(5)]
 
 
-def test_who_works_long_on_what_came_leaves_the_rest_to_the_background(
-    fake: FakeBroker, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch_turn, "IDLE_S", 0.05)
+def test_who_works_long_on_what_came_leaves_the_rest_to_the_background(fake: FakeBroker, steps: list[str]) -> None:
     with caught_up(fake, local_read="off") as consumer:
+        consumer._fetcher.first.turn.idle_s = 0.05
         fill(fake, 3)
         found = offsets(consumer.poll(5000, max_records=10))
         for _ in range(2):  # poll takes what is there, and does not look at the socket

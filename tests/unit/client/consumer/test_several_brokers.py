@@ -221,9 +221,10 @@ def test_when_a_replica_fails_the_leader_serves_again(cluster: FakeCluster, how:
         assert any(p.leader_only for f in fetches(cluster, 0) for p in f.partitions)
 
 
-def test_lanes_end_when_they_have_nothing_to_do(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_lane, "LANE_IDLE_S", 0.05)
-    with consumer_of(cluster) as consumer:
+def test_lanes_end_when_they_have_nothing_to_do(cluster: FakeCluster) -> None:
+    with Consumer(cluster.address, local_read="off") as consumer:
+        consumer._fetcher.lane_idle_s = 0.05
+        consumer.assign([TP0, TP1, TP2])
         fill_all(cluster, 1)
         drain(consumer, 30)
         assert len(consumer._fetcher.lanes) == 3

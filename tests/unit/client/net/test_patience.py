@@ -135,10 +135,10 @@ def test_a_cluster_is_not_kept_for_it() -> None:
 
 
 @pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+def brokers() -> Iterator[FakeCluster]:
     """Three; the first leads the partition, and shall become silent. Answers are late soon."""
-    monkeypatch.setattr("sparklog.client.net.patience.LATE_S", 0.2)
     made = FakeCluster(3, 3)
+    cluster(made.address)._membership.late_s = 0.2
     for p in range(3):
         fill(made.brokers[0], 1, partition=p)
     cluster(made.address).metadata(["events"])

@@ -136,10 +136,9 @@ def test_the_producer(address: str) -> None:
 def test_the_command_line(
     command: list[str], address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["sparklog", "--timeout", "0.3", *command, "-b", address])
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x\n")))
     with in_time():
-        code = run_app()
+        code = run_app(["--timeout", "0.3", *command, "-b", address])
     set_timeout(None)
     assert code == 1
     assert "next:" in capsys.readouterr().err
