@@ -92,7 +92,7 @@ def _refuse_beyond(wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPart
 
 
 def _checked(tp: object, offset: object) -> int:
-    """Raises InvalidRequestError."""
+    """Return the offset if it is one. Raises InvalidRequestError."""
     if isinstance(offset, bool) or not isinstance(offset, int) or not ALL <= offset < 2**63:
         raise InvalidRequestError(f"{tp}: delete records before {offset!r}: an offset is needed, or -1 for all")
     return offset

@@ -38,8 +38,11 @@ class Patience:
         has_left: Callable[[int, Endpoint], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`broker_id`: None as long as it is not known, and no other broker can be asked. `has_left`: asks the other
-        brokers if the broker has left the cluster."""
+        """Create the patience with one broker.
+
+        `broker_id`: None as long as it is not known, and no other broker can be asked. `has_left`: asks the other
+        brokers if the broker has left the cluster.
+        """
         self._endpoint = endpoint
         self.broker_id = broker_id
         self._has_left = has_left
