@@ -40,7 +40,8 @@ _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 def check_kind(kind: str, query: str) -> None:
-    """Raises InvalidQueryError for a statement that is not allowed. `kind`: DuckDB's name for it; "": it has none."""
+    """Refuse a statement that is not allowed. `kind` is DuckDB's name for it; "": it has none. Raises
+    InvalidQueryError."""
     text = _COMMENT.sub(" ", query)
     if kind in ALLOWED or (kind in ("SET", "VARIABLE_SET") and _VARIABLE.match(text)):
         return

@@ -32,8 +32,8 @@ class TopicPart:
         make: Callable[[Callable[[], Sequence[OffsetRange]]], TopicTable],
         offsets_from_ms: Callable[[int], Mapping[int, int]],
     ) -> None:
-        """`logs`: all of the topic. `make`: returns a table of the given ranges. `offsets_from_ms`: see
-        `newest.bound`."""
+        """Keep the parts of a topic. `logs`: all of it. `make`: returns a table of the given ranges. `offsets_from_ms`:
+        see `newest.bound`."""
         self.whole = logs
         self.logs = logs
         self.table = make(lambda: self.logs)

@@ -25,8 +25,11 @@ _TEXT = re.compile(
 
 
 class BatchInput(NamedTuple):
-    """`offsets`: digest of where the batch begins and ends in its sources, "" unknown; `checksum`: of its `rows` rows,
-    None if it was not needed."""
+    """The input of one micro-batch.
+
+    `offsets`: digest of the batch's beginning and end in its sources, "" unknown; `checksum`: of its `rows` rows, None
+    if it was not needed.
+    """
 
     query_id: str
     offsets: str

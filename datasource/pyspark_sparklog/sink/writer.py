@@ -31,7 +31,7 @@ log = logging.getLogger("pyspark_sparklog")
 
 @all_in_one_line
 class SparklogBatchWriter(DataSourceArrowWriter):
-    """`df.write`: appends all rows, or none."""
+    """The writer of `df.write`: appends all rows, or none."""
 
     def __init__(self, task: SinkTask) -> None:
         self._task = task
@@ -62,7 +62,8 @@ class SparklogBatchWriter(DataSourceArrowWriter):
 
 @all_in_one_line
 class SparklogStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: appends every micro-batch once. Spark makes one to write, and another one to commit."""
+    """The writer of `df.writeStream`: appends every micro-batch once. Spark makes one to write, and another one to
+    commit."""
 
     def __init__(self, task: SinkTask, make_task: Callable[[], SinkTask] | None = None) -> None:
         """Keep the task. With `make_task` the `task` is good to commit and abort only; for writing, `make_task` creates

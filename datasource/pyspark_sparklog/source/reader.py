@@ -175,8 +175,11 @@ class RangeRead:
 
 @all_in_one_line
 class SparklogBatchReader(DataSourceReader):
-    """`spark.read`: all records between the starting and the ending offsets. The tasks are decided once, when the read
-    is planned; where earliest and latest are, with each action (`actions`)."""
+    """The reader of `spark.read`: all records between the starting and the ending offsets.
+
+    The tasks are decided once, when the read is planned; the offsets of earliest and latest with each action
+    (`actions`).
+    """
 
     def __init__(self, options: SourceOptions, schema: ReadSchema) -> None:
         self._options = options

@@ -41,7 +41,7 @@ IDLE_WAIT_MS = 100
 
 @all_in_one_line
 class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream`: micro-batches of all subscribed partitions."""
+    """The reader of `spark.readStream`: micro-batches of all subscribed partitions."""
 
     def __init__(self, options: SourceOptions, schema: ReadSchema, topics: dict[str, TopicShape]) -> None:
         self._options = options

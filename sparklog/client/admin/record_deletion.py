@@ -36,8 +36,6 @@ def delete_records(
     if not wanted:
         return {}
     attempts = Retries(RetryPolicy.within(timeout_ms))
-    for topic in {tp.topic for tp in wanted}:
-        cluster.topic(topic, timeout_ms=attempts.attempt_ms)
     ends = {tp: found.offset for tp, found in find_offsets(cluster, dict.fromkeys(wanted, "latest"), attempts).items()}
     # ALL is settled once: a request that is sent again does not delete what was appended in between
     wanted = {tp: ends[tp] if offset == ALL else offset for tp, offset in wanted.items()}
@@ -92,7 +90,7 @@ def _refuse_beyond(wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPart
 
 
 def _checked(tp: object, offset: object) -> int:
-    """Raises InvalidRequestError."""
+    """Return the offset if it is one. Raises InvalidRequestError."""
     if isinstance(offset, bool) or not isinstance(offset, int) or not ALL <= offset < 2**63:
         raise InvalidRequestError(f"{tp}: delete records before {offset!r}: an offset is needed, or -1 for all")
     return offset

@@ -36,8 +36,10 @@ class Calls:
         """Another thread closes the consumer, or has closed it."""
 
     def enter(self, call: list[int]) -> None:
-        """`call`: a new list with the id of this thread. Raises ConcurrentModificationError if another thread is
-        inside."""
+        """Enter a call. `call` is a new list with the id of this thread.
+
+        Raises ConcurrentModificationError if another thread is inside.
+        """
         held = self._inside.setdefault("call", call)
         if held[0] != call[0]:
             raise ConcurrentModificationError(

@@ -80,7 +80,7 @@ class Committer:
             return not self._queue and not self._busy
 
     def submit(self, offsets: Offsets, timeout_ms: int) -> Future[None]:
-        """Raises InvalidRequestError, ClosedError; everything else is the future's."""
+        """Queue a commit. Raises InvalidRequestError, ClosedError; every other error goes to the future."""
         checked = checked_offsets(offsets)
         done: Future[None] = Future()
         with self._changed:

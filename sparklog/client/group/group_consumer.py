@@ -145,7 +145,7 @@ class GroupConsumer:
         pattern: str | re.Pattern[str] | None,
         listeners: tuple[Listener | None, ...],
     ) -> None:
-        """Raises InvalidTopicError."""
+        """Join the group for these topics or this pattern. Raises InvalidTopicError."""
         wanted = [check_topic_name(t) for t in texts("topics", topics or ())]
         compiled = None if pattern is None else compile_pattern(pattern)
         self._listeners = _Listeners(*listeners)
@@ -444,7 +444,7 @@ def _learn(cluster: Cluster, topics: list[str], timeout_ms: int) -> None:
 
 
 def require_group(group: GroupConsumer | None, what: str) -> GroupConsumer:
-    """Raises InvalidGroupIdError."""
+    """Return the group. Raises InvalidGroupIdError if the consumer has none."""
     if group is None:
         raise InvalidGroupIdError(f"{what} needs a group: make the consumer with group_id=…")
     return group

@@ -20,7 +20,7 @@ class Named(Protocol):
 
 
 def check_named(who: object, asked: Sequence[Named], answered: Sequence[Named]) -> None:
-    """Raises InvalidRequestError unless the partitions asked for, and no others, are answered, each once."""
+    """Check that each requested partition is answered once, and no other one. Raises InvalidRequestError."""
     if sorted((a.topic, a.partition) for a in answered) != sorted((a.topic, a.partition) for a in asked):
         raise InvalidRequestError(f"the answer of {who} is not about the {len(asked)} partitions that were asked for")
 

@@ -28,7 +28,7 @@ SHOWN_CHARS_MAX = 100
 
 
 def refuse(argument: str, value: object, allowed: str) -> NoReturn:
-    """Raises InvalidRequestError for a wrong argument."""
+    """Refuse a wrong argument. Raises InvalidRequestError."""
     shown = repr(value)
     if len(shown) > SHOWN_CHARS_MAX:
         shown = f"{shown[:SHOWN_CHARS_MAX]}…"

@@ -386,7 +386,8 @@ class Cluster:
         return sorted(found, key=self._failed_at.__contains__)
 
     def reach(self, *, timeout_ms: int = 30_000) -> None:
-        """Raises BrokerNotAvailableError or RequestTimedOutError if no bootstrap server can be connected to."""
+        """Connect to a bootstrap server. Raises BrokerNotAvailableError or RequestTimedOutError if none can be
+        reached."""
         with self.connection(timeout_ms=timeout_ms):
             pass
 

@@ -40,8 +40,11 @@ class Patience:
         *,
         late_s: float = LATE_S,
     ) -> None:
-        """`broker_id`: None as long as it is not known, and no other broker can be asked. `has_left`: asks the other
-        brokers if the broker has left the cluster. `late_s`: as LATE_S."""
+        """Create the patience with one broker.
+
+        `broker_id`: None as long as it is not known, and no other broker can be asked. `has_left`: asks the other
+        brokers if the broker has left the cluster. `late_s`: as LATE_S.
+        """
         self._endpoint = endpoint
         self.broker_id = broker_id
         self._has_left = has_left

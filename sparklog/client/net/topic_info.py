@@ -79,7 +79,7 @@ class TopicInfo:
         return "compact" in policy.split(",")
 
     def schema_of(self, schema_id: int) -> pa.Schema:
-        """Raises UnknownSchemaError."""
+        """The schema of an id. Raises UnknownSchemaError."""
         schema = self.schemas.get(schema_id)
         if schema is None:
             raise UnknownSchemaError(

@@ -51,7 +51,7 @@ class ProducerCore:
         return not (self.accumulator.closing or self.sender.is_abandoned)
 
     def check_open(self) -> None:
-        """Raises ClosedError."""
+        """Check that the producer is open. Raises ClosedError."""
         if self.accumulator.closing:
             raise ClosedError(str(self.accumulator.refusal or "the producer is closed"))
 

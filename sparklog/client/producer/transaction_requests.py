@@ -131,7 +131,8 @@ class Transactions:
         self._learn_failure()
 
     def _raise_failure(self) -> None:
-        """Raises the transaction's first failure. A retriable error would say that the commit can be tried again."""
+        """Raise the transaction's first failure, never as a retriable error: that would mean that the commit can be
+        tried again."""
         error = self.state.error
         if self.state.state is State.ABORTABLE_ERROR and error is not None:
             if error.retriable:
