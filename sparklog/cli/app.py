@@ -172,7 +172,8 @@ def _not_utf8(error: UnicodeEncodeError, arguments: Sequence[str]) -> int:
 
 
 def _failed(error: OSError) -> int:
-    """Says what the system has refused. Without a file's name it was standard output, or the network."""
+    """Reports the operation that the system has refused. Without a file's name it was standard output, or the
+    network."""
     what = error.strerror or str(error) or type(error).__name__
     if isinstance(error.filename, (str, bytes)):
         what = f"{what}: {os.fsdecode(error.filename)}"
@@ -187,7 +188,7 @@ def _failed(error: OSError) -> int:
 
 
 def _has_raw_bytes(argument: str) -> bool:
-    """Whether Python could not decode all of it (PEP 383)."""
+    """True if Python could not decode all bytes of the text (PEP 383)."""
     return any("\udc80" <= c <= "\udcff" for c in argument)
 
 
@@ -200,7 +201,7 @@ def _interrupted(error: BaseException | None) -> bool:
 
 
 def _flush(code: int) -> int:
-    """Writes out what stdout still holds while a reader that went away can be told from a failure."""
+    """Flushes stdout while a reader that went away can be told from a failure."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -26,7 +26,8 @@ _file: ClientFile | None = None
 
 
 def client_security() -> ClientSecurity | None:
-    """How this command connects; None: nothing was said. Raises InvalidConfigError."""
+    """The connection settings of this command; None if neither option nor variable names a file. Raises
+    InvalidConfigError."""
     return None if _file is None else _file.security.resolve()
 
 
@@ -40,7 +41,7 @@ def _read(path: str | None) -> None:
 
 
 def default_address(ctx: Any) -> str | None:
-    """What `--bootstrap-servers` says, else the file's `bootstrap.servers`, else the default."""
+    """The value of `--bootstrap-servers`, else the file's `bootstrap.servers`, else the default."""
     given: str | None = ctx.params[BOOTSTRAP_PARAMETER]
     source = ctx.get_parameter_source(BOOTSTRAP_PARAMETER)
     if _file is not None and _file.bootstrap_servers and getattr(source, "name", "") in ("DEFAULT", "DEFAULT_MAP"):

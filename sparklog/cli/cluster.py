@@ -1,4 +1,4 @@
-"""`sparklog cluster`: several brokers on this machine, what a cluster is like, and a directory that joins one."""
+"""`sparklog cluster`: several brokers on this machine, the state of a cluster, and a directory that joins one."""
 
 from __future__ import annotations
 
@@ -261,6 +261,6 @@ def _show(summary: dict[str, Any]) -> None:
 
 
 def _partitions(names: list[str]) -> str:
-    """How many, and the first of them."""
+    """The number of names, and the first few of them."""
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     return f"{len(names):,}" + (f"  ({shown})" if names else "")

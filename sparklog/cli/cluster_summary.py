@@ -1,4 +1,4 @@
-"""What `sparklog cluster describe` shows: a function of what the brokers have told."""
+"""The content of `sparklog cluster describe`: a function of the brokers' answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Tab key offers: topics, groups, transactional ids, and settings with their values.
+"""The completions of the Tab key: topics, groups, transactional ids, and settings with their values.
 
 Typer asks these functions through the shell's completion script (`sparklog --install-completion`). A broker that
 does not answer offers nothing: an error message would be written over the line that is being typed.
@@ -66,7 +66,8 @@ def settings(scope: Scope) -> Callable[[str], Offers]:
 
 
 def complete_setting(scope: Scope, typed: str) -> Offers:
-    """What `typed` can become. A single name comes with its values, so that the shell adds no space behind the `=`."""
+    """The completions of `typed`. A single name comes with its values, so that the shell adds no space behind the
+    `=`."""
     name, equals, value = typed.partition("=")
     known = settings_of(scope).values()
     if not equals:
@@ -96,7 +97,7 @@ def _values(setting: Setting) -> list[str]:
 
 
 def _ask(ctx: typer.Context, question: Callable[[Admin], list[str]]) -> list[str]:
-    """What a broker answers; nothing if it does not."""
+    """The broker's answer; empty if the broker does not answer."""
     from sparklog.client.admin.admin import Admin
     from sparklog.errors import SparklogError
 
@@ -117,7 +118,7 @@ def _offers(names: list[str], incomplete: str) -> Offers:
 
 
 def join_bash_words(environment: MutableMapping[str, str]) -> None:
-    """Puts together what bash has taken apart at `=` and `:` (`host:9292`, `flush.mode=group`), for Typer to read.
+    """Joins the pieces that bash has split at `=` and `:` (`host:9292`, `flush.mode=group`), for Typer to read.
 
     The piece that is being completed stays alone, as bash replaces nothing but that.
     """
@@ -131,7 +132,7 @@ def join_bash_words(environment: MutableMapping[str, str]) -> None:
 
 
 def joined_words(pieces: list[str], current: int) -> tuple[list[str], str, str]:
-    """(whole words before the one that is being typed, what is typed of it before the piece, the piece)."""
+    """(whole words before the current one, the part of the current word before the piece, the piece)."""
     *words, word = _join(pieces[: current + 1]) or [""]
     option, equals, rest = word.partition("=")
     if equals and option.startswith("--"):

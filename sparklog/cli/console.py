@@ -25,7 +25,8 @@ def stderr() -> Console:
 
 
 class _Table(Table):
-    """What others have chosen (ids of groups, values of records) cannot command the terminal, or look like a row."""
+    """A table in which foreign text (ids of groups, values of records) cannot command the terminal, or look like a
+    row."""
 
     def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
         super().add_row(*(one_line(cell) if isinstance(cell, str) else cell for cell in cells), **more)

@@ -53,7 +53,7 @@ POLL_MS = 200
 
 
 class OutputFormat(StrEnum):
-    """How records are written."""
+    """The formats of records."""
 
     json = "json"
     table = "table"
@@ -261,7 +261,7 @@ def _remark(
     end: dict[TopicPartition, int] | None,
     begin: dict[TopicPartition, int],
 ) -> None:
-    """What the user should know and cannot see, on stderr."""
+    """Writes facts that the output does not show to stderr."""
     if output is not None:
         print(f"wrote {count:,} records to {output}", file=sys.stderr)
         return

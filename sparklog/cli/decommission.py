@@ -61,7 +61,7 @@ def decommission(
 
 
 def plan(admin: Admin, broker_id: int) -> dict[TopicPartition, tuple[int, ...]]:
-    """What has to move. Raises typer.BadParameter, InvalidReplicationFactorError."""
+    """The necessary moves. Raises typer.BadParameter, InvalidReplicationFactorError."""
     from sparklog.replication.controller.moves import plan_moves
 
     cluster = admin.describe_cluster()

@@ -34,7 +34,7 @@ class GroupState(StrEnum):
 
 
 class GroupFormat(StrEnum):
-    """How a group is printed."""
+    """The output formats of a group."""
 
     table = "table"
     json = "json"

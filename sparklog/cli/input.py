@@ -1,4 +1,4 @@
-"""Files and stdin as a stream of Arrow tables: what `sparklog produce` reads.
+"""Files and stdin as a stream of Arrow tables: the input of `sparklog produce`.
 
 Nothing is ever held whole: CSV and JSON lines are read in blocks, Parquet by row groups, Arrow by batches. Every reader
 yields `Chunk`s; `done` counts in the unit of `Source.total` (bytes, rows or batches), for the progress bar.
@@ -44,7 +44,7 @@ class Source:
 
 @dataclass(frozen=True)
 class InputOptions:
-    """How text is read: `schema` is the topic's (None: an envelope topic's own columns are taken as they come)."""
+    """The options for text: `schema` is the topic's (None: the columns of an envelope topic keep their types)."""
 
     schema: pa.Schema | None
     key_separator: str | None = None
@@ -90,7 +90,7 @@ def _seekable(path: Path | None, format: str) -> Path:
 
 
 def _lines(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Each line is a record's value; with a key separator, what stands before its first occurrence is the key."""
+    """Each line is a record's value; with a key separator, the text before its first occurrence is the key."""
     separator = options.key_separator.encode() if options.key_separator else None
     number = 0
     for block, done in blocks(file):

@@ -1,5 +1,5 @@
-"""JSON lines with what PyArrow's JSON reader does not know: maps, durations, bytes that are not text, dates inside
-other types.
+"""JSON lines with types that PyArrow's JSON reader does not know: maps, durations, bytes that are not text, dates
+inside other types.
 
 Slower than PyArrow's reader (one Python object per value), so used only for schemas that need it. It reads what
 `sparklog consume` writes (`sparklog.export.printable`).
@@ -30,7 +30,7 @@ class JsonValueError(ValueError):
 
 
 def needs_rows(t: Any, *, nested: bool = False) -> bool:
-    """Whether a column of this type is beyond PyArrow's JSON reader."""
+    """True if PyArrow's JSON reader cannot read a column of this type."""
     if pa.types.is_map(t) or pa.types.is_duration(t) or pa.types.is_binary(t):
         return True
     if pa.types.is_list(t):
@@ -91,7 +91,7 @@ def _first_unfit(values: list[Any], field: pa.Field) -> JsonValueError:
 
 
 def _value(value: Any, t: Any) -> Any:
-    """A decoded JSON value as what `pa.array` takes for `t`."""
+    """A decoded JSON value in the form that `pa.array` accepts for `t`."""
     if value is None:
         return None
     if pa.types.is_map(t):

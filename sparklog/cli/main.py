@@ -30,7 +30,7 @@ def run() -> None:
 
 
 def is_plain_broker(arguments: Sequence[str]) -> bool:
-    """Whether `arguments` are `broker` and nothing but its options, each with a value."""
+    """True if `arguments` are `broker` and nothing but its options, each with a value."""
     if not arguments or arguments[0] != "broker":
         return False
     rest = list(arguments[1:])

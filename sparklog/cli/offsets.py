@@ -30,15 +30,15 @@ ALONE = 0
 
 
 class OffsetsFormat(StrEnum):
-    """How the offsets are printed."""
+    """The output formats of the offsets."""
 
     table = "table"
     json = "json"
 
 
 class PartitionOffsets(NamedTuple):
-    """One partition: [log_start, log_end) can be read, -1: nobody leads it; `newest_ms` -1: there is no record;
-    `size_bytes` of batches, -1: not known. What lies below `local_start` is only in the object store, `remote_bytes` of
+    """One partition: [log_start, log_end) can be read, -1 without a leader; `newest_ms` -1: there is no record;
+    `size_bytes` of batches, -1: unknown. Records below `local_start` are only in the object store, `remote_bytes` of
     `size_bytes`."""
 
     partition: int

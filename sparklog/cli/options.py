@@ -54,13 +54,13 @@ _timeout_ms: int | None = None
 
 
 def set_timeout(timeout_s: float | None) -> None:
-    """What `--timeout` says, for all commands."""
+    """Sets the value of `--timeout` for all commands."""
     global _timeout_ms
     _timeout_ms = None if timeout_s is None else max(1, round(timeout_s * 1000))
 
 
 def timeout_ms() -> int:
-    """How long to wait for a broker that does not answer."""
+    """Longest wait for a broker's answer, in ms."""
     return DEFAULT_TIMEOUT_MS if _timeout_ms is None else _timeout_ms
 
 

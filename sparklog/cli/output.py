@@ -1,4 +1,4 @@
-"""What `sparklog consume` writes: JSON lines, a table, an Arrow or a Parquet file."""
+"""The output of `sparklog consume`: JSON lines, a table, an Arrow or a Parquet file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Writer(Protocol):
-    """Takes the first `rows` rows of batches, in order; `close` finishes what has to be finished."""
+    """Takes the first `rows` rows of batches, in order; `close` completes the output."""
 
     def write(self, batch: ConsumedBatch, rows: int) -> None: ...
 

@@ -50,7 +50,7 @@ SKIP = "skip"
 
 
 class InputFormat(StrEnum):
-    """How the input is read."""
+    """The formats of the input."""
 
     csv = "csv"
     jsonl = "jsonl"
@@ -180,7 +180,7 @@ def _send(
 def _choose_format(
     topic: TopicDescription, path: Path | None, format: InputFormat | None, key_separator: str | None
 ) -> str:
-    """How to read the input: as told, else by the file's ending, else (stdin) as the topic's kind has it."""
+    """The format of the input: that of the option, else by the file's ending, else (stdin) by the topic's kind."""
     envelope = topic.kind == "envelope"
     decided = file_format(path, format, InputFormat)
     if decided is not None:
@@ -204,7 +204,7 @@ def _check_file(path: Path | None) -> None:
 
 
 class _Sent:
-    """Sends chunks and counts what was acknowledged; at most `IN_FLIGHT_MAX` sends wait for their answer."""
+    """Sends chunks and counts acknowledged records; at most `IN_FLIGHT_MAX` sends wait for their answer."""
 
     def __init__(self, topic: str, partition: int | None) -> None:
         self._topic = topic
@@ -244,7 +244,7 @@ class _Sent:
             self.records += rows
 
     def _report_partial(self) -> None:
-        """After a failure people need to know what did arrive."""
+        """Reports the acknowledged records after a failure, so that the user can continue from there."""
         while self._waiting and self._waiting[0][0].done() and self._waiting[0][0].exception() is None:
             self.records += self._waiting.popleft()[1]
         print(f"records acknowledged before the failure: {self.records:,}", file=sys.stderr)

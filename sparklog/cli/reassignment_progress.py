@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ASK_AGAIN_S = 1.0
 LINE_EVERY_S = 10.0
-"""Where stderr is no terminal."""
+"""Time between lines of progress if stderr is no terminal."""
 
 
 def summary(under_way: Sequence[PartitionReassignment], throttle_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""Where `--schema` comes from: a Spark DDL string, or a file (Spark's schema JSON, Arrow, Parquet)."""
+"""The source of `--schema`: a Spark DDL string, or a file (Spark's schema JSON, Arrow, Parquet)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _DDL_NAMES = {
 
 
 def ddl_type(t: Any) -> str:
-    """A canonical Arrow type as Spark writes it in DDL: what users read in `topic describe`."""
+    """A canonical Arrow type in Spark's DDL, as `topic describe` shows it."""
     if pa.types.is_decimal(t):
         return f"DECIMAL({t.precision},{t.scale})"
     if pa.types.is_list(t):

@@ -243,7 +243,7 @@ def alter(
 
 
 def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]:
-    """What changed columns ask of streaming queries that go on from their checkpoints."""
+    """Notes on streaming queries that continue from their checkpoints after a change of columns."""
     from sparklog.cli.schema_source import ddl_type
 
     hints = []
@@ -264,7 +264,7 @@ def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]
 
 
 def _tell_retention(topic: TopicDescription) -> None:
-    """Who loads old data must not wonder where they have gone."""
+    """Warns that retention soon deletes old data, so that a user who loads them is not surprised."""
     import sys
 
     retention_ms = topic.setting("retention.ms")
@@ -334,7 +334,7 @@ def add_partitions(
 
 
 def _moved_keys(topic: TopicDescription) -> str:
-    """What more partitions do to the topic's keys; "": it has none."""
+    """The effect of more partitions on the topic's keys; "" if the topic has no keys."""
     if topic.kind != "envelope" and not topic.key_columns:
         return ""
     keys = f"keys ({', '.join(topic.key_columns)})" if topic.key_columns else "keys"

@@ -1,4 +1,4 @@
-"""`sparklog transaction`: what is open, and ending what nobody ends."""
+"""`sparklog transaction`: shows transactions, and ends hanging ones."""
 
 from __future__ import annotations
 

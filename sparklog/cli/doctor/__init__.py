@@ -1,5 +1,5 @@
-"""`sparklog doctor`: what is wrong with a cluster, a data directory or a configuration, and what to do.
+"""`sparklog doctor`: the faults of a cluster, a data directory or a configuration, and their remedies.
 
-Facts are gathered first (`*_facts`, which ask brokers and look at files), then checks look at the facts. A check is a
-pure function of the facts, so that each can be tried with facts that nobody wants to have for real.
+Facts are gathered first (`*_facts`, which ask brokers and read files), then checks look at the facts. A check is a pure
+function of the facts, so that a test can try each with the facts of a real fault.
 """

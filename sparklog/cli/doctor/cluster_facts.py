@@ -1,4 +1,4 @@
-"""Asks a cluster for its facts. It only reads; what goes wrong becomes a fact, too."""
+"""Asks a cluster for its facts. It only reads; failures become facts, too."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ClusterLook:
         self._seen_ms = -1
 
     def take(self, interval_s: float) -> tuple[ClusterFacts, ClockFacts | None]:
-        """All facts, and what they tell about the broker's clock. `interval_s` 0: one look at the groups."""
+        """All facts, and the state of the broker's clock. `interval_s` 0: one look at the groups."""
         facts = ClusterFacts(self._bootstrap, client_version=__version__)
         with Admin(
             self._bootstrap,
@@ -85,7 +85,7 @@ class ClusterLook:
         return facts, ClockFacts(ahead_ms, at_least=True) if ahead_ms > 0 else None
 
     def _try(self, what: str, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """None, and a line among what is not known, if it fails."""
+        """The result; None, and a line in the list of unknown facts, if the call fails."""
         try:
             return job(*args, **kwargs)
         except SparklogError as e:
@@ -235,7 +235,7 @@ class ClusterLook:
 def second_look(
     group: GroupFacts, committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> GroupFacts:
-    """The group as it is now, with what it was before; partitions that have no second look stay without."""
+    """The current group with its earlier positions; partitions without a second look have none."""
 
     def looked(p: GroupPartition) -> GroupPartition:
         if p.partition not in committed or p.partition not in ends:

@@ -33,7 +33,7 @@ from sparklog.metadata.image_copy import decode_copy
 from sparklog.metadata.sqlite_store import METADATA_FILE
 
 VERIFIED_BYTES_MAX = 1 << 30
-"""What is read without being asked to: a matter of seconds."""
+"""Size up to which files are read without `--verify`: a matter of seconds."""
 ENTRIES_MAX = 200_000
 OWN = frozenset(
     {LOCK_FILE, PROBE_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE, CLUSTER_IMAGE_FILE, EXPIRY_CLOCK_FILE,
@@ -176,7 +176,7 @@ def disk_facts(path: Path) -> DiskFacts | None:
 
 
 def mounted_at(path: Path, mounts: str) -> tuple[str, str]:
-    """Where the file system of `path` is mounted and its type, as /proc/mounts says; the last of equal ones counts."""
+    """The mount point and the type of the file system of `path`, from /proc/mounts; the last of equal ones counts."""
     best = ("", "")
     for line in mounts.splitlines():
         fields = line.split(" ")
@@ -189,8 +189,8 @@ def mounted_at(path: Path, mounts: str) -> tuple[str, str]:
 
 
 def metadata_problem(path: Path, *, is_running: bool) -> str:
-    """What is wrong with metadata.db; "": nothing, as far as a reader can tell. A running broker's is looked at from
-    the outside only."""
+    """The fault of metadata.db; "" if a reader finds none. The file of a running broker is checked only from the
+    outside."""
     import sqlite3
 
     try:
@@ -225,7 +225,7 @@ def metadata_problem(path: Path, *, is_running: bool) -> str:
 
 
 def lock_holder(path: Path) -> ProcessFacts | None:
-    """Who has locked the directory. None: nobody, or nobody that this process can see."""
+    """The process that has locked the directory. None: no process, or none that this process can see."""
     try:
         found = (path / LOCK_FILE).stat()
     except OSError:

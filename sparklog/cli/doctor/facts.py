@@ -1,4 +1,4 @@
-"""What the checks look at, as plain values. Whatever could not be found out is None, -1 or empty."""
+"""The facts of the checks, as plain values. Unknown facts are None, -1 or empty."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TopicFacts(NamedTuple):
 
 
 class GroupPartition(NamedTuple):
-    """How far a group is in one partition, of which [log_start, end) can be read. `*_before`: at the first of two
+    """The position of a group in one partition, of which [log_start, end) can be read. `*_before`: at the first of two
     looks. `due_offset`: records below it are older than most of `retention.ms` lets them become."""
 
     partition: TopicPartition
@@ -63,7 +63,7 @@ class GroupPartition(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """What can be read and is not."""
+        """Number of readable offsets that the group has not read."""
         return max(0, self.end - max(self.committed, self.log_start))
 
 
@@ -101,9 +101,9 @@ class HangingFacts(NamedTuple):
 
 
 class ClusterFacts(NamedTuple):
-    """A cluster. `problem`: why nothing is known of it. `has_controller`: as far as the broker knows that was asked.
-    `over_s`: time between the two looks at groups; None: there was one look. `unknown`: what could not be looked at,
-    and why."""
+    """A cluster. `problem`: the reason why no facts are known. `has_controller`: in the view of the broker that
+    answered. `over_s`: time between the two looks at groups; None: there was one look. `unknown`: facts that could not
+    be read, with the reasons."""
 
     bootstrap_servers: str
     problem: str = ""
@@ -119,7 +119,7 @@ class ClusterFacts(NamedTuple):
 
 
 class PageFacts(NamedTuple):
-    """What a broker's metrics page says; `problem`: why it says nothing."""
+    """The content of a broker's metrics page; `problem`: the reason why there is none."""
 
     url: str
     host: str
@@ -160,10 +160,10 @@ class DiskFacts(NamedTuple):
 
 
 class DirectoryFacts(NamedTuple):
-    """A log directory. `problem`: why it cannot be looked at. `identity`: (cluster_id, broker_id, data_dir_id) of
-    meta.json; None: there is none that can be read. `foreign`: names that are not sparklog's; `set_aside`: what was
-    moved aside, or quarantined by a repair; `others_files`: names that belong to somebody else than the directory.
-    `damage`: what `sparklog log verify` says, by partition directory; None: not looked for, as `size_bytes` are many.
+    """A log directory. `problem`: the reason why it cannot be read. `identity`: (cluster_id, broker_id, data_dir_id) of
+    meta.json; None if it cannot be read. `foreign`: names that are not sparklog's; `set_aside`: files that were moved
+    aside, or quarantined by a repair; `others_files`: names of another owner than the directory's. `damage`: the result
+    of `sparklog log verify` by partition directory; None: not verified, because `size_bytes` is too large.
     """
 
     path: str
@@ -192,8 +192,8 @@ class ProcessFacts(NamedTuple):
 
 
 class DataDirFacts(NamedTuple):
-    """A data directory and its log directories. `absent`: log directories that were there before and are not.
-    `metadata_problem`: what is wrong with metadata.db. `holder` None: no broker runs here."""
+    """A data directory and its log directories. `absent`: log directories of earlier starts that are missing.
+    `metadata_problem`: the fault of metadata.db. `holder` None: no broker runs here."""
 
     path: str
     problem: str = ""
@@ -219,7 +219,7 @@ class ConfigFacts(NamedTuple):
 
 
 class HostFacts(NamedTuple):
-    """This machine. `overcommit`: vm.overcommit_memory; `descriptors_max`: what `ulimit -Hn` allows here."""
+    """This machine. `overcommit`: vm.overcommit_memory; `descriptors_max`: the value of `ulimit -Hn` here."""
 
     overcommit: int = -1
     descriptors_max: int = -1

@@ -1,4 +1,4 @@
-"""What a check finds, and what all findings together mean."""
+"""The findings of the checks, and the exit status of all findings together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sparklog.cli.doctor.facts import Facts
 
 FINDINGS_MAX = 20
-"""Of one check; how many more there are is said."""
+"""Most findings of one check; the number of further ones is reported."""
 NAMED_MAX = 5
 
 
@@ -24,7 +24,7 @@ class Severity(IntEnum):
 
 
 class Finding(NamedTuple):
-    """What is the case, why it matters, what to do, and the command for it ("": there is none)."""
+    """A fault, its consequence, its remedy, and the command for the remedy ("" if there is none)."""
 
     severity: Severity
     what: str
@@ -48,7 +48,7 @@ class Found(NamedTuple):
 
 
 def examine(facts: Facts, checks: Iterable[Check]) -> list[Found]:
-    """What the checks find, the worst first, else in the order of the checks."""
+    """The findings of the checks, the worst first, else in the order of the checks."""
     found = [Found(check.name, finding) for check in checks for finding in _limited(check.look(facts))]
     return sorted(found, key=lambda f: -f.finding.severity)
 
@@ -80,7 +80,7 @@ def quoted(*words: object) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """True if only this machine reaches the address."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a broker's metrics page and its configuration file say."""
+"""The facts of a broker's metrics page and of its configuration file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparklog.settings import Scope, settings_of
 
 
 def look_at_page(url: str, clock: MachineClock, timeout_s: float) -> tuple[PageFacts, ClockFacts | None]:
-    """What the page says, and how far the broker's clock is off."""
+    """The content of the page, and the error of the broker's clock."""
     host = urlsplit(url).hostname or ""
     before_ms = clock.now_ms()
     try:
@@ -60,7 +60,8 @@ def page_facts(url: str, host: str, series: Series) -> PageFacts:
 
 
 def look_at_config(path: Path) -> tuple[ConfigFacts, Path | None, tuple[Path, ...]]:
-    """What a configuration file says, its data directory (None: it cannot be read) and its log directories."""
+    """The facts of a configuration file, its data directory (None if the file cannot be read) and its log
+    directories."""
     from sparklog_broker.config import load_config, parse_address
 
     try:

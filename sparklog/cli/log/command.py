@@ -39,7 +39,7 @@ status 1 if a file is damaged. Nothing is written; a broker may be running.
 
 
 class DumpFormat(StrEnum):
-    """How the dump is printed."""
+    """The output formats of the dump."""
 
     text = "text"
     json = "json"

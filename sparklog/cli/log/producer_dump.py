@@ -1,4 +1,4 @@
-"""What is in a producer snapshot or a file of aborted transactions. Used by `sparklog log dump`."""
+"""The content of a producer snapshot or a file of aborted transactions. Used by `sparklog log dump`."""
 
 from __future__ import annotations
 

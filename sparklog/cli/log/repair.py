@@ -69,7 +69,7 @@ def repair(
 
 
 def _is_lost_partition(path: Path) -> bool:
-    """Whether `path` is where a partition's directory was, or is an empty one, in a log directory."""
+    """True if `path` is the place of a missing partition directory, or an empty one, in a log directory."""
     from sparklog.environment.files import RealFiles
     from sparklog.format.checkpoint import META_FILE
     from sparklog.log.tools.repair import has_lost_everything

@@ -1,4 +1,4 @@
-"""What is in a segment file, read without a broker: head, batches, seal, indexes. Used by `sparklog log dump`."""
+"""The content of a segment file, read without a broker: head, batches, seal, indexes. Used by `sparklog log dump`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class SegmentFacts:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything but a torn tail keeps readers from a record."""
+        """True if anything but a torn tail keeps readers from a record."""
         return self.end == segment.ScanEnd.CORRUPT.value or any(b.problem for b in self.batches)
 
     def as_json(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ that the next start removes.
 
 
 class ReportFormat(StrEnum):
-    """How the report is printed."""
+    """The output formats of the report."""
 
     text = "text"
     json = "json"
@@ -97,7 +97,7 @@ def report_as_json(report: VerifyReport) -> dict[str, Any]:
 
 
 def print_report(report: VerifyReport, *, notes: bool) -> None:
-    """The findings, one per line, on stdout; then what was checked."""
+    """Prints the findings, one per line, on stdout; then the checked files."""
     from sparklog.cli import console
     from sparklog.cli.errors import report as report_error
 

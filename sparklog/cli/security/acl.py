@@ -1,4 +1,4 @@
-"""`sparklog acl`: who may do what. Options are those of `kafka-acls`."""
+"""`sparklog acl`: the rights of principals. Options are those of `kafka-acls`."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def _subjects(
 def _operations(
     resources: list[Wanted], given: list[str] | None, *, producer: bool, idempotent: bool, consumer: bool
 ) -> list[tuple[Wanted, Operation]]:
-    """What is done to what. Raises typer.BadParameter, InvalidConfigError."""
+    """The operations and their resources. Raises typer.BadParameter, InvalidConfigError."""
     from sparklog.security.acl_records import parse_choice
     from sparklog.security.acls import CLUSTER, Operation, ResourceType
 

@@ -22,7 +22,7 @@ def make_secure_setup(
     data_dir: Path | None,
     user: str,
 ) -> None:
-    """Makes the directory and says what to do next. `listen` None: all addresses, port 9292. Raises
+    """Creates the directory and prints the next steps. `listen` None: all addresses, port 9292. Raises
     InvalidConfigError."""
     import datetime
 
@@ -97,7 +97,7 @@ def _check_names(hostnames: list[str]) -> None:
 
 
 def _own_names(host: str) -> list[str]:
-    """How clients name this machine; a broker on one address is named by that."""
+    """The host names of this machine for clients; for a broker on one address, this address."""
     if host not in ("0.0.0.0", "::"):
         return [host]
     return list(dict.fromkeys([socket.gethostname(), socket.getfqdn()]))

@@ -16,7 +16,7 @@ app = typer.Typer(help="Add, list and remove users with passwords (SASL SCRAM an
 
 
 class Mechanism(StrEnum):
-    """How a password is kept."""
+    """The mechanisms for which a password is stored."""
 
     sha_256 = "SCRAM-SHA-256"
     sha_512 = "SCRAM-SHA-512"

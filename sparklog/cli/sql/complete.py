@@ -1,4 +1,4 @@
-"""What the Tab key offers in SQL. Pure."""
+"""The completions of the Tab key in SQL. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _TABLE_COMES = re.compile(r"\b(?:from|join|describe|summarize|into|update|table)
 def complete(
     before: str, topics: Sequence[str], columns_of: Callable[[str], Sequence[str]], words: Sequence[str]
 ) -> tuple[int, list[str]]:
-    """How many characters before the cursor are replaced, and by what: topics behind FROM, else columns of the topics
-    that are named already, then keywords and functions (`words`)."""
+    """The number of characters before the cursor to replace, and their replacements: topics behind FROM, else columns
+    of the topics that are named already, then keywords and functions (`words`)."""
     if before.startswith((".", "\\")):
         command, blank, typed = before.partition(" ")
         if blank:
@@ -51,6 +51,6 @@ def _typed(before: str) -> str:
 
 
 def _fitting(names: Sequence[str], typed: str) -> list[str]:
-    """Those that begin with what is typed, in any case and with or without a quote; sorted."""
+    """The names that begin with the typed text, in any case and with or without a quote; sorted."""
     start = typed.lstrip('"').lower()
     return sorted(n for n in names if n.lstrip('"').lower().startswith(start))[:OFFERED_MAX]

@@ -8,7 +8,7 @@ TABLE_ROWS = 1_000
 
 
 class OutputFormat(StrEnum):
-    """How rows are written."""
+    """The formats of rows."""
 
     table = "table"
     csv = "csv"

@@ -1,4 +1,4 @@
-"""Where `sparklog sql` writes a result: a table for people, or a file."""
+"""The outputs of `sparklog sql`: a table for people, or a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRITERS: dict[OutputFormat, Any] = {
 
 @contextmanager
 def destination(path: Path | None) -> Iterator[BinaryIO]:
-    """Where a result goes: stdout, or a file that is there when all of it has been written, and not before."""
+    """The output of a result: stdout, or a file that appears when it is complete."""
     if path is None or str(path) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

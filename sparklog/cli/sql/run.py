@@ -23,7 +23,7 @@ from sparklog.query.session import SqlSession
 
 TICK_S = 0.1
 BAR_AFTER_S = 1.0
-"""What is done by then needs no bar."""
+"""A statement that ends within this time needs no bar."""
 
 NO_RESULT = (["Count"], ["Success"])
 """The columns of statements that are done rather than asked, as CREATE VIEW."""
@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 
 def run_query(session: SqlSession, query: str, format: OutputFormat, output: Path | None, max_rows: int) -> str:
-    """Writes the result; returns what the user should know and cannot see. Raises QueryCancelledError after Ctrl-C,
-    and what `sparklog.sql` does."""
+    """Writes the result; returns facts that the result does not show. Raises QueryCancelledError after Ctrl-C, and the
+    errors of `sparklog.sql`."""
     if format is OutputFormat.table:
         table, complete = cancellable(session, lambda: _first_rows(session, query, max_rows))
         if table.num_rows or table.column_names not in NO_RESULT:
@@ -44,7 +44,7 @@ def run_query(session: SqlSession, query: str, format: OutputFormat, output: Pat
 
 
 def cancellable(session: SqlSession, work: Callable[[], T]) -> T:
-    """What `work` returns or raises. Ctrl-C interrupts the session, which makes it end."""
+    """The result or the error of `work`. Ctrl-C interrupts the session, which makes it end."""
     done: list[T] = []
     failed: list[BaseException] = []
     ended = threading.Event()  # `Thread.join` takes a thread for ended when a signal comes meanwhile

@@ -69,7 +69,7 @@ def run_shell(
 
 
 class SqlShell:
-    """What is typed, carried out."""
+    """Carries out the typed commands and statements."""
 
     def __init__(self, session: SqlSession, format: OutputFormat, max_rows: int) -> None:
         self._session = session
@@ -94,7 +94,8 @@ class SqlShell:
         return True
 
     def completions(self, before: str) -> tuple[int, list[str]]:
-        """How many characters before the cursor are replaced, and by what. A broker that is away offers nothing."""
+        """The number of characters before the cursor to replace, and their replacements. A broker that is away offers
+        nothing."""
         try:
             return complete(before, self._known_topics(), self._columns_of, self._words)
         except SparklogError:
@@ -174,7 +175,7 @@ def keywords(session: SqlSession) -> list[str]:
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter runs what is typed rather than beginning a line."""
+    """True if Enter runs the typed text rather than beginning a line."""
     text = text.strip()
     return not text or text.startswith((".", "\\")) or text.endswith(";")
 

@@ -1,5 +1,4 @@
-"""A broker's metrics page: fetched over HTTP, and read into plain values. What it says is checked: it is text from
-somewhere else."""
+"""A broker's metrics page: fetched over HTTP, and read into plain values. The text is foreign, so it is checked."""
 
 from __future__ import annotations
 
@@ -58,7 +57,8 @@ def read_series(text: str) -> Series:
 
 
 def broker_page(series: Series) -> BrokerPage:
-    """What `sparklog top` shows of a page. Raises InvalidRequestError if it is not of a sparklog broker that serves."""
+    """The values of a page that `sparklog top` shows. Raises InvalidRequestError if it is not of a sparklog broker that
+    serves."""
     (broker, _), *_ = series.get("kafka_broker_info") or [({}, 0.0)]
     (build, _), *_ = series.get("sparklog_build_info") or [({}, 0.0)]
     if not broker.get("id", "").isdecimal():

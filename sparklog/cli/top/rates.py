@@ -1,4 +1,4 @@
-"""Two samples of a cluster make rates. Pure: what is shown is a function of the samples."""
+"""Rates from two samples of a cluster. Pure: the screen is a function of the samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparklog.cli.top.samples import BrokerPage, GroupSample, Snapshot, TopicSam
 
 
 class Order(StrEnum):
-    """By what rows are sorted: the largest first, or by name."""
+    """The order of rows: by a number, the largest first, or by name."""
 
     lag = "lag"
     rate = "rate"
@@ -69,7 +69,7 @@ class TransactionRow(NamedTuple):
 
 
 class Model(NamedTuple):
-    """All that is shown. `over_s`: what the rates are means of; None: there is one sample only."""
+    """The content of the screen. `over_s`: the time over which rates are means; None: there is one sample only."""
 
     cluster_id: str
     over_s: float | None
@@ -83,7 +83,7 @@ class Model(NamedTuple):
 
 
 def model(before: Snapshot | None, now: Snapshot) -> Model:
-    """What `now` shows, with rates since `before`, an earlier one of the same cluster."""
+    """The rows of `now`, with rates since `before`, an earlier sample of the same cluster."""
     if before is not None and (before.cluster_id != now.cluster_id or now.at_s <= before.at_s):
         before = None
     over_s = None if before is None else now.at_s - before.at_s
@@ -234,5 +234,5 @@ def _sorted(
 
 
 def _known(value: float | None) -> float:
-    """What is not known comes last."""
+    """The sort key; unknown values come last."""
     return -1.0 if value is None else value

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TOPICS_MAX = 10_000
 GROUPS_MAX = 200
-"""Asked for each by itself; what others have committed is on the metrics page."""
+"""Most groups that are asked for one by one; offsets of further groups are on the metrics page."""
 OFFSETS_MAX = 100_000
 REFINED_MAX = 50
 """Groups whose lag is so small that it may be markers of transactions alone: looked at closely."""
@@ -117,7 +117,8 @@ class Sampler:
     def _ends(
         self, partitions: set[TopicPartition], topics: Mapping[str, TopicDescription]
     ) -> dict[TopicPartition, int]:
-        """Where readers of committed records end; where nobody can tell, the high watermarks."""
+        """The last stable offsets, the ends for readers of committed records; the high watermarks if they are
+        unknown."""
         watermarks = {
             TopicPartition(name, p.partition): p.high_watermark
             for name, topic in topics.items()
@@ -163,7 +164,7 @@ def group_sample(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> GroupSample:
-    """What lies below the partition's start is gone and does not count as lag."""
+    """Records below the partition's start are deleted and do not count as lag."""
     lags: dict[str, int] = {}
     for tp, offset in committed.items():
         if tp in ends:

@@ -1,4 +1,4 @@
-"""What `sparklog top` looks at: a cluster at one moment, as plain values."""
+"""The samples of `sparklog top`: a cluster at one moment, as plain values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class TopicSample(NamedTuple):
 
 
 class GroupSample(NamedTuple):
-    """A group. `committed` by whatever its sampler can tell apart: partitions, or topics with the sum of theirs;
-    `lags` by topic; None: nothing is committed, or nobody knows."""
+    """A group. `committed` by partition, or by topic as a sum if its sampler cannot tell partitions apart; `lags` by
+    topic; None: no offset is committed, or it is unknown."""
 
     state: str
     members: int
@@ -55,7 +55,7 @@ class BrokerSample(NamedTuple):
 
 
 class BrokerPage(NamedTuple):
-    """What one broker's metrics page says. `*_total` and what is by topic count from the broker's start."""
+    """The content of one broker's metrics page. `*_total` and the numbers by topic count from the broker's start."""
 
     broker_id: int
     version: str
@@ -73,8 +73,8 @@ class BrokerPage(NamedTuple):
 
 class Snapshot(NamedTuple):
     """A cluster at one moment. `at_s` is monotonic time, `now_ms` the best guess at the brokers' clock. `*_left_out`:
-    how many there are beyond what was looked at. `page` None: nobody asked for it, or `page_problem` says why it is
-    not there."""
+    the number beyond the limit of the sample. `page` None: not requested, or missing for the reason in
+    `page_problem`."""
 
     at_s: float
     now_ms: int

@@ -41,8 +41,8 @@ class Failure(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is drawn. `before` and `now` are the newest two samples; `failing_since_s`: of the first failure since
-    then."""
+    """The state of the screen. `before` and `now` are the newest two samples; `failing_since_s`: of the first failure
+    since then."""
 
     order: Order
     before: Snapshot | None = None
@@ -85,8 +85,8 @@ def current(state: State) -> Model:
 
 
 class SampleThread:
-    """Calls `take` every `interval_s` and puts what comes of it into `events`, of which there is one at most: who
-    draws slowly gets the newest."""
+    """Calls `take` every `interval_s` and puts its result into `events`, which holds one at most: a slow screen gets
+    the newest."""
 
     def __init__(self, take: Callable[[], Snapshot], interval_s: float, now_s: Callable[[], float]) -> None:
         self.events: queue.Queue[Snapshot | Failure | BaseException] = queue.Queue(maxsize=1)
@@ -161,14 +161,14 @@ def _waiting(samples: SampleThread) -> Iterator[Snapshot | Failure]:
 
 
 def _typed(keys: IO[str]) -> Iterator[str]:
-    """What is typed within KEY_WAIT_S."""
+    """The keys that are typed within KEY_WAIT_S."""
     if select.select([keys], [], [], KEY_WAIT_S)[0]:
         yield from os.read(keys.fileno(), 64).decode("utf-8", "replace") or QUIT  # nothing: the terminal is gone
 
 
 @contextlib.contextmanager
 def _single_keys(keys: IO[str]) -> Iterator[None]:
-    """Keys come without Enter and are not shown; Ctrl-C stays what it is."""
+    """Reads keys without Enter and without echo; Ctrl-C keeps its meaning."""
     was = termios.tcgetattr(keys)
     tty.setcbreak(keys)
     try:

@@ -28,7 +28,7 @@ NAME_CHARS_MAX = 249
 NAME_WIDTH_MIN, NAME_WIDTH_MAX = 12, 48
 """Of names where the room is limited."""
 NUMBERS_WIDTH = 70
-"""About what the other columns of a table need."""
+"""Approximate width of the other columns of a table."""
 _TABLE_LINES = 3
 """Heading, rule, and the empty line below."""
 _ROWS_MIN = 3
@@ -38,8 +38,8 @@ T = TypeVar("T")
 def render(
     model: Model, order: Order, *, room: ConsoleDimensions | None = None, problem: str = "", hint: str = ""
 ) -> RenderableType:
-    """Brokers, topics, groups and open transactions in a room of so many columns and lines (None: as long as it
-    takes, with ROWS_MAX rows each). `problem`: one line about what is wrong at the moment; `hint`: what keys do."""
+    """Brokers, topics, groups and open transactions in a room of `columns` and `lines` (None: all lines, with ROWS_MAX
+    rows each). `problem`: one line about the current fault; `hint`: the meaning of the keys."""
     head = _heading(model, order, problem, hint)
     topics, groups = sorted_topics(model.topics, order), sorted_groups(model.groups, order)
     sections = (
@@ -60,8 +60,8 @@ def render(
 
 
 def share_out(lines: int, rows: Sequence[int]) -> list[int]:
-    """How many rows each table shows: the room goes round in turns, so that a short table leaves its rest to the
-    others. A table without rows takes no room."""
+    """The number of rows that each table shows: the room goes round in turns, so that a short table leaves its rest to
+    the others. A table without rows takes no room."""
     shown = [0] * len(rows)
     tables = [i for i, count in enumerate(rows) if count]
     # a line more for those that may have to say how much is left out
