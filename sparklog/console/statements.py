@@ -12,8 +12,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 
-import msgspec
-
 from sparklog.console.sql_child import (
     DATA,
     DATA_BYTES_MAX,
@@ -33,6 +31,7 @@ from sparklog.console.sql_child import (
 )
 from sparklog.console.work import BusyError
 from sparklog.errors import ERRORS, InvalidQueryError, QueryCancelledError, SparklogError, UnknownServerError
+from sparklog.format.decoders import json_decoder
 from sparklog.settings import MIB
 
 STATEMENTS_MAX = 2
@@ -139,7 +138,7 @@ class Statement:
         while True:
             kind, content = await self._next()
             if kind == DONE:
-                self.outcome = msgspec.json.decode(content, type=Outcome)
+                self.outcome = json_decoder(Outcome).decode(content)
                 return
             if kind == DATA:
                 yield content
@@ -167,7 +166,7 @@ class Statement:
         except (asyncio.IncompleteReadError, OSError):
             raise await self._failure() from None
         if kind == FAILED:
-            failure = msgspec.json.decode(content, type=Failure)
+            failure = json_decoder(Failure).decode(content)
             raise ERRORS.get(failure.code, UnknownServerError)(failure.message)
         return kind, content
 

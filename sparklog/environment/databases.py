@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 import stat
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sparklog.environment.files import OddFileError, odd_file, open_regular, storage_error
+
+if TYPE_CHECKING:
+    import sqlite3
 
 BUSY_TIMEOUT_S = 5.0
 PRIVATE_MODE = 0o600
@@ -38,6 +40,8 @@ class SqliteDatabases:
                 _make_private(one)
         except OSError as e:
             raise storage_error("open", path, e) from e
+        import sqlite3  # clients use files, not databases, and need not load SQLite
+
         return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
 

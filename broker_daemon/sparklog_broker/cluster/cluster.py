@@ -108,11 +108,17 @@ class Cluster:
         copy = read_copy(environment.files, config.data_dir)
         try:
             found = await perform(read_mark(coordination))
+            if copy is not None and found.cluster_id not in ("", copy.mark.cluster_id):
+                raise StorageUnavailableError(
+                    f"{config.data_dir} belongs to broker {config.broker_id} of cluster {copy.mark.cluster_id}, and "
+                    f"ZooKeeper at {config.zookeeper_connect} has cluster {found.cluster_id}: name the zookeeper.connect of "
+                    "the directory's cluster, or another data directory"
+                )
             reason = "" if copy is None else older(found, copy.mark)
             if reason:
                 raise StorageUnavailableError(
-                    f"ZooKeeper's data at {config.zookeeper_connect} are older than what this broker has seen, or another "
-                    f"cluster's ({reason}). With them it would lose records. Restore a newer copy of ZooKeeper's data, or "
+                    f"ZooKeeper's data at {config.zookeeper_connect} are older than the newest that this broker "
+                    f"has seen ({reason}). With them it would lose records. Restore a newer copy of ZooKeeper's data, or "
                     f"write back what the brokers know: sparklog cluster restore-metadata --data-dir {config.data_dir} "
                     f"--zookeeper {config.zookeeper_connect}"
                 )

@@ -111,9 +111,10 @@ def test_sub_millisecond_and_null_timestamps(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, batch([None, 100, None, 300]))
     append(log, batch([None, None]))
-    assert log.reader.offset_for_timestamp(50) == (1, 100)
-    assert log.reader.offset_for_timestamp(101) == (3, 300)
-    assert log.reader.offset_of_max_timestamp() == (3, 300)
+    # a null counts as the latest time of its batch
+    assert log.reader.offset_for_timestamp(50) == log.reader.offset_for_timestamp(101) == (0, 300)
+    assert log.reader.offset_for_timestamp(301) == (-1, -1)
+    assert log.reader.offset_of_max_timestamp() == (0, 300)
 
 
 def test_without_a_timestamp_column_a_record_has_its_batchs(tmp_path: Path) -> None:
