@@ -75,6 +75,8 @@ class _Reader:
         """The rows of a block of whole records. Raises ArrowException, SchemaMismatchError."""
         from pyarrow import csv as arrow_csv
 
+        if _is_open(text, self._options.delimiter):
+            raise SchemaMismatchError("a quote opens a field and none closes it before the end of the file")
         table = arrow_csv.read_csv(
             io.BytesIO(text),
             read_options=arrow_csv.ReadOptions(column_names=self._names, block_size=len(text) + 1),
@@ -146,6 +148,15 @@ def record_end(text: bytes, delimiter: str) -> int:
             return at
         at = text.rfind(b"\n", 0, int(quotes[before - 1])) + 1
     return 0
+
+
+def _is_open(text: bytes, delimiter: str) -> bool:
+    """True if the last record of the text ends inside quotes: PyArrow would take all that follows the quote for its
+    value. An even number of quotes is taken for closed ones, so that blocks without faults cost a count."""
+    if text.count(b'"') % 2 == 0:
+        return False
+    whole = text if text.endswith(b"\n") else text + b"\n"
+    return record_end(whole, delimiter) < len(whole)
 
 
 def _is_regular(text: bytes, quotes: Any, delimiter: str) -> bool:

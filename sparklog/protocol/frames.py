@@ -34,6 +34,7 @@ HEADER_BYTES_MAX = 16 * 1024 * 1024
 FRAME_LENGTH_MIN = PREFIX_BYTES - 4
 
 
+_HTTP_ANSWER = b"HTTP/"
 _HTTP = tuple(
     f"{method} ".encode()
     for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE", "PRI")
@@ -126,6 +127,11 @@ def decode_response_prefix(data: bytes | bytearray | memoryview, frame_bytes_max
     if len(data) < PREFIX_BYTES:
         raise InvalidRequestError("a frame begins with 16 bytes")
     length, api, error_code, correlation_id, header_bytes = RESPONSE_PREFIX.unpack_from(data, 0)
+    if length > frame_bytes_max and bytes(data[: len(_HTTP_ANSWER)]) == _HTTP_ANSWER:
+        raise InvalidRequestError(
+            "the server speaks HTTP, it is no sparklog broker: give the address of a broker's listener, not that of its "
+            "metrics, of the console or of a proxy"
+        )
     body = _body_bytes(length, header_bytes, frame_bytes_max)
     return ResponsePrefix(api, error_code, correlation_id, header_bytes, body)
 

@@ -44,13 +44,14 @@ class Doctor:
 @pytest.fixture
 def doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> Doctor:
     monkeypatch.delenv("SPARKLOG_BOOTSTRAP_SERVERS")
-    from sparklog.cli.doctor import check_directory
+    from sparklog.cli.doctor import check_cluster, check_directory
 
     monkeypatch.setattr(check_directory, "TEMPORARY", ())  # where tests work
     monkeypatch.setattr(check_directory, "FREE_WARNING", 0.0)
     monkeypatch.setattr(check_directory, "FREE_ERROR", 0.0)
     monkeypatch.setattr(check_directory, "FREE_BYTES_ERROR", 0)
     monkeypatch.setattr(check_directory, "MEMORY_KINDS", ())
+    monkeypatch.setattr(check_cluster, "is_enough", lambda size_bytes, free_bytes: True)
     return Doctor(run)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from sparklog.cli.doctor.facts import Facts, PartitionFacts
 from sparklog.cli.doctor.findings import Check, Finding, Severity, is_loopback, named, quoted
 from sparklog.errors import LeaderNotAvailableError
+from sparklog.log.directories.room import FREE_BYTES_MAX, FREE_SHARE, is_enough
 from sparklog.replication.cluster_image import INTERNAL_REPLICAS
 from sparklog.types import INTERNAL_TOPICS
 
@@ -156,6 +157,23 @@ def unwritable(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def full_disks(facts: Facts) -> Iterator[Finding]:
+    """Disks with less free space than a broker needs to take leaderships back."""
+    for disk in facts.cluster.disks if facts.cluster else ():
+        if is_enough(disk.size_bytes, disk.free_bytes):
+            continue
+        yield Finding(
+            Severity.error,
+            f"the disk of broker {disk.broker_id} is full, or nearly: {disk.free_bytes / (1 << 20):,.1f} MiB of "
+            f"{disk.size_bytes / (1 << 20):,.1f} MiB are free at {disk.path}",
+            "Nothing can be appended when it is full: other brokers lead its partitions if they have replicas in sync, and "
+            "its own replicas are not in sync.",
+            f"Free space on that machine, {FREE_SHARE:.0%} of the disk or {FREE_BYTES_MAX >> 30} GiB: the broker goes on by "
+            "itself.",
+            quoted("df", "-h", disk.path),
+        )
+
+
 def under_replicated(facts: Facts) -> Iterator[Finding]:
     for topic, bad in _partitions(facts, lambda p: p.in_sync + len(p.down) < p.replicas and not p.error):
         yield Finding(
@@ -222,6 +240,7 @@ CHECKS = (
     Check("clocks", clocks),
     Check("offline-partitions", offline),
     Check("unwritable-partitions", unwritable),
+    Check("full-disk", full_disks),
     Check("under-replicated", under_replicated),
     Check("internal-replicas", internal_replicas),
     Check("open-listener", listening_openly),

@@ -7,6 +7,7 @@ from typing import ParamSpec, TypeVar
 
 from sparklog.cli.doctor.check_readers import RETENTION_SHARE
 from sparklog.cli.doctor.facts import (
+    BrokerDiskFacts,
     BrokerFacts,
     ClockFacts,
     ClusterFacts,
@@ -131,11 +132,21 @@ class ClusterLook:
         self._seen_ms = max([self._seen_ms, *(t.started_ms for t in opened)])
         groups, over_s = self._groups(admin, described, ends, interval_s)
         return facts._replace(
+            disks=self._disks(admin),
             topics=topics,
             transactions=self._transactions(admin, opened),
             hanging=self._hanging(admin, topics),
             groups=groups,
             over_s=over_s,
+        )
+
+    def _disks(self, admin: Admin) -> tuple[BrokerDiskFacts, ...]:
+        found = self._try("disks", admin.describe_log_dirs) or {}
+        return tuple(
+            BrokerDiskFacts(d.broker_id, d.path, d.usable_bytes, d.total_bytes)
+            for directories in found.values()
+            for d in directories
+            if d.total_bytes > 0 and d.usable_bytes >= 0
         )
 
     def _transactions(self, admin: Admin, opened: Iterable[TransactionSummary]) -> tuple[TransactionFacts, ...]:

@@ -19,6 +19,15 @@ class BrokerFacts(NamedTuple):
     problem: str = ""
 
 
+class BrokerDiskFacts(NamedTuple):
+    """The disk of a log directory of a broker, as the broker tells it."""
+
+    broker_id: int
+    path: str
+    free_bytes: int
+    size_bytes: int
+
+
 class PartitionFacts(NamedTuple):
     """A partition. `error`: why it is offline, `write_error`: why nothing can be appended; empty: it is well.
     `stable_end`: where readers of committed records end."""
@@ -116,6 +125,7 @@ class ClusterFacts(NamedTuple):
     unknown: tuple[str, ...] = ()
     client_version: str = ""
     has_controller: bool = True
+    disks: tuple[BrokerDiskFacts, ...] = ()
 
 
 class PageFacts(NamedTuple):

@@ -11,6 +11,11 @@ FREE_BYTES_MAX = 1 << 30
 """FREE_SHARE of a large disk is more than it takes to go on."""
 
 
+def is_enough(size_bytes: int, free_bytes: int) -> bool:
+    """True if a disk of this size has the free space that a broker needs to go on."""
+    return free_bytes >= min(FREE_BYTES_MAX, FREE_SHARE * size_bytes)
+
+
 class Room(NamedTuple):
     """State of one directory. `shortages`: number of failed writes that are taken into account."""
 
@@ -33,5 +38,4 @@ class Room(NamedTuple):
 
     def measure(self, size_bytes: int, free_bytes: int, now_s: float) -> Room:
         """Take the free space of the disk into account."""
-        is_enough = free_bytes >= min(FREE_BYTES_MAX, FREE_SHARE * size_bytes)
-        return Room(self.shortages) if self.wants_space(now_s) and is_enough else self
+        return Room(self.shortages) if self.wants_space(now_s) and is_enough(size_bytes, free_bytes) else self

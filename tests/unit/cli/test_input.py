@@ -160,6 +160,8 @@ def test_errors_name_the_place() -> None:
         ("csv", b"a,b\n1,1\n\nx,1\n"): "line 4, column 'a': int32: invalid value 'x'",
         ("csv", b"b,a\n1,9999999999\n"): "line 2, column 'a': int32: invalid value '9999999999'",
         ("csv", b'a,b\n1,"2\n3"\n'): "line 2, column 'b'",
+        ("csv", b'a,b\n1,2\n1,"2\n3,4\n'): "line 3: a quote opens a field and none closes it",
+        ("csv", b'a,b\n1,"2'): "line 2: a quote opens a field and none closes it",
         ("csv", b"a,b\n1,1\n1,2,3\n"): "line 3: CSV parse error: Expected 2 columns, got 3: 1,2,3",
         ("jsonl", b'{"a": 1}\n\n{"a": "x"}\n'): "line 3, column 'a': changed from number to string",
         ("jsonl", b'{"a": 1}\n{"a": 1, "q": 2}\n'): "line 2: no column q (columns: a, b)",

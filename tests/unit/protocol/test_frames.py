@@ -84,6 +84,15 @@ def test_the_first_request_of_a_kafka_client_is_known(data: bytes) -> None:
     assert "Kafka" in f.foreign_protocol(data)
 
 
+def test_an_answer_of_an_http_server_is_known() -> None:
+    for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n"):
+        with pytest.raises(InvalidRequestError, match="the server speaks HTTP"):
+            f.decode_response_prefix(answer, LIMIT)
+    as_frame = struct.unpack_from("<I", b"HTTP")[0]
+    frame = f.RESPONSE_PREFIX.pack(as_frame, 0, 0, 0, 0)
+    assert f.decode_response_prefix(frame, as_frame).body_bytes == as_frame - f.FRAME_LENGTH_MIN
+
+
 def test_no_first_request_of_a_sparklog_client_is_taken_for_another_protocol() -> None:
     """HANDSHAKE and SASL come first; each length, as each byte of it could look like something else."""
     for api in (0, 1, 60, 61):

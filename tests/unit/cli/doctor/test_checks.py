@@ -10,6 +10,7 @@ import pytest
 
 from sparklog.cli.doctor.checks import CHECKS
 from sparklog.cli.doctor.facts import (
+    BrokerDiskFacts,
     BrokerFacts,
     ClockFacts,
     ClusterFacts,
@@ -139,6 +140,10 @@ CASES = (
     Case("offline-partitions", partition(write_error="full"), None),
     Case("unwritable-partitions", partition(write_error="the disk is full"), E, "the disk is full"),
     Case("unwritable-partitions", partition(error="LOG_CORRUPT", write_error="x"), None),
+    Case("full-disk", cluster(disks=(BrokerDiskFacts(2, "/d", 4 << 20, 96 << 20),)), E, "the disk of broker 2 is full"),
+    Case("full-disk", cluster(disks=(BrokerDiskFacts(2, "/d", 5 << 20, 96 << 20),)), None),
+    Case("full-disk", cluster(disks=(BrokerDiskFacts(2, "/d", (1 << 30) - 1, 1 << 50),)), E, "1,024.0 MiB of 1,073,741,824.0"),
+    Case("full-disk", cluster(disks=(BrokerDiskFacts(2, "/d", 1 << 30, 1 << 50),)), None),
     Case("under-replicated", partition(replicas=3, in_sync=2), W, "2 of 3 replicas in sync"),
     Case("under-replicated", partition(replicas=3, in_sync=3), None),
     Case("under-replicated", partition(replicas=3, in_sync=2, down=(3,)), None),
