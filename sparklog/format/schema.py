@@ -367,8 +367,10 @@ def require_columns(schema: pa.Schema, key_columns: list[str], timestamp_column:
 
 
 def timestamp_bounds_ms(column: Any, default_ms: int) -> tuple[int, int]:
-    """Smallest and largest timestamp of a timestamp column in ms (floor). A null counts as the largest one, which is at
-    least `default_ms` then; `default_ms` twice when all are null."""
+    """Smallest and largest timestamp of a timestamp column in ms (floor). A null counts as the largest one.
+
+    `default_ms` twice if all are null.
+    """
     if isinstance(column, pa.Array) and column.type.unit == "us" and len(column) and not column.null_count:
         numbers = np.frombuffer(
             column.buffers()[1], np.int64, len(column), column.offset * 8
@@ -380,5 +382,4 @@ def timestamp_bounds_ms(column: Any, default_ms: int) -> tuple[int, int]:
     low, high = bounds["min"].value, bounds["max"].value
     if low is None:
         return default_ms, default_ms
-    low_ms, high_ms = low // 1000, high // 1000
-    return low_ms, max(high_ms, default_ms) if column.null_count else high_ms
+    return low // 1000, high // 1000
