@@ -88,6 +88,7 @@ class _Forker:
                 self.process.kill()  # its children end with it
         await self.process.wait()
         await self._answers
+        await _closed(self._writer)
 
     async def _read_answers(self) -> None:
         try:
@@ -154,6 +155,7 @@ class Statement:
         """Stops the statement and waits until its process has ended, so that another one may run."""
         self.stop()
         await asyncio.shield(self._ended)
+        await _closed(self._writer)
 
     def _end_late(self) -> None:
         self._is_late = True
@@ -164,8 +166,10 @@ class Statement:
             kind, length = frame_head(await self._reader.readexactly(HEAD_BYTES))
             content = await self._reader.readexactly(length)
         except (asyncio.IncompleteReadError, OSError):
+            self._writer.close()
             raise await self._failure() from None
         if kind == FAILED:
+            self._writer.close()
             failure = json_decoder(Failure).decode(content)
             raise ERRORS.get(failure.code, UnknownServerError)(failure.message)
         return kind, content
@@ -245,6 +249,12 @@ class Statements:
 
     def _on_end(self, ended: asyncio.Future[int]) -> None:
         self.running -= 1
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """Wait until a closed connection has released its descriptor."""
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 async def _spawn() -> _Forker:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "conf" / "prometheus" / "sparklog-alerts.yml"
 DASHBOARD = ROOT / "conf" / "grafana" / "sparklog.json"
-ONLY_IN_A_CLUSTER = re.compile("zookeeper")
+ONLY_IN_A_CLUSTER = re.compile("zookeeper|put_aside")
 """Series that a broker which is alone does not have."""
 PROMETHEUS_OWN = {"up"}
 """It makes them itself."""
