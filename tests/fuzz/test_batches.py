@@ -18,9 +18,9 @@ SEEDS = {
     "recovery": 80,
     "compaction": 80,
     "tiering": 80,
-    "dump": 40,
-    "verify": 50,
-    "repair": 25,
+    "dump": 10,
+    "verify": 10,
+    "repair": 10,
 }
 
 

@@ -37,7 +37,7 @@ def writing(broker: sparklog.LocalBroker, topic: Callable[..., str]) -> Iterator
         process.wait()
 
 
-@pytest.mark.parametrize("killed", ["JVM", "process group"])
+@pytest.mark.parametrize("killed", [pytest.param("JVM", marks=pytest.mark.nightly), "process group"])
 def test_it_is_aborted_soon(
     killed: str,
     writing: Callable[[str], psutil.Process],
