@@ -15,8 +15,10 @@ KINDS = {"spark", "crash", "simulation"}
 
 
 def marks(nodes: list[ast.expr]) -> set[str]:
-    """Names of the `pytest.mark.NAME` expressions among `nodes`."""
-    return {name for node in nodes for name in re.findall(r"pytest\.mark\.(\w+)", ast.unparse(node))}
+    """Names of the `pytest.mark.NAME` expressions among `nodes`, and of those in a list; not of single parameters."""
+    single = [part for node in nodes for part in (node.elts if isinstance(node, ast.List) else [node])]
+    heads = [node.func if isinstance(node, ast.Call) else node for node in single]
+    return {name for head in heads for name in re.findall(r"^pytest\.mark\.(\w+)$", ast.unparse(head))}
 
 
 def functions(path: Path) -> dict[str, set[str]]:
