@@ -79,7 +79,7 @@ class _Request(Struct, eq=False):
 
 
 class StoreCopy(Struct, frozen=True):
-    """What ZooKeeper's data directory has at one moment."""
+    """The content of ZooKeeper's data directory at one moment."""
 
     znodes: Znodes
     sessions: frozenset[int]

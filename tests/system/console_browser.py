@@ -68,5 +68,5 @@ def console_process(address: str, *arguments: str) -> Iterator[str]:
 
 
 def text_of(browser: Chrome, selector: str = "body") -> str:
-    """What is there to read; in one step, because parts of pages are replaced at any time."""
+    """Text of the page, read in one step, because parts of pages are replaced at any time."""
     return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))

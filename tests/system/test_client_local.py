@@ -107,7 +107,7 @@ def test_the_directory_that_was_given_outlives_a_killed_program(tmp_path: Path) 
 
 
 def in_forked_child(script: str, address: str = "") -> str:
-    """What a program writes in which `child()` is called in a forked child, `parent()` in the parent afterwards."""
+    """Output of a program in which `child()` is called in a forked child, `parent()` in the parent afterwards."""
     frame = """
 import multiprocessing, os, sys, time, threading, sparklog
 address = sys.argv[1]

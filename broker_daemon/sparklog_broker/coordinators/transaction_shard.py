@@ -79,7 +79,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
         self._unfinished: set[Marker] = set()
         self._recovered = asyncio.Event()
         self.wait_s_max = WAIT_S_MAX
-        """How long a request waits for a transaction's end before its client has to ask again."""
+        """Time in s for which a request waits for a transaction's end before its client has to ask again."""
         self.may_go_on: Callable[[], Awaitable[None]] = _at_once
         """Returns when requests are not held (`TransactionHolds`)."""
 

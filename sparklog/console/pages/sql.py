@@ -90,7 +90,7 @@ def _job(console: Console, query: str, format: str) -> tuple[Job, float]:
 
 
 async def _first_rows(request: Request, query: str) -> dict[str, Any]:
-    """What the page shows of the result. Raises what `Statement.data` does, and BusyError."""
+    """The part of the result that the page shows. Raises the errors of `Statement.data`, and BusyError."""
     console = console_of(request)
     statement = await console.statements.start(*_job(console, query, ""))
     try:

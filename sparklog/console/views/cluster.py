@@ -46,7 +46,7 @@ class LargeTopic(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How data are spread over brokers, and the partitions that want a look."""
+    """The spread of data over brokers, and the partitions that need attention."""
 
     brokers: list[BrokerRow]
     topics: int
@@ -60,7 +60,7 @@ class Problems(NamedTuple):
     """Partitions that are offline, lack replicas or take no records."""
 
     title: str
-    """How many, and of which kinds; empty if there are none."""
+    """The number of problems of each kind; empty if there are none."""
     lines: list[str]
     """Those that no broker that is down explains."""
     folded: list[str]

@@ -115,7 +115,7 @@ class SegmentCheck(Struct):
 
 
 def read_if_there(path: Path) -> bytes | None:
-    """What the file holds; None if there is none, nothing if it cannot be read, which `odd_file` explains."""
+    """The file's content; None if the file is missing, empty if it cannot be read, which `odd_file` explains."""
     try:
         return read_regular(path)
     except FileNotFoundError:

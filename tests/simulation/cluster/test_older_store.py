@@ -33,7 +33,7 @@ def make(play: Play, topic: str) -> None:
 
 
 def end_of(play: Play, broker_id: int, topic: str) -> int:
-    """Where the log ends; -1: the broker has none."""
+    """The log end offset; -1: the broker has no log."""
     broker = play[broker_id].broker
     partition = None if broker is None else broker.partitions.find(TopicPartition(topic, 0))
     log = None if partition is None else partition.open_log

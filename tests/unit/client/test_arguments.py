@@ -54,7 +54,7 @@ def servers(broker: LocalBroker) -> str:
 
 
 def failure(call: Callable[[], Any]) -> BaseException | None:
-    """What `call` raises; the outcome of a future counts."""
+    """The error that `call` raises; the outcome of a future counts."""
     try:
         outcome = call()
         if hasattr(outcome, "result"):

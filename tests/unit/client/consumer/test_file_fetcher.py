@@ -30,7 +30,7 @@ TP1 = TopicPartition("events", 1)
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the fakes' files are."""
+    """The directory of the fakes' files."""
     monkeypatch.setattr(FakeBroker, "data_dir", tmp_path)
     return tmp_path
 
