@@ -42,6 +42,8 @@ settings.register_profile("torture", max_examples=2000, deadline=None, suppress_
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 
+HAS_OWN_JVM = "tests/spark/test_killed_write.py"
+"""It waits for minutes, and uses no session that others share."""
 FIRST = ("tests/spark/", "tests/system/test_demo_run.py", "tests/simulation/", "tests/torture/", "tests/system/")
 """Folders whose modules take longest. They are started first, so that no worker is left alone with one at the end."""
 
@@ -80,7 +82,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ModuleScheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith("tests/spark/") else nodeid.split("::", 1)[0]
+            module = nodeid.split("::", 1)[0]
+            return "spark" if module.startswith("tests/spark/") and module != HAS_OWN_JVM else module
 
     return ModuleScheduling(config, log)
 

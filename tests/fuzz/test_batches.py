@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.campaign import BATCH_TARGETS, BatchTarget, run_batches
+from tests.fuzz.campaign import BATCH_TARGETS, LOG_TARGETS, BatchTarget, run_batches
 from tests.fuzz.cases import FORMS, Case, honest_batch
 from tests.fuzz.torture_share import first_seed, seconds_per_target
+from tests.support.cases import in_gate
 
 SEEDS = {
-    "decode": 400,
-    "append": 400,
-    "recovery": 80,
-    "compaction": 80,
-    "tiering": 80,
+    "decode": 200,
+    "append": 200,
+    "recovery": 40,
+    "compaction": 40,
+    "tiering": 40,
     "dump": 10,
     "verify": 10,
     "repair": 10,
@@ -37,7 +38,7 @@ def check_honest(reader: BatchTarget) -> None:
         assert not {"compaction", "tiering"} & found.facts.keys(), found.facts
 
 
-@pytest.mark.parametrize("name", BATCH_TARGETS)
+@pytest.mark.parametrize("name", in_gate(BATCH_TARGETS, *LOG_TARGETS))
 def test_hostile_batches(name: str, tmp_path: Path) -> None:
     with BatchTarget(name, tmp_path) as target:
         check_honest(target)

@@ -32,6 +32,7 @@ def test_nothing_breaks_for_long() -> None:
     )
 
 
+@pytest.mark.nightly
 @for_each("name", [f.name for f in fields(Safeguards)])
 def test_without_a_safeguard_something_breaks(name: str) -> None:
     class Weakened(ProducerMachine):

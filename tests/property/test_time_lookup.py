@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.log.partition_log import PartitionLog
@@ -80,7 +80,6 @@ def test_lookups_find_what_a_list_finds(
         log.close()
 
 
-@settings(max_examples=150)
 @given(BATCHES, SETTINGS, SHARE, st.lists(st.integers(0, 61), min_size=1, max_size=8))
 def test_nothing_beyond_the_high_watermark_is_found(
     batches: list[tuple[list[int | None], str]], log_settings: dict[str, Any], share: float, asked: list[int]

@@ -44,6 +44,7 @@ def test_ends_that_are_named_stay(reads: Any, topic: Callable[..., str], send: C
     assert values(frame) == ["a", "x", "y"]
 
 
+@pytest.mark.nightly
 def test_a_static_side_of_a_stream_goes_with_the_log(
     reads: Any, topic: Callable[..., str], send: Callable[..., None], collected: Any, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import sparklog
+from tests.support.cases import in_gate
 
 
 def test_the_source_is_found_without_registration_and_can_be_registered(spark: Any, reads: Any, topic: Any) -> None:
@@ -62,23 +63,23 @@ def test_sql_can_read_a_topic(spark: Any, topic: Any, send: Any, broker: sparklo
     assert spark.sql("select cast(value as string) from sparklog_view").first()[0] == "a"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "One of the following options must be specified"),
-        ({"subscribe": "never-made"}, "no topic 'never-made'.*sparklog topic create"),
-        ({"subscribe": "T", "startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
-        ({"subscribe": "T", "startingOffsets": "{"}, "is not JSON"),
-        (
-            {"subscribe": "T", "startingOffsets": '{"T": {"1": 0}}'},
-            "must name every partition that is read; missing: T-0",
-        ),
-        ({"subscribe": "T", "startingOffsets": '{"T": {"0": 0, "1": 0}}'}, "names partitions that are not read: T-1"),
-        ({"subscribe": "T", "startingOffsets": "latest"}, "can't be latest for batch queries"),
-        ({"subscribe": "T", "kafka.value.deserializer": "x"}, "values are deserialized as byte arrays"),
-        ({"subscribe": "T", "sparklog.bootstrap.servers": "127.0.0.1:1"}, "no broker at 127.0.0.1:1.*sparklog broker"),
-    ],
-)
+BAD_READS: list[tuple[Any, ...]] = [
+    ({}, "One of the following options must be specified"),
+    ({"subscribe": "never-made"}, "no topic 'never-made'.*sparklog topic create"),
+    ({"subscribe": "T", "startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
+    ({"subscribe": "T", "startingOffsets": "{"}, "is not JSON"),
+    (
+        {"subscribe": "T", "startingOffsets": '{"T": {"1": 0}}'},
+        "must name every partition that is read; missing: T-0",
+    ),
+    ({"subscribe": "T", "startingOffsets": '{"T": {"0": 0, "1": 0}}'}, "names partitions that are not read: T-1"),
+    ({"subscribe": "T", "startingOffsets": "latest"}, "can't be latest for batch queries"),
+    ({"subscribe": "T", "kafka.value.deserializer": "x"}, "values are deserialized as byte arrays"),
+    ({"subscribe": "T", "sparklog.bootstrap.servers": "127.0.0.1:1"}, "no broker at 127.0.0.1:1.*sparklog broker"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), in_gate(BAD_READS, BAD_READS[1], BAD_READS[4], BAD_READS[8]))
 def test_a_bad_batch_read(reads: Any, topic: Any, options: dict[str, str], message: str) -> None:
     name = topic()
     given = {k: v.replace("T", name) for k, v in options.items()}
@@ -89,14 +90,14 @@ def test_a_bad_batch_read(reads: Any, topic: Any, options: dict[str, str], messa
     assert "Traceback" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"endingOffsets": "latest"}, "InvalidConfigError: ending offset not valid in streaming queries"),
-        ({"startingOffsets": '{"T": {"0": 5}}'}, "offset 5 of T-0 is out of range, it has offsets 0 to 0"),
-        ({"minPartitions": "x"}, "minPartitions = 'x': a whole number"),
-    ],
-)
+BAD_STREAMS: list[tuple[Any, ...]] = [
+    ({"endingOffsets": "latest"}, "InvalidConfigError: ending offset not valid in streaming queries"),
+    ({"startingOffsets": '{"T": {"0": 5}}'}, "offset 5 of T-0 is out of range, it has offsets 0 to 0"),
+    ({"minPartitions": "x"}, "minPartitions = 'x': a whole number"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), in_gate(BAD_STREAMS, BAD_STREAMS[1]))
 def test_a_bad_streaming_read(reads: Any, topic: Any, options: dict[str, str], message: str) -> None:
     name = topic()
     given = {k: v.replace("T", name) for k, v in options.items()}

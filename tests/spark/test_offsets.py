@@ -49,6 +49,7 @@ def test_offsets_are_topics_and_numbers(reads: Any, topic: Any, send: Any, tmp_p
         assert json.loads(source["endOffset"]) == json.loads(source["latestOffset"]) == expected
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not READERS_ARE_TOLD_THEIR_START, reason="before 4.2 Spark does not ask where the topics end")
 def test_the_lag_of_a_query_that_is_behind(reads: Any, topic: Any, send: Any, tmp_path: Path) -> None:
     name = topic(partitions=2)

@@ -59,6 +59,7 @@ def test_a_running_query_leaves_new_columns_out_and_a_restart_reads_them(
     assert [tuple(r) for r in again.rows] == [(3, 3, "read")]
 
 
+@pytest.mark.nightly
 def test_a_widened_column_ends_a_running_query_until_it_is_restarted(
     reads: Any, admin: Any, producer: Any, typed: str, collected: Any, tmp_path: Path
 ) -> None:

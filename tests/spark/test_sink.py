@@ -10,6 +10,7 @@ import pytest
 from pyspark_sparklog.compatibility import STREAMS_CAN_BE_WRITTEN
 
 import sparklog
+from tests.support.cases import in_gate
 
 
 def options(broker: sparklog.LocalBroker, **more: Any) -> dict[str, Any]:
@@ -89,29 +90,29 @@ def test_a_topic_that_does_not_exist_is_made(spark: Any, broker: sparklog.LocalB
         assert [row["value"] for row in stored(broker, name)] == [b"x"]
 
 
-@pytest.mark.parametrize(
-    ("query", "more", "message"),
-    [
-        ("select 'x' as value", {}, "topic option required when no 'topic' attribute is present"),
-        ("select 'x' as value", {"topic": "__never-made"}, "no topic '__never-made'"),
-        ("select 'x' as val", {"topic": "envelope"}, "Required attribute 'value' not found"),
-        ("select 1 as value", {"topic": "envelope"}, "value must be a.n. string or binary"),
-        (
-            "select 'x' as value, 0L as _offset",
-            {"topic": "envelope", "sparklog.strict.columns": "true"},
-            "'_offset' comes from reading",
-        ),
-        ("select 'x' as delay", {"topic": "typed"}, "column 'delay' is string, the topic has int32"),
-        ("select 1 as dealy", {"topic": "typed"}, "unknown column 'dealy'"),
-        ("select 'x' as value", {"topic": "envelope", "sparklog.acks": "1"}, "always writes with acks=all"),
-        ("select 'x' as value", {"topik": "envelope"}, "did you mean 'topic'"),
-        (
-            "select 'x' as value",
-            {"topic": "envelope", "kafka.key.serializer": "x"},
-            "keys are serialized as byte arrays",
-        ),
-    ],
-)
+BAD_WRITES: list[tuple[Any, ...]] = [
+    ("select 'x' as value", {}, "topic option required when no 'topic' attribute is present"),
+    ("select 'x' as value", {"topic": "__never-made"}, "no topic '__never-made'"),
+    ("select 'x' as val", {"topic": "envelope"}, "Required attribute 'value' not found"),
+    ("select 1 as value", {"topic": "envelope"}, "value must be a.n. string or binary"),
+    (
+        "select 'x' as value, 0L as _offset",
+        {"topic": "envelope", "sparklog.strict.columns": "true"},
+        "'_offset' comes from reading",
+    ),
+    ("select 'x' as delay", {"topic": "typed"}, "column 'delay' is string, the topic has int32"),
+    ("select 1 as dealy", {"topic": "typed"}, "unknown column 'dealy'"),
+    ("select 'x' as value", {"topic": "envelope", "sparklog.acks": "1"}, "always writes with acks=all"),
+    ("select 'x' as value", {"topik": "envelope"}, "did you mean 'topic'"),
+    (
+        "select 'x' as value",
+        {"topic": "envelope", "kafka.key.serializer": "x"},
+        "keys are serialized as byte arrays",
+    ),
+]
+
+
+@pytest.mark.parametrize(("query", "more", "message"), in_gate(BAD_WRITES, BAD_WRITES[1], BAD_WRITES[5]))
 def test_a_bad_write_is_refused_before_a_row_is_written(
     spark: Any, topic: Any, broker: sparklog.LocalBroker, query: str, more: dict[str, str], message: str
 ) -> None:

@@ -38,6 +38,7 @@ def test_available_now_twice_reads_everything_once(
     assert third.values() == []
 
 
+@pytest.mark.nightly
 def test_checkpoints_go_from_one_file_manager_to_the_other(
     spark: Any, reads: Any, topic: Any, send: Any, collected: Any, tmp_path: Path
 ) -> None:

@@ -53,6 +53,17 @@ def for_each(
     return decorate
 
 
+def in_gate(values: Iterable[Any], *kept: Any) -> list[Any]:
+    """Parameters of which `make test` takes those that are `kept`, and `make test-all` all."""
+    rows = list(values)
+    assert all(value in rows for value in kept), f"{kept} are not all among the values"
+    nightly = pytest.mark.nightly
+    return [
+        value if value in kept else pytest.param(*(value if isinstance(value, tuple) else [value]), marks=nightly)
+        for value in rows
+    ]
+
+
 def _case(
     row: Any, width: int, ids: Sequence[str] | Callable[[Any], object] | None, number: int
 ) -> tuple[str, Sequence[Any]]:

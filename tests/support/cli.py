@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any, NamedTuple
+from unittest import mock
 
-if TYPE_CHECKING:
-    pass
+from sparklog.cli.app import run_app
 
 COMMAND = [sys.executable, "-m", "sparklog.cli"]
 Run = Callable[..., "Result"]
@@ -20,6 +23,21 @@ class Result(NamedTuple):
     returncode: int
     stdout: str
     stderr: str
+
+
+def run_here(*arguments: object, stdin: str = "", environment: Mapping[str, str] | None = None) -> Result:
+    """Run the command in this process: starting one takes longer than most commands."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    typed = io.TextIOWrapper(io.BytesIO(stdin.encode()))
+    with (
+        mock.patch.dict(os.environ, environment or {}),
+        mock.patch.object(sys, "stdin", typed),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        returncode = run_app([*map(str, arguments)])
+    said = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
+    return Result(returncode, *said)
 
 
 def rows(result: Result) -> list[dict[str, Any]]:

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from sparklog.cli.app import run_app
-
 if TYPE_CHECKING:
     from sparklog.client.local import LocalBroker
 
-from tests.support.cli import Result, Run
+from tests.support.cli import Result, Run, run_here
 
 
 @pytest.fixture
-def run(
-    broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    """Runs the command in this process (starting one takes longer than most commands), in an empty directory; `code`
-    is the expected exit status."""
+def run(broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command in this process in an empty directory; `code` is the expected exit status."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPARKLOG_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
 
     def run(*arguments: object, code: int = 0, stdin: str = "") -> Result:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        returned = run_app([*map(str, arguments)])
-        result = Result(returned, *capsys.readouterr())
-        assert returned == code, f"exit {returned}\n{result.stdout}\n{result.stderr}"
+        result = run_here(*arguments, stdin=stdin)
+        assert result.returncode == code, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
         return result
 
     return run

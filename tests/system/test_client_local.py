@@ -14,6 +14,7 @@ import sparklog
 from sparklog.client.local import LocalBroker
 from sparklog.client.local_zookeeper import has_java
 from sparklog.errors import BrokerNotAvailableError
+from tests.support.cases import in_gate
 from tests.support.waiting import until
 
 
@@ -76,7 +77,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 }
 
 
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("start", in_gate(STARTS, "a thread that has ended"))
 def test_it_does_not_outlive_its_program(start: str) -> None:
     for end in ENDS:
         script = (

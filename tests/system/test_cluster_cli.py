@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from sparklog.client.local_zookeeper import has_java
+from tests.support.cli import run_here
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
-
-STARTED_S = 120.0
 
 
 class Started:
@@ -39,9 +38,8 @@ class Started:
         self.bootstrap_servers = found[1]
 
     def run(self, *words: str, status: int = 0) -> str:
-        env = {**os.environ, "SPARKLOG_BOOTSTRAP_SERVERS": self.bootstrap_servers, "COLUMNS": "200"}
-        command = [sys.executable, "-m", "sparklog.cli", *words]
-        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=STARTED_S)
+        environment = {"SPARKLOG_BOOTSTRAP_SERVERS": self.bootstrap_servers, "COLUMNS": "200"}
+        done = run_here(*words, environment=environment)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout if status == 0 else done.stdout + done.stderr
 
@@ -69,6 +67,7 @@ def started(directory: Path) -> Iterator[Started]:
         made.stop()
 
 
+@pytest.mark.nightly
 def test_partitions_are_moved_led_and_drained(started: Started, tmp_path: Path) -> None:
     started.run("topic", "create", "events", "--replica-assignment", "1:2,1:2,1:2", "-c", "min.insync.replicas=2")
     plan = tmp_path / "plan.json"

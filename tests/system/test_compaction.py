@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from sparklog.client.net.cluster import cluster
 from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import InvalidConfigError, SchemaMismatchError
 from sparklog.types import TopicPartition
+from tests.support.cli import run_here
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess
 from tests.system.compacted_topic import COMPACT, KEYS, ROUNDS, SETTINGS, address, compacted, write
@@ -87,8 +86,9 @@ def check_readers(broker: BrokerProcess) -> None:
 
 def check_command_line(where: str, data_dir: Path, offsets: list[int]) -> None:
     def sparklog(*arguments: str) -> str:
-        command = [sys.executable, "-m", "sparklog.cli", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        done = run_here(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     lines = sparklog("consume", "state", "--bootstrap-servers", where, "--format", "json", "--metadata").splitlines()
     assert [json.loads(line)["offset"] for line in lines] == offsets

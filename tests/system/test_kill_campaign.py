@@ -14,8 +14,8 @@ from tests.system.kill_campaign import TOPICS, Campaign, Ledger, Rows
 @pytest.mark.crash
 def test_every_acknowledged_record_survives_a_few_kills(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path, seed=5)
-    campaign.run(kills=5)
-    assert campaign.batches_acknowledged > 100
+    campaign.run(kills=2)
+    assert campaign.batches_acknowledged > 30
 
 
 @pytest.mark.crash

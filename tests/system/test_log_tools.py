@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from sparklog.errors import LogCorruptError
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from tests.benchmarks.broker_raw import envelope_batch
+from tests.support.cli import Result, run_here
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce
 
 BATCH = envelope_batch(20, 100)
@@ -38,13 +37,13 @@ def start(brokers: list[BrokerProcess], tmp_path: Path) -> BrokerProcess:
     return brokers[-1]
 
 
-def tool(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sparklog.cli", "log", *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+def tool(*arguments: object, code: int = 0) -> Result:
+    result = run_here("log", *arguments)
     assert result.returncode == code, result.stdout + result.stderr
     return result
 
 
+@pytest.mark.nightly
 def test_verify_beside_a_broker_under_load(brokers: list[BrokerProcess], tmp_path: Path) -> None:
     broker = start(brokers, tmp_path)
     with broker.connect() as client:

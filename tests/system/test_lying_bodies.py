@@ -128,6 +128,7 @@ def test_lies_are_refused_when_they_are_sent(start: Callable[[], BrokerProcess])
     assert broker.stop() == 0
 
 
+@pytest.mark.nightly
 def test_lies_in_the_files_kill_no_reader(start: Callable[[], BrokerProcess]) -> None:
     broker = start()
     with broker.connect() as client:

@@ -127,6 +127,7 @@ WIDE_CHARACTER = "\N{GRINNING FACE}"
 UNKNOWN_IDS = DescribeTransactionsRequest([f"{i:0999}{WIDE_CHARACTER}" for i in range(4_000)])
 
 
+@pytest.mark.nightly
 def test_requests_with_long_names_are_not_decoded_all_at_once(tmp_path: Path) -> None:
     process = BrokerProcess(tmp_path / "data", work_dir=tmp_path)
     before, peers = process.rss_bytes(), 60
@@ -224,6 +225,7 @@ def test_too_many_offsets_in_one_request_are_refused(client: RawClient) -> None:
         client.request(Api.OFFSET_FETCH, OffsetFetchRequest("g", wanted), OffsetFetchResponse)
 
 
+@pytest.mark.nightly
 def test_topics_with_very_wide_schemas(tmp_path: Path) -> None:
     with sparklog.start_local(tmp_path / "data") as local:
         admin = sparklog.Admin(local.bootstrap_servers)

@@ -31,6 +31,7 @@ def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.nightly
 def test_an_older_copy_of_zookeeper_loses_nothing(tmp_path: Path) -> None:
     cluster = ClusterProcesses(tmp_path)
     try:

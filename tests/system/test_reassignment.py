@@ -223,6 +223,7 @@ def test_a_cluster_without_zookeeper_has_no_controller(cluster: sparklog.LocalCl
     assert sorted(values(cluster)) == list(range(20))
 
 
+@pytest.mark.nightly
 def test_a_directory_is_one_brokers_of_one_cluster(cluster: sparklog.LocalCluster, tmp_path: Path) -> None:
     settings = {"zookeeper.connect": cluster.zookeeper.hosts + "/elsewhere", "zookeeper.session.timeout.ms": 2_000}
     with sparklog.start_local(tmp_path / "one", settings={**settings, "broker.id": 1}):

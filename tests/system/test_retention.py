@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from sparklog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from tests.support.cli import Result, run_here
 from tests.support.waiting import until
 
 SMALL = {"segment.bytes": 4096, "file.delete.delay.ms": 0}
@@ -196,9 +195,8 @@ def test_a_waiting_fetch_is_told(local: sparklog.LocalBroker, admin: sparklog.Ad
             found += consumer.poll(timeout_ms=500)
 
 
-def sparklog_command(local: sparklog.LocalBroker, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sparklog.cli", *arguments, "-b", local.bootstrap_servers]
-    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+def sparklog_command(local: sparklog.LocalBroker, *arguments: str) -> Result:
+    return run_here(*arguments, "-b", local.bootstrap_servers)
 
 
 def test_the_command_line(local: sparklog.LocalBroker, admin: sparklog.Admin, topic_name: Callable[[], str]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -33,6 +31,7 @@ from sparklog.protocol.topic_messages import (
     CreateTopicRequest,
     CreateTopicResponse,
 )
+from tests.support.cli import Result, run_here
 from tests.support.waiting import until
 from tests.system.broker_process import PATIENCE_S, BrokerProcess, fetch, produce
 
@@ -259,11 +258,8 @@ def test_refusals_reach_the_caller_and_change_nothing(admin: Admin, typed: str, 
     assert admin.alter_schema(typed, schema=V1).schema_id == described.schema_id  # asked for again: nothing new
 
 
-def cli(broker: LocalBroker, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {"SPARKLOG_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "PATH": "/usr/bin:/bin", "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "sparklog.cli", *arguments], capture_output=True, text=True, env=environment, check=False
-    )
+def cli(broker: LocalBroker, *arguments: str) -> Result:
+    return run_here(*arguments, environment={"SPARKLOG_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "NO_COLOR": "1"})
 
 
 def test_the_command_line(broker: LocalBroker, admin: Admin, typed: str, tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import http.client
 import json
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +23,7 @@ from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.protocol.messages import FetchResult
 from tests.benchmarks.broker_raw import envelope_batch
+from tests.support.cli import run_here
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, fetch, produce
 
@@ -314,8 +313,7 @@ def _next_offset(data: bytes, offset: int) -> int:
 
 def tool(*arguments: object) -> str:
     """What `sparklog` prints."""
-    command = [sys.executable, "-m", "sparklog.cli", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_here(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -44,8 +44,9 @@ Start = Callable[..., BrokerProcess]
 
 
 def marked(usual: tuple[str, ...]) -> list[object]:
-    """All points; those that are not `usual` only in long campaigns."""
-    return [point if point in usual else pytest.param(point, marks=pytest.mark.torture) for point in POINTS]
+    """All points: the first of the `usual` in `make test`, these in `make test-all`, the others in long campaigns."""
+    long = {point: pytest.mark.nightly if point in usual else pytest.mark.torture for point in POINTS}
+    return [point if point == usual[0] else pytest.param(point, marks=long[point]) for point in POINTS]
 
 
 @pytest.fixture

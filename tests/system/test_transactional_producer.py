@@ -25,6 +25,7 @@ from sparklog.client.transactions.shared_transaction import (
 )
 from sparklog.errors import ProducerFencedError, TransactionAbortedError
 from sparklog.protocol.messages import Api
+from tests.support.cases import in_gate
 from tests.system.broker_process import BrokerProcess, create_topic
 from tests.system.cutting_proxy import CuttingProxy
 
@@ -120,13 +121,17 @@ def test_lost_answers_change_nothing(broker: BrokerProcess) -> None:
 @pytest.mark.crash
 @pytest.mark.parametrize(
     "step",
-    [
+    in_gate(
+        [
+            "txn.before-decision",
+            "txn.after-decision",
+            "txn.between-markers",
+            "txn.before-completion",
+            "txn.after-completion",
+        ],
         "txn.before-decision",
-        "txn.after-decision",
         "txn.between-markers",
-        "txn.before-completion",
-        "txn.after-completion",
-    ],
+    ),
 )
 def test_a_broker_that_dies_in_a_commit_has_committed_all_or_nothing(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
@@ -244,7 +249,11 @@ with sparklog.Producer(servers, transactional_id="w", linger_ms=0) as producer:
 
 @pytest.mark.crash
 @pytest.mark.parametrize(
-    "fault", ["producer.before-send:2", "producer.after-send:4", "producer.before-end:2", "producer.after-end:3"]
+    "fault",
+    in_gate(
+        ["producer.before-send:2", "producer.after-send:4", "producer.before-end:2", "producer.after-end:3"],
+        "producer.after-send:4",
+    ),
 )
 def test_a_producer_that_dies_anywhere_is_followed_by_one_that_goes_on(
     broker: BrokerProcess, fault: str, tmp_path: Path

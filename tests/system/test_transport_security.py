@@ -6,8 +6,6 @@ import itertools
 import re
 import socket
 import ssl
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
@@ -40,6 +38,7 @@ from sparklog.protocol.messages import (
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.security.authority import Authority
 from sparklog.security.client_security import client_security
+from tests.support.cli import run_here
 from tests.support.waiting import until
 from tests.system.secure_broker import PASSWORD, SecureBroker, now, write_identity
 
@@ -278,8 +277,7 @@ def test_users_on_the_command_line(secure: SecureBroker) -> None:
     """A password comes from stdin (or a prompt), and stands in no argument and no output."""
 
     def run(*arguments: str, stdin: str = "", code: int = 0) -> str:
-        command = [sys.executable, "-m", "sparklog.cli", "user", *arguments, "-b", secure.addresses["LOCAL"]]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        done = run_here("user", *arguments, "-b", secure.addresses["LOCAL"], stdin=stdin)
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
 

@@ -14,6 +14,7 @@ from tests.simulation.ablation import CLUSTER_MODULES, safeguards, without
 from tests.simulation.cluster.life import live_cluster
 from tests.simulation.cluster.plans import CLUSTER_PLANS
 from tests.simulation.torture import main
+from tests.support.cases import in_gate
 from tests.support.seeds import GATE_SEEDS, SEED_BASE, WINDOW_SEEDS
 
 TORTURE_SEEDS = 400
@@ -133,7 +134,12 @@ def _miss(safeguard: str, seeds: range) -> None:
             live_cluster(seed, kind)
 
 
-@pytest.mark.parametrize("safeguard", FOUND_IN)
+@pytest.mark.parametrize(
+    "safeguard",
+    in_gate(
+        FOUND_IN, f"{REPLICA}:divergence_check", f"{REPLICA}:epoch_truncation", f"{CONTROLLER}:unclean_restart_forgets"
+    ),
+)
 def test_without_a_safeguard_a_promise_is_broken(safeguard: str) -> None:
     first = FOUND_IN[safeguard][1]
     _miss(safeguard, range(first, first + SEARCHED))

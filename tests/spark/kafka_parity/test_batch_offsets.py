@@ -66,6 +66,7 @@ def test_explicit_offsets(system: System, jobs: Jobs, check: Checks) -> None:
     check("latest moves", values(frame), texts(range(31)))
 
 
+@pytest.mark.nightly
 def test_numbers_for_start_and_end(system: System, jobs: Jobs, check: Checks) -> None:
     topic = three_partitions(system)
     frame = jobs.batch(topic, startingOffsets=offsets(topic, 2, 8, 1), endingOffsets=offsets(topic, 4, 10, 1))
@@ -115,6 +116,7 @@ def test_timestamps(given: str, system: System, jobs: Jobs, check: Checks) -> No
     check("rows", values(jobs.batch(topic, **written)), expected)
 
 
+@pytest.mark.nightly
 def test_start_by_timestamp_end_by_offset(system: System, jobs: Jobs, check: Checks) -> None:
     topic, times = timed(system)
     given = {"startingOffsetsByTimestamp": offsets(topic, *times[:1] * 3), "endingOffsets": offsets(topic, -1, -1, 1)}
@@ -122,12 +124,14 @@ def test_start_by_timestamp_end_by_offset(system: System, jobs: Jobs, check: Che
     check("rows", values(jobs.batch(topic, **given)), expected)
 
 
+@pytest.mark.nightly
 def test_start_by_offset_end_by_timestamp(system: System, jobs: Jobs, check: Checks) -> None:
     topic, times = timed(system)
     given = {"startingOffsets": offsets(topic, -2, -2, 0), "endingOffsetsByTimestamp": offsets(topic, *[times[2]] * 3)}
     check("rows", values(jobs.batch(topic, **given)), texts(range(20)))
 
 
+@pytest.mark.nightly
 def test_no_record_of_that_timestamp(system: System, jobs: Jobs, check: Checks) -> None:
     topic, times = timed(system)
     late = offsets(topic, times[1], times[1], LONG_MAX)
@@ -141,6 +145,7 @@ def test_no_record_of_that_timestamp(system: System, jobs: Jobs, check: Checks) 
     check("strategy latest", values(frame), [])
 
 
+@pytest.mark.nightly
 def test_the_same_frame_twice_in_a_query(system: System, jobs: Jobs, check: Checks) -> None:
     topic = unused_name()
     system.create_topic(topic)
@@ -161,6 +166,7 @@ def test_the_start_moves_when_records_are_deleted(system: System, jobs: Jobs, ch
     check("after", values(frame), texts(range(10, 20)))
 
 
+@pytest.mark.nightly
 def test_start_and_end_must_name_the_same_partitions(system: System, jobs: Jobs, check: Checks) -> None:
     topic = three_partitions(system)
     words = "start offset and end offset should have the same topic-partitions"
@@ -190,6 +196,7 @@ def test_a_start_beyond_the_end(system: System, jobs: Jobs, check: Checks) -> No
     check("timestamps", jobs.batch_error(words, topic=timed_topic, **given), f"action: {words}")
 
 
+@pytest.mark.nightly
 def test_offsets_that_do_not_name_every_partition(system: System, jobs: Jobs, check: Checks) -> None:
     topic = three_partitions(system)
     words = "don't match what are assigned"
@@ -199,6 +206,7 @@ def test_offsets_that_do_not_name_every_partition(system: System, jobs: Jobs, ch
     check("too many", found, f"action: {words}")
 
 
+@pytest.mark.nightly
 def test_an_end_beyond_the_log(system: System, jobs: Jobs, check: Checks) -> None:
     topic = unused_name()
     system.create_topic(topic)
@@ -207,6 +215,7 @@ def test_an_end_beyond_the_log(system: System, jobs: Jobs, check: Checks) -> Non
     check("failOnDataLoss", jobs.batch_error("out of range", topic=topic, **quick), "action: out of range")
 
 
+@pytest.mark.nightly
 def test_a_start_that_is_deleted(system: System, jobs: Jobs, check: Checks) -> None:
     topic = unused_name()
     system.create_topic(topic)
@@ -218,6 +227,7 @@ def test_a_start_that_is_deleted(system: System, jobs: Jobs, check: Checks) -> N
     check("failOnDataLoss = false", values(frame), texts(range(4, 10)))
 
 
+@pytest.mark.nightly
 def test_subscriptions(system: System, jobs: Jobs, check: Checks) -> None:
     one, two = unused_name("par.one"), unused_name("par.two")
     for name in (one, two):
@@ -237,6 +247,7 @@ def test_subscriptions(system: System, jobs: Jobs, check: Checks) -> None:
     check("nothing matches", of(subscribePattern="^nothing-is-called-this$"), [])
 
 
+@pytest.mark.nightly
 def test_a_missing_topic(system: System, jobs: Jobs, check: Checks) -> None:
     words = "UnknownTopicOrPartition"
     differs = Differs(f"load(): {words}", COLUMNS_ARE_ASKED_FOR)
@@ -245,6 +256,7 @@ def test_a_missing_topic(system: System, jobs: Jobs, check: Checks) -> None:
     check("assign", found, f"action: {words}", differs)
 
 
+@pytest.mark.nightly
 def test_a_missing_partition(system: System, jobs: Jobs, check: Checks) -> None:
     topic = unused_name()
     system.create_topic(topic)
@@ -254,6 +266,7 @@ def test_a_missing_partition(system: System, jobs: Jobs, check: Checks) -> None:
     check("assign", found, NO_ERROR, Differs(f"load(): {words}", reason))
 
 
+@pytest.mark.nightly
 def test_an_empty_topic(system: System, jobs: Jobs, check: Checks) -> None:
     topic = unused_name()
     system.create_topic(topic, 2)
@@ -275,6 +288,7 @@ def test_min_partitions(system: System, jobs: Jobs, check: Checks) -> None:
     check("their rows", values(limited), texts(range(21)))
 
 
+@pytest.mark.nightly
 def test_views_and_cached_frames(system: System, jobs: Jobs, check: Checks) -> None:
     topic = unused_name()
     system.create_topic(topic)
