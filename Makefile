@@ -79,7 +79,7 @@ dist: $(VENV)/.installed-dev ## build wheel and sdist into dist/, and try them i
 
 .PHONY: docs
 docs: $(VENV)/.installed-dev ## the site with guide, internals and API reference, in build/site
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict  # --quiet would hide the warnings from --strict
 	@echo "built: build/site/index.html"
 
 .PHONY: console-pictures

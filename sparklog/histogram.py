@@ -1,4 +1,4 @@
-"""Times, counted in buckets: what `observe` costs is one bisection and two additions."""
+"""Histogram of times: `observe` costs one bisection and two additions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 TIME_BOUNDS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
-"""Upper ends of the buckets, inclusive: from what an answer from memory takes up to a client's patience."""
+"""Upper ends of the buckets, inclusive: from the time of an answer from memory to a client's patience."""
 
 
 class HistogramCounts(NamedTuple):

@@ -1,8 +1,7 @@
-"""What the site adds to the Markdown in docs/: the pages at the repository's top, the files that they link to, the
-reference.
+"""Pages that the site has beside the Markdown in docs/: those at the repository's top, the linked files, the reference.
 
-Markdown in the repository links to files as they lie there, so that it also reads well without the site. Here every
-such link is turned to the page that shows the file.
+Markdown in the repository links to files by their paths, so that it also reads well without the site. Here every such
+link is turned to the page that shows the file.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from mkdocs.structure.nav import Navigation, Section
 from mkdocs.structure.pages import Page
 
 import sparklog
@@ -38,33 +36,12 @@ SHOWN = {
     ".json": "json",
     "": "text",
 }
-"""Kinds of files that are shown as they are when a page links to them, and the language they are in."""
-ORDER = (
-    "index.md",
-    "guide.md",
-    "cluster.md",
-    "operating.md",
-    "security.md",
-    "watching.md",
-    "console.md",
-    "moving-from-kafka.md",
-    "sql.md",
-    "scala-and-sql.md",
-    "spark-connect.md",
-    "declarative-pipelines.md",
-    "databricks.md",
-    "Notebooks",
-    "reference.md",
-    "benchmarks.md",
-    "Benchmarks",
-    "Internals",
-)
-"""Pages and sections in the order of the navigation; others follow by name."""
+"""Language of each kind of file that gets a page of its own when another page links to the file."""
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the generated pages."""
+    """Add the generated pages."""
     for name, page in TOP.items():
         files.append(File.generated(config, page, content=(ROOT / name).read_text(encoding="utf-8")))
     for path in sorted(_linked_files()):
@@ -76,7 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turns links to files of the repository into links to their pages; what has no page stays as text."""
+    """Turn links to files of the repository into links to their pages; a link to a file without a page becomes text."""
     here = page.file.src_uri
     source = next((name for name, site in TOP.items() if site == here), f"docs/{here}")
 
@@ -91,20 +68,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _LINK.sub(turned, markdown)
 
 
-def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
-    """Leaves the shown files out of the navigation, and puts the rest in order."""
-
-    def place(item: Any) -> int:
-        name = item.title if isinstance(item, Section) else item.file.src_uri
-        return ORDER.index(name) if name in ORDER else len(ORDER)
-
-    shown = (item for item in nav.items if not (isinstance(item, Section) and item.title == "Files"))
-    nav.items = sorted(shown, key=place)
-    return nav
-
-
 def _linked_files() -> set[Path]:
-    """Files of the repository, other than Markdown, that a page links to."""
+    """Return the files of the repository, except Markdown, that a page links to."""
     pages = [*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")]
     found = set()
     for page in pages:
@@ -116,8 +81,8 @@ def _linked_files() -> set[Path]:
 
 
 def _reference() -> str:
-    """Every public name of the package `sparklog`."""
+    """Return the page with every public name of the package `sparklog`."""
     where: dict[str, Any] = sparklog._WHERE
-    parts = ["# API reference", "What `import sparklog` offers. Names are imported on their first use."]
+    parts = ["# API reference", "All names that `import sparklog` offers. A name is imported on its first use."]
     parts += [f"::: {module}.{name}" for name, module in where.items()]
     return "\n\n".join(parts) + "\n"

@@ -100,7 +100,7 @@ assert (_STAMP.size, _PRODUCER_FIELDS.size, HEADER_CHARS) == (24, 54, 108)
 
 PREFIX_BYTES = 8
 METADATA_BYTES_MAX = 4 * 1024 * 1024
-"""A schema of 10,000 columns needs about 1 MiB of metadata."""
+"""A bound: a schema of 10,000 columns needs about 1 MiB of metadata."""
 HEADER_READ_BYTES = 2048
 """One read of this many bytes holds prefix and metadata of nearly every batch."""
 
@@ -112,7 +112,7 @@ ATTRIBUTE_DELETE_HORIZON = 1 << 4
 ATTRIBUTE_COMMIT = 1 << 5
 
 SIZED_ROWS_MIN = 256
-"""Of fewer rows it costs more to tell their size than it saves."""
+"""Below this number of rows, computing the size first costs more than it saves."""
 STREAM_OVERHEAD_BYTES = 8192
 """More than the schema's message and the header's need in most streams."""
 
@@ -156,7 +156,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """Whether row i has the offset base_offset + i, up to the last offset."""
+        """True if row i has the offset base_offset + i, up to the last offset."""
         return not self.attributes & ATTRIBUTE_OFFSET_COLUMN and self.last_offset_delta == self.record_count - 1
 
     @property
@@ -197,15 +197,15 @@ def encode_batch(
     checksum: bool = True,
     allocate: Callable[[int], Any] = pa.allocate_buffer,
 ) -> memoryview:
-    """Encodes a batch of at least one row into its message, CRC set (not with `checksum=False`: `assign_producer`
-    will).
+    """Encode a batch of at least one row into its message, with its CRC (without it if `checksum=False`:
+    `assign_producer` then writes it).
 
-    A producer leaves offset, epoch and append time to the leader's stamp. Compaction keeps them, and with
-    `last_offset_delta` says how many offsets the batch had; then it may have no rows any more.
+    A producer leaves the offset, the epoch and the append time to the leader's stamp. Compaction keeps them, and passes
+    the number of offsets that the batch had as `last_offset_delta`; then the batch may have no rows any more.
 
-    `batch` must have the topic's canonical schema (`sparklog.format.schema`). `allocate(size_bytes)` gives a writable
-    Arrow buffer for a batch whose size is known before. Returns a writable view of the bytes.
-    Raises InvalidRequestError for an empty batch or an unknown compression.
+    `batch` must have the topic's canonical schema (`sparklog.format.schema`). `allocate(size_bytes)` returns a writable
+    Arrow buffer for a batch whose size is known in advance. Returns a writable view of the bytes. Raises
+    InvalidRequestError for an empty batch or an unknown compression.
     """
     if batch.num_rows == 0 and last_offset_delta is None:
         raise InvalidRequestError("an empty batch cannot be appended")
@@ -366,17 +366,15 @@ def verify_checksum(data: Bytes, position: int, header: BatchHeader) -> None:
 
 
 def verify_batch(data: Bytes, position: int, header: BatchHeader) -> None:
-    """Checks CRC, and that Arrow's own metadata agrees with the header; not what the body holds: `decode_batch` does.
-
-    Raises CorruptBatchError.
-    """
+    """Check the CRC, and that Arrow's own metadata agree with the header. `decode_batch` checks the body. Raises
+    CorruptBatchError."""
     verify_checksum(data, position, header)
     message_of(data, position, header)
 
 
 def message_of(data: Bytes, position: int, header: BatchHeader) -> RecordBatchMessage:
-    """What Arrow's metadata of the batch at `position` say. Raises CorruptBatchError unless the header says the
-    same."""
+    """Return Arrow's metadata of the batch at `position`. Raises CorruptBatchError unless the header agrees with
+    them."""
     start = position + PREFIX_BYTES
     message = record_batch_message(memoryview(data)[start : start + header.metadata_length_bytes])
     if message.body_length_bytes != header.body_length_bytes or message.rows != header.record_count:
@@ -388,8 +386,8 @@ def message_of(data: Bytes, position: int, header: BatchHeader) -> RecordBatchMe
 
 
 def decoded_size_bytes(data: Bytes, header: BatchHeader) -> int:
-    """Memory that a reader of the one batch in `data` needs beside its bytes: the decompressed columns, as the batch
-    states them before they are decompressed, and an offset for each row. Raises CorruptBatchError."""
+    """Return the memory that a reader of the one batch in `data` needs in addition to its bytes: the decompressed
+    columns, by the sizes that the batch states, and an offset for each row. Raises CorruptBatchError."""
     message = message_of(data, 0, header)
     body = memoryview(data)[header.size_bytes - header.body_length_bytes : header.size_bytes]
     return stated_bytes(message, body) + ROW_BYTES * max(header.record_count, 0)
@@ -404,7 +402,8 @@ def stamp_batch(
     leader_epoch: int,
     append_time_ms: int,
 ) -> None:
-    """Writes what the leader assigns into the batch at `position` of the writable `data`; the CRC stays valid."""
+    """Write the fields that the leader assigns into the batch at `position` of the writable `data`; the CRC stays
+    valid."""
     _write_stamp(data, position + header.stamp_position, header.crc, base_offset, leader_epoch, append_time_ms)
 
 
@@ -431,12 +430,12 @@ def decode_batch(
     message: RecordBatchMessage | None = None,
     inflated_bytes_max: int = INFLATED_BYTES_MAX,
 ) -> pa.RecordBatch:
-    """Decodes one batch's bytes (anything with the buffer protocol) without copying uncompressed columns.
+    """Decode one batch's bytes (anything with the buffer protocol) without copying uncompressed columns.
 
-    The bytes may be anybody's: what the metadata say is held against `schema` before Arrow reads it, and the columns'
-    offsets, text and nulls are checked after. `columns`: indexes to decode, in ascending order, so that compressed
-    columns nobody wants are neither decompressed nor checked. `header`, `message`: the batch's, if they have been
-    decoded. The result keeps `data` alive. Raises CorruptBatchError; InflatedSizeError, before anything is
+    The bytes may come from any source: the metadata are compared with `schema` before Arrow reads them, and the
+    columns' offsets, text and nulls are checked afterwards. `columns`: indexes to decode, in ascending order; other
+    compressed columns are neither decompressed nor checked. `header`, `message`: those of the batch, if they have been
+    decoded already. The result keeps `data` alive. Raises CorruptBatchError; InflatedSizeError, before anything is
     decompressed.
     """
     buffer = pa.py_buffer(data)
@@ -468,7 +467,8 @@ def decode_batch(
 
 
 def read_checked_batch(data: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """`decode_batch` of bytes that have been looked at. Raises CorruptBatchError if they have changed since."""
+    """Decode bytes that have been checked before, like `decode_batch`. Raises CorruptBatchError if they have changed
+    since."""
     try:
         return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
     except (pa.ArrowException, OSError) as e:

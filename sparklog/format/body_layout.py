@@ -1,7 +1,7 @@
-"""What a topic's schema makes of a batch's body: which nodes and buffers there must be, and how large.
+"""Requirements of a topic's schema for a batch's body: its nodes, its buffers, and their sizes.
 
-Arrow's IPC reader believes what the metadata of a message say: it reads a column of n rows out of a buffer that has
-room for fewer. So they are held against the schema before Arrow sees them. The order of nodes and buffers is that of
+Arrow's IPC reader trusts the metadata of a message: it reads a column of n rows even out of a smaller buffer. So the
+metadata are compared with the schema before Arrow reads them. The order of nodes and buffers is that of
 Arrow's Columnar.rst ("RecordBatch message"): depth first, the children behind their parent::
 
     type                     node's length            buffers
@@ -12,11 +12,11 @@ Arrow's Columnar.rst ("RecordBatch message"): depth first, the children behind t
     list                     rows of the parent       validity, offsets; then its elements, of any length
     map                      rows of the parent       validity, offsets; then its entries, of any length: a struct
 
-A validity buffer may be empty where nothing is null, and any buffer of a column without rows. Values may be followed by
-what fills them up to 64 bytes (Arrow's alignment), but not by more: they would be values of another type.
+A validity buffer may be empty if nothing is null, and any buffer of a column without rows. Values may have padding up
+to 64 bytes (Arrow's alignment), but not more: those bytes would be values of another type.
 
-What the buffers hold (offsets inside the data, UTF-8, keys of maps) Arrow's own validation checks, once this is known.
-Two columns of the same type that have been swapped cannot be told apart, by nobody.
+Afterwards Arrow's own validation checks the buffers' content (offsets inside the data, UTF-8, keys of maps). Two
+swapped columns of the same type cannot be detected.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from sparklog.format.flat import Bytes, RecordBatchMessage
 from sparklog.format.identity_cache import kept_by_identity
 
 INFLATED_BYTES_MAX = 1 << 30
-"""What one batch may take decompressed, where the topic's own bound is not known."""
+"""Largest decompressed size of one batch if the topic's own limit is unknown."""
 ROW_BYTES = 8
-"""What a row is counted as whose columns take no bytes: readers make its offset, an i64."""
+"""Size of a row whose columns take no bytes: readers create its offset, an i64."""
 FEW_BUFFERS = 64
-"""Of so many, Python has looked at each before NumPy has begun."""
+"""Up to this number of buffers, checks in Python are faster than NumPy's."""
 BATCH_ROWS_MAX = 1 << 25
 """Rows of one batch, however few bytes they take: a reader's offsets of so many rows take 256 MiB."""
 _LENGTH_MAX = 2**31 - 1
@@ -48,12 +48,13 @@ _PREFIX_BYTES = 8
 
 
 class InflatedSizeError(CorruptBatchError):
-    """A batch that would take more memory than its topic allows, once it is decompressed. Nothing has been."""
+    """A batch that would exceed its topic's memory limit once decompressed. It was not decompressed."""
 
 
 class _Rows(NamedTuple):
-    """What sound nodes make of the buffers' sizes: batches of the same rows follow one another, and this is a third of
-    their check. `most`: where the size is exact, up to its padding."""
+    """Required sizes of the buffers, derived from sound nodes. It is kept because successive batches often have the
+    same rows, and the derivation is a third of their check. `most`: the largest size, where the size is exact up to its
+    padding."""
 
     rows: int
     nodes: bytes
@@ -61,11 +62,11 @@ class _Rows(NamedTuple):
     most: np.ndarray
     longest: int
     bounds: list[tuple[int, int]]
-    """(required, most) of each buffer, where there are few."""
+    """Pair (required, most) of each buffer, if there are few buffers."""
 
 
 class BodyLayout:
-    """See the module. Made once per schema by `layout_of_schema`."""
+    """The nodes and buffers that a schema requires: see the module. `layout_of_schema` creates one per schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         """Raises CorruptBatchError for a type that no topic has."""
@@ -77,7 +78,7 @@ class BodyLayout:
             compiled.add(field.type, field.nullable, tied_to=None)
         self._names = schema.names
         self.columns = list(zip(schema.types, node_starts, buffer_starts, strict=True))
-        """Of each: type, number of its first node and of its first buffer."""
+        """Per column: type, number of its first node, number of its first buffer."""
         self._node_starts = np.array([*node_starts, len(compiled.tied_to)])
         self._buffer_starts = np.array([*buffer_starts, len(compiled.node_of)])
         self._tied_to = np.array(compiled.tied_to, np.int64)
@@ -92,7 +93,7 @@ class BodyLayout:
 
     @property
     def buffer_count(self) -> int:
-        """How many buffers a batch has."""
+        """Number of buffers of a batch."""
         return len(self._node_of)
 
     def buffers_of(self, columns: Sequence[int]) -> np.ndarray:
@@ -108,10 +109,11 @@ class BodyLayout:
         columns: Sequence[int] | None = None,
         inflated_bytes_max: int = INFLATED_BYTES_MAX,
     ) -> None:
-        """Checks what the message says of its nodes and buffers. Nothing is decompressed.
+        """Check the message's statements about its nodes and buffers. Nothing is decompressed.
 
-        `body`: None if it is not there yet; then the sizes of what is compressed are not checked. `columns`: only these
-        will be looked at, so only these need to be in the body. Raises CorruptBatchError, InflatedSizeError.
+        `body`: None if it has not arrived yet; then the sizes of compressed buffers are not checked. `columns`: the
+        only columns that will be read, so only these need to be in the body. Raises CorruptBatchError,
+        InflatedSizeError.
         """
         nodes, buffers = message.nodes, message.buffers
         if len(nodes) != len(self._tied_to) or len(buffers) != self.buffer_count:
@@ -166,7 +168,7 @@ class BodyLayout:
         return _Rows(rows, nodes.tobytes(), required, most, int(nodes[:, 0].max(initial=0)), bounds)
 
     def _check_places(self, buffers: np.ndarray, body_bytes: int) -> None:
-        """Whether the buffers are inside the body, one behind the other."""
+        """Check that the buffers are inside the body, one behind the other."""
         at, sizes = buffers[:, 0], buffers[:, 1]
         wrong = (at & 7 != 0) | (at.view(np.uint64) > body_bytes) | (sizes.view(np.uint64) > body_bytes)
         wrong |= sizes > body_bytes - at
@@ -183,8 +185,8 @@ class BodyLayout:
             raise CorruptBatchError(f"two buffers share the body's bytes from {starts[1:][overlaps][0]} on")
 
     def _inflated_sizes(self, buffers: np.ndarray, wanted: np.ndarray | None, body: Bytes) -> np.ndarray:
-        """How large each wanted buffer says that it is decompressed: an i64 before it, or -1 where it is not
-        compressed."""
+        """Return the decompressed size that each wanted buffer states: an i64 before its data, or -1 if the buffer is
+        not compressed."""
         at, stored = buffers[:, 0], buffers[:, 1]
         filled = stored > 0 if wanted is None else (stored > 0) & wanted
         sizes = np.zeros(len(stored), np.int64)
@@ -220,8 +222,8 @@ class BodyLayout:
 
 
 def _are_sound(buffers: np.ndarray, bounds: Sequence[tuple[int, int]], body_bytes: int) -> bool:
-    """Whether a few buffers are inside the body, one behind the other, and as large as `bounds` say. False: they are
-    not, or are too many; why, the checks of arrays say."""
+    """Return True if a few buffers are inside the body, one behind the other, with sizes within `bounds`. False: they
+    are not, or there are too many; the array checks then find the reason."""
     if len(bounds) != len(buffers):
         return False
     end = 0
@@ -243,8 +245,8 @@ def _check_longest(rows: _Rows, inflated_bytes_max: int, plain_body_bytes: int) 
 
 
 def stated_bytes(message: RecordBatchMessage, body: Bytes) -> int:
-    """Bytes that the buffers of the message say that they take decompressed, whatever else is wrong with the message;
-    0 for an uncompressed one."""
+    """Return the decompressed bytes that the message's buffers state, even if the message is otherwise wrong; 0 for an
+    uncompressed message."""
     if message.compression == "none":
         return 0
     at, stored = message.buffers[:, 0], message.buffers[:, 1]
@@ -274,7 +276,7 @@ class _Compiled:
         self.is_values: list[bool] = []
 
     def add(self, kind: Any, nullable: bool, *, tied_to: int | None) -> None:
-        """A column or child. `tied_to` None: no other node has its length. Raises CorruptBatchError."""
+        """Add a column or child. `tied_to` None: its length is independent of other nodes. Raises CorruptBatchError."""
         node = len(self.tied_to)
         self.tied_to.append(node if tied_to is None else tied_to)
         self.may_be_null.append(nullable)

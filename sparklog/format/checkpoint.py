@@ -12,7 +12,7 @@ log-dirs.json                `KnownLogDirs`: the broker's log directories, in th
 ===========================  ================================================================================
 
 If recovery-points.json is lost or unreadable, log starts come from the first segments, recovery points are 0 and high
-watermarks are worked out anew; if clean-shutdown is lost, the newest segments are scanned. Both cost time, not data.
+watermarks are computed again; if clean-shutdown is lost, the newest segments are scanned. Both cost time, not data.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PartitionMeta(Struct, frozen=True):
 
 
 class PartitionPoints(Struct, frozen=True):
-    """What is remembered of one partition. Everything below `recovery_point` is known to be on the disk."""
+    """The remembered state of one partition. Everything below `recovery_point` is known to be on the disk."""
 
     topic_id: str
     log_start_offset: int
@@ -74,7 +74,7 @@ class CleanShutdown(Struct, frozen=True):
 
 
 class KnownLogDirs(Struct, frozen=True):
-    """Where each log directory was last, by its `data_dir_id`."""
+    """The last known place of each log directory, by its `data_dir_id`."""
 
     directories: dict[str, str]
     version: int = 1

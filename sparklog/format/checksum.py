@@ -1,7 +1,8 @@
-"""CRC-32C of bytes, in C: `crc32c(data, value=0)` continues the checksum `value` of what comes before `data`.
+"""CRC-32C of bytes, in C: `crc32c(data, value=0)` continues `value`, the checksum of the preceding bytes.
 
-The package crc32c asks `importlib.metadata` for its own version, which imports the email package: more than a twentieth
-of the processor time that a broker or a Spark worker starts in. Its extension module alone needs nothing.
+The package crc32c asks `importlib.metadata` for its own version, which imports the email package. That takes more than
+a twentieth of the processor time of a start of a broker or a Spark worker. The package's extension module alone needs
+no such import.
 """
 
 from __future__ import annotations

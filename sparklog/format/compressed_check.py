@@ -1,12 +1,12 @@
-"""What the broker looks at in a compressed batch that it takes: all that could lead a reader astray, but not all bytes.
+"""The broker's check of a compressed batch at the append: all parts that could mislead a reader, but not all bytes.
 
-To decompress a batch costs the broker several times what the rest of an append does. So only what has to be seen is
-decompressed: the offsets of binary columns, which values are null, and all of columns that hold text, decimals (a type
-says how many digits) or nested values. The bytes of binary columns and numbers are not: whatever is in them is a
-value. Whether their frames can be decompressed at all, and to as many bytes as they say, a reader finds out (Arrow
-compares it), and has an error instead of records.
+Decompressing a batch costs the broker several times as much as the rest of an append. So the check decompresses only
+the necessary parts: the offsets of binary columns, the validity bits, and columns with text, decimals (a type limits
+the number of digits) or nested values. It does not decompress the bytes of binary columns and numbers, because any
+content is a value. If a frame cannot be decompressed to its stated size, Arrow detects it at the reader, and the reader
+gets an error instead of records.
 
-Columns of nothing but nulls are the same few bytes in every batch of as many rows: those seen last are remembered.
+Columns of nulls only have the same few bytes in every batch with the same number of rows: the last ones are remembered.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def check_compressed(
 
 
 class _LastNulls:
-    """What the columns of nothing but nulls were in the last sound batch of a schema."""
+    """Bytes of the columns that held nothing but nulls in the last sound batch of a schema."""
 
     key = b""
 
@@ -107,13 +107,13 @@ class _Frames:
         return b"".join((head, self._nodes, *(self._body[at : at + size] for at, size in places)))
 
     def check_nulls(self, number: int, nulls: int) -> None:
-        """Whether as many values are null in validity buffer `number` as the batch says. Raises pa.ArrowInvalid."""
+        """Check that validity buffer `number` has the number of nulls that the batch states. Raises pa.ArrowInvalid."""
         if nulls:
             bits = self._inflated(number)
             pa.Array.from_buffers(pa.bool_(), self._rows, [bits, bits], nulls).validate(full=True)
 
     def check_offsets(self, number: int) -> None:
-        """Whether a binary column's values lie in its data, one behind the other. Raises CorruptBatchError."""
+        """Check that a binary column's values are inside its data, one behind the other. Raises CorruptBatchError."""
         data_bytes = self._stated_bytes(number + 1)
         offsets = np.frombuffer(self._inflated(number), "<i4", self._rows + 1)
         if offsets[0] < 0 or offsets[-1] > data_bytes or (offsets[1:] < offsets[:-1]).any():

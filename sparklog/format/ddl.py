@@ -61,9 +61,9 @@ class _Token(NamedTuple):
 
 
 def parse_ddl(text: str) -> pa.Schema:
-    """The Arrow schema of a Spark DDL string.
+    """Return the Arrow schema of a Spark DDL string.
 
-    Raises InvalidTopicError that says where the text is wrong and what was expected.
+    Raises InvalidTopicError, which names the position of the fault and the expected text.
     """
     return pa.schema(_Parser(text).parse())
 

@@ -1,8 +1,9 @@
-"""Decoders of typed MessagePack and JSON, each made once, one after the other; conversions to structs.
+"""Decoders of typed MessagePack and JSON, each created once, one after the other; conversions to structs.
 
-msgspec learns a struct's fields when the first decoder that meets it is made, and notes the struct as known before it
-is done. A second thread that meets it meanwhile reads what is not there: the process dies (msgspec 0.22, SIGSEGV in
-mpack_decode). So structs are met here only, under one lock; decoding and converting need none after that.
+msgspec learns a struct's fields when it creates the first decoder with that struct, and marks the struct as known
+before it has finished. A second thread that uses the struct in between reads missing fields, and the process dies
+(msgspec 0.22, SIGSEGV in mpack_decode). So msgspec gets structs in this module only, under one lock; decoding and
+converting need no lock afterwards.
 """
 
 from __future__ import annotations

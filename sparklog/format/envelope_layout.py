@@ -1,8 +1,9 @@
-"""Where the numbers of an envelope's RecordBatch message stand, for who writes and reads it without Arrow's library.
+"""Positions of the numbers in an envelope's RecordBatch message, for code that writes and reads it without Arrow's
+library.
 
-The metadata of every envelope batch are the same but for some numbers: rows, body length, how many of a column are
-null, where each buffer is. So they are taken over from a message that Arrow has written, and the numbers are changed.
-Its columns have 7 nodes (headers have children: the entry, its name, its value) and 17 buffers, numbered as here::
+The metadata of all envelope batches are equal except for some numbers: rows, body length, nulls per column, position of
+each buffer. So the metadata are copied from a message that Arrow has written, and the numbers are changed. The columns
+have 7 nodes (headers have children: the entry, its name, its value) and 17 buffers with these numbers::
 
     column     buffers
     key        0 validity, 1 offsets, 2 bytes
@@ -32,7 +33,7 @@ BUFFERS = 17
 NODES_STRUCT = struct.Struct(f"<{2 * NODES}q")
 """Of each: rows, and how many of them are null."""
 BUFFERS_STRUCT = struct.Struct(f"<{2 * BUFFERS}q")
-"""Of each: position in the body, and length without what fills it up to a multiple of 8."""
+"""Per buffer: position in the body, and length without the padding to a multiple of 8."""
 I64 = struct.Struct("<q")
 
 _NULLS_KEPT_ROWS_MAX = 65_536
@@ -50,8 +51,8 @@ class Layout(NamedTuple):
 
 
 class Template(NamedTuple):
-    """Prefix and metadata of a message. `mask` has ones where there is no number to be changed, as an integer of all
-    bytes; `fixed` is what stands there."""
+    """Prefix and metadata of a message. `mask` has ones in every byte that is not part of a changeable number, as one
+    integer; `fixed` holds these bytes."""
 
     head: bytes
     layout: Layout
@@ -62,7 +63,7 @@ class Template(NamedTuple):
     def write_numbers(
         self, message: Any, rows: int, rows_without_key: int, buffers: Sequence[int], body_bytes: int
     ) -> None:
-        """Writes into a message that begins with `head` what differs from it; `buffers`: position and length of
+        """Write the numbers of a message into `head`, which has the template's bytes; `buffers`: position and length of
         each."""
         n, layout = rows, self.layout
         I64.pack_into(message, layout.body_length, body_bytes)
@@ -71,7 +72,7 @@ class Template(NamedTuple):
         BUFFERS_STRUCT.pack_into(message, layout.buffers, *buffers)
 
     def fits(self, head: bytes) -> bool:
-        """Whether a message begins like this one."""
+        """Return True if a message with this head differs from the template in its numbers only."""
         return len(head) == len(self.head) and int.from_bytes(head, "little") & self.mask == self.fixed
 
 
@@ -94,7 +95,8 @@ def layout_of(data: Bytes, position: int) -> Layout | None:
 
 @cache
 def template(compression: str) -> Template:
-    """What Arrow writes of one record. FlatBuffers leaves out numbers that are 0: none that is changed is 0 in it."""
+    """Return Arrow's message for one record. FlatBuffers omits numbers that are 0, so all changeable numbers in it are
+    above 0."""
     zeros = pa.py_buffer(bytes(8))  # `pa.array` imports pandas
     empty = pa.Array.from_buffers(pa.binary(), 1, [None, zeros, zeros])
     headers = null_column(1, HEADER_TYPE)
@@ -121,7 +123,7 @@ def template(compression: str) -> Template:
 
 @kept_by_identity
 def is_envelope(schema: pa.Schema) -> bool:
-    """Whether it is the schema of an envelope topic's batches."""
+    """Return True if `schema` is that of an envelope topic's batches."""
     return bool(schema.equals(ENVELOPE_SCHEMA, check_metadata=True))
 
 

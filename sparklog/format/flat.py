@@ -1,8 +1,9 @@
-"""Just enough FlatBuffers to check an Arrow IPC RecordBatch message without decoding it.
+"""The part of FlatBuffers that is needed to check an Arrow IPC RecordBatch message without decoding it.
 
 The layout is FlatBuffers' own: a root offset u32, tables that begin with a signed offset to their vtable, vtables that
 begin with two u16 sizes followed by u16 field offsets. Source of the field numbers: Apache Arrow's format/Message.fbs
-and format/File.fbs. Arrow verifies the same bytes again before it reads them; what both accept, both read alike.
+and format/File.fbs. Arrow verifies the same bytes again before it reads them; both read every accepted message in the
+same way.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 class RecordBatchMessage(NamedTuple):
-    """What an Arrow RecordBatch message says of itself: int64 arrays of shape (n, 2).
+    """The content of an Arrow RecordBatch message: int64 arrays of shape (n, 2).
 
     `nodes`: length and number of nulls of every column and child. `buffers`: position in the body and length of each.
     `compression`: none, lz4 or zstd.
@@ -63,9 +64,9 @@ def root_table(data: Bytes, position: int = 0) -> int:
 
 
 def record_batch_message(metadata: Bytes) -> RecordBatchMessage:
-    """Reads the flatbuffer of a RecordBatch message; `metadata` holds it and nothing behind it.
+    """Read the flatbuffer of a RecordBatch message; `metadata` holds the message and nothing behind it.
 
-    Raises CorruptBatchError if it is no such message, or has what no batch of a topic has (dictionaries, views).
+    Raises CorruptBatchError if it is no such message, or has parts that no batch of a topic has (dictionaries, views).
     """
     try:
         message = root_table(metadata)
@@ -90,7 +91,8 @@ def record_batch_message(metadata: Bytes) -> RecordBatchMessage:
 
 
 def _codec(metadata: Bytes, table: int) -> str:
-    """Of the BodyCompression at `table`. Raises CorruptBatchError for what Arrow does not know."""
+    """Return the codec of the BodyCompression at `table`. Raises CorruptBatchError for a codec that Arrow does not
+    know."""
     codec, method = (table_field(metadata, table, number) for number in range(2))
     number = metadata[codec] if codec else 0
     if number >= len(CODECS) or (method and metadata[method]):

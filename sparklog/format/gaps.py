@@ -39,6 +39,6 @@ def decode_gaps(data: bytes | None) -> list[Gap]:
 
 
 def gaps_within(gaps: Iterable[Gap], start_offset: int, end_offset: int) -> list[Gap]:
-    """What of the gaps lies in [start_offset, end_offset), ascending."""
+    """Return the parts of the gaps inside [start_offset, end_offset), ascending."""
     inside = ((max(first, start_offset), min(behind, end_offset)) for first, behind in gaps)
     return sorted(gap for gap in inside if gap[0] < gap[1])

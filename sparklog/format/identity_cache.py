@@ -1,5 +1,5 @@
-"""What is made of a schema, kept: by the object's identity, because to hash or compare schemas takes as long as to
-decode a small batch."""
+"""A cache of values that are computed from a schema. Its key is the object's identity, because hashing or comparing
+schemas takes as long as decoding a small batch."""
 
 from __future__ import annotations
 

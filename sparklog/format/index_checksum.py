@@ -19,11 +19,11 @@ def index_checksum(base_offset: int, content: bytes) -> bytes:
 
 
 def entries_in(size_bytes: int, entry_bytes: int, trailer_bytes: int) -> int:
-    """How many whole entries a file of this size has before its checksums."""
+    """Return the number of whole entries before the checksums in a file of this size."""
     return max(0, size_bytes - trailer_bytes) // entry_bytes
 
 
 def without_checksum(base_offset: int, data: bytes) -> bytes | None:
-    """What stands before the checksum that ends `data`, or None if it does not fit."""
+    """Return the bytes before the checksum that ends `data`, or None if the checksum does not fit."""
     content = data[:-CHECKSUM_BYTES]
     return content if data[-CHECKSUM_BYTES:] == index_checksum(base_offset, content) else None

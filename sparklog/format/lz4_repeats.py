@@ -1,12 +1,12 @@
-"""LZ4 frames of 8 bytes again and again, written without the library.
+"""LZ4 frames of 8 repeated bytes, written without the library.
 
-It costs nothing to write what an LZ4 library would find out by reading all of it; and what is written does not depend
-on the library's version, so a reader knows such a frame when it sees one. A frame (lz4_Frame_format.md) is::
+An LZ4 library would have to read all the bytes to find the repetition. The result here does not depend on the library's
+version, so a reader recognises such a frame. A frame (lz4_Frame_format.md) is::
 
     header      magic 0x184D2204, flags 0x60 (version 1, independent blocks), 0x40 (blocks of 64 KiB), their checksum
-    blocks      u32 size, and two sequences (lz4_Block_format.md): the 8 bytes, and a match with what is 8 bytes before,
+    blocks      u32 size, and two sequences (lz4_Block_format.md): the 8 bytes, and a match with the 8 bytes before,
                 up to the last 5; these 5 (a block ends with literals). A block too small for a match (only the last
-                one is) stands as it is
+                one is) is stored uncompressed
     end mark    u32 0
 """
 
@@ -36,7 +36,8 @@ def repeated(pattern: bytes, size_bytes: int) -> bytes:
 
 
 def pattern_of(frame: bytes, size_bytes: int) -> bytes | None:
-    """The 8 bytes, if this is what `repeated` makes of some; None: another frame, which only the library reads."""
+    """Return the 8 bytes if `repeated` has written this frame; None for another frame, which only the library can
+    read."""
     pattern = frame[_PATTERN_AT : _PATTERN_AT + PATTERN_BYTES]
     return pattern if len(pattern) == PATTERN_BYTES and frame == repeated(pattern, size_bytes) else None
 
@@ -51,7 +52,7 @@ def _block(pattern: bytes, size: int) -> bytes:
 
 @lru_cache(maxsize=32)
 def _sequences(size: int) -> tuple[bytes, bytes]:
-    """What stands before the first 8 bytes, and between them and the last 5."""
+    """Return the bytes before the first 8 bytes, and the bytes between those and the last 5."""
     match = size - PATTERN_BYTES - _LITERALS_LAST - _MATCH_MIN
     more = b"" if match < 15 else b"\xff" * ((match - 15) // 255) + bytes([(match - 15) % 255])
     token = bytes([PATTERN_BYTES << 4 | min(match, 15)])

@@ -1,4 +1,4 @@
-"""Decoding what a segment holds, and the `__offset` column of compacted batches: which offset each row has.
+"""Decoding of a segment's batches, and the offset of each row: the `__offset` column of compacted batches.
 
 Compaction removes rows from the middle of a batch, so those that stay no longer have base_offset + i. A compacted
 batch (attribute bit 3, `ATTRIBUTE_OFFSET_COLUMN`) has one more column behind the topic's: ``__offset`` int64 not null,
@@ -6,7 +6,7 @@ the row's offset itself, strictly increasing within [base_offset, base_offset + 
 body, so the batch's CRC covers it. All batches of a compacted segment have it, and so has the schema in its head: the
 file stays an Arrow file.
 
-Everything that asks for the offset of a row asks here.
+All code that needs the offset of a row uses this module.
 
 Example: a batch with base_offset 50 and last_offset_delta 9 of which the rows 53 and 58 are left has record_count 2
 and the column [53, 58]. One that has lost all its rows but had to stay (the last of a segment) has record_count 0.
@@ -41,7 +41,7 @@ def with_offset_column(schema: pa.Schema) -> pa.Schema:
 
 
 def has_offset_column(schema: pa.Schema) -> bool:
-    """Whether a segment whose head has `schema` is a compacted one."""
+    """Return True if a segment whose head has `schema` is compacted."""
     return bool(schema.get_field_index(OFFSET_COLUMN) >= 0)
 
 
@@ -88,11 +88,10 @@ def check_new_rows(
     inflated_bytes_max: int,
     hold: Callable[[int], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """Checks that the batch at `position` of `data`, which is about to be appended, holds what `schema`, the topic's,
-    says.
+    """Check that the batch at `position` of `data`, which is to be appended, conforms to `schema`, the topic's.
 
-    `hold`: gives a context in which as many bytes may be decompressed. Raises CorruptBatchError; InflatedSizeError,
-    before anything is decompressed.
+    `hold(size_bytes)` returns a context in which that number of bytes may be decompressed. Raises CorruptBatchError;
+    InflatedSizeError, before anything is decompressed.
     """
     if is_envelope(schema) and is_small_batch(data, position, header):
         return

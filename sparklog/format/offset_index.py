@@ -40,7 +40,7 @@ class OffsetEntry(NamedTuple):
 
 
 def trailer(base_offset: int, entries: bytes) -> bytes:
-    """What ends the file: TRAILER_BYTES."""
+    """Return the last TRAILER_BYTES of the file."""
     return index_checksum(base_offset, entries)
 
 

@@ -1,10 +1,10 @@
-"""Uncompressed envelope batches of many records, in which the buffers that only repeat themselves are packed.
+"""Uncompressed envelope batches of many records, in which buffers with repeated content are packed.
 
 An envelope record has 20 bytes beside key and value: three offsets i32 and a timestamp. In most batches no record has a
-key or headers, and the timestamps are those of a few calls; then 16 of these bytes say nothing. Such a batch is stored
-with Arrow's own means: its message's BodyCompression is LZ4_FRAME with the method BUFFER, so each buffer that is not
-empty begins with an i64, the length of what follows once it is decompressed, or -1: what follows is not compressed.
-Every Arrow reader reads it, and slices what stands behind a -1 out of the message without a copy::
+key or headers, and the timestamps are those of a few calls; then 16 of these bytes carry no information. Such a batch
+is stored by Arrow's own means: its message's BodyCompression is LZ4_FRAME with the method BUFFER. So each buffer that
+is not empty begins with an i64, the length of the rest after decompression, or -1 for an uncompressed rest. Every Arrow
+reader reads it, and slices the bytes behind a -1 out of the message without a copy::
 
     column     buffers
     key        if no record has one:  n zero bits, packed; n + 1 zero offsets, packed; no bytes
@@ -13,10 +13,10 @@ Every Arrow reader reads it, and slices what stands behind a -1 out of the messa
     headers    n zero bits, packed; n + 1 zero offsets, packed; of its empty children one offset each, behind -1
     timestamp  no bits; i64, µs: packed if they seldom change, else behind -1
 
-What is packed is an LZ4 frame behind its length. Batches are written so where nobody has asked for compression, all
-records have a value and a timestamp, none has headers, and either all have a key or none has. Keys and values are not
-compressed in them, so neither is the batch for who asks (`compression_of_batch`). Compaction writes what it leaves of
-one as `encode_batch` does: with its offset column it is no envelope any more.
+A packed buffer is its length and an LZ4 frame. The producer writes batches in this form under three conditions: no
+compression was requested, all records have a value and a timestamp and none has headers, and either all have a key or
+none has. Keys and values in them are uncompressed, so `compression_of_batch` calls the batch uncompressed. Compaction
+writes the rest of such a batch like `encode_batch`: with its offset column it is no envelope any more.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Column(NamedTuple):
 
 
 class _Timestamps(NamedTuple):
-    """What stands before the bytes in their buffer, and these."""
+    """The timestamps' buffer, and the bytes before them in it."""
 
     before: bytes
     data: Any
@@ -111,10 +111,11 @@ def encode_packed_batch(
     checksum: bool = True,
     allocate: Callable[[int], Any] = pa.allocate_buffer,
 ) -> PackedBatch | None:
-    """What `encode_batch` makes of rows of an envelope topic, with the bounds of their timestamps, but packed; None if
-    they are not such rows. The arguments are those of `encode_batch`.
+    """Encode rows of an envelope topic in the packed form, with the bounds of their timestamps; None if the rows do not
+    fit the form. The arguments are those of `encode_batch`.
 
-    It is always smaller: the headers alone save more than the lengths before the buffers add.
+    The result is always smaller than that of `encode_batch`: the headers alone save more than the lengths before the
+    buffers add.
     """
     n = batch.num_rows
     if n < PACKED_ROWS_MIN:
@@ -198,8 +199,8 @@ def _put(body: memoryview, at: int, *parts: Any) -> None:
 def decode_packed_batch(
     data: Any, schema: pa.Schema, header: BatchHeader, columns: Sequence[int] | None = None
 ) -> pa.RecordBatch | None:
-    """What `decode_batch` makes of a packed batch, with neither threads nor copies of what is not packed; None for any
-    other batch, and for one that is not as it is written here: Arrow reads it, or says what is wrong.
+    """Decode a packed batch like `decode_batch`, without threads, and without copies of unpacked buffers. None for any
+    other batch, or one that this module has not written: Arrow reads it, or reports the fault.
 
     Raises CorruptBatchError.
     """
@@ -226,8 +227,9 @@ def decode_packed_batch(
 
 
 def _are_in_place(buffers: Sequence[int], rows: int, body_bytes: int, *, has_keys: bool) -> bool:
-    """Whether all buffers, also those that nobody decodes, are where `encode_packed_batch` puts them: one behind the
-    other, as long as so many rows take. Only keys, values and timestamps may have any size."""
+    """Return True if all buffers, also those that are not decoded, are at the places where `encode_packed_batch` puts
+    them: one behind the other, with the sizes of this number of rows. Only keys, values and timestamps may have any
+    size."""
     if buffers[2 * _VALUE_OFFSETS + 1] != 8 + 4 * (rows + 1) or 4 * rows > body_bytes:
         return False  # so there are not more rows than the body has room for
     free = [buffers[2 * number + 1] for number in (_KEY_DATA, _VALUE_DATA, _STAMPS)]
@@ -254,13 +256,13 @@ def _placed(sizes: Sequence[int]) -> list[int]:
 
 
 def _end(buffers: Sequence[int]) -> int:
-    """Where the body ends whose last buffer is in the last place."""
+    """Return the end of the body, which the last buffer determines."""
     return buffers[-2] + (buffers[-1] + 7 & ~7)
 
 
 class _Body:
-    """Reads the columns of a packed batch of `rows`, whose `buffers` are in place. Its methods return None for what is
-    not as it is written here, and raise pa.ArrowInvalid for offsets outside the data."""
+    """Reader of the columns of a packed batch of `rows`, whose `buffers` are in place. Its methods return None for
+    bytes in another form than this module's, and raise pa.ArrowInvalid for offsets outside the data."""
 
     def __init__(self, body: pa.Buffer, buffers: Sequence[int], rows: int) -> None:
         self._body = body
@@ -327,7 +329,8 @@ class _Body:
 
 
 def _unpacked(frame: pa.Buffer, size: int) -> pa.Buffer:
-    """What the frame holds, at most one byte more than `size`, whatever it says itself. Raises OSError."""
+    """Return the frame's content, at most one byte more than `size`, regardless of the size that it states. Raises
+    OSError."""
     pattern = pattern_of(frame.to_pybytes(), size)
     if pattern is not None:
         return pa.py_buffer(np.full(size // 8, I64.unpack(pattern)[0], np.int64))
@@ -343,9 +346,10 @@ def _schema_of(columns: tuple[int, ...] | None) -> pa.Schema:
 
 
 def compression_of_batch(data: Bytes) -> str:
-    """How the one batch in `data` is compressed, for who writes it again: none (a packed one, too), lz4 or zstd.
+    """Return the compression with which the one batch in `data` is to be written again: none (also for a packed one),
+    lz4 or zstd.
 
-    In a packed batch the values' offsets stand behind a -1; Arrow's writer, told to compress, compresses every buffer.
+    In a packed batch the values' offsets follow a -1; Arrow's writer, asked to compress, compresses every buffer.
     Raises CorruptBatchError.
     """
     header = decode_header(data)

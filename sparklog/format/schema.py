@@ -1,7 +1,7 @@
 """Topic schemas: the canonical (Spark) Arrow layout, the envelope, and fitting data to them.
 
-Spark compares the Arrow schema of a Python source's first batch exactly with its own, so the log stores exactly what
-Spark calls for and readers hand batches through without a cast. Canonical layout:
+Spark compares the Arrow schema of a Python source's first batch exactly with its own, so the log stores exactly
+Spark's layout, and readers pass batches on without a cast. Canonical layout:
 
 ==============================================  =====================================
 given                                           stored
@@ -44,11 +44,11 @@ TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 ENVELOPE_SCHEMA = pa.schema(
     [("key", pa.binary()), ("value", pa.binary()), ("headers", HEADER_TYPE), ("timestamp", TIMESTAMP_TYPE)]
 )
-"""Schema of an envelope topic: what Kafka users know. `headers` null means none."""
+"""Schema of an envelope topic, with the columns that Kafka users know. `headers` null means none."""
 
 NO_PYTHON_OBJECT = (ArithmeticError, LookupError, ValueError)
-"""What Arrow raises for a stored value that Python has no object for: a date or a timestamp outside the years 1 to 9999
-(OverflowError, ValueError), or a time zone that it does not know (KeyError)."""
+"""Exceptions that Arrow raises for a stored value without a Python object: a date or a timestamp outside the years 1 to
+9999 (OverflowError, ValueError), or an unknown time zone (KeyError)."""
 
 RESERVED_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "__offset")
 COLUMNS_MAX = 10_000
@@ -202,7 +202,7 @@ def _rewritten(column: Any) -> Any:
 
 
 def _cast(column: Any, target: Any) -> Any:
-    """Arrow's safe cast. Raises pa.ArrowInvalid that says what to do where Arrow's own message does not."""
+    """Cast safely, with Arrow. Raises pa.ArrowInvalid, with the remedy where Arrow's own message lacks it."""
     source = column.type
     try:
         return column.cast(target, safe=True)
@@ -255,8 +255,8 @@ def _is(t: Any, family: tuple[Any, ...]) -> bool:
 
 
 def _refusal(source: Any, target: Any, *, nested: bool, rounded: bool) -> str:
-    """Why `source` may not become `target` whatever the values are, or "". Arrow's own casts are far more generous,
-    above all inside lists and structs, where values cannot be looked at afterwards (`nested`)."""
+    """Return the reason why `source` may not become `target` for any values, or "". Arrow's own casts are far more
+    generous, above all inside lists and structs, where values cannot be checked afterwards (`nested`)."""
     if source == target or pa.types.is_null(source):
         return ""
     if not any(_is(source, family) and _is(target, family) for family in _FAMILIES):
@@ -291,7 +291,7 @@ def _struct_refusal(source: Any, target: Any, rounded: bool) -> str:
 
 
 def _may_round(source: Any, target: Any) -> bool:
-    """Whether Arrow's safe cast from `source` to `target` drops digits without saying so."""
+    """Return True if Arrow's safe cast from `source` to `target` drops digits in silence."""
     floating, decimal = pa.types.is_floating, pa.types.is_decimal
     if floating(target):
         return bool(decimal(source) or (floating(source) and source.bit_width > target.bit_width))

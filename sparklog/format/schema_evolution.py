@@ -1,10 +1,10 @@
-"""How a typed topic's schema may change, and how rows written with one schema are brought into the layout of another.
+"""Allowed changes of a typed topic's schema, and the conversion of rows from one schema's layout into another's.
 
-A topic keeps every schema it ever had under an id of its own; a batch names the one it was written with, and no stored
-byte is ever rewritten. So only changes are allowed after which old rows can still be told in the new schema:
+A topic keeps every schema it ever had, each under an id; a batch names the schema it was written with, and no stored
+byte is ever rewritten. So a change is allowed only if old rows can still be expressed in the new schema:
 
 =====================================  ==========================================================================
-allowed                                what a reader makes of older rows
+allowed                                older rows at a reader
 =====================================  ==========================================================================
 a new column, at the end               null
 int8 → int16 → int32 → int64           a cast, every value kept
@@ -41,14 +41,14 @@ _WIDENINGS = "; ".join(" → ".join(map(str, family)) for family in _WIDTHS)
 
 
 def can_widen(source: Any, target: Any) -> bool:
-    """Whether every value of `source` is one of the wider type `target`, and the change is an allowed one."""
+    """Return True if every value of `source` is a value of the wider type `target`, and the change is allowed."""
     return any(source in f and target in f and f.index(source) < f.index(target) for f in _WIDTHS)
 
 
 class SchemaChange(Struct, frozen=True):
-    """What is asked for: columns to append and columns to widen (their new type), or the whole schema as it shall be.
+    """A requested change: columns to append and columns to widen (with their new type), or the whole new schema.
 
-    Asking for what is already there changes nothing, so that a change can be asked for again after a lost answer.
+    A request for the present state changes nothing, so a request can be repeated after a lost answer.
     """
 
     add: pa.Schema | None = None
@@ -94,7 +94,7 @@ class SchemaChange(Struct, frozen=True):
 def _refusals(
     schema: pa.Schema, wanted: pa.Schema, key_columns: Sequence[str], timestamp_column: str | None
 ) -> Iterator[str]:
-    """What forbids that `wanted` follows `schema`, both canonical."""
+    """Yield the reasons why `wanted` may not follow `schema`, both canonical."""
     kept = [n for n in wanted.names if schema.get_field_index(n) >= 0]
     for f in schema:
         at = wanted.get_field_index(f.name)
@@ -124,7 +124,7 @@ def _type_refusals(
 
 
 def is_evolution(schema: pa.Schema, later: pa.Schema) -> bool:
-    """Whether allowed changes lead from `schema` to `later` (or they are equal)."""
+    """Return True if allowed changes lead from `schema` to `later`, or they are equal."""
     return next(_refusals(schema, later, (), None), None) is None
 
 
@@ -139,10 +139,10 @@ def check_versions(topic: str, schemas: Mapping[int, pa.Schema]) -> None:
 
 
 class RowAdapter:
-    """Brings batches of the schema `written` into the layout `wanted`: columns chosen by name, missing ones null,
-    narrower ones cast. Whole columns at a time; what does not change is not copied.
+    """Converter of batches from the schema `written` into the layout `wanted`: columns chosen by name, missing ones
+    null, narrower ones cast. It works on whole columns and does not copy unchanged ones.
 
-    `indexes`: the columns of `written` that are needed, ascending.
+    `indexes`: the needed columns of `written`, ascending.
     """
 
     __slots__ = ("_sources", "_unchanged", "indexes", "wanted")

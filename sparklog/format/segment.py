@@ -13,14 +13,14 @@ Name: the 20-digit base offset with the ending ``.arrow``. Layout::
     e+8+f   4     f as i32
     e+12+f  6     "ARROW1"
 
-No CRC covers head and footer: the head is compared with what the name and the metadata store say, the footer is
-derived from the batches and rebuilt when it is missing or insane. Each batch has its own CRC. An active segment has
+No CRC covers head and footer: the head is compared with the file's name and the metadata store, the footer is derived
+from the batches and rebuilt when it is missing or insane. Each batch has its own CRC. An active segment has
 no footer; it is un-sealed for further appends by cutting the file at ``e``.
 
 A scan from the front ends in one of three ways (`ScanEnd`): END (the file's last byte, or the end-of-stream mark, is
-reached between two batches), TORN (what follows the last good batch is a tail that a crashed append can leave: half a
-batch, zeros, garbage), CORRUPT (bad bytes with an intact batch, or an intact footer, after them: what a crashed append
-cannot leave). Only a torn tail may ever be cut without asking.
+reached between two batches), TORN (behind the last good batch is a tail that a crashed append can leave: half a batch,
+zeros, garbage), CORRUPT (behind bad bytes is an intact batch or an intact footer, which a crashed append cannot leave).
+Only a torn tail may ever be cut without an operator's consent.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ PositionedRead = Callable[[int, int], bytes]
 
 
 class SegmentInfo(NamedTuple):
-    """Who a segment belongs to, stored in its schema's metadata."""
+    """Owner of a segment, stored in its schema's metadata."""
 
     topic: str
     topic_id: str
@@ -84,7 +84,7 @@ class SegmentInfo(NamedTuple):
 
 
 class SegmentHead(NamedTuple):
-    """A decoded head: `data_position` is where the first batch begins."""
+    """A decoded head: the first batch begins at `data_position`."""
 
     schema: pa.Schema
     info: SegmentInfo
@@ -92,7 +92,7 @@ class SegmentHead(NamedTuple):
 
 
 class ScanEnd(Enum):
-    """How a scan of a segment ended."""
+    """End of a segment's scan."""
 
     END = "end"
     TORN = "torn tail"
@@ -152,7 +152,7 @@ def decode_head(read: PositionedRead) -> SegmentHead:
 
 
 def _data_position(head: Bytes) -> int | None:
-    """Where the first batch begins, by the length of the schema message; None if that is impossible."""
+    """Return the position of the first batch, by the length of the schema message; None if the length is impossible."""
     continuation, length = struct.unpack_from("<Ii", head, len(HEAD_MAGIC))
     if continuation != 0xFFFFFFFF or not 0 < length <= HEAD_BYTES_MAX or length % 8:
         return None
@@ -209,7 +209,7 @@ def encode_seal(
 
 
 class SealedBlocks(NamedTuple):
-    """What a footer says: where each batch is, and where the data end (the end-of-stream mark)."""
+    """Content of a footer: the place of each batch, and the end of the data (the end-of-stream mark)."""
 
     positions: np.ndarray
     metadata_lengths: np.ndarray
@@ -254,7 +254,8 @@ def decode_seal(read: PositionedRead, file_size_bytes: int) -> SealedBlocks | No
 
 
 def seal_position(read: PositionedRead, file_size_bytes: int) -> int | None:
-    """Where the end-of-stream mark of a sealed segment is, by the file's last bytes and the mark; None without them."""
+    """Return the position of a sealed segment's end-of-stream mark, by the file's last bytes and the mark; None without
+    them."""
     if file_size_bytes < len(HEAD_MAGIC) + PREFIX_BYTES + len(END_OF_STREAM) + TAIL.size:
         return None
     tail = read(file_size_bytes - TAIL.size, TAIL.size)
@@ -266,8 +267,8 @@ def seal_position(read: PositionedRead, file_size_bytes: int) -> int | None:
 
 
 def last_block_position(read: PositionedRead, data_position: int, data_end: int) -> int | None:
-    """Where the last batch of a sealed segment begins, by the footer's last block alone; None if that is not sane, or
-    the footer is not laid out as `encode_seal` does it."""
+    """Return the position of a sealed segment's last batch, by the footer's last block alone; None if that is not sane,
+    or the footer has another layout than `encode_seal` gives it."""
     footer = data_end + len(END_OF_STREAM)
     front = read(footer, _BLOCKS_POSITION)
     if len(front) < _BLOCKS_POSITION or front[:4] != struct.pack("<I", 16):
@@ -331,11 +332,11 @@ def read_header(read: PositionedRead, position: int, end: int, head: bytes) -> B
 def _intact_data_follow(
     read: PositionedRead, position: int, end: int, next_offset: int, *, seal_counts: bool = True
 ) -> bool:
-    """Whether an intact batch, or (`seal_counts`) an intact footer, lies behind the bad bytes at `position`.
+    """Return True if an intact batch, or with `seal_counts` an intact footer, lies behind the bad bytes at `position`.
 
-    A crash during an append leaves nothing intact behind the place it stopped at, so this tells a damaged batch in the
-    middle of a log from a damaged tail. A batch that a record's value happens to contain would count, too, if its
-    offset fits: the error is on the side of not cutting.
+    A crash during an append leaves nothing intact behind its position, so this distinguishes a damaged batch in the
+    middle of a log from a damaged tail. A batch that is by chance the content of a record's value counts, too, if its
+    offset fits: the error is then not to cut.
     """
     if seal_counts and decode_seal(read, end) is not None:
         return True
@@ -346,10 +347,10 @@ def _intact_data_follow(
 
 
 def next_intact_batch(read: PositionedRead, position: int, end: int, *, next_offset: int = 0) -> int | None:
-    """Where the first intact batch behind the bad bytes at `position` begins whose base offset is at least
+    """Return the position of the first intact batch behind the bad bytes at `position` with a base offset of at least
     `next_offset`.
 
-    Raises LogCorruptError when too much looks like the beginning of a batch.
+    Raises LogCorruptError when too many places resemble the beginning of a batch.
     """
     budget = _SEARCH_BYTES_MAX
     marks = _find_all(read, position + PREFIX_BYTES, end)

@@ -1,9 +1,9 @@
 """Envelope batches of few records, written, checked and read without Arrow's library.
 
-For a record that is sent alone, Arrow's writer and reader take much of a sender's and a receiver's time: four times as
-much as in a loop, when the thread has slept before (its caches are cold). What is written here is byte for byte what
-`encode_batch` makes of the same records: its metadata are taken over from there, with the numbers changed, and the
-body is the columns' buffers one after the other, each filled up to a multiple of 8::
+For a record that is sent alone, Arrow's writer and reader take much of the client's time. In a thread that has slept,
+and whose caches are cold, they take four times as much as in a loop. This module writes the same bytes as
+`encode_batch` for the same records: it copies that function's metadata and changes the numbers. The body consists of
+the columns' buffers one after the other, each padded to a multiple of 8::
 
     column     buffers
     key        validity (n bits, absent if all have one), n + 1 offsets i32, bytes
@@ -11,8 +11,8 @@ body is the columns' buffers one after the other, each filled up to a multiple o
     headers    validity (n bits, none has any), n + 1 offsets i32, and of its empty children one offset each
     timestamp  i64, µs
 
-Only records that all have a value, have no headers, and either all have a key or none has, are written so (Arrow's
-Message.fbs and Columnar.rst have the layout).
+The module writes records only if all have a value, none has headers, and either all have a key or none has. (Arrow's
+Message.fbs and Columnar.rst have the layout.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparklog.format.batch import PREFIX_BYTES, BatchHeader, ProducerFields, wri
 from sparklog.format.envelope_layout import BUFFERS_STRUCT, I64, NODES_STRUCT, template
 
 ROWS_MAX = 255
-"""Of more rows Arrow is cheaper, and there is something to pack."""
+"""With more rows Arrow is cheaper, and packing pays."""
 _ZEROS = bytes(8 * ROWS_MAX)
 """More than the null bits and offsets of a column without values take, or of the headers with their children."""
 _NO_ENTRIES = (b"", b"", bytes(4), b"", b"", bytes(4), b"")
@@ -50,7 +50,7 @@ def encode_small_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> memoryview:
-    """What `encode_batch` and `assign_producer` make of these records, CRC set, not stamped. Returns a writable
+    """Encode these records like `encode_batch` and `assign_producer`, with the CRC, not stamped. Returns a writable
     view."""
     values, keys, stamps = rows
     n = len(values)
@@ -84,8 +84,8 @@ def encode_small_batch(
 
 
 def decode_small_batch(data: memoryview, position: int, header: BatchHeader) -> SmallRows | None:
-    """The records of the batch at `position` of `data`; None if it is none of those: Arrow reads it, or says what is
-    wrong."""
+    """Decode the batch at `position` of `data`; None for another kind of batch: Arrow reads it, or reports the
+    fault."""
     if not is_small_batch(data, position, header):
         return None
     form, n = template("none"), header.record_count
@@ -98,8 +98,8 @@ def decode_small_batch(data: memoryview, position: int, header: BatchHeader) -> 
 
 
 def is_small_batch(data: memoryview, position: int, header: BatchHeader) -> bool:
-    """Whether the batch at `position` is one that `encode_small_batch` writes, byte for byte but for what the records
-    say: then whoever decodes it, gets what is in it. Of another one nothing is known."""
+    """Return True if `encode_small_batch` can have written the batch at `position`: all bytes fit except the records'
+    own. Such a batch decodes to exactly its records. False says nothing about the batch."""
     form = template("none")
     start, n = position + len(form.head), header.record_count
     if header.metadata_length_bytes != len(form.head) - PREFIX_BYTES or not 0 < n <= ROWS_MAX:
@@ -142,7 +142,7 @@ def _places(n: int, key_bytes: int | None, value_bytes: int) -> tuple[int, ...]:
 
 
 def _is_ascending(body: memoryview, n: int, offsets_at: int, size: int) -> bool:
-    """Whether the offsets of n values go from 0 to `size`."""
+    """Return True if the offsets of n values ascend from 0 to `size`."""
     offsets = struct.unpack_from(f"<{n + 1}i", body, offsets_at)
     return offsets[0] == 0 and offsets[-1] == size and list(offsets) == sorted(offsets)
 

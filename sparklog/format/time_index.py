@@ -33,7 +33,7 @@ ENTRY = np.dtype([("timestamp_ms", "<i8"), ("relative_offset", "<u4")])
 assert ENTRY.itemsize == 12
 TRAILER_BYTES = 2 * CHECKSUM_BYTES
 LAST_ENTRY_BYTES = ENTRY.itemsize + TRAILER_BYTES
-"""What a file ends with that has an entry."""
+"""Size of the end of a file with at least one entry."""
 
 
 class TimeEntry(NamedTuple):
@@ -44,7 +44,7 @@ class TimeEntry(NamedTuple):
 
 
 def trailer(base_offset: int, entries: bytes) -> bytes:
-    """What ends the file: TRAILER_BYTES."""
+    """Return the last TRAILER_BYTES of the file."""
     last = index_checksum(base_offset, entries[-ENTRY.itemsize :])
     return last + index_checksum(base_offset, entries + last)
 

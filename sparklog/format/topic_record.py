@@ -1,7 +1,7 @@
-"""topic.json, in the directory of a topic's partition 0: all that the metadata store knows of the topic, so that the
-store can be made anew when it is lost. One JSON object, written whole (temporary file, fsync, rename, fsync of the
-directory) after each change of the topic. Beside the fields of `TopicRecord`, ``crc32c``: checksum, in hexadecimal, of
-the others' JSON. A topic without an owner has no field ``owner``: files of brokers that did not write it stay valid.
+"""topic.json, in the directory of a topic's partition 0: all data of the topic in the metadata store, so that a lost
+store can be rebuilt. One JSON object, written whole (temporary file, fsync, rename, fsync of the directory) after each
+change of the topic. Beside the fields of `TopicRecord`, ``crc32c``: checksum, in hexadecimal, of the others' JSON. A
+topic without an owner has no field ``owner``: files of brokers that did not write it stay valid.
 
 The store is the truth. If the file is lost or damaged the broker writes it again at its next start.
 """
@@ -18,8 +18,8 @@ TOPIC_FILE = "topic.json"
 
 
 class TopicRecord(Struct, frozen=True, omit_defaults=True):
-    """A topic. `schemas`: Arrow IPC schema messages (base64 in the file) by schema id. `owner`: the user who made it,
-    "": not known, or nobody. A field with a default is in the file, and in the checksum, only with another value."""
+    """A topic. `schemas`: Arrow IPC schema messages (base64 in the file) by schema id. `owner`: the user who has
+    created it; "" if unknown. A field with a default is in the file, and in the checksum, only with another value."""
 
     name: str
     topic_id: str

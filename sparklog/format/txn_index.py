@@ -14,11 +14,11 @@ have one::
     40+32i  8     last_stable_offset i64 when the marker came
 
 A transaction that begins in an earlier segment is here, too: to find those that may have records in [start, end), begin
-with the segment of `start` and go forward until an entry's last stable offset reaches `end`; what was decided later
-begins at or above that. Example: 100..103 aborted with the marker 104 and nothing else open: (9, 100, 104, 105).
+with the segment of `start` and go forward until an entry's last stable offset reaches `end`; transactions decided later
+begin at or above that offset. Example: 100..103 aborted with the marker 104 and nothing else open: (9, 100, 104, 105).
 
-A producer snapshot says how many entries of which file it counts on. If a file is lost or damaged, the entries are
-found again by replaying the headers of the log.
+A producer snapshot lists the files that it relies on, with their numbers of entries. If a file is lost or damaged, the
+entries are found again by replaying the headers of the log.
 """
 
 from __future__ import annotations

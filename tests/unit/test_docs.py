@@ -228,7 +228,7 @@ def test_every_command_in_the_documents_exists() -> None:
 def test_the_site_is_built_without_a_broken_link_and_documents_every_public_name(tmp_path: Path) -> None:
     import sparklog
 
-    execute([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)], ROOT)
+    execute([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)], ROOT)
     reference = (tmp_path / "reference.html").read_text(encoding="utf-8")
     missing = [name for name in sparklog.__all__ if name != "__version__" and f".{name}" not in reference]
     assert not missing
