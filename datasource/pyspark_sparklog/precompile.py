@@ -2,11 +2,11 @@
 sooner.
 
 Every Python process that Spark starts (one per start of a stream that has a Python source, one per kind of worker, and
-workers again after a minute without work) imports PySpark from `$SPARK_HOME/python/lib/pyspark.zip`, also where PySpark
-was installed with pip. The archive has sources only, and Python keeps no bytecode of what it imports from archives:
-each process compiles a hundred modules, about a second. Bytecode inside the archive is used. Python compares it with
-the source beside it and with its own version, so it can never be wrong, at worst of no use: then this has to be run
-again, as after an installation of Spark. Pass the directory of Spark as an argument if it is not that of the PySpark
+workers again after a minute without work) imports PySpark from `$SPARK_HOME/python/lib/pyspark.zip`, even if PySpark
+was installed with pip. The archive has sources only, and Python keeps no bytecode of modules from archives: each
+process compiles a hundred modules, about a second. Python uses bytecode inside the archive. It compares the bytecode
+with the source and with its own version, so outdated bytecode is ignored and never wrong: run this command again then,
+for example after an installation of Spark. Pass the directory of Spark as an argument if it is not that of the PySpark
 that is imported here.
 """
 

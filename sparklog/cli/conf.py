@@ -1,7 +1,7 @@
 """`sparklog config`: every setting, annotated, from the settings table.
 
-`conf/broker.toml` is what `sparklog config broker` prints; the user guide's tables come from `markdown_table`. Tests
-hold both against the settings table.
+`sparklog config broker` prints `conf/broker.toml`; the user guide's tables come from `markdown_table`. Tests compare
+both with the settings table.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class CsvOptions:
 def read_csv(
     blocks: Iterable[tuple[bytes, int]], options: CsvOptions, refuse: Refuse
 ) -> Iterator[tuple[pa.Table, int]]:
-    """Tables, each with the bytes read so far. Raises InputError for a first line that does not name columns of the
-    topic, and what `refuse` does."""
+    """Yield tables, each with the number of bytes read so far. Raises InputError if the first line names no columns of
+    the topic, and the errors of `refuse`."""
     reader: _Reader | None = None
     line = 1
     for block, done in blocks:

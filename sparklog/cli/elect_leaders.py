@@ -1,4 +1,4 @@
-"""`sparklog elect-leaders`: who leads partitions."""
+"""`sparklog elect-leaders`: elections of partition leaders."""
 
 from __future__ import annotations
 

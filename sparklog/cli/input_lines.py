@@ -15,7 +15,7 @@ LINE_BYTES_MAX = 256 * 1024 * 1024
 
 
 class InputError(Exception):
-    """The input cannot be read as what it should be; the message says where."""
+    """The input does not have the expected form; the message names the place."""
 
 
 class Piece(NamedTuple):

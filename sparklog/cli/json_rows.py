@@ -1,8 +1,8 @@
 """JSON lines with types that PyArrow's JSON reader does not know: maps, durations, bytes that are not text, dates
 inside other types.
 
-Slower than PyArrow's reader (one Python object per value), so used only for schemas that need it. It reads what
-`sparklog consume` writes (`sparklog.export.printable`).
+Slower than PyArrow's reader (one Python object per value), so used only for schemas that need it. It reads the output
+of `sparklog consume` (`sparklog.export.printable`).
 """
 
 from __future__ import annotations

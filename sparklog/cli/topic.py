@@ -264,7 +264,7 @@ def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]
 
 
 def _tell_retention(topic: TopicDescription) -> None:
-    """Warns that retention soon deletes old data, so that a user who loads them is not surprised."""
+    """Warn that retention soon deletes old data, so that their loss does not surprise the user."""
     import sys
 
     retention_ms = topic.setting("retention.ms")

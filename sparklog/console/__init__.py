@@ -1,5 +1,5 @@
 """The console: a cluster in the browser, served by a process of its own (`sparklog console`).
 
-Pages ask the cluster through the clients that everybody has. `views` makes of the answers what a page shows, without
-asking anybody; `pages` asks and hands over; `web`, `guard` and `work` are what all pages share.
+Pages use the cluster through the public clients. `views` turns the answers into the content of a page, without
+requests; `pages` sends the requests and fills the templates; `web`, `guard` and `work` are shared by all pages.
 """

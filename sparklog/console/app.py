@@ -65,8 +65,8 @@ def make_app(
     hint: Callable[[SparklogError], str] = lambda e: "",
     round_s: float = ROUND_S,
 ) -> Guard:
-    """`listen_host`, `allow_hosts`: names that browsers may ask for. `hint` says what to do next about an error.
-    `round_s`: how long the watch over groups rests between rounds. Raises InvalidConfigError."""
+    """Create the console's application. `listen_host`, `allow_hosts`: host names that browsers may use. `hint` returns
+    the next step for an error. `round_s`: pause between rounds of the watch over groups. Raises InvalidConfigError."""
     admin = Admin(
         options.bootstrap_servers,
         request_timeout_ms=options.request_timeout_ms,

@@ -1,7 +1,7 @@
-"""What can be changed: each change is first planned and shown, and done when its form comes back.
+"""Changes of the cluster: each change is first planned and shown, and executed when its form is sent.
 
-A plan's `fields` are what its form carries. `plan_of` makes of them the same plan again, so that what was confirmed is
-what is done.
+A plan's `fields` are the fields of its form. `plan_of` creates the same plan again from them, so the executed change is
+the confirmed one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ TARGETS = ("earliest", "latest", "offset", "time", "shift")
 
 @dataclass(frozen=True)
 class Plan:
-    """A change before it is done. `question` is asked, `consequences` say what follows, `moves` are offsets that would
-    be set; `typed`: has to be typed in to confirm (empty: nothing has). `perform` does it and says what it has done;
-    `back` is the page to go to when it was not done, `after` when it was."""
+    """A change before its execution. The page asks `question`, shows `consequences` and the offsets to set (`moves`);
+    `typed`: the text that the user has to type in (empty: none). `perform` executes the change and returns a report;
+    the browser then goes to `after`, or to `back` if the change was not executed."""
 
     kind: str
     title: str
@@ -41,7 +41,7 @@ class Plan:
 
 
 def plan_of(kind: str, fields: Mapping[str, str], admin: Admin) -> Plan:
-    """Raises InvalidRequestError, and what Admin raises where it has to be asked."""
+    """Return the plan. Raises InvalidRequestError, and the errors of Admin if it is needed."""
     make = PLANS.get(kind)
     if make is None:
         raise InvalidRequestError(f"there is no change {kind!r}: {', '.join(PLANS)}")

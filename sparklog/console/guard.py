@@ -1,8 +1,9 @@
-"""Who may ask the console what: hosts, origins, tokens of forms, and the headers that keep a browser to itself.
+"""Access to the console: hosts, origins, tokens of forms, and the headers that restrict a browser to the console's own
+resources.
 
-A page of somebody else's that is open in the same browser can send requests here, too. It cannot choose their `Host`
-(a name of its own that it has pointed at this machine is refused) nor their `Origin` (forms are taken from our pages
-only), and it does not know the form's token.
+A foreign page in the same browser can send requests here, too. It cannot choose their `Host` (the console refuses a
+foreign name that resolves to this machine) nor their `Origin` (forms are accepted from the console's pages only), and
+it does not know the form's token.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def allowed_hosts(listen_host: str, others: Iterable[str] = ()) -> frozenset[str
 
 
 def check_exposure(listen: str, host: str, *, allow_insecure: bool) -> str:
-    """What to warn of at every start when the console listens at `listen`, whose host is `host`; "": nothing. Raises
-    InvalidConfigError for an address that others can reach, unless `allow_insecure`."""
+    """Return the warning for every start when the console listens at `listen`, with the host `host`; "": none. Raises
+    InvalidConfigError for an address that other hosts can reach, unless `allow_insecure`."""
     if is_local(host):
         return ""
     why = f"whoever reaches {listen} sees all records that the console may read, without a password"
@@ -116,7 +117,7 @@ def session_of(headers: Headers) -> str:
 
 
 class Guard:
-    """ASGI middleware: refuses what is not ours to answer, and gives every answer the security headers."""
+    """ASGI middleware: refuses foreign requests, and adds the security headers to every answer."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
         self._app = app

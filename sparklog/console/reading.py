@@ -1,6 +1,6 @@
-"""Looking through a topic's records: some at a time, in either direction, over all its partitions, within a budget.
+"""Paging through a topic's records: some at a time, in either direction, over all its partitions, within a budget.
 
-A `Cursor` says where each partition is gone on from. Going on shows every record once: what was read and not shown is
+A `Cursor` has the position of each partition. Paging shows every record once: records that were read and not shown are
 read again.
 """
 
@@ -31,7 +31,7 @@ PARTITIONS_MAX = 64
 SHOWN_BYTES_MAX = 64 * MIB
 """Of records for one page: with large messages a page has fewer."""
 FILTERED_BYTES_MAX = 256 * MIB
-"""Looked through for one page of what a filter finds."""
+"""Largest amount of data to read for one page of a filter's results."""
 FILTER_S_MAX = 5.0
 STEP_BYTES = 4 * MIB
 STEP_OFFSETS_MAX = 65_536
@@ -41,7 +41,7 @@ Read = Callable[[int, int, int], Iterator[ConsumedBatch]]
 
 
 class Bounds(NamedTuple):
-    """Of a partition: offsets [start, end) can be read; `record_bytes` is what one takes, about."""
+    """Limits of a partition: offsets [start, end) can be read; `record_bytes` is the approximate size of a record."""
 
     start: int
     end: int
@@ -49,7 +49,7 @@ class Bounds(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """From where to go on: NEWER reads from these offsets on, OLDER what is below them."""
+    """Start of the next page: NEWER reads from these offsets on, OLDER the records below them."""
 
     direction: str
     offsets: Mapping[int, int]
@@ -76,7 +76,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Budget:
-    """What may be read for one page."""
+    """Limits of the reads for one page."""
 
     bytes_left: int
     until_s: float
@@ -104,7 +104,7 @@ class Found(NamedTuple):
 
 @dataclass
 class _Part:
-    """What was found in one partition, in the order of reading; it was read up to `reached`."""
+    """Records found in one partition, in the order of reading; it was read up to `reached`."""
 
     rows: list[Row] = field(default_factory=list)
     reached: int = 0
@@ -241,8 +241,8 @@ def reader_of(
     timeout_ms: int = 10_000,
     security: Security = None,
 ) -> Read:
-    """Reads a topic's partitions, in the columns of `layout` (None: all there are). Iterating raises what
-    `sparklog.read_table` does."""
+    """Return a reader of a topic's partitions, in the columns of `layout` (None: all existing ones). Iterating raises
+    the errors of `sparklog.read_table`."""
     columns = None if layout is None else layout.names
     shared = cluster(bootstrap_servers, security)
     isolation = isolation_of(isolation_level)

@@ -1,4 +1,4 @@
-"""What the console remembers between pages: the topics' names, how fast topics grow, and how groups' lags went."""
+"""The console's memory between pages: the topics' names, the growth of topics, and the history of groups' lags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES_AGE_S = 2.0
 REPLICAS_AGE_S = 60.0
 TOPICS_WITH_REPLICAS_MAX = 2_000
 DUTY = 10
-"""What takes long is not asked for again before so many times as long has passed."""
+"""A slow request is repeated after this multiple of its duration."""
 GROUPS_WATCHED_MAX = 1_000
 ROUND_S = 5.0
 TOPICS_RATED_MAX = 2_000
@@ -66,8 +66,8 @@ class TopicNames:
             self._until_s = float("-inf")
 
     def get(self) -> Mapping[str, int]:
-        """Sorted by name, the internal ones too. Of those who ask at once one asks the cluster. Raises what Admin
-        raises."""
+        """Return the names, sorted, including internal topics. Of several simultaneous calls one asks the cluster.
+        Raises the errors of Admin."""
         with self._lock:
             begun_s = self._clock.monotonic_s()
             if begun_s >= self._until_s:
@@ -78,7 +78,7 @@ class TopicNames:
 
 
 class TopicRates:
-    """How fast topics grow, as far as somebody has looked at them; thread-safe."""
+    """Growth rates of topics, as far as they were observed; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

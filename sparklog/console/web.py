@@ -1,4 +1,4 @@
-"""What all pages share: what they ask, how they read parameters and forms, and how they are rendered."""
+"""Common parts of all pages: requests to the cluster, parsing of parameters and forms, and rendering."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """How the console was started."""
+    """Options of the console's start."""
 
     bootstrap_servers: str
     allow_changes: bool = False
@@ -49,7 +49,7 @@ class Options:
 
 @dataclass
 class Console:
-    """What the pages work with. `hint` says what to do next about an error."""
+    """Shared objects of the pages. `hint` returns the next step for an error."""
 
     options: Options
     admin: Admin
@@ -66,7 +66,7 @@ class Console:
     notes: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def note(self, text: str) -> str:
-        """Keeps what the next page is to say; returns the key to ask for it with."""
+        """Keep a text for the next page; returns the key with which the page gets it."""
         key = self.randomness.new_id()
         self.notes[key] = text
         while len(self.notes) > NOTES_MAX:
@@ -80,7 +80,7 @@ def console_of(request: Request) -> Console:
 
 
 async def ask(request: Request, fn: Callable[[Console], T]) -> T:
-    """Runs what asks the cluster in a thread."""
+    """Run a function that asks the cluster, in a thread."""
     console = console_of(request)
     return await console.work.run(lambda: fn(console))
 
@@ -124,7 +124,7 @@ def one_of(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> st
 
 
 def is_on(values: Mapping[str, str], name: str) -> bool:
-    """Whether a box is ticked."""
+    """Return True if a box is ticked."""
     return text(values, name) in ("1", "on", "true")
 
 
@@ -160,7 +160,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def make_templates() -> Templates:
-    """Everything is escaped; what a page does not hand over is an error."""
+    """Create the templates. Everything is escaped; a value that a page does not pass is an error."""
     made = Templates(
         loader=PackageLoader("sparklog.console"),
         autoescape=True,
@@ -184,7 +184,7 @@ _TEMPLATES = make_templates()
 
 
 def is_fragment(request: Request) -> bool:
-    """Whether htmx asks for a part of the page."""
+    """Return True if htmx asks for a part of the page."""
     return request.headers.get("hx-request") == "true"
 
 

@@ -1,4 +1,4 @@
-"""Threads for what blocks: questions to the cluster. Bounded, so that many browsers cannot take all memory."""
+"""Threads for blocking requests to the cluster. Bounded, so many browsers cannot take all memory."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Work:
         self._under_way_max = threads + waiting_max
 
     async def run(self, fn: Callable[[], T]) -> T:
-        """What `fn` returns or raises. If the caller is cancelled, `fn` runs on to its end and counts until then.
-        Raises BusyError."""
+        """Return the result of `fn`, or raise its error. If the caller is cancelled, `fn` runs to its end and counts
+        until then. Raises BusyError."""
         if self._under_way >= self._under_way_max:
             raise BusyError(f"{self._under_way} questions are under way already")
         self._under_way += 1
@@ -42,8 +42,8 @@ class Work:
         return await asyncio.wrap_future(future)
 
     async def steps(self, made: Generator[bytes, None, None]) -> AsyncIterator[bytes]:
-        """What a generator gives, each step run in a thread. It is closed at the end, and when nobody listens any
-        more."""
+        """Yield a generator's items, each step run in a thread. The generator is closed at the end, and when the client
+        has gone."""
         lock = threading.Lock()  # it may be closed while a step that nobody waits for any more is at work
 
         def step() -> bytes | None:
@@ -63,7 +63,7 @@ class Work:
                 self._pool.submit(close)
 
     def close(self) -> None:
-        """What has begun ends by itself; what waits is dropped."""
+        """Drop the waiting jobs; running ones end by themselves."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _ended(self) -> None:

@@ -17,7 +17,7 @@ from sparklog.environment.randomness import Randomness, SystemRandomness
 
 
 class Environment(NamedTuple):
-    """What a process may use of its machine."""
+    """The parts of the machine that a process may use."""
 
     clock: MachineClock
     files: FileSystem

@@ -29,7 +29,8 @@ class Databases(Protocol):
 
 
 class SqliteDatabases:
-    """Real files. They are their owner's alone, whatever others may read beside them: they hold users' credentials."""
+    """Real files. Only their owner can read them, regardless of the mode of other files: they contain users'
+    credentials."""
 
     def open(self, path: Path) -> sqlite3.Connection:
         try:  # SQLite would let everybody read it; what it puts beside the file has the file's mode
@@ -46,7 +47,7 @@ class SqliteDatabases:
 
 
 def _make_private(path: Path) -> None:
-    """For what an earlier release, or somebody, has made readable. Raises OSError."""
+    """Restrict a file that an earlier release, or a person, has made readable. Raises OSError."""
     with contextlib.suppress(FileNotFoundError, PermissionError):  # somebody else's file stays as its owner has it
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & ~PRIVATE_MODE:

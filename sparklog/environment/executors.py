@@ -1,7 +1,7 @@
 """Threads, passed in.
 
-Two shapes cover all of them: a pool for jobs that stand for themselves, and a worker, which is one thread that runs
-what is put in its queue, in order, as many together as have gathered.
+There are two kinds: a pool for independent jobs, and a worker. A worker is one thread that runs the items of its queue,
+in order, as many together as have gathered.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ GATHERED_MAX = 32
 
 
 class Worker(Protocol[J_contra]):
-    """One thread and its queue, which whoever puts something in has to bound."""
+    """One thread and its queue. The code that submits items has to bound the queue."""
 
     def put(self, item: J_contra) -> None: ...
 
     def __len__(self) -> int:
-        """How many items wait, about."""
+        """Return the approximate number of waiting items."""
         ...
 
     def stop(self) -> None:
@@ -98,7 +98,7 @@ class _DaemonExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """The thread ends behind what has been submitted; nobody waits for it."""
+        """End the thread behind the submitted items, without waiting for it."""
         if self._worker is not None:
             self._worker.end()
 

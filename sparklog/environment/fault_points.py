@@ -1,18 +1,18 @@
 """Named steps at which a process ends itself, stops or fails, so that tests can crash it exactly there.
 
-Code calls `reach("step-name")` where a crash would be worst; docs/internals/delivery.md lists the steps. Without the
-environment variable SPARKLOG_FAULT a call looks at an empty list and is done.
+Code calls `reach("step-name")` at the worst steps for a crash; docs/internals/delivery.md lists the steps. Without the
+environment variable SPARKLOG_FAULT a call only looks at an empty list.
 
     SPARKLOG_FAULT=txn.after-decision:kill        SIGKILL to itself, the first time the step is reached
-    SPARKLOG_FAULT=txn.after-decision:3:stop      SIGSTOP to itself the third time; who watches sends SIGCONT or SIGKILL
+    SPARKLOG_FAULT=txn.after-decision:3:stop      SIGSTOP to itself the third time; the test sends SIGCONT or SIGKILL
     SPARKLOG_FAULT=txn.after-decision:raise       raises InjectedFault
     SPARKLOG_FAULT=a:raise,b:kill                 several
 
-A process that is started again has the same environment and would meet the same end. With SPARKLOG_FAULT_MARK a fault
-happens only to the process that can create the file `<mark>.<step>`, so once among all that share the mark; the file
-then holds the process id. That is also how a campaign knows that its fault was not an idle one.
+A process that is started again has the same environment and would meet the same fault. With SPARKLOG_FAULT_MARK, only
+the process that can create the file `<mark>.<step>` has the fault, so it occurs once among all that share the mark; the
+file then holds the process id. A campaign also uses the file to prove that its fault occurred.
 
-Nothing here is imported by anything but `reach`'s callers and tests, and nothing is imported from sparklog.
+Only the callers of `reach` and tests import this module, and it imports nothing from sparklog.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ACTIONS = ("kill", "stop", "raise")
 
 
 class InjectedFault(Exception):  # noqa: N818  it is no error of the program
-    """What `raise` raises. Not a SparklogError: nothing may take it for a failure it knows how to handle."""
+    """Raised by the action `raise`. It is not a SparklogError: no code may handle it as a known failure."""
 
 
 class Fault(NamedTuple):
-    """What happens the `nth` time (from 1) that `step` is reached."""
+    """An action for the `nth` time (from 1) that `step` is reached."""
 
     step: str
     nth: int
@@ -43,7 +43,7 @@ class Fault(NamedTuple):
 
 
 def parse_fault(text: str) -> Fault:
-    """`step:action` or `step:nth:action`. Raises ValueError that says what is wrong."""
+    """Parse `step:action` or `step:nth:action`. Raises ValueError with the reason."""
     step, _, rest = text.partition(":")
     nth, colon, action = rest.rpartition(":")
     if not colon:
@@ -113,8 +113,7 @@ def arm(given: str, mark: str | None = None) -> None:
 
 
 def call_at(step: str, action: Callable[[], None]) -> None:
-    """Instead of all faults before: `action` is called, in the middle of what goes on, the first time `step` is
-    reached."""
+    """Replace all earlier faults: call `action` the first time `step` is reached."""
     _armed[:] = [_Call(step, action)]
 
 

@@ -1,11 +1,11 @@
 """Files, passed in: the few operations the log needs, and their implementation on the real file system.
 
 A full disk raises StorageFullError; a lack of descriptors or memory, and a file that may not be opened,
-StorageUnavailableError; every other failure StorageError. All name the path and what was tried. What a failed write
-left behind is the caller's to cut off. A failed fsync is never a StorageUnavailableError: what is on the disk is not
-known then.
+StorageUnavailableError; every other failure StorageError. All name the path and the attempted operation. The caller
+cuts off the remains of a failed write. A failed fsync is never a StorageUnavailableError, because the content of the
+disk is unknown then.
 
-Files and directories are made with the mode that `data.file.mode` names, less what the umask forbids.
+New files and directories get the mode that `data.file.mode` names, without the bits that the umask forbids.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OddFileError(StorageError):
 
 
 class FileIdentity(NamedTuple):
-    """Which file a descriptor or a path leads to, whatever it is called."""
+    """Identity of the file behind a descriptor or a path, regardless of its name."""
 
     device: int
     inode: int
@@ -69,15 +69,15 @@ class File(Protocol):
     def identity(self) -> FileIdentity: ...
 
     def is_cached(self, position: int, size_bytes: int) -> bool:
-        """Whether the range's first and last byte can be read without waiting for a disk; True where nobody can
-        tell."""
+        """Return True if the range's first and last byte can be read without waiting for a disk, or if the system
+        cannot tell."""
         ...
 
     def close(self) -> None: ...
 
 
 class FileSystem(Protocol):
-    """What the log does with paths."""
+    """The log's operations on paths."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
         """Opens for reading and writing; with `create` an absent file is made."""
@@ -90,8 +90,8 @@ class FileSystem(Protocol):
         ...
 
     def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
-        """Makes directories of one parent, which exists, with small files in them; durable on return. For new ones:
-        what is in them when it fails is any part of that. Takes far less than one after the other does."""
+        """Create directories of one parent, which exists, with small files in them; durable on return. A failure leaves
+        any part of the new ones. It takes far less time than creating one after the other."""
         ...
 
     def rename(self, source: Path, target: Path) -> None: ...
@@ -113,7 +113,8 @@ class FileSystem(Protocol):
     def sync_directory(self, path: Path) -> None: ...
 
     def open_directory(self, path: Path) -> File:
-        """For `sync` only: who holds it can fsync the directory's names whatever happens to descriptors meanwhile."""
+        """Open a directory for `sync` only: the holder can fsync the directory's names even when descriptors run
+        out."""
         ...
 
     def lock(self, path: Path) -> File | None:
@@ -276,7 +277,7 @@ FILE_MODE_DEFAULT = 0o640
 
 
 def directory_mode(file_mode: int) -> int:
-    """Who may read files may enter their directories."""
+    """Return the mode of directories: users with access to files may enter their directories."""
     return file_mode | (file_mode & 0o444) >> 2
 
 
@@ -392,8 +393,7 @@ def _identity_in(status: os.stat_result) -> FileIdentity:
 
 
 class RealFiles:
-    """The machine's file system. `file_mode`: of the files it makes; directories can be entered by who may read
-    those."""
+    """The machine's file system. `file_mode`: of new files; users with read access to them may enter directories."""
 
     file_mode: int = FILE_MODE_DEFAULT
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Randomness(Protocol):
-    """Where ids and secrets come from."""
+    """Source of ids and secrets."""
 
     def new_id(self) -> str:
         """32 hexadecimal digits that no other call, process or machine gives."""

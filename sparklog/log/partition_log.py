@@ -1,8 +1,8 @@
 """One partition's log: an append-only sequence of batches in segment files.
 
-One thread appends at a time; others may read meanwhile. Reads end at the high watermark, on a batch boundary, and give
-file ranges, never decoded records. A log is put together of parts with one job each, which share a `LogState`; here are
-what can be told of a log, its settings, and its end.
+One thread appends at a time; others may read meanwhile. Reads end at the high watermark, on a batch boundary, and
+return file ranges, never decoded records. A log consists of parts with one job each, which share a `LogState`. This
+module has the log's properties, its settings, and its closing.
 """
 
 from __future__ import annotations
@@ -75,16 +75,16 @@ class PartitionLog:
         checkpointed: bool = False,
         safeguards: Safeguards = ALL_SAFEGUARDS,
     ) -> PartitionLog:
-        """Opens the log in `directory`, which is made if it does not exist.
+        """Open the log in `directory`, which is created if it does not exist.
 
-        `schema_of` gives the topic's schema for an id (KeyError or UnknownSchemaError for an unknown one). `clean`: the
-        log was closed with its data sealed; otherwise the last segment is scanned and a torn tail cut. The offsets are
-        those of the last checkpoint (0 when there is none). `inflated`: memory of decompressed batches, which the
-        broker's logs share. `expiry_clock`: by which records grow old. `remote`: how to get at what is in the object
-        store. `newest_schema_id`: of a marker in a log that has no segment. `made`:
-        the directory was there before, as a partition's. `same_boot`: the machine has not stopped since the log was
-        last written to, so that nothing of it can be lost but by somebody's hand. `checkpointed`: there is a
-        checkpoint that knows the log. `safeguards`: for tests. Raises LogCorruptError, StorageError.
+        `schema_of` returns the topic's schema for an id (KeyError or UnknownSchemaError for an unknown one). `clean`:
+        the log was closed with its data sealed; otherwise the last segment is scanned and a torn tail cut. The offsets
+        are those of the last checkpoint (0 when there is none). `inflated`: memory of decompressed batches, which the
+        broker's logs share. `expiry_clock`: the clock that measures the records' ages. `remote`: access to the object
+        store. `newest_schema_id`: of a marker in a log that has no segment. `made`: the directory existed before, as a
+        partition's. `same_boot`: the machine has not stopped since the last write to the log, so only a person can have
+        removed data. `checkpointed`: a checkpoint knows the log. `safeguards`: for tests. Raises LogCorruptError,
+        StorageError.
         """
         state = open_state(
             directory,
@@ -110,7 +110,7 @@ class PartitionLog:
     # --- its settings and its end ---
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Settings for what is appended, rolled and deleted from now on."""
+        """Replace the settings of later appends, rolls and deletions."""
         with self._state.write_lock:
             self._state.config = config.for_partition(self._state.owner)
             self._state.producers.states.limit = self._state.config.producers_max
@@ -154,7 +154,8 @@ class PartitionLog:
                     segment.close_handle()
 
     def mark_deleted(self, error: SparklogError | None = None) -> None:
-        """Closes the log for good: its topic is deleted, or whatever else `error` says to those who still use it."""
+        """Close the log for good, because its topic is deleted or for the reason in `error`, which users of the log
+        get."""
         self.close(seal=False)
         gone = UnknownTopicOrPartitionError(f"{self._state.owner.topic_partition} is deleted")
         self._state.health.fail(gone if error is None else error)
@@ -185,7 +186,7 @@ class PartitionLog:
 
     @property
     def tier(self) -> PartitionTier:
-        """What is known of the part in the object store."""
+        """Known state of the part in the object store."""
         return self._state.tier
 
     @property
@@ -195,7 +196,7 @@ class PartitionLog:
 
     @property
     def durable_log_start_offset(self) -> int:
-        """Where the log begins after a crash, if that is before `log_start_offset`: what was deleted is there again."""
+        """Beginning of the log after a crash, if it is before `log_start_offset`: deleted records then exist again."""
         return min(self._state.durable_log_start, self._state.offsets.log_start)
 
     @property
@@ -220,7 +221,8 @@ class PartitionLog:
 
     @property
     def durable_end_offset(self) -> int:
-        """What may be acknowledged as far as this log goes: with `flush.mode=group` up to the last fsync."""
+        """End of the records that may be acknowledged as far as this log is concerned: with `flush.mode=group` the end
+        at the last fsync."""
         return self.flushed_offset if self.config.flush.at_append else self.log_end_offset
 
     @property
@@ -239,8 +241,8 @@ class PartitionLog:
         return self._state.epochs.latest
 
     def end_offset_for(self, leader_epoch: int) -> EpochEnd:
-        """Where the records of `leader_epoch`, or else of the largest epoch below it that is known, end; (-1, -1) for
-        an epoch newer than all of the log's."""
+        """Return the end of the records of `leader_epoch`, or else of the largest known epoch below it; (-1, -1) for an
+        epoch newer than all of the log's."""
         return self._state.epochs.end_offset_for(leader_epoch, self._state.offsets.written)
 
     @property
@@ -292,12 +294,12 @@ class PartitionLog:
         return list(self._state.producers.aborted.entries(start_offset, end_offset))
 
     def producers(self) -> list[ProducerInfo]:
-        """Who has written here and is not forgotten yet."""
+        """Return the producers that have written here and are not forgotten yet."""
         return self._state.producers.infos()
 
     @property
     def producer_count(self) -> int:
-        """How many `producers` has."""
+        """Return the number of `producers`."""
         return len(self._state.producers.states)
 
     def last_offsets_of_producers(self) -> frozenset[int]:
@@ -308,7 +310,7 @@ class PartitionLog:
 
     @property
     def files(self) -> FileSystem:
-        """Where the log's files are."""
+        """The file system of the log's files."""
         return self._state.files
 
     @property
@@ -323,7 +325,7 @@ class PartitionLog:
 
     @property
     def tierable_end(self) -> int:
-        """What lies below cannot change any more and is on the disk: it may be copied."""
+        """End of the records that cannot change any more and are on the disk: they may be copied."""
         return min(self.last_stable_offset, self.recovery_point)
 
     @property
@@ -333,7 +335,7 @@ class PartitionLog:
 
     @property
     def has_remote_segments(self) -> bool:
-        """Whether a part of the log is only in the object store."""
+        """True if a part of the log is only in the object store."""
         return bool(self._state.segments.all) and self._state.segments.all[0].is_remote
 
     def bases_in(self, start_offset: int, end_offset: int) -> list[int]:

@@ -30,7 +30,7 @@ class AclEntry(Message):
 
 
 class AclFilterEntry(Message):
-    """Which ACLs are meant; None: whatever it is. `pattern_type`: literal, prefixed, any, or match: all patterns that
+    """Filter of ACLs; None matches every value. `pattern_type`: literal, prefixed, any, or match: all patterns that
     match a resource of this name."""
 
     resource_type: Word | None = None
@@ -57,14 +57,14 @@ class CreateAclsResponse(Message):
 
 
 class DeleteAclsRequest(Message):
-    """Removes what any of the filters takes, at most ACLS_PER_REQUEST_MAX at once."""
+    """Remove the ACLs that match any of the filters, at most ACLS_PER_REQUEST_MAX at once."""
 
     filters: Annotated[list[AclFilterEntry], Meta(min_length=1, max_length=FILTERS_MAX)]
     at_least: AtLeast = NO_VERSION
 
 
 class DeleteAclsResponse(Message):
-    """What was removed. `more`: the filters take more: ask again."""
+    """The removed ACLs. `more`: further ACLs match the filters: ask again."""
 
     deleted: list[AclEntry]
     more: bool = False
@@ -73,7 +73,8 @@ class DeleteAclsResponse(Message):
 
 
 class DescribeAclsRequest(Message):
-    """What the filter takes. `after`: those whose keys (`security/acl_records.py`) come after this one."""
+    """Ask for the ACLs that match the filter. `after`: only those with keys (`security/acl_records.py`) after this
+    one."""
 
     filter: AclFilterEntry
     after: Annotated[str, Meta(max_length=64)] = ""

@@ -1,4 +1,4 @@
-"""What an administrative act was, where its resources do not say it: which ACLs, quotas, settings. For the audit log.
+"""Details of an administrative act for the audit log that its resources do not contain: the ACLs, quotas and settings.
 
 Texts are bounded, and made for the first few items only: a request may have a thousand with long names.
 """
@@ -29,7 +29,7 @@ def act_detail(api: Api, request: Message) -> str:
 
 
 def _acl(acl: Any) -> str:
-    """As `sparklog acl` says it; what a filter leaves open is "any"."""
+    """Return the ACL in the words of `sparklog acl`; an open field of a filter is "any"."""
     where = f"{acl.pattern_type} {_word(acl.resource_type)} {_name(acl.name)} from {_word(acl.host)}"
     return f"{_word(acl.permission)} {_name(acl.principal)} {_word(acl.operation)} on {where}"
 

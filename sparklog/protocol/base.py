@@ -1,4 +1,4 @@
-"""What all messages share: their base, and the types of fields with their bounds."""
+"""The base of all messages, and the types of fields with their bounds."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ ConfigValue = Text | int | float | bool | None
 
 
 class Since(NamedTuple):
-    """Marks a field that came after version 0: `Annotated[bool, Since(1)] = False`. It has a default.
+    """Mark a field that was added after version 0: `Annotated[bool, Since(1)] = False`. It has a default.
 
-    In an older version it is left out. If it has another value than its default, and is not `ignorable`, the message
-    cannot be sent in that version: the peer would ignore what must not be ignored. See `sparklog.protocol.versions`.
+    An older version leaves the field out. If the field has another value than its default, and is not `ignorable`, the
+    message cannot be sent in that version: the peer would ignore a value that must not be ignored. See
+    `sparklog.protocol.versions`.
     """
 
     version: int
@@ -37,14 +38,15 @@ rest of the answer has been made."""
 
 
 MetadataVersion = tuple[Int64, Int64]
-"""Of what a broker of a cluster goes by: its controller's epoch, and the zxid of the write. Ordered."""
+"""Version of the metadata that a broker of a cluster uses: its controller's epoch, and the zxid of the write.
+Ordered."""
 NO_VERSION: MetadataVersion = (-1, -1)
 """Of a broker that is alone, or of an earlier release."""
 AnswerVersion = Annotated[MetadataVersion, Since(4, ignorable=True)]
-"""Of an answer to a change: what the broker goes by now, which has the change."""
+"""In an answer to a change: the version that the broker uses now, which has the change."""
 AtLeast = Annotated[MetadataVersion, Since(4, ignorable=True)]
-"""Of a request: who asks has made a change that is in this version. A broker that is behind answers when it has it, or
-after a few seconds."""
+"""In a request: the version that has an earlier change of the client. A broker that is behind answers when it has this
+version, or after a few seconds."""
 
 
 class Message(Struct, array_like=True, gc=False):

@@ -32,9 +32,9 @@ class MissingOffsets(Message):
 
 
 class ReplicaFetchPartition(Message):
-    """What a follower has: its log goes from `log_start_offset` to `fetch_offset`, the records before that are of
-    `last_epoch` (-1: there are none), and it knows that what is below `high_watermark` is committed. `gaps`: what it
-    lacks between; a leader that does not know the field would take it for complete."""
+    """State of a follower's log: it goes from `log_start_offset` to `fetch_offset`, the last record is of `last_epoch`
+    (-1: there is none), and the records below `high_watermark` are known to be committed. `gaps`: missing offsets in
+    between; a leader that does not know the field would take the log for complete."""
 
     topic: Name
     partition: Partition
@@ -79,13 +79,14 @@ class EpochBegin(Message):
 
 
 class ReplicaFetchResult(Message):
-    """Of one partition: `length_bytes` bytes of whole batches in the payload, from the fetch offset to `next_offset`,
-    with the leader's marks. `diverging_epoch` >= 0: there are none; the follower's last epoch, or the largest before it
-    that the leader knows, is this one and ends at `diverging_end`; or the two logs lack different offsets from there
-    on. With an error the offsets are the leader's bounds. `epochs`: those that begin in the payload's offsets;
-    compaction may have removed their first records. `segments`: where the leader's segments begin in them. A follower's
-    begin there, too: copies in the object store are of whole segments, and have to fit everybody's log. `gaps`: what
-    the leader's log lacks in them; there may be nothing else."""
+    """Result for one partition: `length_bytes` bytes of whole batches in the payload, from the fetch offset to
+    `next_offset`, with the leader's stamps. `diverging_epoch` >= 0: there are no batches; the follower's last epoch, or
+    the largest epoch before it that the leader knows, is this one and ends at `diverging_end`; or the two logs lack
+    different offsets from there on. With an error the offsets are the leader's bounds. `epochs`: the leader epochs that
+    begin in the payload's offsets; compaction may have removed their first records. `segments`: the starts of the
+    leader's segments in the payload. A follower's segments begin there, too, because copies in the object store are
+    whole segments and have to fit every replica's log. `gaps`: offsets of the payload that the leader's log lacks; they
+    may be all there is."""
 
     topic: Name
     partition: Partition
@@ -112,8 +113,8 @@ class ReplicaFetchResponse(Message):
 
 
 class MetadataFetchRequest(Message):
-    """Asks the controller for what is newer than the image (`controller_epoch`, `zxid`) that the broker has; (-1, -1):
-    none. Long poll."""
+    """Ask the controller for metadata that are newer than the broker's image (`controller_epoch`, `zxid`); (-1, -1): it
+    has none. Long poll."""
 
     broker_id: BrokerId
     controller_epoch: Int64
@@ -145,7 +146,7 @@ class IsrMember(Message):
 
 
 class IsrProposal(Message):
-    """What a leader proposes for one partition (KIP-497, KIP-841)."""
+    """A leader's proposal for one partition (KIP-497, KIP-841)."""
 
     topic: Name
     partition: Partition
@@ -185,7 +186,8 @@ class ControlledShutdownRequest(Message):
 
 
 class ControlledShutdownResponse(Message):
-    """How many partitions the broker still leads: it asks again until there are none, or nobody else can lead them."""
+    """Number of partitions that the broker still leads: it asks again until there are none, or no other broker can lead
+    them."""
 
     remaining: Annotated[int, Meta(ge=0)]
 
@@ -209,8 +211,8 @@ class DirectoryFailedRequest(Message):
 
 
 class DirectoryFailedResponse(Message):
-    """Others lead what the broker led there, and it is in none of the ISRs. `leaderless`: partitions that nobody can
-    lead now. `moved`: of a full disk, partitions whose ISR the broker has left."""
+    """Other brokers lead the partitions of the directory, and the broker is in none of their ISRs. `leaderless`:
+    partitions that no broker can lead now. `moved`: for a full disk, partitions whose ISR the broker has left."""
 
     leaderless: Annotated[int, Meta(ge=0)]
     moved: Annotated[int, Meta(ge=0), Since(4, ignorable=True)] = 0
@@ -245,7 +247,8 @@ class WriteTxnMarkersRequest(Message):
 
 
 class WriteTxnMarkersResponse(Message):
-    """Positions in the request of those that are not in: they are to be sent again, to whoever leads then."""
+    """Positions in the request of the markers that are not written: the coordinator sends them again, to the leaders of
+    that moment."""
 
     failed: Annotated[list[int], Meta(max_length=MARKERS_MAX)]
 

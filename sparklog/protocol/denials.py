@@ -1,4 +1,4 @@
-"""A request of which some items may not be done: what is left of it, and the places of the others in its answer.
+"""A request with some denied items: the remaining request, and the places of the denied items in the answer.
 
 For the APIs with one result per item of the request, in its order. The other APIs whose rules are for items build
 their answers name by name, and put the error there.
@@ -19,7 +19,7 @@ from sparklog.protocol.messages import Api
 
 
 class _Items(NamedTuple):
-    """Where a request has them, and what the answer's list `results` has for a denied one."""
+    """Path of the items in a request, and the entry of a denied one in the answer's list `results`."""
 
     field: str
     response: Callable[[list[Any]], Message]
@@ -63,15 +63,15 @@ _ITEMS: Mapping[Api, _Items] = {
 
 
 def has_results_per_item(api: Api) -> bool:
-    """Whether the API is one of those of this module."""
+    """Return True if the API has one result per item, and so belongs to this module."""
     return api in _ITEMS
 
 
 def without(
     api: Api, request: Message, payload: memoryview, denied: frozenset[int]
 ) -> tuple[Message | None, memoryview]:
-    """The request and its payload without the denied items; None: nothing is left. A fetch does not wait any more: it
-    has errors to tell. Raises InvalidRequestError for a payload that is not what the items announce."""
+    """Return the request and its payload without the denied items; None if nothing remains. A fetch then does not wait,
+    because it has errors to report. Raises InvalidRequestError for a payload that does not fit the items."""
     field = _ITEMS[api].field
     items = getattr(request, field)
     kept = [item for place, item in enumerate(items) if place not in denied]
@@ -99,7 +99,8 @@ def _payload_without(items: list[m.ProducePartition], payload: memoryview, denie
 def with_denials(
     api: Api, request: Message, answer: Message | None, denied: frozenset[int], error: SparklogError
 ) -> Message:
-    """The answer to the whole request: results of what was done (None: nothing), and `error` in the other places."""
+    """Return the answer to the whole request: the results of the executed items (None: there were none), and `error` in
+    the other places."""
     spec = _ITEMS[api]
     done = iter(() if answer is None else answer.results)  # type: ignore[attr-defined]
     items = getattr(request, spec.field)

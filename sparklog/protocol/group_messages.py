@@ -111,9 +111,9 @@ class OffsetCommitResponse(Message):
 
 
 class OffsetFetchRequest(Message):
-    """`partitions` None: all the group has offsets of. `require_stable`: UNSTABLE_OFFSET_COMMIT while a transaction
-    with offsets of the partition is open. With a member, its epoch is checked. `paged`: what does not fit into one
-    answer is asked for with further requests: with `partitions` for the rest of them, without for what comes after
+    """Ask for committed offsets. `partitions` None: all offsets of the group. `require_stable`: UNSTABLE_OFFSET_COMMIT
+    while a transaction with offsets of the partition is open. With a member, its epoch is checked. `paged`: the client
+    requests the rest of a long answer: with `partitions` the remaining ones, without them the partitions after
     (`after_topic`, `after_partition`)."""
 
     group_id: Text
@@ -148,8 +148,8 @@ class OffsetFetchResponse(Message):
 
 
 class ListGroupsRequest(Message):
-    """`states`: only these. `paged`: what does not fit into one answer is asked for with further requests, each for the
-    groups whose ids come after `after`."""
+    """Ask for the groups. `states`: only these. `paged`: the client requests the rest of a long answer: the groups with
+    ids after `after`."""
 
     states: Annotated[list[Text], Meta(max_length=20)] = []
     paged: Annotated[bool, Since(1, ignorable=True)] = False
@@ -174,9 +174,8 @@ class ListGroupsResponse(Message):
 
 
 class DescribeGroupsRequest(Message):
-    """Asks for details. `paged`: what does not fit into one answer is asked for with further requests: for the groups
-    that have not come, with the last that has as the first of them if its members from `members_from` on are
-    missing."""
+    """Ask for details of groups. `paged`: the client requests the rest of a long answer: the missing groups. The first
+    of them is the last one that has come, if its members from `members_from` on are missing."""
 
     group_ids: Annotated[list[Name], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False
@@ -184,7 +183,7 @@ class DescribeGroupsRequest(Message):
 
 
 class GroupMember(Message):
-    """One member: what it owns, and what it is to own."""
+    """One member: its partitions, and its target."""
 
     member_id: str
     instance_id: str | None

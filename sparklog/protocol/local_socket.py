@@ -10,5 +10,6 @@ other. It may allow less (net.core.wmem_max)."""
 
 
 def enlarge_send_buffer(sock: socket.socket) -> None:
-    """For both ends: in a Unix socket what is on its way is the sender's. TCP finds its sizes itself."""
+    """Enlarge the send buffer, at both ends: in a Unix socket, the sender's buffer holds the data in transit. TCP sizes
+    its buffers itself."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)

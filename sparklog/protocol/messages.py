@@ -43,7 +43,7 @@ from sparklog.protocol.versions import forget_newer, in_version
 
 REMOTE_SEGMENTS_MAX = 1_000
 ABORTED_RANGES_MAX = 10_000
-"""An answer that says where offsets lie ends behind so many aborted transactions: who reads on asks again."""
+"""Largest number of aborted transactions in an answer with places of records. A reader asks again for the rest."""
 
 
 class Api(IntEnum):
@@ -109,9 +109,10 @@ class Api(IntEnum):
 
 
 class ErrorBody(Message):
-    """Header of every response with an error code. The text has no limit of its own: better long than lost. With
-    UNSUPPORTED_VERSION the versions of the API that the broker has; with other errors they are left out, if there is no
-    `throttle_ms`, which is left out without a quota. Peers of older versions pass over what they do not know."""
+    """Header of every response with an error code. The text has no limit of its own, because a long text is better than
+    a lost one. With UNSUPPORTED_VERSION, the header has the broker's versions of the API; with other errors they are
+    left out, unless `throttle_ms` is present, which is left out without a quota. Peers of older versions skip fields
+    that they do not know."""
 
     message: str = ""
     version_min: Annotated[int, Since(1, ignorable=True)] = -1
@@ -120,11 +121,11 @@ class ErrorBody(Message):
 
 
 class HandshakeRequest(Message):
-    """First request of a connection: who is calling, and its own address as it sees it (HOST:PORT; "": not told).
+    """First request of a connection: the client, and its own address from its point of view (HOST:PORT; "": not given).
 
-    There is one version of it, for it comes before versions are known. Fields after the first three are those that
-    came later: an older broker passes over them, and they are not sent where they say nothing (`encode`). `client_id`:
-    the client's `client.id`; "": it has none, and goes by `client_name`.
+    It has one version only, because it comes before versions are known. Fields after the first three were added later:
+    an older broker skips them, and `encode` leaves out those without information. `client_id`: the client's
+    `client.id`; "": it has none, and `client_name` counts.
     """
 
     client_name: Text = ""
@@ -146,7 +147,7 @@ class ApiRange(Message):
 
 
 class HandshakeResponse(Message):
-    """Who answers, what it speaks, the frame size it takes, and the abstract Unix socket where it listens, too ("":
+    """The broker's identity, its APIs, its largest frame, and the abstract Unix socket on which it listens, too ("":
     this client has to stay with TCP)."""
 
     broker_id: int
@@ -176,11 +177,10 @@ class ProduceRequest(Message):
 
 
 class ProduceResult(Message):
-    """Outcome for one partition. `base_offset` is that of the first batch's first row; all batches got dense offsets.
-    `newest_schema_id`: a producer that wrote with an older one does well to read the topic's metadata again (-1: not
-    said). `base_offsets`: one per batch, if the batches do not follow one another: some were there already.
-    `leader_id`, `leader_epoch`: who leads instead, if this broker does not and knows (KIP-951).
-    """
+    """Outcome for one partition. `base_offset` is that of the first batch's first row; all batches have dense offsets.
+    `newest_schema_id`: a producer that wrote with an older one should read the topic's metadata again (-1: not given).
+    `base_offsets`: one per batch, if the batches are not contiguous because some were stored already. `leader_id`,
+    `leader_epoch`: the present leader, if this broker does not lead and knows it (KIP-951)."""
 
     topic: str
     partition: int
@@ -205,9 +205,9 @@ class ProduceResponse(Message):
 
 
 class FetchPartition(Message):
-    """From where to read, and at most how much. `leader_epoch`: in which the client believes the partition to be,
-    another is refused (KIP-320); -1: unknown. `leader_only`: its leader is to serve it, whatever the request's `rack`.
-    """
+    """Start and largest size of a read. `leader_epoch`: the partition's epoch as the client knows it; the broker
+    refuses another one (KIP-320); -1: unknown. `leader_only`: the leader has to serve it, regardless of the request's
+    `rack`."""
 
     topic: Name
     partition: Partition
@@ -244,10 +244,11 @@ class AbortedRange(Message):
 class FetchResult(Message):
     """One partition's part: `length_bytes` bytes of whole batches in the payload, the first of which may begin below
     the fetch offset (a batch is served whole; the reader skips rows). With isolation 1 they end at the last stable
-    offset, and `aborted` are the aborted ranges that touch them; the reader leaves those batches out.
+    offset, and `aborted` are the aborted ranges that overlap with them; the reader leaves those batches out.
 
-    `leader_id`, `leader_epoch`: who leads instead, or in which epoch, with an error (KIP-951). `preferred_replica`:
-    which follower to read from instead, there are no batches then; -1: go on here (KIP-392)."""
+    `leader_id`, `leader_epoch`: with an error, the present leader or its epoch (KIP-951). `preferred_replica`: the
+    follower to read from instead, without batches; -1: continue here (KIP-392).
+    """
 
     topic: str
     partition: int
@@ -282,7 +283,7 @@ class EpochPartition(Message):
 
 
 class OffsetsForLeaderEpochRequest(Message):
-    """Whether what a reader has read is still what the leader has (KIP-320)."""
+    """Ask the leader if it still has the records that a reader has read (KIP-320)."""
 
     partitions: Annotated[list[EpochPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
 
@@ -391,9 +392,9 @@ class SegmentRange(Message):
 
 class LocateSegmentsResponse(Message):
     """Ranges in offset order, bounded by the high watermark, with isolation 1 by the last stable offset; then `aborted`
-    are the aborted ranges that touch them. They may end before what was asked for: who reads on asks again.
-    `data_dir_id` is the content of the file `<data_dir>/meta.json` field "data_dir_id": a client that reads the same
-    id there sees the same files."""
+    are the aborted ranges that overlap with them. They may end before the requested end: the reader asks again.
+    `data_dir_id` is the field of that name in the file `<data_dir>/meta.json`: a client that reads the same id there
+    sees the same files."""
 
     data_dir: str
     data_dir_id: str
@@ -406,7 +407,7 @@ class LocateSegmentsResponse(Message):
 
 
 class LocateRemoteRequest(Message):
-    """Asks for what of [start_offset, end_offset) is only in the object store, to be read there."""
+    """Ask for the part of [start_offset, end_offset) that is only in the object store, to read it there."""
 
     topic: Name
     partition: Partition
@@ -417,9 +418,9 @@ class LocateRemoteRequest(Message):
 
 class LocateRemoteResponse(Message):
     """Copies below `url`, in offset order, at most REMOTE_SEGMENTS_MAX: each the MessagePack bytes of its metadata
-    (`sparklog.log.tiering.state`). With isolation 1 only what lies below `last_stable_offset` may be read, and
-    `aborted` are the aborted ranges that touch it: where there are many, that is less than the partition's; who reads
-    on asks again."""
+    (`sparklog.log.tiering.state`). With isolation 1, only records below `last_stable_offset` may be read, and `aborted`
+    are the aborted ranges that overlap with them. If there are many, this offset is below the partition's; the reader
+    asks again for the rest."""
 
     url: str
     log_start_offset: int
@@ -564,8 +565,8 @@ M = TypeVar("M", bound=Message)
 
 
 def encode(message: Message, version: int | None = None) -> bytes:
-    """The message's MessagePack bytes, in an older `version` without what is newer. Raises UnsupportedVersionError if
-    that must not be left out."""
+    """Encode the message as MessagePack, in an older `version` without newer fields. Raises UnsupportedVersionError if
+    one of them must not be left out."""
     if isinstance(message, HandshakeRequest):
         return _ENCODER.encode(_without_silent_end(message))
     return _ENCODER.encode(message if version is None else in_version(message, version))

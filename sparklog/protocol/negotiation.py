@@ -31,11 +31,11 @@ Ranges = tuple[tuple[int, int, int], ...]
 
 
 class SpokenVersions:
-    """What a connection's two sides have in common. Immutable."""
+    """Common versions of a connection's two sides. Immutable."""
 
     def __init__(self, apis: Iterable[ApiRange], broker: str) -> None:
-        """`apis`: what the broker says that it has; `broker`: its name in errors. Raises InvalidRequestError for what
-        no broker says."""
+        """Compute the common versions. `apis`: the broker's list; `broker`: its name in errors. Raises
+        InvalidRequestError for a list that no broker sends."""
         self._broker = broker
         try:
             self._theirs, self._common = _agreed(tuple((r.api, r.version_min, r.version_max) for r in apis))
@@ -50,7 +50,7 @@ class SpokenVersions:
         return version
 
     def no_common_version(self, api: Api, theirs: tuple[int, int] | None) -> SparklogError:
-        """The error that names what both sides have, and which of them to upgrade. `theirs` None: the broker has no
+        """Return the error with the versions of both sides and the side to upgrade. `theirs` None: the broker has no
         such API."""
         spec = APIS[api]
         ours = f"this client has {_named((spec.version_min, spec.version_max))}"

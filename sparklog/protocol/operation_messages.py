@@ -1,6 +1,6 @@
-"""The APIs for whoever operates a cluster: which brokers there are, where replicas are to be, who is to lead.
+"""The APIs for the operators of a cluster: the brokers, the places of replicas, the leaders.
 
-Any broker takes them. What changes something is handed on to the controller, and answered when that has stored it.
+Any broker accepts them. It passes changes on to the controller, and answers when the controller has stored them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PartitionName(Message):
 
 
 class PartitionOutcome(Message):
-    """What became of one partition of a request."""
+    """Outcome for one partition of a request."""
 
     topic: str
     partition: int
@@ -41,8 +41,8 @@ class PartitionOutcome(Message):
 
 
 class ReassignmentTarget(Message):
-    """`replicas`: who is to have the partition, the preferred leader first; None: the reassignment under way is
-    cancelled (KIP-455)."""
+    """Target of a reassignment. `replicas`: the partition's new brokers, the preferred leader first; None: cancel the
+    running reassignment (KIP-455)."""
 
     topic: Name
     partition: Partition
@@ -108,7 +108,7 @@ class ElectLeadersResponse(Message):
 
 
 class CordonBrokerRequest(Message):
-    """Whether new replicas are placed on the broker (KIP-1073 says cordon); what it has stays."""
+    """Cordon the broker or not (KIP-1073): a cordoned broker gets no new replicas and keeps its present ones."""
 
     broker_id: BrokerId
     cordoned: bool
@@ -160,8 +160,8 @@ class DescribeLogDirsRequest(Message):
 
 
 class LogDir(Message):
-    """A log directory. `message`: why it cannot be used, with `error_code`. `total_bytes` and `usable_bytes` are those
-    of its disk, -1: not known; `partitions` and `size_bytes` what this broker keeps there."""
+    """A log directory. `message`: the reason why it cannot be used, with `error_code`. `total_bytes` and `usable_bytes`
+    are those of its disk, -1: unknown; `partitions` and `size_bytes` count this broker's replicas in it."""
 
     path: str
     error_code: int = 0

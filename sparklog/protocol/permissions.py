@@ -1,13 +1,13 @@
-"""What each API needs: the table (API → resources of the request, operation) that is checked before anything is done
-or told.
+"""Permissions that each API needs: the table (API → resources of the request, operation). The broker checks them before
+it executes or reveals anything.
 
 Principles:
 
-- Permissions are checked before existence. Who may not do something gets the same answer whether the resource exists
-  or not.
-- An internal topic is for the cluster alone: whatever the operation, `ClusterAction` on the cluster is needed.
-- What a request does not name, but the answer would show (a list of all topics, the transactional id of a producer),
-  is left out of the answer unless the peer may Describe it.
+- Permissions are checked before existence. A peer without a permission gets the same answer for existing and missing
+  resources.
+- An internal topic is for the cluster alone: every operation on it needs `ClusterAction` on the cluster.
+- Names that are only in the answer, not in the request (a list of all topics, the transactional id of a producer), are
+  left out unless the peer may Describe them.
 
 The operations are those of Kafka's APIs of the same purpose. A shared transaction is protected under its application's
 name as a transactional id.
@@ -38,7 +38,7 @@ ANY_TOPIC = "any topic"
 
 
 class Authorizer(Protocol):
-    """What decides; `sparklog.security.authorizer.AclAuthorizer` does."""
+    """Decides about permissions; `sparklog.security.authorizer.AclAuthorizer` implements it."""
 
     def allowed(self, peer: Peer, operation: Operation, resource: Resource) -> bool: ...
 
@@ -46,7 +46,7 @@ class Authorizer(Protocol):
 
 
 class Denial(Enum):
-    """How the answer looks to whoever may not."""
+    """Form of the answer to a peer without the permission."""
 
     REQUEST = "error of the whole request"
     ITEM = "error of the item; the others are done"
@@ -80,7 +80,7 @@ class Verdict(NamedTuple):
     """The names of the denied items' resources."""
     operation: Operation | None = None
     resource: Resource | None = None
-    """What the first denial was about, for the audit log."""
+    """Resource of the first denial, for the audit log."""
 
 
 def application_resource(transactional_id: str) -> str:
@@ -261,14 +261,14 @@ _ERRORS: dict[ResourceType, type[SparklogError]] = {
 
 
 def may(authorizer: Authorizer, peer: Peer, operation: Operation, resource: Resource) -> bool:
-    """Whether the peer may; an internal topic is for the cluster alone."""
+    """Return True if the peer may do the operation; only the cluster itself may use an internal topic."""
     if resource.resource_type is TOPIC and resource.name in INTERNAL_TOPICS:
         return authorizer.allowed(peer, Operation.CLUSTER_ACTION, CLUSTER)
     return authorizer.allowed(peer, operation, resource)
 
 
 def judge(api: Api, request: Message, peer: Peer, authorizer: Authorizer) -> Verdict:
-    """What of the request the peer may do. To be called before anything is looked up."""
+    """Return the part of the request that the peer may do. Call it before anything is looked up."""
     for rule in PERMISSIONS[api]:
         names = rule.names(request)
         decided = {name: _fulfils(rule, name, peer, authorizer) for name in dict.fromkeys(names)}
@@ -310,10 +310,10 @@ def _error(rule: Rule, name: str) -> SparklogError:
 
 
 def resources_of(api: Api, request: Message) -> list[str]:
-    """What the request is about, for the audit log."""
+    """Return the resources of the request, for the audit log."""
     return [str(Resource(rule.resource_type, name)) for rule in PERMISSIONS[api] for name in rule.names(request)]
 
 
 def required_operations(api: Api) -> Iterable[tuple[ResourceType, Operation]]:
-    """What the API can need, for whoever writes ACLs."""
+    """Return the permissions that the API can need, for writers of ACLs."""
     return dict.fromkeys((rule.resource_type, rule.operation) for rule in PERMISSIONS[api])

@@ -72,8 +72,8 @@ class ScramCredentialDeletion(Message):
 
 
 class AlterUserScramCredentialsRequest(Message):
-    """All of it is done, or nothing. `only_new`: an upsertion of a user who is there already fails; `only_existing`:
-    so does one of a user who is not."""
+    """Change credentials, all or none. `only_new`: setting the credential of an existing user fails; `only_existing`:
+    of an unknown one."""
 
     deletions: Annotated[list[ScramCredentialDeletion], Meta(max_length=USERS_MAX)]
     upsertions: Annotated[list[ScramCredentialUpsertion], Meta(max_length=USERS_MAX)]

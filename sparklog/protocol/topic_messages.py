@@ -1,4 +1,4 @@
-"""Messages about topics: the cluster's metadata, and what makes, changes and deletes topics."""
+"""Messages about topics: the cluster's metadata; creation, change and deletion of topics."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ TOPIC_ID_CHARS_MAX = 64
 
 
 class MetadataRequest(Message):
-    """`topics` None asks for all; one that is named twice is answered once.
+    """Ask for metadata. `topics` None: all; a topic that is named twice is answered once.
 
-    `paged`: what does not fit into one answer is asked for with further requests. `after`: the topics behind this one,
-    by name or in the order of `topics`; `schemas_from` >= 0: before them this topic's schemas from that id on, without
-    its partitions. `with_schemas`, `with_partitions` False: these are not sent (`partition_count` is).
-    `create_missing`: somebody is about to write to `topics`, at most AUTO_CREATED_MAX; those that do not exist are
-    made if the broker's auto.create.topics.enable says so.
+    `paged`: the client requests the rest of a long answer. `after`: the topics behind this one, by name or in the order
+    of `topics`; `schemas_from` >= 0: before them this topic's schemas from that id on, without its partitions.
+    `with_schemas`, `with_partitions` False: these are not sent (`partition_count` is). `create_missing`: the client is
+    about to write to `topics`, at most AUTO_CREATED_MAX; missing ones are created if the broker's
+    auto.create.topics.enable allows it.
     """
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
@@ -52,7 +52,7 @@ REPLICAS_MAX = 100
 
 
 class BrokerEndpoint(Message):
-    """Where a broker listens, and in which rack it stands ("": not told)."""
+    """Address of a broker, and its rack ("": not given)."""
 
     broker_id: int
     host: str
@@ -61,11 +61,11 @@ class BrokerEndpoint(Message):
 
 
 class PartitionState(Message):
-    """Who leads a partition. `error_code` is not 0 if it is offline.
+    """State of a partition with its leader. `error_code` is not 0 if it is offline.
 
-    What follows it is as the answering broker's log is at the moment, -1: not known. `size_bytes` are bytes of
-    batches, `remote_size_bytes` of them are only in the object store: those below `local_log_start_offset`.
-    `write_error`: why nothing can be appended, or why the last append was not taken; empty: it was.
+    The later fields are the present state of the answering broker's log, -1: unknown. `size_bytes` are bytes of
+    batches; `remote_size_bytes` of them are only in the object store: those below `local_log_start_offset`.
+    `write_error`: the reason why the partition accepts no appends, or why the last append failed; empty: it succeeded.
     """
 
     partition: int
@@ -94,10 +94,10 @@ class SchemaVersion(Message):
 
 
 class TopicState(Message):
-    """All about a topic. `error_code` is not 0 if the asked topic does not exist; then the rest is empty.
+    """State of a topic. `error_code` is not 0 if the requested topic does not exist; then the rest is empty.
 
-    `configs` holds only what was set for the topic, `broker_defaults` what the broker's configuration sets for topics
-    that do not set it themselves; `schemas` all versions, the newest last.
+    `configs` contains the topic's own settings, `broker_defaults` the broker's defaults for settings that a topic
+    lacks; `schemas` has all versions, the newest last.
     """
 
     error_code: int

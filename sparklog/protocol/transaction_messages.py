@@ -80,8 +80,8 @@ class JoinSharedTxnResponse(Message):
 
 
 class EndSharedTxnRequest(Message):
-    """Commits what `committed_participants` (producer ids) wrote and aborts the rest, or aborts everything. `input`:
-    what the version was made of, in words of the application's own; it is kept with the newest committed version."""
+    """Commit the records of `committed_participants` (producer ids) and abort the rest, or abort everything. `input`:
+    the version's input in the application's own words; it is kept with the newest committed version."""
 
     app_id: Text
     version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -93,7 +93,7 @@ class EndSharedTxnRequest(Message):
 
 
 class EndSharedTxnResponse(Message):
-    """What was decided, now or before. `last_committed_*`: the application's newest commit; -1: not told."""
+    """The decision, new or earlier. `last_committed_*`: the application's newest commit; -1: not given."""
 
     committed: bool
     last_committed_version: Annotated[int, Since(1, ignorable=True)] = -1
@@ -118,8 +118,8 @@ class RenewSharedTxnResponse(Message):
 
 
 class ListTransactionsRequest(Message):
-    """`states`: only these; `running_ms_min`: only those open at least so long. `paged`: what does not fit into one
-    answer is asked for with further requests, each for the ids that come after `after`."""
+    """Ask for transactions. `states`: only these; `running_ms_min`: only those that are open for at least this time.
+    `paged`: the client requests the rest of a long answer: the ids after `after`."""
 
     states: Annotated[list[Text], Meta(max_length=20)] = []
     running_ms_min: Annotated[int, Meta(ge=0, le=2**62)] = 0
@@ -159,9 +159,8 @@ class ListTransactionsResponse(Message):
 
 
 class DescribeTransactionsRequest(Message):
-    """Asks for details. `paged`: what does not fit into one answer is asked for with further requests: for the ids that
-    have not come, with the last that has as the first of them if its partitions from `partitions_from` on are
-    missing."""
+    """Ask for details of transactions. `paged`: the client requests the rest of a long answer: the missing ids. The
+    first of them is the last one that has come, if its partitions from `partitions_from` on are missing."""
 
     transactional_ids: Annotated[list[TransactionalId], Meta(min_length=1, max_length=10_000)]
     paged: Annotated[bool, Since(1, ignorable=True)] = False
@@ -224,8 +223,8 @@ class AbortTransactionResponse(Message):
 
 
 class DescribeProducersRequest(Message):
-    """Asks who has written to a partition. `paged`: what does not fit into one answer is asked for with further
-    requests, each for the producer ids above `after`."""
+    """Ask for the producers of a partition. `paged`: the client requests the rest of a long answer: the producer ids
+    above `after`."""
 
     topic: Name
     partition: Partition

@@ -1,8 +1,8 @@
-"""What a message is in a version: the fields that are not newer than it.
+"""Messages in older versions: only the fields that are not newer than the version.
 
 Versions of all APIs are counted together: each release that changes a message has the next number, and gives it to the
-APIs that changed. So a field has one `Since`, whichever APIs its message is part of, and an API may have versions that
-are the same.
+changed APIs. So a field has one `Since`, although its message may be part of several APIs, and an API may have equal
+versions.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _named_in(hint: object) -> Iterator[type[Message]]:
 
 
 def in_version(value: Any, version: int) -> Any:
-    """`value` (a message, or what stands in a field) as it is encoded in an older version: messages as lists of their
-    fields.
+    """Return `value` (a message, or the value of a field) in the encoding of an older version: messages as lists of
+    their fields.
 
     Raises UnsupportedVersionError if a field that is left out must not be ignored.
     """
@@ -100,8 +100,8 @@ def _check_left_out(message: Message, version: int) -> None:
 
 
 def forget_newer(message: Message, version: int) -> None:
-    """Gives the fields that `version` does not have their defaults: a peer of that version has not sent them, whatever
-    stands in their place."""
+    """Reset the fields that `version` does not have to their defaults: a peer of that version has not sent them, and
+    other bytes may be in their places."""
     if newest_field_version(type(message)) <= version:
         return
     for name, mark in _since(type(message)).items():

@@ -1,7 +1,7 @@
-"""What of an answer a peer may see: what the request did not name, and the peer may not Describe, is left out.
+"""Visible part of an answer: an item that the request did not name, and that the peer may not Describe, is left out.
 
-The other half of `permissions`: that one judges what a request names. Answers that list are built piece by piece, so a
-filter is for one piece, before it is encoded.
+The other half of `permissions`, which judges the names in a request. Answers with lists are built piece by piece, so a
+filter handles one piece, before it is encoded.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sparklog.security.acls import CLUSTER, ResourceType
 T = TypeVar("T")
 
 Sees = Callable[[ResourceType, str], bool]
-"""Whether the peer may Describe the resource."""
+"""Returns True if the peer may Describe the resource."""
 
 
 class Filter(NamedTuple):
-    """`shown(piece, sees)`: the piece as the peer may see it, None: not at all. `pieces` says what they are, `doc` what
-    is left out."""
+    """Filter of answers. `shown(piece, sees)`: the piece as the peer may see it, None: hidden. `pieces` names the kind
+    of pieces, `doc` the part that is left out."""
 
     shown: Callable[[Any, Sees], Any | None]
     pieces: str

@@ -1,8 +1,9 @@
-"""Who reads which partition of a group: pure functions of subscriptions, partition counts and the assignment before.
+"""Assignment of a group's partitions to its members: pure functions of subscriptions, partition counts and the previous
+assignment.
 
-`range` gives each member a run of neighbouring partitions of every topic, so that members that subscribe to topics with
-the same number of partitions get the same numbers of all of them (co-partitioned joins). `uniform` gives every member
-the same number of partitions, to within one, and moves as few as it can (KIP-848's server-side assignors). Both give
+`range` gives each member a run of neighbouring partitions of every topic, so members that subscribe to topics with the
+same number of partitions get the same numbers of all of them (co-partitioned joins). `uniform` gives every member the
+same number of partitions, to within one, and moves as few as possible (KIP-848's server-side assignors). Both give
 every partition of a subscribed topic to exactly one of its subscribers.
 """
 
@@ -23,8 +24,8 @@ UNIFORM, RANGE = "uniform", "range"
 
 
 class Subscriber(NamedTuple):
-    """One member: the topics it wants, and what the assignment before gave it. Members are ordered by `name`, which
-    stays the same when a static member comes back."""
+    """One member: its subscribed topics, and its partitions in the previous assignment. Members are ordered by `name`,
+    which stays the same when a static member returns."""
 
     name: str
     topics: Collection[str]
@@ -90,7 +91,7 @@ def _subscribers(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -
 def _still_valid(
     members: Mapping[str, Subscriber], counts: Mapping[str, int]
 ) -> tuple[dict[str, set[TopicPartition]], set[TopicPartition]]:
-    """What every member may keep of the assignment before, and all of that together."""
+    """Return the partitions of the previous assignment that each member may keep, and the set of all of them."""
     taken: set[TopicPartition] = set()
     chosen: dict[str, set[TopicPartition]] = {}
     for member in sorted(members, key=lambda m: (members[m].name, m)):
@@ -108,7 +109,7 @@ def _still_valid(
 def _cut_to_quota(
     members: Mapping[str, Subscriber], chosen: dict[str, set[TopicPartition]], taken: set[TopicPartition], total: int
 ) -> None:
-    """Takes from every member what is above its quota; those that have most may keep one more."""
+    """Take from every member the partitions above its quota; members with the most may keep one more."""
     quota, one_more = divmod(total, len(members))
     for i, member in enumerate(sorted(chosen, key=lambda m: (-len(chosen[m]), members[m].name, m))):
         limit = quota + (1 if i < one_more else 0)

@@ -1,8 +1,8 @@
-"""What the controller has decided about the cluster: an immutable image with a version, and the deltas between images.
+"""The controller's decisions about the cluster: an immutable image with a version, and the deltas between images.
 
-Every broker holds one image and pulls deltas. Only the controller makes new ones, and only from what it has written
-durably. A version is (controller epoch, zxid of the write): whatever has a lower one than the image at hand is late and
-is dropped, so that no reordering on the network can bring an old state back.
+Every broker holds one image and pulls deltas. Only the controller creates new images, and only from durable writes. A
+version is (controller epoch, zxid of the write). A broker drops an image or delta with a lower version than its image,
+so no reordering on the network can restore an old state.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ DELETED_MAX = 1_000
 """Deletions that are kept. A broker that comes back after more of them puts the files of the topics aside."""
 MIN_INSYNC_SETTING = "min.insync.replicas"
 INTERNAL_REPLICAS, INTERNAL_MIN_INSYNC = 3, 2
-"""An internal topic with so many replicas needs so many in sync (Kafka's transaction.state.log.min.isr): what groups
-and transactions have been told outlives a broker, also when the others have just been away."""
+"""An internal topic with this number of replicas needs this number in sync (Kafka's transaction.state.log.min.isr):
+answers to groups and transactions then survive the loss of a broker, even if the others have just been away."""
 UNCLEAN_SETTING = "unclean.leader.election.enable"
 FLUSH_MODE_SETTING = "flush.mode"
 THROTTLE_SETTING = "replication.throttled.rate"
@@ -64,17 +64,17 @@ class BrokerImage(Struct, frozen=True):
     last_written_epoch: int = NO_EPOCH
 
     def vouches_for(self, life: int, epochs: tuple[int, ...]) -> bool:
-        """Whether it has what it had in a life, `epochs` being those of which it has everything."""
+        """Return True if the broker still has all data of a life; `epochs` are the lives of which it has everything."""
         return life in epochs or (self.last_written_epoch in epochs and life > self.last_written_epoch)
 
 
 class PartitionImage(Struct, frozen=True):
     """One partition. Every change raises `partition_epoch`; every change of leader raises `leader_epoch`, too.
 
-    `replicas`: the assignment, the preferred leader first; while it is reassigned old and new ones. `elr`: eligible
-    leader replicas (KIP-966): left the ISR while it was below min.insync.replicas, so they have all that is committed.
-    `last_leader`: who led when ISR and ELR ran empty. `recovering`: an unclean election has not been followed up by
-    its leader yet; the ISR does not grow.
+    `replicas`: the assignment, the preferred leader first; during a reassignment old and new ones. `elr`: eligible
+    leader replicas (KIP-966), which left the ISR while it was below min.insync.replicas, so they have all committed
+    records. `last_leader`: the leader at the moment when ISR and ELR became empty. `recovering`: the leader of an
+    unclean election has not completed it yet; the ISR does not grow.
     """
 
     replicas: tuple[int, ...]
@@ -90,7 +90,7 @@ class PartitionImage(Struct, frozen=True):
 
     @property
     def is_reassigned(self) -> bool:
-        """Whether a reassignment is under way."""
+        """True during a reassignment."""
         return bool(self.adding or self.removing)
 
     @property
@@ -100,8 +100,8 @@ class PartitionImage(Struct, frozen=True):
 
 
 class TopicImage(Struct, frozen=True):
-    """A topic. `schemas`: Arrow IPC schema messages by id; `configs`: only what was set for the topic; `owner`: for
-    whom it is counted ("": nobody); `request_id`: of the request that it was made for."""
+    """A topic. `schemas`: Arrow IPC schema messages by id; `configs`: the topic's own settings only; `owner`: the user
+    whose quota counts it ("": none); `request_id`: of the request that has created it."""
 
     name: str
     topic_id: str
@@ -126,7 +126,7 @@ class DeletedTopic(Struct, frozen=True):
 
 
 class ClusterDelta(Struct, frozen=True):
-    """What changes from one image to the next; None: it is gone. `partitions` are laid over `topics`."""
+    """The changes from one image to the next; None as a value: removed. `partitions` are applied on top of `topics`."""
 
     brokers: Mapping[int, BrokerImage | None] = field(default_factory=dict)
     known: Mapping[int, int] = field(default_factory=dict)
@@ -200,8 +200,8 @@ class ClusterImage(Struct, frozen=True):
         return {b.broker_id: b.broker_epoch for b in self.brokers.values() if not b.is_stopping}
 
     def setting(self, topic: TopicImage, name: str, default: Value) -> Value:
-        """The topic's, else the cluster's, else `default`. Never one broker's: what is acknowledged must not depend on
-        who leads (KAFKA-16540)."""
+        """Return the topic's setting, else the cluster's, else `default`. A single broker's setting never counts:
+        acknowledgements must not depend on the leader (KAFKA-16540)."""
         return topic.configs.get(name, self.configs.get(name, default))
 
     @property
@@ -220,7 +220,7 @@ class ClusterImage(Struct, frozen=True):
 
 
 def cordoned_brokers(value: Value) -> frozenset[int]:
-    """What CORDONED_SETTING says."""
+    """Return the brokers that CORDONED_SETTING lists."""
     return frozenset(int(i) for i in str(value).split(",") if i)
 
 

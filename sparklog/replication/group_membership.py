@@ -1,19 +1,19 @@
-"""One consumer group: its members, the target assignment, and how they get there (KIP-848), as a pure state machine.
+"""One consumer group: its members, the target assignment, and the steps towards it (KIP-848), as a pure state machine.
 
-The group has an epoch; every change of the members, their subscriptions or the topics raises it and makes a new target
-assignment. Each member moves on its own, with its heartbeats: first it lets go what the target does not give it any
-more (until then it stays in its old epoch), then it is in the group's epoch and gets what nobody else has. So a
-partition never has two owners, and no member waits for the others. A member is in the state
+The group has an epoch; every change of the members, their subscriptions or the topics raises it and creates a new
+target assignment. Each member moves on its own, with its heartbeats. First it releases the partitions that the target
+does not give it any more, and stays in its old epoch until then. Then it enters the group's epoch and gets the
+partitions that no other member holds. So a partition never has two owners, and no member waits for all others. A member
+is in one of these states:
 
-* *revoking*: it has been told to let partitions go and has not said yet that it has; after the rebalance timeout it is
-  out;
-* *waiting*: it is in the group's epoch, but some of its partitions still belong to others;
-* *stable*: it has what the target gives it.
+* *revoking*: it was asked to release partitions and has not confirmed it; after the rebalance timeout it is removed;
+* *waiting*: it is in the group's epoch, but some of its partitions still belong to other members;
+* *stable*: it has all partitions of its target.
 
-A member that is not heard of for its session timeout is out. A static member (`instance_id`) that goes away with epoch
--2 keeps its place until then, and whoever comes with the same instance id inherits it.
+A member without a heartbeat for its session timeout is removed. A static member (`instance_id`) that leaves with epoch
+-2 keeps its place until then, and a new member with the same instance id inherits it.
 
-Everything that changes is put into `out` as records; `from_values` makes the same group of them.
+All changes are appended to `out` as records; `from_values` creates the same group from them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NONE: frozenset[TopicPartition] = frozenset()
 
 @dataclass(frozen=True)
 class Safeguards:
-    """What keeps groups correct. Only tests switch something off, to see that they notice."""
+    """Protections that keep groups correct. Only tests switch one off, to prove that they notice it."""
 
     member_epoch: bool = True
     """Heartbeats and commits with another epoch than the member's are refused."""
@@ -71,7 +71,7 @@ NAME_CHARS_MAX = 1_024
 
 
 class GroupConfig(Struct, frozen=True):
-    """What the broker's settings say about groups."""
+    """The broker's settings for groups."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -126,7 +126,7 @@ class HeartbeatAnswer(NamedTuple):
 
 
 class Group(Struct):
-    """A group with members, now or once. `basis` is what `targets` was made of."""
+    """A group that has, or once had, members. `targets` was computed from `basis`."""
 
     group_id: str
     config: GroupConfig
@@ -313,7 +313,7 @@ class Group(Struct):
         return {t: topics[t] for t in wanted if t in topics}
 
     def _update_wish(self, member: Member, request: GroupHeartbeatRequest) -> bool:
-        """Whether the member wants something else than before."""
+        """Update the member's subscription; returns True if it has changed."""
         wish = member.wish
         if request.topics is not None and set(request.topics) != set(wish.topics):
             wish = wish._replace(topics=tuple(request.topics))
@@ -350,7 +350,7 @@ class Group(Struct):
         return min(set(asked), key=lambda a: (-asked.count(a), a)) if asked else UNIFORM
 
     def _reconcile(self, member: Member, owned: frozenset[TopicPartition] | None, now_ms: int) -> None:
-        """One step of the member towards the target. `owned` is what it says it has; None: as before."""
+        """Move the member one step towards the target. `owned`: the partitions that it reports; None: as before."""
         before = member.current
         if member.revoking:
             if owned is None or member.revoking & owned:
@@ -373,7 +373,7 @@ class Group(Struct):
             self._put_current(member)
 
     def is_stable(self, member: Member) -> bool:
-        """Whether it has exactly what the target gives it."""
+        """Return True if the member has exactly its target's partitions."""
         if member.away:
             return True
         target = self.targets.get(member.member_id, _NONE)
@@ -427,12 +427,12 @@ class Group(Struct):
         self.out.append((key, records.encode_current(member.current)))
 
     def tombstones(self) -> list[Record]:
-        """What deletes the group; it must be empty."""
+        """Return the records that delete the group; it must be empty."""
         return [(records.group_key(self.group_id), None)]
 
 
 class GroupValues(Struct):
-    """What the log holds of one group."""
+    """The log's values of one group."""
 
     group: GroupValue | None = None
     wishes: dict[str, MemberValue] = field(default_factory=dict)

@@ -36,7 +36,7 @@ class GroupOffsets:
         self._committed: dict[str, dict[TopicPartition, Committed]] = {}
         self._pending: dict[int, Pending] = {}
         self.counts: dict[str, int] = {}
-        """How many each group has, committed and pending; groups without any are not in it."""
+        """Number of offsets of each group, committed and pending; groups without any are not in it."""
         self.total = 0
 
     def _count(self, group_id: str, change: int) -> None:
@@ -61,7 +61,7 @@ class GroupOffsets:
         offsets[tp] = committed
 
     def remove(self, group_id: str, tp: TopicPartition) -> None:
-        """A record without a value: newer than what waits for a marker, too."""
+        """Remove an offset, by a record without a value: it also replaces offsets that wait for a marker."""
         self._number += 1
         for pending in self._pending.values():
             self._count(group_id, -(pending.get(group_id, {}).pop(tp, None) is not None))

@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`: what a group coordinator has to find again after a restart.
+"""The records of `__consumer_offsets`: the state that a group coordinator needs after a restart.
 
 Keys and values are MessagePack arrays; the first element is the version (0). A record without a value deletes its key.
 All records of one group are in one partition, so one batch changes several of them together.
@@ -7,13 +7,12 @@ All records of one group are in one partition, so one batch changes several of t
 |---|---|---|
 | [0, 0, group, topic, partition] | [0, offset, leader epoch, metadata, commit time ms, topic id] | a committed offset |
 | [0, 1, group] | [0, epoch, assignor, empty since ms, {topic: [id, partitions]}] | the group, and its target's topics |
-| [0, 2, group, member] | [0, instance, client, host, topics, assignor, timeouts ms (2)] | what a member asked for |
-| [0, 3, group, member] | [0, {topic: [partition, …]}] | what the member is to own |
-| [0, 4, group, member] | [0, epoch, previous epoch, owned {…}, to be let go {…}] | what it owns |
+| [0, 2, group, member] | [0, instance, client, host, topics, assignor, timeouts ms (2)] | a member's subscription |
+| [0, 3, group, member] | [0, {topic: [partition, …]}] | the member's target |
+| [0, 4, group, member] | [0, epoch, previous epoch, owned {…}, to be released {…}] | its partitions |
 
-The batch's own CRC covers them. Offsets of a transaction are in a transactional batch and count when its marker says
-so. A lost file of this topic loses the groups' positions: members join again, and read from where `auto.offset.reset`
-says.
+The batch's own CRC covers them. Offsets of a transaction are in a transactional batch and count if its marker commits
+it. A lost file of this topic loses the groups' positions: members join again, and read from `auto.offset.reset`.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class OffsetValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A group with members, now or once. `topics`: topic id and partition count of what the target was made of.
+    """A group that has, or once had, members. `topics`: topic id and partition count that the target was computed from.
     `empty_since_ms` -1: it has members."""
 
     epoch: int
@@ -57,7 +56,7 @@ class GroupValue(NamedTuple):
 
 
 class MemberValue(NamedTuple):
-    """What a member asked for."""
+    """A member's requested subscription."""
 
     instance_id: str | None
     client_id: str
@@ -69,7 +68,7 @@ class MemberValue(NamedTuple):
 
 
 class CurrentValue(NamedTuple):
-    """Where a member is on its way to the target: `revoking` it has been told to let go."""
+    """A member's place on the way to the target: it has been asked to release the partitions in `revoking`."""
 
     epoch: int
     previous_epoch: int

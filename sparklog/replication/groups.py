@@ -1,13 +1,12 @@
 """The group coordinator of one `__consumer_offsets` partition: a pure state machine.
 
-Requests, the clock, markers and changed topics go in; answers and records come out. What a call changes is in the state
-at once; its records have to be appended to the partition in the order of the calls, as one batch per call, and an
-answer may be given only when every record up to then is below the high watermark. If an append fails the state is
-worth nothing: it is thrown away and read again (`replay`, `loaded`). So answers never tell what a restart could take
-back.
+Requests, the clock, markers and changed topics go in; answers and records come out. A call changes the state at once.
+The shell appends its records to the partition, in the order of the calls and one batch per call, and gives an answer
+only when every record up to then is below the high watermark. If an append fails, the state is worthless: the shell
+discards it and reads it again (`replay`, `loaded`). So no answer contains a change that a restart could take back.
 
 A group is of the kind "consumer" if it has (had) members, else "offsets": a program without members, like Spark's
-source, that commits where it is. Times: `now_ms` is monotonic and only compared, `wall_ms` is stored.
+source, that commits its positions. Times: `now_ms` is monotonic and only compared, `wall_ms` is stored.
 """
 
 from __future__ import annotations
@@ -96,8 +95,8 @@ class GroupCoordinator:
             by_member[decoded.kind][decoded.member_id] = parsed
 
     def loaded(self, now_ms: int, wall_ms: int) -> list[Record]:
-        """The log has been read to its end: makes the groups. The records are what has changed since it was written
-        (topics were deleted, or made)."""
+        """Create the groups: the log has been read to its end. Returns records of the changes since the log was written
+        (topics were deleted or created)."""
         for group_id, values in self._values.items():
             group = group_from_values(group_id, values, self._config, self._safeguards, now_ms)
             if group is not None:
@@ -110,8 +109,8 @@ class GroupCoordinator:
     def heartbeat(
         self, request: m.GroupHeartbeatRequest, host: str, now_ms: int, wall_ms: int
     ) -> Step[m.GroupHeartbeatResponse]:
-        """Raises what `Group.heartbeat` raises, InvalidGroupIdError and GroupMaxSizeReachedError; then nothing has
-        changed."""
+        """Handle a heartbeat. Raises the errors of `Group.heartbeat`, InvalidGroupIdError and GroupMaxSizeReachedError;
+        then nothing has changed."""
         check_group_id(request.group_id)
         group = self._groups.get(request.group_id)
         if group is None:

@@ -34,7 +34,7 @@ _PARTITION = msgpack_decoder(PartitionImage)
 
 
 def encode(value: Encoded) -> bytes:
-    """What `decode_image`, `decode_delta` and `decode_partition` take."""
+    """Encode for `decode_image`, `decode_delta` and `decode_partition`."""
     return _ENCODER.encode(value)
 
 

@@ -1,7 +1,7 @@
-"""Who holds a partition, as its leader sees it, and how far its in-sync replicas have got: a pure state machine.
+"""The replicas of a partition, as its leader sees them, and the log ends of the in-sync ones: a pure state machine.
 
-The high watermark is not here. Its one home is the log (`sparklog.log.state.offsets`), which is raised to what
-`replicated_to` says and never goes back.
+The high watermark is not here. Its one home is the log (`sparklog.log.state.offsets`), which raises it to
+`replicated_to` and never lowers it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class ReplicaRole(Protocol):
-    """What a broker is for one partition: its leader, a follower, or neither, and who else holds it."""
+    """A broker's role for one partition: its leader, a follower, or neither, and the other replicas."""
 
     @property
     def leader(self) -> int:
@@ -29,7 +29,7 @@ class ReplicaRole(Protocol):
 
     @property
     def replicated_to(self) -> int:
-        """What lies below is committed, as far as the leader knows."""
+        """Return the end of the committed records, as far as the leader knows."""
         ...
 
     def check_leads(self) -> None:
@@ -41,7 +41,7 @@ class ReplicaRole(Protocol):
         ...
 
     def leads_in(self, leader_epoch: int) -> bool:
-        """Whether this broker leads the partition, in this epoch."""
+        """Return True if this broker leads the partition in this leader epoch."""
         ...
 
     def check_in_sync(self) -> None:
@@ -105,7 +105,7 @@ class PartitionReplicas:
 
     @property
     def replicated_to(self) -> int:
-        """The smallest log end of the in-sync replicas: what lies below it is on all of them."""
+        """Return the smallest log end of the in-sync replicas: all of them have the records below it."""
         return min(self._log_end_offsets[r] for r in self.isr)
 
     @property

@@ -83,7 +83,7 @@ def acl_record(acl: Acl) -> tuple[RecordId, bytes]:
 
 
 def acl_of(value: bytes) -> Acl:
-    """The ACL of a record. Raises InvalidConfigError for what is none."""
+    """Return the ACL of a record. Raises InvalidConfigError if the record is no ACL."""
     try:
         fields = json.loads(value)
     except ValueError as e:

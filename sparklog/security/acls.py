@@ -1,7 +1,7 @@
-"""Access control lists: what may be said, and whether a text says it well.
+"""Access control lists: their values, and the checks of a text that states one.
 
 An ACL is Kafka's: principal P is allowed or denied operation O from host H on all resources that match a pattern
-(KIP-11, KIP-290). Who decides with them is `authorizer`.
+(KIP-11, KIP-290). `authorizer` decides with them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME_CHARS_MAX = 65_536
 
 
 class ResourceType(StrEnum):
-    """What an ACL protects."""
+    """Type of the resource that an ACL protects."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -32,14 +32,14 @@ class ResourceType(StrEnum):
 
 
 class PatternType(StrEnum):
-    """Whether the pattern's name is the resource's, or the beginning of it."""
+    """Match of the pattern's name: the resource's whole name, or its beginning."""
 
     LITERAL = "literal"
     PREFIXED = "prefixed"
 
 
 class Operation(StrEnum):
-    """What is done to a resource. `ALL` stands in ACLs only."""
+    """Operation on a resource. `ALL` is for ACLs only."""
 
     ALL = "All"
     READ = "Read"
@@ -86,7 +86,7 @@ OPERATIONS: dict[ResourceType, frozenset[Operation]] = {
     ),
     ResourceType.USER: frozenset({_O.CREATE, _O.ALTER, _O.DELETE, _O.DESCRIBE}),
 }
-"""What can be done to each type, beside `ALL`."""
+"""The operations on each type, except `ALL`."""
 
 
 class Resource(NamedTuple):

@@ -4,10 +4,10 @@
      "api":"DELETE_TOPIC","operation":"Delete","resource":"topic:orders","outcome":"TOPIC_AUTHORIZATION_FAILED",
      "detail":"","client_id":"nightly-load"}
 
-Everything that a peer chose is cut to a length, and JSON keeps it in its line: nobody writes a second line. A comma in
-the name of one of several resources has a backslash before it. Denials of one principal from one host are limited; how
-many were left out is said in the next one that is not, so that nobody fills the disk, or hides in the noise, by asking
-for what he may not do.
+Every text that a peer has chosen is cut to a length, and JSON keeps it in its line, so no peer can write a second line.
+A comma in the name of one of several resources has a backslash before it. Denials of one principal from one host are
+limited, so no principal can fill the disk, or hide in the noise, by many forbidden requests. The next written denial
+has the number of omitted ones.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class AuditKind(StrEnum):
 
 
 class AuditEvent(NamedTuple):
-    """Who did what, from where, and how it ended. `outcome`: "NONE", or the error's name on the wire. "" : does not
-    apply."""
+    """One act: its principal, operation, address and result. `outcome`: "NONE", or the error's name on the wire. "" :
+    does not apply."""
 
     kind: AuditKind
     time_ms: int
@@ -55,7 +55,7 @@ class AuditEvent(NamedTuple):
 
 
 def audit_line(event: AuditEvent, secrets: Iterable[Secret] = (), left_out: int = 0) -> str:
-    """The event's line, with its end. `secrets` are taken out of what peers and errors say."""
+    """Return the event's line, with its line end. `secrets` are removed from the texts of peers and errors."""
     time = datetime.datetime.fromtimestamp(event.time_ms // 1000, datetime.UTC)
     known = list(secrets)
 
@@ -88,7 +88,7 @@ class AuditLimiter:
         self._sources: OrderedDict[tuple[Principal | None, str], tuple[Bucket, int]] = OrderedDict()
 
     def admit(self, event: AuditEvent) -> int | None:
-        """How many of the source's events before this one were left out; None: this one is left out, too."""
+        """Return the number of the source's omitted events before this one; None: this one is omitted, too."""
         if event.kind is AuditKind.ACT:
             return 0
         source = (event.principal, event.host)

@@ -1,18 +1,18 @@
-"""Decides what a principal may do: pure functions of a table of ACLs.
+"""Decisions about a principal's permissions: pure functions of a table of ACLs.
 
 Rules, in this order (Kafka's StandardAuthorizer):
 
 1. A principal of `super.users` may do everything.
 2. A matching denial denies: of the principal or of `User:*`, of the peer's host or of "*", of the operation or of
    `All`.
-3. A matching allowance allows; it also allows what it implies (`acls.ALLOWED_BY`).
+3. A matching allowance allows, also the operations that it implies (`acls.ALLOWED_BY`).
 4. If no ACL at all has a pattern that matches the resource, `allow.everyone.if.no.acl.found` decides (default: denied).
 5. Else it is denied.
 
 Index: per type of resource one dictionary of literal names and one of prefixes, and the lengths that prefixes have. A
 decision looks up the name, "*", and each beginning of the name that has such a length: at most len(name) + 1 lookups,
-however many ACLs there are. Below a pattern the ACLs lie by permission, principal and operation, so that a pattern
-with many principals is as fast.
+for any number of ACLs. Below a pattern the ACLs are ordered by permission, principal and operation, so a pattern with
+many principals is as fast.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Rights = dict[tuple[Permission, Principal, Operation], set[str]]
 
 
 class Peer(NamedTuple):
-    """Who asks. `host` is the address as `acls.canonical_host` writes it."""
+    """The requesting peer. `host` is the address in the form of `acls.canonical_host`."""
 
     principal: Principal
     host: str
@@ -149,7 +149,7 @@ class AclAuthorizer:
             self._decisions.clear()
 
     def allowed(self, peer: Peer, operation: Operation, resource: Resource) -> bool:
-        """Whether `peer` may do `operation` to `resource`."""
+        """Return True if `peer` may do `operation` to `resource`."""
         key = (peer, operation, resource)
         known = self._decisions.get(key)
         if known is None:
@@ -171,7 +171,8 @@ class AclAuthorizer:
         return any(_says(rights, Permission.ALLOW, peer, ALLOWED_BY[operation]) for rights in matching)
 
     def allowed_by_type(self, peer: Peer, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether there can be a resource of the type to which `peer` may do `operation` (KIP-679). Remembered, too."""
+        """Return True if there can be a resource of the type to which `peer` may do `operation` (KIP-679). The result
+        is cached, too."""
         key = (peer, operation, resource_type)
         known = self._decisions.get(key)
         if known is None:

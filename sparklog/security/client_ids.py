@@ -1,7 +1,7 @@
-"""Client ids (`client.id`): what a client calls itself. Quotas, the audit log and lists of members show it.
+"""Client ids (`client.id`): the name that a client gives itself. Quotas, the audit log and lists of members show it.
 
-It is nobody's identity: every client may say what it likes. So it is short, and holds nothing that changes how a line
-of a log or a terminal looks: no control characters, no line ends, no marks of direction.
+A client id proves nothing: every client may choose any. So it is short, and has no character that changes the look of a
+log line or a terminal: no control characters, no line ends, no marks of direction.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ CLIENT_ID_CHARS_MAX = 255
 
 
 def is_client_id(text: str) -> bool:
-    """Whether `text` may be one; "" may: none is told."""
+    """Return True if `text` can be a client id; "" can be, for none."""
     return len(text) <= CLIENT_ID_CHARS_MAX and text.isprintable()
 
 

@@ -1,15 +1,16 @@
-"""How a client connects: whether it encrypts, whom it trusts, who it is. From the settings that Kafka's clients have.
+"""Security of a client's connections: encryption, trusted authorities, identity. It uses the settings of Kafka's
+clients.
 
 Two types, because secrets have to go to other processes and must not go anywhere else:
 
-- `SecuritySettings`: what was given, unresolved: `${env:NAME}` and `${file:/path}` are still references. Spark's tasks
-  are sent this, so it can be pickled, and a literal secret goes along; a reference is resolved where it arrives. Its
-  `repr` shows no value that could be a secret.
-- `ClientSecurity`: what they mean, resolved, checked. It holds `Secret`s and cannot be pickled. It can be compared and
-  hashed: clients with equal security share connections.
+- `SecuritySettings`: the given settings, in which `${env:NAME}` and `${file:/path}` are still references. They are sent
+  to Spark's tasks, so they can be pickled, together with literal secrets; the task resolves a reference. Their `repr`
+  shows no value that could be a secret.
+- `ClientSecurity`: the settings after resolution and checks. It holds `Secret`s and cannot be pickled. It can be
+  compared and hashed: clients with equal security share connections.
 
-A setting that would have no effect is refused: who sets a password and forgets `security.protocol` would send
-everything in the clear. Kafka ignores it.
+A setting without effect is refused: otherwise a user with a password but without `security.protocol` would send
+everything unencrypted. Kafka ignores such a setting.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ REFUSED = {
     "sasl.kerberos.ticket.renew.jitter": _NO_KERBEROS,
     "sasl.kerberos.ticket.renew.window.factor": _NO_KERBEROS,
 }
-"""Settings of Kafka's clients that cannot be obeyed, with what to do."""
+"""Settings of Kafka's clients that cannot be obeyed, with the remedy."""
 
 _SO_ANYWAY = {"enable.ssl.certificate.verification": "true"}
 
@@ -97,8 +98,8 @@ _TOKEN = (
 
 @dataclass(frozen=True, slots=True)
 class TokenEndpoint:
-    """Where OAUTHBEARER's tokens come from. `url`: https://… (asked with id and secret, RFC 6749 section 4.4) or
-    file:///path (holds a token). `ca_location`: PEM file of whom the endpoint's certificate has to be signed by."""
+    """Source of OAUTHBEARER's tokens. `url`: https://… (a request with id and secret, RFC 6749 section 4.4) or
+    file:///path (contains a token). `ca_location`: PEM file of the authorities for the endpoint's certificate."""
 
     url: str
     client_id: str = ""
@@ -109,7 +110,7 @@ class TokenEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """How a client connects. `mechanism` "": without SASL. `tls`: the `ssl.*` settings that were given, for
+    """Resolved security of a client's connections. `mechanism` "": without SASL. `tls`: the given `ssl.*` settings, for
     `tls.client_context`, in the order of their names."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
@@ -131,10 +132,10 @@ class ClientSecurity:
 
 
 class SecuritySettings:
-    """The security settings of a client as they were given, by their dotted names. Immutable.
+    """The given security settings of a client, by their dotted names. Immutable.
 
-    It can be pickled, with the secrets that stand in it literally: what pickles it sends it to a process that needs
-    them. Give `${file:/path}` or `${env:NAME}` in their place and only the reference is sent.
+    It can be pickled, together with literal secrets: the code that pickles it sends it to a process that needs them.
+    With `${file:/path}` or `${env:NAME}` in their place, only the reference is sent.
     """
 
     __slots__ = ("_given",)
@@ -156,7 +157,8 @@ class SecuritySettings:
     def resolve(
         self, environment: Mapping[str, str] | None = None, read_file: Callable[[str], str] | None = None
     ) -> ClientSecurity:
-        """What they mean here. Raises InvalidConfigError that names the setting, and never shows a secret."""
+        """Resolve the settings on this machine. Raises InvalidConfigError, which names the setting and never shows a
+        secret."""
         if not self._given:
             return PLAINTEXT
         known = os.environ if environment is None else environment
@@ -197,7 +199,7 @@ class SecuritySettings:
         return all(is_reference(value.reveal()) for option, value in said.items() if is_sensitive(option))
 
     def items(self) -> tuple[tuple[str, str], ...]:
-        """All of them, with their secrets. Whoever calls this answers for where they go."""
+        """Return all settings, with their secrets. The caller is responsible for their use."""
         return tuple(sorted(self._given.items()))
 
     def __bool__(self) -> bool:
@@ -225,12 +227,12 @@ PLAINTEXT = ClientSecurity()
 """Neither encrypted nor authenticated."""
 
 Security = ClientSecurity | SecuritySettings | Mapping[str, Any] | str | os.PathLike[str] | None
-"""How security is given to a client: settings by their dotted names, or the path of a file of Java properties, as
-Kafka's tools take it with --command-config; None: plaintext."""
+"""Forms of a client's security: settings by their dotted names, or the path of a file of Java properties, as Kafka's
+tools take it with --command-config; None: plaintext."""
 
 
 def client_security(given: Security) -> ClientSecurity:
-    """What was given, resolved and checked. Raises InvalidConfigError."""
+    """Return the given security, resolved and checked. Raises InvalidConfigError."""
     if given is None:
         return PLAINTEXT
     if isinstance(given, ClientSecurity):
@@ -239,7 +241,7 @@ def client_security(given: Security) -> ClientSecurity:
 
 
 def security_settings(given: SecuritySettings | Mapping[str, Any] | str | os.PathLike[str]) -> SecuritySettings:
-    """What was given, unresolved. Raises InvalidConfigError."""
+    """Return the given security, unresolved. Raises InvalidConfigError."""
     if isinstance(given, SecuritySettings):
         return given
     if isinstance(given, Mapping):
@@ -254,7 +256,7 @@ def security_settings(given: SecuritySettings | Mapping[str, Any] | str | os.Pat
 
 @dataclass(frozen=True)
 class ClientFile:
-    """What a client's configuration file says. `bootstrap_servers` "": nothing about that."""
+    """Content of a client's configuration file. `bootstrap_servers` "": not set."""
 
     bootstrap_servers: str
     security: SecuritySettings
@@ -273,12 +275,12 @@ def read_client_file(path: str, read_file: Callable[[str], str] = read_text_file
 
 
 def is_about_security(name: str) -> bool:
-    """Whether a setting of this dotted name belongs here, known or not."""
+    """Return True if a setting of this dotted name belongs to this module, known or not."""
     return name.startswith(PREFIXES) or name in REFUSED
 
 
 def asks_for_nothing(name: str, value: object) -> bool:
-    """Whether a setting that is refused by its name is left empty, or asks for what is done anyway."""
+    """Return True if a refused setting is empty, or asks for the behaviour that exists anyway."""
     return name in REFUSED and str(value or "").strip().lower() in ("", _SO_ANYWAY.get(name))
 
 

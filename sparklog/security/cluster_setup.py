@@ -5,16 +5,16 @@ Files of the directory (mode 0700), which has to be new or empty:
     ca.pem             0644  the authority's certificate; while one replaces another, the new one and then the old one
     ca-key.pem         0600  its private key: needed to make more certificates; keep it elsewhere
     client.properties  0600  the super user's client settings, with the password
-    cluster.toml       0600  what all brokers have in common; a broker that comes later gets it, too
-    broker-N/          0700  what broker N needs, and all of it: take it to its machine, to the same path
+    cluster.toml       0600  the common settings of all brokers, also of those that come later
+    broker-N/          0700  all files that broker N needs: copy it to its machine, to the same path
       broker.toml              0600  its settings
       broker.pem               0600  private key and certificate, for its names and addresses
       ca.pem                   0644  as above
       zookeeper-password       0600  of the brokers' login at ZooKeeper, the same for all
 
-Each broker listens twice: CLIENTS (SASL_SSL, SCRAM) and INTERNAL (SSL), where it asks for a certificate whose name is
-broker-N. All brokers are the principal User:brokers, one of `super.users`; no other certificate gets in there. Nodes in
-ZooKeeper are for the brokers' login alone (scheme digest).
+Each broker listens twice: CLIENTS (SASL_SSL, SCRAM) and INTERNAL (SSL), where it demands a certificate with the name
+broker-N. All brokers are the principal User:brokers, one of `super.users`; no other certificate is accepted there. Only
+the brokers' login has access to the nodes in ZooKeeper (scheme digest).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _CERTIFICATE = "-----END CERTIFICATE-----\n"
 
 
 class BrokerPlace(NamedTuple):
-    """Where a broker will be. `name`: how clients and other brokers name its host; `port`: of its clients, the one
-    behind it is for the other brokers (0: any free ones); `data_dir` None: where it is started."""
+    """Place of a future broker. `name`: of its host, for clients and other brokers; `port`: for clients, the next one
+    is for the other brokers (0: any free ones); `data_dir` None: the directory in which it is started."""
 
     name: str
     port: int
@@ -119,8 +119,8 @@ def secure_cluster_setup(
 
 
 def add_broker(directory: Path, broker_id: int, place: BrokerPlace, now: datetime.datetime) -> Path:
-    """What one more broker needs, in a directory of its own, which is returned. Raises InvalidConfigError: the
-    authority's key is not there, the broker is, `directory` is of something else."""
+    """Create the files of one more broker in a directory of its own, which is returned. Raises InvalidConfigError: the
+    authority's key is missing, the broker exists, or `directory` is no set-up."""
     path = directory / f"broker-{broker_id}"
     if path.exists():
         raise InvalidConfigError(f"{path} is there: another number, or `sparklog certificate renew` for this broker")

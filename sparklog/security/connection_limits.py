@@ -1,8 +1,9 @@
-"""How many connections, topics and partitions somebody may have, and how fast connections may come (KIP-402, KIP-612).
+"""Limits of a user's connections, topics and partitions, and of the rate of new connections (KIP-402, KIP-612).
 
-Numbers are counted, not measured: what goes beyond is refused with an error that says which limit it was. Rates make
-wait: from a connection that came too fast nothing is read for a time. Who comes so fast that the wait would be longer
-than `CREATION_WAIT_MS_MAX` is refused, and a refusal costs nothing: neither the peer later, nor any other now.
+Numbers are counted, not measured: a request above a limit is refused with an error that names the limit. Rates cause
+delays: the broker reads nothing for a time from a connection that came too fast. If the delay would exceed
+`CREATION_WAIT_MS_MAX`, the connection is refused. A refusal adds no delay to later connections of that peer or of
+others.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Connections:
         self._by_ip: Counter[str] = Counter()
         self._by_user: Counter[str] = Counter()
         self._rates: dict[tuple[str, str], tuple[Rate, Bucket]] = {}
-        """By what is limited ("ip", "user", "all") and its name; the one that was used longest ago first."""
+        """Buckets by the limited kind ("ip", "user", "all") and its name; the one with the oldest use first."""
 
     def opened(self, ip: str, now_ms: int, *, protected: bool = False) -> int:
         """A connection from `ip` (canonical) has been accepted; how long nothing is to be read from it (ms).
@@ -102,7 +103,7 @@ class Connections:
                     del counter[name]
 
     def count(self, *, ip: str | None = None, user: str | None = None) -> int:
-        """How many connections the peer, or the user, has now."""
+        """Return the present number of connections of the peer, or of the user."""
         return self._by_ip.get(ip, 0) if ip is not None else self._by_user.get(user or "", 0)
 
     def _charge(self, limits: list[tuple[str, str, float, str]], now_ms: int, who: str) -> int:
@@ -129,9 +130,9 @@ class Connections:
 
 
 def check_topics(quotas: QuotaTable, user: str, topics: int, partitions: int) -> None:
-    """Whether `user` may own so many topics with so many partitions in all.
+    """Check that `user` may own this number of topics with this number of partitions in all.
 
-    Raises PolicyViolationError that names the limit.
+    Raises PolicyViolationError, which names the limit.
     """
     for key, wanted in ((QuotaKey.MAX_TOPICS, topics), (QuotaKey.MAX_PARTITIONS, partitions)):
         quota = quotas.find(key, user)

@@ -8,11 +8,11 @@
     FAILED          nothing is answered any more
 
 A connection begins UNKNOWN on a SASL listener, else KNOWN: as the principal of its certificate, or `User:ANONYMOUS`. In
-KNOWN a request that comes after the session has expired fails (KIP-368); an authentication begun in time saves it.
+KNOWN a request after the end of the session fails (KIP-368), unless an authentication has begun before.
 
-Every failure ends the connection. Its answer, and the end, come `failed_delay_ms` later, so that guessing is slow;
-until then nothing is read from the connection. All failures of a mechanism have one text for the peer; the log gets
-the reason, without what was sent.
+Every failure ends the connection. Its answer and the end come `failed_delay_ms` later, so guessing is slow; until then
+nothing is read from the connection. All failures of a mechanism have one text for the peer; the log gets the reason,
+without the received bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _OUT_OF_ORDER = "not allowed before or during the authentication: does security.
 
 
 class ListenerRules(Struct, frozen=True):
-    """What one listener asks of its connections. `mechanisms` empty: no SASL. 0 ms: without limit, or without delay."""
+    """Requirements of one listener for its connections. `mechanisms` empty: no SASL. 0 ms: without limit, or without
+    delay."""
 
     name: str
     mechanisms: tuple[str, ...] = ()
@@ -71,7 +72,7 @@ class ListenerRules(Struct, frozen=True):
 
 
 class HandshakeRequest(NamedTuple):
-    """The peer asks what the broker speaks."""
+    """The peer asks for the broker's APIs and versions."""
 
 
 class ChooseMechanism(NamedTuple):
@@ -121,8 +122,8 @@ class Authenticated(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """After `delay_ms`, in which nothing is read: answer with `error`, and close. Counted under `reason`; `log_text` is
-    for the log and the audit, without what was sent. `mechanisms` are told if the mechanism was wrong."""
+    """Answer with `error` and close, after `delay_ms`, in which nothing is read. `reason` is the counter; `log_text` is
+    for the log and the audit, without the received bytes. The answer names `mechanisms` if the mechanism was wrong."""
 
     error: SparklogError
     delay_ms: int
@@ -169,20 +170,19 @@ class Authentication:
 
     @property
     def principal(self) -> Principal | None:
-        """Who the peer is; None while that is not known, and after a failure."""
+        """The peer's principal; None before it is known, and after a failure."""
         return None if self.state is State.FAILED else self._principal
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `expire` has something to say: the end of the session, or of the patience with who does not
-        authenticate."""
+        """The time at which `expire` is due: the end of the session, or of the time for the authentication."""
         if self.state in (State.UNKNOWN, State.EXCHANGE):
             return self._since_ms + self._rules.authentication_timeout_ms
         return None if self.state is State.FAILED else self._expires_ms
 
     def is_quick(self, token: bytes) -> bool:
-        """Whether `receive` of a SaslToken takes well below a millisecond, whatever the peer has sent: SCRAM's server
-        hashes next to nothing, and the name that it prepares is short."""
+        """Return True if `receive` of a SaslToken takes well below a millisecond for any content: SCRAM's server hashes
+        next to nothing, and the name that it prepares is short."""
         return self._mechanism in SCRAM_MECHANISMS and len(token) <= QUICK_TOKEN_BYTES_MAX
 
     def expire(self, now_ms: int) -> list[Effect]:
@@ -197,7 +197,7 @@ class Authentication:
         return self._session_expired()
 
     def receive(self, event: Event, now_ms: int) -> list[Effect]:
-        """What has to be done with a request, in this order. Nothing after a failure."""
+        """Return the effects of a request, in order. There are none after a failure."""
         if self.state is State.FAILED:
             return []
         deadline_ms = self.deadline_ms
@@ -255,7 +255,7 @@ class Authentication:
         return [Authenticated(step.principal, self._mechanism, again), Challenge(step.challenge, lifetime_ms)]
 
     def _lifetime_ms(self, expires_ms: int | None, now_ms: int) -> int:
-        """The shorter of what the credential and the listener allow; 0: neither sets an end."""
+        """Return the shorter lifetime of the credential's and the listener's; 0: neither sets an end."""
         limits = [] if expires_ms is None else [expires_ms - now_ms]
         if self._rules.reauthentication_ms_max:
             limits.append(self._rules.reauthentication_ms_max)

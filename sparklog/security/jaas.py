@@ -80,8 +80,8 @@ def _tokens(text: str) -> list[tuple[str, bool]]:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """Of an escape: a character's octal number, a letter that stands for a control character, or what stands for
-    itself."""
+    """Return the character of an escape: an octal number, a letter for a control character, or a character that stands
+    for itself."""
     text = match[1]
     return chr(int(text, 8)) if text[0] in "01234567" else _ESCAPED.get(text, text)
 

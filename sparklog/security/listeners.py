@@ -1,9 +1,9 @@
-"""Listeners: where a broker listens, with which security, and what it tells others about it.
+"""Listeners: their addresses, their security, and their advertised addresses.
 
 `listeners` is a list of NAME://HOST:PORT; the empty host and 0.0.0.0 are all addresses.
-`listener.security.protocol.map` says which security a name stands for; the four protocols stand for themselves.
-`advertised.listeners` is what clients are told, `inter.broker.listener.name` the listener through which brokers talk
-to one another (KIP-103). A setting for one listener alone has the prefix `listener.name.<name in lower case>.`.
+`listener.security.protocol.map` names the security of a listener name; the four protocols stand for themselves.
+`advertised.listeners` are the addresses for clients, `inter.broker.listener.name` the listener for connections between
+brokers (KIP-103). A setting for one listener alone has the prefix `listener.name.<name in lower case>.`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ADDRESS = re.compile(r"([^:/\s]+)://(?:\[([^\]\s]*)\]|([^:\s\[\]]*)):(\d{1,5})"
 
 
 class SecurityProtocol(StrEnum):
-    """Whether a listener encrypts, and whether it asks who is there."""
+    """Encryption and authentication of a listener."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -32,12 +32,12 @@ class SecurityProtocol(StrEnum):
 
     @property
     def tls(self) -> bool:
-        """Whether connections are encrypted."""
+        """True if connections are encrypted."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def sasl(self) -> bool:
-        """Whether peers authenticate with SASL."""
+        """True if peers authenticate with SASL."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
@@ -87,10 +87,10 @@ def parse_listeners(
     inter_broker_name: str = "",
     own_host: str = "localhost",
 ) -> Listeners:
-    """A broker's listeners from its settings. `own_host`: what others call this host; it is advertised for all
-    addresses.
+    """Return a broker's listeners from its settings. `own_host`: the name of this host for others; it is advertised for
+    all addresses.
 
-    Raises InvalidConfigError that names the setting.
+    Raises InvalidConfigError, which names the setting.
     """
     protocols = parse_protocol_map(protocol_map)
     bound = _parse(listeners, protocols, "listeners")
@@ -154,13 +154,13 @@ def _parts(text: str) -> list[str]:
 
 
 def is_any_address(host: str) -> bool:
-    """Whether a listener on `host` takes connections on all addresses."""
+    """Return True if a listener on `host` accepts connections on all addresses."""
     return host in ("", "::") or _ip_says(host, lambda ip: ip.is_unspecified)
 
 
 def is_local(host: str) -> bool:
-    """Whether only processes of this host can reach a listener on `host`. A name other than localhost never counts:
-    what it stands for can change."""
+    """Return True if only processes of this host can reach a listener on `host`. Names except localhost never count,
+    because their address can change."""
     return host == LOCALHOST or _ip_says(host, lambda ip: ip.is_loopback)
 
 
@@ -174,9 +174,9 @@ def _ip_says(host: str, question: Callable[[ipaddress.IPv4Address | ipaddress.IP
 def registered_endpoints(
     listeners: Listeners, own: Mapping[str, tuple[str, int]], *, explicit: bool
 ) -> tuple[str, ...]:
-    """What a broker registers: where others of the cluster reach it, as `HOST:PORT`, and if it has several listeners
-    each of them as `NAME://HOST:PORT`. `own`: where the listeners listen, by name. `explicit`: whether
-    `advertised.listeners` is set; a listener that is not named there is told to nobody."""
+    """Return a broker's registered addresses in the cluster: `HOST:PORT`, and with several listeners each of them as
+    `NAME://HOST:PORT`. `own`: the listeners' addresses, by name. `explicit`: `advertised.listeners` is set; a listener
+    that it does not name is not advertised."""
     told = {one.name: (one.host, one.port) for one in listeners.advertised} if explicit else dict(own)
     inner = told.get(listeners.inter_broker.name) or own[listeners.inter_broker.name]
     every = [f"{name}://{_address(*where)}" for name, where in told.items()] if len(listeners.bound) > 1 else []
@@ -184,8 +184,8 @@ def registered_endpoints(
 
 
 def endpoint_for(endpoints: Sequence[str], listener: str = "") -> str:
-    """Of a broker's registered endpoints the one for who came through `listener`, as `HOST:PORT`; "": for another
-    broker. Where none is told for it, "" is returned."""
+    """Return the broker's endpoint for a peer that came through `listener`, as `HOST:PORT`; `listener` "": for another
+    broker. "" if none is advertised for it."""
     named = [one for one in endpoints if "://" in one]
     if not listener or not named:
         return next((one for one in endpoints if "://" not in one), "")
@@ -204,7 +204,7 @@ def listener_settings(settings: Mapping[str, object], name: str) -> dict[str, ob
 
 
 def insecurity(listener: Listener, client_auth: str) -> str:
-    """Why anybody who reaches the listener is let in; "": peers have to say who they are. `client_auth`: its
+    """Return the reason why the listener accepts every peer; "": peers have to authenticate. `client_auth`: its
     `ssl.client.auth`."""
     if listener.protocol is SecurityProtocol.PLAINTEXT:
         return "it neither encrypts nor asks who is there"
@@ -216,10 +216,10 @@ def insecurity(listener: Listener, client_auth: str) -> str:
 def check_exposure(
     listeners: Listeners, client_auth_of: Callable[[Listener], str], allow_insecure: bool
 ) -> tuple[str, ...]:
-    """What to warn of at every start.
+    """Return the warnings for every start.
 
-    Raises InvalidConfigError for a listener that lets anybody in from other hosts, unless `allow.insecure` says that
-    it may.
+    Raises InvalidConfigError for a listener that accepts every peer from other hosts, unless `allow.insecure` permits
+    it.
     """
     warnings = []
     for listener in listeners.bound:

@@ -1,13 +1,12 @@
-r"""OAUTHBEARER (RFC 7628, KIP-255): a signed JSON web token says who the peer is, and until when.
+r"""OAUTHBEARER (RFC 7628, KIP-255): a signed JSON web token names the peer and the end of its session.
 
 The client's only message is `n,,\x01auth=Bearer TOKEN\x01\x01`. A token that is refused is answered with a JSON
 object; the client sends one byte \x01, and then the exchange fails.
 
-A token is taken if all of this holds: its signature is by a key of the set (JWKS, RFC 7517) whose id its header names,
-with an algorithm that is pinned in the configuration and that is asymmetric; it has `exp`, and now is before it; now
-is not before `nbf`, and `iat` is not in the future, all within the allowed clock skew; `aud` and `iss` are the
-expected ones; the claim with the name is a text. What a token says about its own keys (`jwk`, `jku`, `x5u`, `x5c`) is
-not looked at.
+A token is accepted under these conditions: its signature is by a key of the set (JWKS, RFC 7517) that its header names
+by id, with an asymmetric algorithm that the configuration pins; it has `exp`, and now is before it; now is not before
+`nbf`, and `iat` is not in the future, all within the allowed clock skew; `aud` and `iss` are the expected ones; the
+claim with the name is a text. Statements of a token about its own keys (`jwk`, `jku`, `x5u`, `x5c`) are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from sparklog.security.sasl import CREDENTIALS_WRONG, TOKEN_BYTES_MAX, SaslStep
 from sparklog.security.secrets import HIDDEN, Secret
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""What can be pinned: those with a private and a public key. With HS… the set of public keys would be the secret."""
+"""Algorithms that can be pinned: those with a private and a public key. With HS… the set of public keys would be the
+secret."""
 JWKS_CHARS_MAX = 1024 * 1024
 KEYS_MAX = 256
 RSA_BITS_MIN = 2_048
@@ -40,7 +40,7 @@ class UnknownKeyError(SaslAuthenticationFailedError):
 
 
 class TokenRules(Struct, frozen=True):
-    """What a token must be like. `audiences`: it has to be for one of them; `issuer` "": any."""
+    """Requirements of a token. `audiences`: it has to be for one of them; `issuer` "": any."""
 
     audiences: tuple[str, ...]
     issuer: str = ""
@@ -78,8 +78,8 @@ class TokenVerifier:
         return f"TokenVerifier({len(self._keys)} keys)"
 
     def verify(self, token: str, now_ms: int) -> tuple[str, int]:
-        """The name that the token proves, and when it expires (ms since 1970). Raises SaslAuthenticationFailedError,
-        whose text says what is wrong with the token, but shows nothing of it."""
+        """Return the name that the token proves, and its end (ms since 1970). Raises SaslAuthenticationFailedError; its
+        text names the fault, but shows nothing of the token."""
         claims = self._signed_claims(token)
         expires_ms = _time_ms(claims, "exp")
         if expires_ms is None:
@@ -179,7 +179,7 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
 
 
 class Verifier(Protocol):
-    """What says whether a token is good; see `TokenVerifier.verify`."""
+    """Verifies tokens; see `TokenVerifier.verify`."""
 
     def verify(self, token: str, now_ms: int) -> tuple[str, int]: ...
 

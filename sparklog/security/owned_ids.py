@@ -1,16 +1,16 @@
-"""Producer ids that prove whose they are.
+"""Producer ids that prove their owner.
 
-An id of a producer without transactions is remembered by nobody but its producer: batches have ids, not principals, so
-a leader that takes over, or starts again, cannot know whose they are. Therefore the id says it, to whoever has the
-cluster's secret:
+Only the producer itself remembers an id without transactions. Batches contain ids, not principals, so a leader that
+takes over, or starts again, cannot know the owner. Therefore the id contains a proof for every holder of the cluster's
+secret:
 
     bit 63         0
     bit 62         1: an owned id; other ids are below PRODUCER_ID_END
-    bits 24 to 61  the number that the metadata store has given out, modulo 2^38
+    bits 24 to 61  the number that the metadata store has issued, modulo 2^38
     bits 0 to 23   tag: the first three bytes of BLAKE2b(number (i64, big-endian) + "kind:name"), keyed with the secret
 
-A principal cannot choose its tag. That the tag of another principal is the same for the same number, so that it could
-write with this id, happens for one id in 16 million. Whoever tries tags finds an id of its own, which nobody else has.
+A principal cannot choose its tag. For one number in 16 million, the tags of two principals are equal, so one could
+write with the other's id. A principal that tries out tags only finds ids that belong to no other principal.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def owned_id(secret: bytes, number: int, principal: Principal) -> int:
 
 
 def is_owned(producer_id: int) -> bool:
-    """Whether the id says whose it is."""
+    """Return True if the id proves its owner."""
     return producer_id >= PRODUCER_ID_END
 
 
@@ -49,7 +49,7 @@ def number_of(producer_id: int) -> int:
 
 
 def belongs_to(secret: bytes, producer_id: int, principal: Principal) -> bool:
-    """Whether an owned id is the principal's."""
+    """Return True if an owned id is the principal's."""
     given = (producer_id & (1 << _TAG_BITS) - 1).to_bytes(_TAG_BYTES)
     return hmac.compare_digest(given, _tag(secret, number_of(producer_id), principal))
 

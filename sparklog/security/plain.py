@@ -1,7 +1,7 @@
 """PLAIN (RFC 4616): name and password as they are. Only for listeners with TLS; `handshake` refuses it on others.
 
-The password is compared with the user's SCRAM credential, so that the server keeps no password. The comparison does
-the same work for a user who is not known. It takes milliseconds by design: the shell calls it off the event loop.
+The password is compared with the user's SCRAM credential, so the server keeps no password. The comparison does the same
+work for an unknown user. It takes milliseconds by design: the shell calls it off the event loop.
 """
 
 from __future__ import annotations

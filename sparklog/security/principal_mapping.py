@@ -8,8 +8,8 @@ name decides:
 - `RULE:pattern/replacement/` and then nothing, `L` or `U`: the name with the pattern's groups put in for `$1`, `$2`, …,
   as it is, in lower or in upper case. A slash in the pattern is written `\/`.
 
-Patterns are Java's regular expressions as far as Python has the same. What it has not is refused by name, because a
-pattern that means something else would let somebody in under another name.
+Patterns are Java's regular expressions as far as Python has the same. Syntax that Python lacks is refused by name,
+because a pattern with another meaning could accept a peer under another name.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _parse_rule(text: str, at: int) -> tuple[MappingRule, int]:
 
 
 def _until_slash(text: str, at: int) -> tuple[str, int]:
-    """What stands before the next slash that no backslash precedes, and where it ends."""
+    """Return the text before the next slash without a backslash, and its end."""
     end = at
     while end < len(text) and text[end] != "/":
         end += 2 if text[end] == "\\" else 1

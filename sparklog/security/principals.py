@@ -1,7 +1,7 @@
-"""Principals: who a peer is once it has been authenticated.
+"""Principals: the identity of an authenticated peer.
 
-A principal is written `User:name`, as Kafka writes it. `ANONYMOUS` is every peer of a listener without
-authentication. How a certificate's name becomes a principal is in `principal_mapping`.
+A principal is written `User:name`, as Kafka writes it. `ANONYMOUS` is every peer of a listener without authentication.
+`principal_mapping` turns a certificate's name into a principal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME_CHARS_MAX = 1_024
 
 
 class Principal(NamedTuple):
-    """`kind` is "User" (case-sensitive); `name` is what the mechanism proved."""
+    """`kind` is "User" (case-sensitive); `name` is the one that the mechanism proved."""
 
     kind: str
     name: str
@@ -36,10 +36,10 @@ ANY_USER = Principal(USER_TYPE, "*")
 
 
 def check_name(name: str) -> str:
-    """Returns `name` if a principal can have it.
+    """Return `name` if a principal can have it.
 
-    A name is its own normal form (NFKC, and none of the characters that SASLprep removes): two names that only look
-    different to a program would be one user to another one. Raises InvalidConfigError that says what is wrong.
+    A name is its own normal form (NFKC, without the characters that SASLprep removes): otherwise two names that differ
+    only for a program would be one user for a person. Raises InvalidConfigError with the fault.
     """
     if not name.strip() or name == ANY_USER.name:
         raise InvalidConfigError(f"a user cannot be named {name!r}")

@@ -35,7 +35,7 @@ def quota_record(entity: Entity, quotas: Quotas) -> tuple[RecordId, bytes | None
 
 
 def quotas_of(value: bytes) -> tuple[Entity, dict[QuotaKey, float]]:
-    """What a record says; of keys that a later version may have nothing. Raises InvalidConfigError."""
+    """Return the content of a record, without keys of later versions. Raises InvalidConfigError."""
     try:
         found = json.loads(value)
         entity = Entity(found.get("user"), found.get("client_id"), found.get("ip"))

@@ -8,13 +8,13 @@ own. For a request the first of these counts that has the quota's key:
     3. user                         7. client id
     4. default user + client id     8. default client id
 
-All connections of a group share its quota. The group is what the entity names: a quota of a default user is each
-user's own, one without a client id is shared by all of a user's clients.
+All connections of a group share its quota. The entity defines the group: a quota of a default user is each user's own,
+one without a client id is shared by all of a user's clients.
 
-Quotas of new connections (KIP-612) may be set for the addresses of peers, too: for one, or for all that have none of
-their own. They are apart from users and client ids: when a connection comes, only its address is known.
+Quotas of new connections (KIP-612) may be set for the addresses of peers, too: for one address, or for all that have
+none of their own. They are separate from users and client ids, because only the address of a new connection is known.
 
-A request is never refused for a rate. It is answered at once, the answer says for how long to send nothing
+A request is never refused for a rate. It is answered at once, the answer contains the time in which to send nothing
 (`throttle_ms`), and for that time nothing is read from the connection (KIP-219). A group's state depends on its own
 requests only: no group can slow another.
 """
@@ -40,7 +40,7 @@ again."""
 
 
 class QuotaKey(StrEnum):
-    """What is limited. The first four have Kafka's names."""
+    """The limited quantity. The first four have Kafka's names."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -67,12 +67,12 @@ RATES_MIN: Mapping[QuotaKey, float] = {
 }
 """Less is no rate but a ban: ACLs are for that. A stored one counts as this."""
 THROTTLE_MS_MAX = 3_600_000
-"""Nobody waits longer at once. What is left of the debt then counts for the next request."""
+"""Longest single delay. The rest of the debt counts for the next request."""
 NUMBERS = (QuotaKey.MAX_CONNECTIONS, QuotaKey.MAX_TOPICS, QuotaKey.MAX_PARTITIONS)
 USER_ONLY = frozenset(
     {QuotaKey.CONNECTION_CREATION_RATE, QuotaKey.MAX_CONNECTIONS, QuotaKey.MAX_TOPICS, QuotaKey.MAX_PARTITIONS}
 )
-"""Client ids are what a client says of itself: it could have as many as it likes. These are for users alone."""
+"""Quotas for users alone: a client chooses its client id, and so could have any number of them."""
 
 
 class Entity(NamedTuple):
@@ -87,7 +87,7 @@ class Entity(NamedTuple):
 
 
 Group = tuple[str | None, str | None]
-"""(user, client id) of those who share one quota; None: whoever it is."""
+"""(user, client id) of the connections that share one quota; None: any."""
 
 
 class Window(NamedTuple):
@@ -104,8 +104,7 @@ class Window(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """What was found for a request: the group that shares it, and the limit in the key's unit (bytes/s, percent,
-    number)."""
+    """The quota of a request: the group that shares it, and the limit in the key's unit (bytes/s, percent, number)."""
 
     group: Group
     limit: float
@@ -187,7 +186,7 @@ def check_entity(entity: Entity) -> None:
 
 
 def check_rates(quotas: Mapping[QuotaKey, float]) -> None:
-    """What is set anew. Raises InvalidConfigError for a rate that nobody could work with."""
+    """Check new rates. Raises InvalidConfigError for a rate that is too low for any work."""
     for key, limit in quotas.items():
         if key in RATES_MIN and limit < RATES_MIN[key]:
             raise InvalidConfigError(
@@ -239,8 +238,8 @@ class Throttles:
         return min(wait_ms, THROTTLE_MS_MAX)
 
     def debt_ms(self, key: QuotaKey, user: str, client_id: str, now_ms: int) -> int:
-        """How long the group has to wait as things are. A fetch that finds a debt (another connection of the group has
-        made it) is answered without records and with this time, and costs nothing."""
+        """Return the present delay of the group. A fetch during a debt (which another connection of the group has made)
+        is answered without records and with this time, and costs nothing."""
         quota = self._table.find(key, user, client_id)
         if quota is None:
             return 0
@@ -248,7 +247,7 @@ class Throttles:
         return min(throttle_ms(bucket, rate, now_ms), THROTTLE_MS_MAX)
 
     def fetch_bytes_max(self, user: str, client_id: str) -> float:
-        """The most bytes one fetch should be answered with: what a full bucket has. Infinite without a quota."""
+        """Return the largest useful answer to one fetch: the content of a full bucket. Infinite without a quota."""
         quota = self._table.find(QuotaKey.CONSUMER_BYTE_RATE, user, client_id)
         return math.inf if quota is None else self._rate(QuotaKey.CONSUMER_BYTE_RATE, quota.limit).burst
 

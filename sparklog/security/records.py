@@ -1,8 +1,8 @@
-"""Security records: what the cluster keeps about users, ACLs, quotas and secrets, as bytes under a kind and a key.
+"""Security records: the cluster's users, ACLs, quotas and secrets, as bytes under a kind and a key.
 
-The metadata store keeps them and knows nothing of their content; each kind's own module does. A change is a set of
-records, stored together or not at all. A key is a text of its kind's choice: a user's name, or a digest where the name
-of what is described may be long.
+The metadata store keeps the records without knowledge of their content; each kind's own module has it. A change is a
+set of records, stored together or not at all. A key is a text of its kind's choice: a user's name, or a digest if names
+may be long.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RecordId(NamedTuple):
 
 Records = Mapping[RecordId, bytes]
 RecordChanges = Mapping[RecordId, bytes | None]
-"""None: the record is gone. Taking away what is not there is no error."""
+"""None: remove the record. Removing a missing record is no error."""
 
 
 def of_kind(records: Records, kind: RecordKind) -> dict[str, bytes]:
@@ -50,13 +50,13 @@ def of_kind(records: Records, kind: RecordKind) -> dict[str, bytes]:
 
 
 def size_of(changes: Records | RecordChanges) -> int:
-    """What the limits count: bytes of keys and values."""
+    """Return the size that the limits count: bytes of keys and values."""
     return sum(len(name.key.encode("utf-8", "surrogatepass")) + len(value or b"") for name, value in changes.items())
 
 
 def settled(before: Records, changes: RecordChanges) -> RecordChanges:
-    """The changes without secrets that are there already: of brokers that make one at the same time the first has its
-    way, and what others have done with it stays good."""
+    """Return the changes without secrets that exist already: if several brokers create one at the same time, the first
+    one counts, and everything that others have derived from it stays valid."""
     return {
         name: value
         for name, value in changes.items()

@@ -1,4 +1,4 @@
-"""What the SASL mechanisms share: the outcome of a message, and the server's side of one exchange."""
+"""Common parts of the SASL mechanisms: the outcome of a message, and the server's side of one exchange."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CREDENTIALS_WRONG = "authentication failed: invalid credentials"
 
 
 class SaslStep(NamedTuple):
-    """The server's answer to one message. `principal` is set when the exchange is over, and then `expires_ms` says when
-    what proved it expires (None: never)."""
+    """The server's answer to one message. `principal` is set at the end of the exchange; `expires_ms` is then the end
+    of the proof (None: never)."""
 
     challenge: bytes
     principal: Principal | None = None

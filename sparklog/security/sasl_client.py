@@ -20,8 +20,8 @@ class SaslClient(Protocol):
         """The first message."""
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """What to send after the broker's message; None: nothing, it is over. Raises SaslAuthenticationFailedError if
-        the broker is not who it says it is."""
+        """Return the message to send after the broker's one; None: the exchange is over. Raises
+        SaslAuthenticationFailedError if the broker fails to prove its identity."""
 
 
 def sasl_client(security: ClientSecurity, token: Secret | None = None) -> SaslClient:

@@ -1,9 +1,9 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), with the library `scramp`.
 
 The server keeps of a password only a salt, `StoredKey`, `ServerKey` and the number of iterations: neither can be used
-to log in. `scramp` parses, computes and compares in constant time; this module adds what a server owes its users:
+to log in. `scramp` parses, computes and compares in constant time; this module adds the protection of the users:
 
-- A user who is not known gets a salt made from the server's secret and the name. It is the same at every try, as a
+- An unknown user gets a salt made from the server's secret and the name. It is the same at every try, as a
   known user's is, and the exchange fails at the same message with the same text. Salts and iterations of unknown
   users have the sizes of known ones, as often as known ones have them (`UnknownUsers`).
 - Nonces are made by the server for each exchange, and an exchange is used once, so that a replayed message proves
@@ -33,7 +33,7 @@ from sparklog.security.secrets import HIDDEN, Secret
 
 ITERATIONS_MIN = 4_096
 ITERATIONS_MAX = 1_000_000
-"""A second or so of work: more would let whoever sets a password stop the client."""
+"""About a second of work: with more, a long password change could stop the client."""
 SALT_BYTES = 32
 SHAPES_MAX = 64
 """Shapes of credentials that unknown names are given: each costs an HMAC at a login."""
@@ -44,7 +44,7 @@ CredentialLookup = Callable[[str], "ScramCredential | None"]
 
 
 class ScramCredential(Struct, frozen=True):
-    """What the server keeps of a password, for one mechanism."""
+    """The server's data about a password, for one mechanism."""
 
     salt: bytes
     stored_key: bytes
@@ -77,7 +77,7 @@ def make_credential(
 
 
 def credential_matches(mechanism: str, password: Secret, credential: ScramCredential) -> bool:
-    """Whether the credential is that of the password; takes as long whatever the answer is."""
+    """Return True if the credential is that of the password; the time does not depend on the result."""
     try:
         salted = make_credential(mechanism, password, credential.iterations, credential.salt)
     except InvalidConfigError:
@@ -186,7 +186,7 @@ class ScramServer:
         self._exchange = _mechanism(mechanism).make_server(self._auth_info)
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
-        """See `sasl.SaslServer`. Raises what the lookup of the credential raises, too."""
+        """See `sasl.SaslServer`. Also raises the errors of the credential's look-up."""
         self._messages += 1
         if self._messages > 2 or len(token) > MESSAGE_BYTES_MAX:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)

@@ -1,8 +1,8 @@
-"""Passwords and keys: how they get into a configuration, and how they stay out of everything else.
+"""Passwords and keys: their ways into a configuration, and the protection against leaks.
 
-A value of a configuration may refer to what lies elsewhere (KIP-297): `${env:NAME}` to an environment variable,
-`${file:/path}` to a file's content without its last line end, `${file:/path:key}` to a value in a file of Java
-properties. What came from there, and every setting that is sensitive by its name, becomes a `Secret`.
+A value of a configuration may be a reference (KIP-297): `${env:NAME}` to an environment variable, `${file:/path}` to a
+file's content without its last line end, `${file:/path:key}` to a value in a file of Java properties. A resolved
+reference, and every setting with a sensitive name, becomes a `Secret`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The text. Whoever calls this answers for where it goes."""
+        """Return the text. The caller is responsible for its use."""
         return self._value
 
     def __repr__(self) -> str:
@@ -75,12 +75,12 @@ class Secret:
 
 
 def is_sensitive(name: str) -> bool:
-    """Whether a setting of this name holds a secret, as in `ssl.key.password` or `sasl.jaas.config`."""
+    """Return True if a setting of this name holds a secret, as in `ssl.key.password` or `sasl.jaas.config`."""
     return _SENSITIVE.search(name) is not None
 
 
 def is_reference(text: str) -> bool:
-    """Whether a value is one reference and nothing else: it says where a secret is, and shows nothing of it."""
+    """Return True if a value is exactly one reference: it names the place of a secret, and shows nothing of it."""
     return _REFERENCE.fullmatch(text.strip()) is not None
 
 
@@ -89,10 +89,10 @@ def resolve_secrets(
     environment: Mapping[str, str],
     read_file: Callable[[str], str] | None = None,
 ) -> dict[str, object]:
-    """`settings` with their references resolved. What came from elsewhere, or is sensitive, is a `Secret`.
+    """Return `settings` with their references resolved. A resolved or sensitive value is a `Secret`.
 
-    `read_file` gives the text of a path (by default that of the file). What is read is not searched for references
-    again. Raises InvalidConfigError that names setting and reference, and never a value.
+    `read_file` returns the text of a path (by default that of the file). The text is not searched for references again.
+    Raises InvalidConfigError, which names setting and reference, and never a value.
     """
     read = read_file or read_text_file
     return {name: _resolved(name, value, environment, read) for name, value in settings.items()}
@@ -170,7 +170,7 @@ def _unescape(text: str) -> str:
 
 
 def redact(text: str, secrets: Iterable[Secret] = ()) -> str:
-    """`text` without the secrets, in any of the ways they are usually written, and without what looks like one:
+    """Return `text` without the secrets, in any of their usual notations, and without texts that look like one:
     `password=…`, `Bearer …`, a PEM private key."""
     for pattern in _SPELLED_OUT:
         text = pattern.sub(lambda m: m["keep"] + HIDDEN, text)

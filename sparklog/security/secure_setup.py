@@ -2,7 +2,7 @@
 
 Files of the directory (mode 0700), which has to be new or empty:
 
-    ca.pem             0644  the authority's certificate: what clients and brokers trust
+    ca.pem             0644  the authority's certificate, which clients and brokers trust
     ca-key.pem         0600  its private key: needed to make more certificates; keep it elsewhere
     broker.pem         0600  private key and certificate of the broker, for its names and addresses
     admin.pem          0600  private key and certificate of the first super user, for listeners with SSL
@@ -36,7 +36,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class SecureSetup(NamedTuple):
-    """What `secure_setup` has made. `files`: their names, in the order of the module's table. `credential`: the super
+    """Result of `secure_setup`. `files`: their names, in the order of the module's table. `credential`: the super
     user's, for SCRAM-SHA-512."""
 
     directory: Path
@@ -46,9 +46,9 @@ class SecureSetup(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the broker will be. `host` "": it listens on all addresses; `names`: how clients name it, the first one
-    goes into the client's settings, localhost is always added; `advertised` "": as in `host`; `data_dir` None: where it
-    is started."""
+    """Place of the future broker. `host` "": it listens on all addresses; `names`: its names for clients, the first one
+    goes into the client's settings, localhost is always added; `advertised` "": as in `host`; `data_dir` None: the
+    directory in which it is started."""
 
     host: str
     port: int
@@ -172,8 +172,7 @@ def write_file(path: Path, mode: int, content: str) -> None:
 
 
 def replace_file(path: Path, mode: int, content: str) -> None:
-    """Puts `content` in place of the file at once: who reads it has the old or the new one. Raises
-    InvalidConfigError."""
+    """Replace the file by `content` at once: readers get the old or the new one. Raises InvalidConfigError."""
     fresh = path.with_name(f"{path.name}.new")
     try:
         fresh.unlink(missing_ok=True)

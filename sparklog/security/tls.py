@@ -2,7 +2,7 @@
 
 Settings are Kafka's, with PEM stores (KIP-651), or librdkafka's:
 
-    what                      text in the setting              path of a file
+    content                   text in the setting              path of a file
     certificate and chain     ssl.keystore.certificate.chain   ssl.keystore.location (key and chain in one file)
                               ssl.certificate.pem              ssl.certificate.location
     its private key           ssl.keystore.key, ssl.key.pem    ssl.keystore.location, ssl.key.location
@@ -10,8 +10,8 @@ Settings are Kafka's, with PEM stores (KIP-651), or librdkafka's:
     authorities               ssl.truststore.certificates      ssl.truststore.location, ssl.ca.location
                               ssl.ca.pem
 
-TLS 1.2 and 1.3 only; for 1.2 only cipher suites with forward secrecy and authenticated encryption. A key that comes as
-text is never written to a disk: `ssl` reads it from memory that looks like a file.
+TLS 1.2 and 1.3 only; for 1.2 only cipher suites with forward secrecy and authenticated encryption. A key given as text
+is never written to a disk: `ssl` reads it from memory that looks like a file.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from sparklog.errors import InvalidConfigError
 from sparklog.security.secrets import NotTextError, Secret, read_text_file
 
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-"""`ssl.client.auth`. requested: who shows a certificate must show a good one."""
+"""`ssl.client.auth`. requested: a certificate is optional, but must be valid."""
 PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 TO_PEM = (
     "`openssl pkcs12 -in STORE.p12 -nodes -out STORE.pem` writes a PKCS12 store as PEM, "
     "`keytool -importkeystore -srckeystore STORE.jks -destkeystore STORE.p12 -deststoretype PKCS12` a JKS store as PKCS12"
 )
-"""What to do with the stores that Java programs have."""
+"""Remedy for the stores of Java programs."""
 TLS_1_2_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 _CHAIN = ("ssl.keystore.certificate.chain", "ssl.certificate.pem")
@@ -45,7 +45,7 @@ _TRUST_FILES = ("ssl.ca.location", "ssl.truststore.location")
 
 
 class TlsMaterial(NamedTuple):
-    """What the settings name, read: PEM texts. `chain` "": no certificate; `authorities` "": none named."""
+    """Content of the settings' files: PEM texts. `chain` "": no certificate; `authorities` "": none named."""
 
     chain: str
     key: Secret
@@ -54,8 +54,8 @@ class TlsMaterial(NamedTuple):
 
 
 def read_material(settings: Mapping[str, object]) -> TlsMaterial:
-    """Reads what the settings name. Raises InvalidConfigError: a file cannot be read, a store is not PEM, half of a
-    pair."""
+    """Read the files that the settings name. Raises InvalidConfigError: a file cannot be read, a store is not PEM, or
+    half of a pair is missing."""
     for name in ("ssl.keystore.type", "ssl.truststore.type"):
         kind = _text(settings, name) or "PEM"
         if kind.upper() != "PEM":
@@ -193,11 +193,10 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 class RenewedContext:
-    """The context for new connections, which is made anew when what it is made of has changed.
+    """The context for new connections, which is created again when its sources have changed.
 
-    Connections that are open keep the certificates that they began with. The shell takes `current` for each connection
-    that it accepts, and calls `renew` from time to time, or when it is told to; `renew` reads files, so not on the
-    event loop.
+    Open connections keep their certificates. The shell takes `current` for each connection that it accepts, and calls
+    `renew` at intervals, or after a signal; `renew` reads files, so not on the event loop.
     """
 
     def __init__(self, make: Callable[[Mapping[str, object]], ssl.SSLContext], settings: Mapping[str, object]) -> None:
@@ -208,10 +207,9 @@ class RenewedContext:
         self.current = make(settings)
 
     def renew(self) -> bool:
-        """Reads everything anew; says whether it has changed.
+        """Read all sources again; returns True if they have changed.
 
-        Raises InvalidConfigError if it is not valid; `current` stays what it was, so that half-copied files harm
-        nobody.
+        Raises InvalidConfigError if they are invalid; `current` stays, so half-copied files do no harm.
         """
         material = read_material(self._settings)
         if material == self._material:
@@ -222,8 +220,8 @@ class RenewedContext:
 
 
 def handshake_error(error: ssl.SSLError, broker: str = "the broker") -> InvalidConfigError:
-    """What a client tells of a failed TLS handshake with `broker`: certificates are a matter of the configuration, not
-    of the network."""
+    """Return a client's error for a failed TLS handshake with `broker`: certificates are a matter of the configuration,
+    not of the network."""
     if isinstance(error, ssl.SSLCertVerificationError):
         remedy = _REMEDIES.get(error.verify_code, "")
         return InvalidConfigError(f"the certificate of {broker} is not valid here: {error.verify_message}{remedy}")

@@ -1,8 +1,8 @@
 """A token bucket: the rule behind every rate that is limited.
 
-A bucket holds at most `burst` tokens and gains `rate` a second. What is done takes its cost out, also if that leaves a
-debt: what has been received or sent cannot be taken back. Whoever is in debt waits until it is paid. So, for whoever
-obeys, within any time span the cost is at most burst + rate · span + the cost of one request.
+A bucket holds at most `burst` tokens and gains `rate` a second. A finished action takes its cost out, even if that
+leaves a debt, because received or sent bytes cannot be taken back. A peer with a debt waits until it is paid. So a peer
+that obeys has, in any time span, a cost of at most burst + rate · span + the cost of one request.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 
 WAIT_MS_MAX = 2**31 - 1
-"""What is said at most, however slow a rate is."""
+"""Longest delay in an answer, for any rate."""
 
 
 class Rate(NamedTuple):
@@ -54,7 +54,7 @@ def charge(bucket: Bucket, rate: Rate, cost: float, now_ms: int) -> tuple[Bucket
 
 
 def throttle_ms(bucket: Bucket, rate: Rate, now_ms: int) -> int:
-    """How long until the debt is paid, at most WAIT_MS_MAX (ms, rounded up; what rounding errors make of an even number
-    is no debt)."""
+    """Return the time until the debt is paid, at most WAIT_MS_MAX (ms, rounded up; a debt that is only a rounding error
+    counts as none)."""
     owed_ms = -at(bucket, rate, now_ms).tokens * 1000 / rate.per_second
     return math.ceil(min(owed_ms, WAIT_MS_MAX) - 1e-6) if owed_ms > 1e-6 else 0

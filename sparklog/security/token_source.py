@@ -1,6 +1,5 @@
-"""Where a client's tokens (OAUTHBEARER) come from: a file, or an endpoint that is asked with the client's id and secret
-(RFC 6749, section 4.4). Blocks: not on an event loop.
-"""
+"""Sources of a client's tokens (OAUTHBEARER): a file, or an endpoint that expects the client's id and secret (RFC 6749,
+section 4.4). Blocks: not on an event loop."""
 
 from __future__ import annotations
 

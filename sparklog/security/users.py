@@ -1,7 +1,7 @@
-"""Users with passwords: what is kept of each, as a security record under the user's name.
+"""Users with passwords: the stored data of each, as a security record under the user's name.
 
-A record is a JSON object: the user's credentials by their SCRAM mechanisms, each as Kafka writes one
-(`scram.credential_text`). There is no password in it, and nothing that opens anything: see `scram`.
+A record is a JSON object: the user's credentials by their SCRAM mechanisms, in Kafka's notation
+(`scram.credential_text`). It contains no password, and nothing that allows a login: see `scram`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def encode_user(credentials: Credentials) -> bytes:
 
 
 def decode_user(record: bytes) -> dict[str, ScramCredential]:
-    """Reads `encode_user`. Raises InvalidConfigError, without what the record holds."""
+    """Decode the result of `encode_user`. Raises InvalidConfigError, without the record's content."""
     try:
         texts = msgspec.json.decode(record, type=dict[str, str])
     except msgspec.DecodeError:
@@ -57,11 +57,11 @@ def parse_initial(text: str) -> dict[str, Credentials]:
 def altered_users(
     users: Mapping[str, Credentials], alterations: Sequence[UserAlteration]
 ) -> dict[str, Credentials | None]:
-    """What becomes of the users that the alterations name: all of them, or none; None: the user is gone, for no
-    credential is left. A user whose name is not allowed any more can still be removed.
+    """Return the new state of the users that the alterations name, all or none; None: the user is removed, because no
+    credential remains. A user whose name is not allowed any more can still be removed.
 
-    Raises InvalidConfigError (a name or mechanism that cannot be, a credential altered twice), ResourceNotFoundError
-    (what is to be removed is not there).
+    Raises InvalidConfigError (an impossible name or mechanism, a credential altered twice), ResourceNotFoundError (a
+    credential to remove does not exist).
     """
     changed: dict[str, dict[str, ScramCredential]] = {}
     seen: set[tuple[str, str]] = set()

@@ -1,18 +1,17 @@
 """A disk in memory that can lose its power.
 
-`SimFiles` is a `FileSystem`. What is written stays in its "cache" until it is synced: the content of a file by the
-file's `sync`, the names in a directory (new files, renames, removals) by `sync_directory`. `power_cut(rng)` then
-decides, as a disk and a file system may, what of the unsynced reaches the platter:
+`SimFiles` is a `FileSystem`. Written data stay in its "cache" until a sync: the content of a file until the file's
+`sync`, the names in a directory (new files, renames, removals) until `sync_directory`. `power_cut(rng)` then decides,
+as a disk and a file system may, which of the unsynced data reach the platter:
 
 - of a file: nothing, all, the first operations with the next one torn at a byte, or any of its 512-byte sectors (those
   that are missing read as before, or as zeros), while each truncation may be lost on its own;
 - of a directory: a prefix of the operations (a journal), or any of them, a rename whole or not at all.
 
-Nothing that was synced is ever lost. `fault` lets calls fail as a disk does that is full or broken: of a write any
-part is done, and after a sync that failed nothing of what it was to sync reaches the disk any more, though it can be
-read until the power goes, and later syncs succeed (as Linux does it). `cut_at` switches the power off before that
-call: `PowerCut` is raised by it and by every call after it, until `power_cut`. The same seed and the same calls give
-the same disk.
+Synced data are never lost. `fault` makes calls fail like a full or broken disk: a part of a write is done. After a
+failed sync, its data do not reach the disk any more, although they can be read until the power cut and later syncs
+succeed (as on Linux). `cut_at` switches the power off before that call: this call and every later one raise `PowerCut`,
+until `power_cut`. The same seed and the same calls give the same disk.
 """
 
 from __future__ import annotations
@@ -235,9 +234,9 @@ class SimFiles:
         """The number of calls before the power goes off; None: it stays on."""
         self.is_off = False
         self.fault: Callable[[str, Path], int] = lambda _operation, _path: 0
-        """What a call fails with (an errno); 0: it does not."""
+        """The error of a call (an errno); 0: it succeeds."""
         self.part_of: Callable[[int], int] = lambda size_bytes: size_bytes // 2
-        """How much of a write that fails is done."""
+        """The part of a failing write that is done."""
         self.now_s: Callable[[], float] = lambda: 0.0
         self._root = _Directory()
         self._locked: set[Path] = set()
@@ -267,7 +266,7 @@ class SimFiles:
         self.calls, self.cut_at = [], cut_at
 
     def stop(self) -> None:
-        """The process ends in the middle of what it does: PowerCut is raised here, and by every call until `kill` or
+        """Stop the process in the middle of its work: PowerCut is raised here, and by every call until `kill` or
         `power_cut`."""
         self.is_off = True
         raise PowerCut("the process ends here")

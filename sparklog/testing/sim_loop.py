@@ -36,13 +36,13 @@ SLOW_JOB_SHARE, SLOW_JOB_S = 0.02, 0.5
 
 
 class SimulationStuckError(RuntimeError):
-    """Nothing is left that could ever happen, but what was waited for has not."""
+    """No event is left, but the awaited condition has not come true."""
 
 
 class Simulation:
-    """The clock of a simulated world, its randomness, its processes' loops, and a trace of what has happened.
+    """The clock of a simulated world, its randomness, its processes' loops, and a trace of the events.
 
-    `rng` is the only source of chance; draws are in the order of events, so that a seed replays.
+    `rng` is the only source of chance; draws are in the order of events, so a seed can be replayed.
     """
 
     def __init__(self, seed: int) -> None:
@@ -60,7 +60,7 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """Ends all processes. What their coroutines would still do to clean up happens here, and counts for nothing."""
+        """End all processes. The clean-up of their coroutines happens here, and counts for nothing."""
         for loop in list(self._loops):
             loop.kill()
         for task in self._unfinished:
@@ -122,7 +122,8 @@ class Simulation:
         self.run(lambda: False, limit_s=self.now_s + seconds)
 
     def complete(self, loop: SimLoop, work: Any, *, limit_s: float = math.inf) -> Any:
-        """Runs the coroutine `work` on `loop` (and everything else) to its end; its result, or what it raises."""
+        """Run the coroutine `work` on `loop` (and everything else) to its end; returns its result, or raises its
+        error."""
         task = loop.create_task(work)
         if not self.run(task.done, limit_s=self.now_s + limit_s):
             raise SimulationStuckError(f"not done within {limit_s} s: {work!r}")
@@ -167,17 +168,17 @@ class SimLoop(asyncio.BaseEventLoop):
         self.simulation = simulation
         self.is_dead = False
         self.is_paused = False
-        """As after SIGSTOP: nothing runs until it is set back; what is due meanwhile runs then."""
+        """True after a simulated SIGSTOP: nothing runs until it is reset; events that are due meanwhile run then."""
         self._selector = _NoSockets()
         self._default = SimExecutor(self, threads=4)
         self.failures: list[dict[str, Any]] = []
-        """What asyncio would have logged: exceptions of callbacks and of tasks nobody asked."""
+        """Errors that asyncio would have logged: exceptions of callbacks and of tasks without an observer."""
 
     def time(self) -> float:
         return self.simulation.now_s
 
     def due_s(self) -> float:
-        """When the next timer is due; infinity: there is none."""
+        """Return the time of the next timer; infinity: there is none."""
         scheduled = self._scheduled  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._cancelled:
             heapq.heappop(scheduled)._scheduled = False
@@ -185,7 +186,8 @@ class SimLoop(asyncio.BaseEventLoop):
         return scheduled[0]._when if scheduled else math.inf
 
     def turn(self) -> None:
-        """Runs what is due. It is the running loop. As BaseEventLoop, which also asks a selector and measures time."""
+        """Run the events that are due, as the running loop. Replaces BaseEventLoop's turn, which also polls a selector
+        and measures time."""
         if self._timer_cancelled_count > TIMERS_CANCELLED_MAX:
             self._run_once()  # type: ignore[attr-defined]
             return
@@ -208,7 +210,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return events._get_running_loop() is self
 
     def kill(self) -> None:
-        """The process is gone, in the middle of whatever it did. Nothing of it runs again."""
+        """End the process in the middle of its work. Nothing of it runs again."""
         if self.is_dead:
             return
         self.is_dead = True

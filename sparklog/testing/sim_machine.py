@@ -1,8 +1,7 @@
 """A simulated machine: the `Environment` of a process in a `Simulation`.
 
-The disk (`SimFiles`) outlives the process; a power cut loses what was not synced. The clock may be set, and drifts as
-the machine likes. Threads are events of the process's loop. Databases are SQLite's own, in memory, written to the
-simulated disk at each COMMIT.
+The disk (`SimFiles`) outlives the process; a power cut loses unsynced data. The clock may be set, and drifts. Threads
+are events of the process's loop. Databases are SQLite's own, in memory, written to the simulated disk at each COMMIT.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ class SimMachine:
         return loop, environment
 
     def power_cut(self, loop: SimLoop) -> None:
-        """The machine stops, and with it the process of `loop`; what was not synced may be lost."""
+        """Stop the machine, and the process of `loop`; unsynced data may be lost."""
         loop.kill()
         self.files.power_cut(self.simulation.rng)
 

@@ -1,12 +1,12 @@
 """A simulated network between the processes of a `Simulation`: connections that carry messages, late or never.
 
-A connection keeps the order of its messages in each direction and loses none while it lives, as TCP; between
-connections anything may overtake anything. It ends when an end closes it, when a process dies, or when the network
-cuts it. What was on its way then still arrives, as what a kernel has taken does, or is lost, as after a reset; the
-other end hears of it later. `cut(a, b)` stops everything from host a to host b until `heal`: messages wait, as TCP
+A connection keeps the order of its messages in each direction and loses none while it lives, as TCP; messages of
+different connections may overtake one another. It ends when an end closes it, when a process dies, or when the network
+cuts it. Messages in transit then still arrive, like data that a kernel has accepted, or are lost, as after a reset; the
+other end learns of it later. `cut(a, b)` stops everything from host a to host b until `heal`: messages wait, as TCP
 would send them again, and new connections are refused. `delay_some` and `leave_behind` end connections whose last
-messages are long on their way: their clients come back on new ones, and what they had sent before arrives among, or
-behind, what they send then.
+messages are in transit for a long time: their clients return on new connections, and the earlier messages arrive among,
+or behind, the new ones.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ DELAY_S = (0.0001, 0.003)
 SLOW_SHARE, SLOW_S = 0.02, 0.3
 """Now and then a message takes its time."""
 HELD_S = 0.05
-"""How often a message that cannot pass is tried again."""
+"""Interval of the attempts to deliver a blocked message."""
 GAP_S = 1e-6
 """Between two messages of a connection."""
 LINGERS_SHARE = 0.5
-"""Of connections that end: what is on its way still arrives."""
+"""Share of ended connections whose messages in transit still arrive."""
 LATE_S = 0.3, 3.0
-"""How long it is on its way at most, when a connection is left behind: one of these."""
+"""Longest transit times for a connection that is left behind: one of these."""
 
 
 class SimConnection:
@@ -60,7 +60,8 @@ class SimConnection:
             self._peer._loop.call_at(self._next_arrival_s(), self._peer._arrived, message)
 
     def _next_arrival_s(self) -> float:
-        """Behind everything that was sent before: an event loop does not keep the order of what is due at one time."""
+        """Return a time behind all earlier messages: an event loop does not keep the order of events that are due at
+        one time."""
         self._arrives_at = max(self._arrives_at + GAP_S, self._net.simulation.now_s + self._net.delay_s())
         return self._arrives_at
 
@@ -71,7 +72,7 @@ class SimConnection:
             self._take()
 
     def _take(self) -> None:
-        """What has arrived, in its order; behind a cut it waits."""
+        """Deliver the arrived messages, in their order; behind a cut they wait."""
         while self._inbox and self.is_open:
             if self._net.is_cut(self.peer_host, self.host):
                 self._loop.call_later(HELD_S, self._take)
@@ -84,8 +85,8 @@ class SimConnection:
             self.on_message(message)
 
     def close(self, *, lingers: bool | None = None) -> None:
-        """Ends it. What is on its way arrives before the peer hears of it (`lingers`), or not at all; None: by
-        chance."""
+        """End the connection. Messages in transit arrive before the peer learns of it (`lingers`), or not at all; None:
+        by chance."""
         if not self.is_open:
             return
         self.is_open = False
@@ -179,8 +180,8 @@ class SimNet:
                 connection.reset()
 
     def delay_some(self, host: str, share: float, *, answers: bool = False) -> list[SimConnection]:
-        """What a share of the connections to a host sends (or with `answers` is sent) from now on arrives late; these
-        connections' near ends."""
+        """Delay the later messages of a share of the connections to a host (with `answers` those from it); returns
+        these connections' near ends."""
         rng = self.simulation.rng
         near = sorted((c for c in self.connections if c.peer_host == host), key=lambda c: c.host)
         chosen = [c for c in near if rng.random() < share]
@@ -190,7 +191,7 @@ class SimNet:
 
     @staticmethod
     def leave_behind(connections: Iterable[SimConnection]) -> None:
-        """Each end of these connections is gone for the other; what the near ones have sent still arrives."""
+        """End these connections for both ends; messages that the near ends have sent still arrive."""
         for connection in connections:
             connection.close(lingers=True)
             connection.on_lost()

@@ -1,8 +1,8 @@
-"""An object store in memory, for tiering in a simulation: it outlives brokers, fails when it is told to, and may have
-written an object although it says that it has not.
+"""An object store in memory, for tiering in a simulation: it outlives brokers, fails on request, and may have written
+an object although it reports a failure.
 
-`SimStore` is one store; `url` is what a broker's `remote.log.storage.url` names it by. It is an fsspec file system of
-the protocol `simstore`, so that everything above fsspec is the product's own.
+`SimStore` is one store; `url` is its name for a broker's `remote.log.storage.url`. It is an fsspec file system of the
+protocol `simstore`, so everything above fsspec is the product's own code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _stores: dict[str, SimStore] = {}
 
 
 class SimStoreError(OSError):
-    """What the store answers when it fails."""
+    """The store's error when it fails."""
 
 
 class SimStore:
@@ -28,10 +28,10 @@ class SimStore:
     def __init__(self, name: str = "store") -> None:
         self.objects: dict[str, bytes] = {}
         self.fault: Callable[[str], bool] = lambda _operation: False
-        """Whether a call fails; the operations are "write", "written" (the object is there), "read", "remove",
+        """Returns True if a call fails; the operations are "write", "written" (the object exists), "read", "remove",
         "list"."""
         self.writes = 0
-        """How many objects were written."""
+        """Number of written objects."""
         self._name = name
         _stores[self._name] = self
 
@@ -69,7 +69,7 @@ class _Upload(io.BytesIO):
 
 
 class SimStoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """What fsspec makes of the URL."""
+    """The file system that fsspec creates for the URL."""
 
     protocol = PROTOCOL
     cachable = False

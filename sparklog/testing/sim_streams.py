@@ -14,7 +14,7 @@ from sparklog.testing.sim_net import SimConnection, SimNet
 
 
 class SimWriter:
-    """What is used of `asyncio.StreamWriter`."""
+    """The used part of `asyncio.StreamWriter`."""
 
     def __init__(self, connection: SimConnection) -> None:
         self._connection = connection

@@ -81,7 +81,7 @@ class Znodes:
     def commit(
         self, ops: Sequence[Op], session_id: int, *, in_transaction: bool
     ) -> tuple[list[OpResult], list[Change]]:
-        """Results and changes. Raises what the first operation that cannot be done has to say."""
+        """Return results and changes. Raises the error of the first operation that fails."""
         nodes = dict(self._nodes)
         zxid = self._zxid + 1
         results: list[OpResult] = []

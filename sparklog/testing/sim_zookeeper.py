@@ -1,22 +1,22 @@
 """A ZooKeeper in memory that loses connections, sessions and answers; `Coordination` for simulations.
 
-With a `loop` the ensemble is a process of a `Simulation`, whose time it goes by. Without one nothing happens by itself:
-`advance(now_ms)` lets time pass up to `now_ms`. Requests, answers and watches travel in the
-order of their connection and take a random time. The same seed and the same calls give the same run.
+With a `loop` the ensemble is a process of a `Simulation`, and uses its time. Without one nothing happens by itself:
+`advance(now_ms)` lets time pass up to `now_ms`. Requests, answers and watches travel in the order of their connection
+and take a random time. The same seed and the same calls give the same run.
 
-- `cut(client, notice_ms)`: its connection breaks, and it notices after `notice_ms`. Of the requests on their way a
-  random number of the first ones still arrives and takes effect; no answer comes back. All that the client waits for
-  fails with ConnectionLossError, all its watches call back. `heal(client)`: it may connect again.
-- The server ends a session that it has not heard of for the session's timeout; the ephemeral nodes go. The client
-  learns of it when it connects: LOST, then CONNECTED with a new session.
-- `stop()`, `start()`: of the whole ensemble. It forgets nothing; sessions live on from the start.
-- `copy()`, and `put_back(copy)` while it is stopped: its data become those of an earlier moment, sessions too.
+- `cut(client, notice_ms)`: its connection breaks, and it notices after `notice_ms`. A random number of the first
+  requests in transit still arrives and takes effect; no answer comes back. All waiting requests of the client fail with
+  ConnectionLossError, and all its watches call back. `heal(client)`: it may connect again.
+- The server ends a session without a sign of life for the session's timeout; its ephemeral nodes are removed. The
+  client learns of it when it connects: LOST, then CONNECTED with a new session.
+- `stop()`, `start()`: of the whole ensemble. It forgets nothing; sessions continue after the start.
+- `copy()`, and `put_back(copy)` while it is stopped: its data become those of an earlier moment, with its sessions.
 
-A thread that waits for a future's result gets it at once: in a simulation a job takes no time. What the client has
-asked before is done first. Without a connection it gets ConnectionLossError.
+A thread that waits for a future's result gets it at once: in a simulation a job takes no time. The client's earlier
+requests are done first. Without a connection the thread gets ConnectionLossError.
 
-Not simulated: several servers of different age. A real client may read from one that is behind; those who depend on the
-newest write to it (the controller's fence).
+Not simulated: several servers of different age. A real client may read from a server that is behind; code that depends
+on the newest state writes to it (the controller's fence).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Request(Struct, eq=False):
     sent: bool = False
     answered: bool = False
     outcome: Callable[[], None] | None = None
-    """What it has come to, once the server has done it."""
+    """The request's outcome, once the server has executed it."""
 
 
 class StoreCopy(Struct, frozen=True):
@@ -101,7 +101,7 @@ class SimZooKeeper:
         self.is_up = True
         self.znodes = Znodes()
         self.on_changes: Callable[[Sequence[Change]], None] = lambda changes: None
-        """Told of what has been stored, before any client is."""
+        """Called with each stored change, before any client learns of it."""
         self._sessions: dict[int, _Session] = {}
         self._next_session = 1
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -386,7 +386,7 @@ class SimClient:
         return request.future
 
     def _send(self, request: _Request) -> None:
-        """What is sent later arrives later."""
+        """Send a request; a later one arrives later."""
         request.sent = True
         self._request_due_ms = max(self._request_due_ms, self._server.now_ms) + self._server.latency_ms()
         connection = self._connection
@@ -398,7 +398,7 @@ class SimClient:
             self._answer(lambda: self._finish(request))
 
     def _perform(self, request: _Request) -> None:
-        """What the server does; once. Requests of a session that has ended have no effect."""
+        """Execute a request, once. Requests of an ended session have no effect."""
         if request.answered:
             return
         request.answered = True
@@ -440,7 +440,7 @@ class SimClient:
         return results
 
     def notify(self, changes: Sequence[Change]) -> None:
-        """Sends what is watched among the changes; a watch travels before the answer to any later request."""
+        """Send the watched ones of the changes; a watch travels before the answer to any later request."""
         for path, is_about_children in changes:
             watched = self._watches.child if is_about_children else self._watches.data
             for watch in watched.pop(path, {}):

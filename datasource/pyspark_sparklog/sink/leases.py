@@ -1,8 +1,8 @@
-"""Batch writes have leases: a write whose driver is gone holds up readers for a moment, not until its timeout.
+"""Leases of batch writes: a write whose driver is gone delays readers for a moment, not until its timeout.
 
 A write's transaction is renewed for the driver as long as the JVM lives (`sparklog.client.transactions.lease_keeper`),
-however long a job takes until its first task writes, or between two tasks. Streams have none: the next start of a
-query ends what it has left open.
+regardless of the time until a job's first task writes, or between two tasks. Streams have no leases: the next start of
+a query ends its open transactions.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Spark plans a batch read of a Python source once for a DataFrame. It runs the planned tasks again for each action on the
 DataFrame, for a temporary view, and for each micro-batch that is joined with it. So the offsets of "earliest" and
 "latest" are not in the plan: each task asks the broker for the offsets that all tasks of its action agree on. Each
-partition's first task begins, and its last one ends, at those offsets. The ranges between stay as planned, so that no
-record is read twice or left out, whatever the broker answers.
+partition's first task begins, and its last one ends, at those offsets. The ranges between stay as planned, so no record
+is read twice or left out, regardless of the broker's answer.
 """
 
 from __future__ import annotations

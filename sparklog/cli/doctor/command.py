@@ -1,4 +1,4 @@
-"""`sparklog doctor`: options, and what is looked at."""
+"""`sparklog doctor`: options, and the choice of the checked objects."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _OFF = "\033[0m"
 
 
 def as_text(found: Sequence[Found], facts: Facts, checks: int, *, colours: bool) -> Iterator[str]:
-    """Lines: each finding, then how many there are of which kind and what was looked at."""
+    """Yield lines: each finding, then the numbers of findings by kind, and the checked objects."""
     for check, finding in found:
         mark, off = (_COLOURS[finding.severity], _OFF) if colours else ("", "")
         yield f"{mark}{finding.severity.name}{off}  {_line(finding.what)}  [{check}]"

@@ -79,7 +79,7 @@ def top(
 
 
 def print_once(take: Callable[[], Snapshot], interval_s: float, order: Order, clock: MachineClock) -> None:
-    """Two samples, `interval_s` apart, and what they show."""
+    """Print the difference of two samples, `interval_s` apart."""
     import time
 
     from sparklog.cli import console

@@ -19,11 +19,11 @@ COMMAND_CONFIG_VARIABLE = "SPARKLOG_COMMAND_CONFIG"
 def resolve_client(
     bootstrap_servers: str | Sequence[str] | None = None, security: Security = None
 ) -> tuple[str, ClientSecurity]:
-    """The addresses and the security of a client.
+    """Return the addresses and the security of a client.
 
-    Addresses: those given, else SPARKLOG_BOOTSTRAP_SERVERS, else those of the file that `security` or else
-    SPARKLOG_COMMAND_CONFIG names, else 127.0.0.1:9292. Security: what is given; else, where no addresses are given,
-    that of SPARKLOG_COMMAND_CONFIG; else plaintext. Raises InvalidConfigError.
+    Addresses: the given ones, else SPARKLOG_BOOTSTRAP_SERVERS, else those in the file that `security` or else
+    SPARKLOG_COMMAND_CONFIG names, else 127.0.0.1:9292. Security: the given one; else, if no addresses are given, that
+    of SPARKLOG_COMMAND_CONFIG; else plaintext. Raises InvalidConfigError.
     """
     path = security if isinstance(security, str | os.PathLike) else None
     if security is None and not bootstrap_servers:

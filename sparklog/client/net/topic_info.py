@@ -60,7 +60,7 @@ class TopicInfo:
     @cached_property
     def inflated_bytes_max(self) -> int:
         """Largest size in bytes of a decompressed batch of the topic, from the default if the broker sends none. It is
-        at most INFLATED_BYTES_MAX, whatever value the broker sends."""
+        at most INFLATED_BYTES_MAX, regardless of the value that the broker sends."""
         return min(self.max_message_bytes * self._number(_INFLATED_RATIO), INFLATED_BYTES_MAX)
 
     def _number(self, setting: Setting) -> int:

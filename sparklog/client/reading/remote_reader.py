@@ -30,8 +30,8 @@ def _store(url: str, process_id: int) -> ObjectStore:
 def read_remote(
     url: str, segments: Sequence[bytes], projection: Projection, start_offset: int, end_offset: int
 ) -> Iterator[Message]:
-    """Yields the batches of [start_offset, end_offset) that `segments` (as the broker names them, in order) hold, up
-    to the first one that cannot be read by columns. Whatever is fetched has been checked.
+    """Yield the batches of [start_offset, end_offset) in `segments` (as the broker names them, in order), up to the
+    first one that cannot be read by columns. All fetched bytes are checked.
 
     Raises RemoteStorageError, CorruptBatchError, InvalidConfigError, LocalReadUnavailableError (it is not set up here).
     """

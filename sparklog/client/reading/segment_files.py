@@ -4,9 +4,10 @@ Files are visible if the broker offers them (same host) and its `meta.json` can 
 directory. Only whole batches below the high watermark are read: the running broker truncates no file there, and it
 replaces or unlinks files instead of writing into them, which leaves a mapping intact.
 
-Another process with write access could still truncate a file under a reader, which would die of SIGBUS. Therefore only
-files that look like a segment of the partition are mapped, whatever path the broker names: its directory and name, a
-regular file, its directory's owner, not writable for everybody. `local.read=off` maps nothing.
+Another process with write access could still truncate a file under a reader, which would die of SIGBUS. Therefore the
+reader maps a file only if it looks like a segment of the partition, regardless of the path that the broker names: the
+right directory and name, a regular file, owned by its directory's owner, not writable for everybody. `local.read=off`
+maps nothing.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The pages: each module asks for what its pages show, and hands it to a template."""
+"""The pages: each module requests the data of its pages, and fills a template."""

@@ -1,4 +1,4 @@
-"""Changing something: a page that asks, and what it does when somebody says yes."""
+"""Confirmation of a change: the page with the question, and the execution after the answer yes."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ async def sizes(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """Whether the console itself answers; the cluster is not asked."""
+    """Answer that the console itself is alive, without a request to the cluster."""
     console_of(request)
     return Response("alive\n", media_type="text/plain")
 

@@ -53,7 +53,7 @@ _METADATA = (
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to be shown. `partition` -1: all; `at`: go on from there in `direction`."""
+    """The requested records. `partition` -1: all; `at`: the cursor to continue from, in `direction`."""
 
     topic: str
     partition: int
@@ -231,7 +231,7 @@ def _tail(console: Console, wish: Wish) -> dict[str, Any]:
 
 
 async def tail(request: Request) -> Response:
-    """What has come since, and the question that asks again."""
+    """Return the records since the last answer, and the element that asks again."""
     wish = wish_of(request)
     try:
         context = await ask(request, lambda console: _tail(console, wish))

@@ -51,7 +51,7 @@ async def page(request: Request) -> Response:
 
 
 async def run(request: Request) -> Response:
-    """What is wrong with a statement is an answer, not an error of the page."""
+    """Run a statement. An error in the statement is a normal answer, not an error of the page."""
     fields = await read_form(request)
     query, format = fields.get("q", ""), fields.get("format", "")
     if format:

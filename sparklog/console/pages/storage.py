@@ -1,4 +1,4 @@
-"""How a topic is stored: segments, batches, who has written."""
+"""Storage of a topic: segments, batches, producers."""
 
 from __future__ import annotations
 

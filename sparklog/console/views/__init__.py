@@ -1,1 +1,1 @@
-"""What the pages show, made of what the clients return; nothing here asks anybody."""
+"""Content of the pages, computed from the clients' results, without requests."""

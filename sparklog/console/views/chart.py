@@ -12,8 +12,8 @@ LEFT, TOP, BOTTOM = 4, 8, 4
 
 
 class Chart(NamedTuple):
-    """Coordinates in a box of WIDTH by HEIGHT. `lines` are pieces of the line, interrupted where nothing is known;
-    `label` says in words what is drawn."""
+    """Coordinates in a box of WIDTH by HEIGHT. `lines` are pieces of the line, interrupted where values are unknown;
+    `label` describes the chart in words."""
 
     lines: tuple[str, ...]
     largest: str

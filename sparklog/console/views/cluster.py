@@ -1,4 +1,4 @@
-"""The overview: brokers, how data are spread over them, and what wants a look."""
+"""The overview: brokers, the distribution of data over them, and problems."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ OLD_TRANSACTION_MS = 60_000
 
 
 class BrokerRow(NamedTuple):
-    """A broker with what it leads. `share` is of all bytes, 0 to 1; `skew` how much more than the mean broker, 1: as
-    much."""
+    """A broker with its leaderships. `share` is of all bytes, 0 to 1; `skew` is the ratio to the mean broker."""
 
     broker_id: int
     address: str
@@ -70,8 +69,8 @@ class Problems(NamedTuple):
 
 
 def problems_together(topics: Iterable[TopicDescription], down: Collection[int]) -> Problems:
-    """The problems of these topics. Those of partitions with a replica on a broker that is down are folded: the broker
-    is what has to be looked after."""
+    """Return the problems of these topics. Those of partitions with a replica on a broker that is down are folded into
+    the problem of the broker."""
     lines: list[str] = []
     folded: list[str] = []
     brokers: set[int] = set()

@@ -142,7 +142,7 @@ def _short(partitions: Iterable[TopicPartition]) -> str:
 
 
 def moves_as_text(moves: Mapping[TopicPartition, Move]) -> str:
-    """A plan as a form carries it: what is confirmed is what is done."""
+    """Return a plan in the notation of a form, so the executed change is the confirmed one."""
     return " ".join(f"{tp.topic}:{tp.partition}:{move.offset}" for tp, move in sorted(moves.items()))
 
 

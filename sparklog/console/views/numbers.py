@@ -8,12 +8,12 @@ NONE = "–"
 
 
 def number(value: float | None) -> str:
-    """With commas; a dash for what is not known: None."""
+    """Return the number with commas; a dash for None, an unknown value."""
     return NONE if value is None else f"{value:,.0f}"
 
 
 def size(size_bytes: float | None) -> str:
-    """A size with a unit: 1536 gives "1.5 KiB". A dash for what is not known: None, or negative."""
+    """Return a size with a unit: 1536 gives "1.5 KiB". A dash for an unknown value: None, or negative."""
     if size_bytes is None or size_bytes < 0:
         return NONE
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -31,7 +31,8 @@ def rate(per_second: float | None) -> str:
 
 
 def time(timestamp_ms: int | None) -> str:
-    """ISO 8601 in UTC with milliseconds; the bare number where the calendar ends, a dash for what is not known."""
+    """Return the time as ISO 8601 in UTC with milliseconds; the bare number beyond the calendar's end, a dash for an
+    unknown time."""
     if timestamp_ms is None or timestamp_ms < 0:
         return NONE
     try:

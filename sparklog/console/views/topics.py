@@ -67,7 +67,7 @@ def records_of(partitions: Iterable[PartitionDescription]) -> int | None:
 
 
 def growth_sample(topic: TopicDescription, now_ms: int) -> GrowthSample:
-    """What `TopicRates` keeps of a topic."""
+    """Return the sample of a topic for `TopicRates`."""
     details = topic.partition_details
     end = sum(max(0, p.high_watermark) for p in details)
     return GrowthSample(now_ms, end, sum(max(0, p.size_bytes) for p in details))

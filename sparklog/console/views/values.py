@@ -11,7 +11,7 @@ import pyarrow as pa
 CELL_CHARS_MAX = 240
 DETAIL_CHARS_MAX = 64 * 1024
 MODES = ("auto", "text", "json", "hex")
-"""How bytes are shown; auto: JSON and text where they are that, else hex."""
+"""Presentations of bytes; auto: JSON and text if the bytes are that, else hex."""
 ENTRIES_MAX = 20
 """Of a list, a map or a struct inside a cell."""
 _HEX_ROW = 16
@@ -35,7 +35,7 @@ NULL = Cell("null", "null")
 
 
 def visible(text: str) -> str:
-    """With `\\u….` for what nobody sees."""
+    """Replace invisible characters by their code points, as in ``\\u200b``."""
     return _UNSEEN.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
 
 
@@ -98,7 +98,8 @@ def _json(data: bytes, *, pretty: bool) -> str | None:
 
 
 def _utf8(data: bytes, *, is_whole: bool) -> str | None:
-    """None if it is none, or mostly controls. What is cut may end inside a character."""
+    """Return the text; None if the bytes are no UTF-8, or mostly control characters. A cut text may end inside a
+    character."""
     for missing in range(1 if is_whole else _UTF8_CHAR_BYTES_MAX):
         try:
             text = data[: len(data) - missing].decode()

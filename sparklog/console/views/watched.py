@@ -1,4 +1,4 @@
-"""What is seen again and again, over time: how topics grow, how far groups are behind. Pure."""
+"""Values that are observed repeatedly, over time: growth of topics, lag of groups. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Rate(NamedTuple):
 
 
 def growth(samples: Sequence[GrowthSample]) -> Rate | None:
-    """Between the first and the last; what is deleted is not growth."""
+    """Return the growth between the first and the last sample; deletions do not count."""
     if len(samples) < 2:
         return None
     first, last = samples[0], samples[-1]

@@ -1,7 +1,7 @@
-"""Compaction: of the records with the same key, only the last one stays.
+"""Compaction: the log keeps only the last record of each key.
 
-A run over one log (`cleaner.compact_log`) takes the part that has not been looked at yet, remembers the last offset of
-every key in it (`offset_map`, bounded), reads all segments up to there and writes those that have something to lose
-again without it (`rewrite`), and puts the new files in the place of the old ones (`swap`). What is due and which
-segments go together is decided by pure functions (`policy`).
+A run over one log (`cleaner.compact_log`) takes the part that no earlier run has read, and remembers the last offset of
+every key in it (`offset_map`, bounded). It reads all segments up to the end of that part, rewrites those that lose rows
+(`rewrite`), and replaces the old files by the new ones (`swap`). Pure functions decide when a log is due and which
+segments are merged (`policy`).
 """

@@ -26,7 +26,7 @@ _NULL_WORD = _U64(0xA0761D6478BD642F)
 
 
 class HashSeeds(NamedTuple):
-    """What makes the hashes of one run unpredictable; the multipliers are odd."""
+    """Random seeds and multipliers that make the hashes of one run unpredictable; the multipliers are odd."""
 
     first: int
     second: int

@@ -1,16 +1,16 @@
-"""Which rows of a group of segments stay, and writing the group again without the others.
+"""Choice of the rows of a group of segments that stay, and the rewriting of the group without the others.
 
-A row goes when a later row of the log has its key, or when it is a tombstone whose batch's delete horizon has passed.
-Rows behind the last offset of the map and rows without a key stay. The rows of an aborted transaction all go. A batch
-that has lost all rows goes too, except the last one of a segment (so that a segment still ends where the next one
-begins) and the last one of a producer that the log still knows (so that its sequence numbers can be told again). A
-transaction's marker stays until a run has found no data of it any more, and the delete horizon that this run sets has
-passed.
+A row is removed if a later row of the log has its key, or if it is a tombstone whose batch's delete horizon has passed.
+Rows behind the last offset of the map and rows without a key stay. All rows of an aborted transaction are removed. A
+batch without remaining rows is removed too, with two exceptions: the last batch of a segment (a segment must end where
+the next one begins), and the last batch of a producer that the log still knows (its sequence numbers must remain
+derivable). A transaction's marker stays until a run has found no data of the transaction any more and the delete
+horizon set by that run has passed.
 
-What stays keeps its offset (`sparklog.format.offset_column`) and the batch its base offset, last offset, leader epoch,
-append time, producer fields and compression. The largest timestamp in the header becomes that of the rows left, so that
-lookups by time stay exact; where a row without a timestamp of its own is left it stays as it was, because that row has
-it.
+A remaining row keeps its offset (`sparklog.format.offset_column`), and its batch keeps its base offset, last offset,
+leader epoch, append time, producer fields and compression. The largest timestamp in the header becomes that of the
+remaining rows, so look-ups by time stay exact. If a row without a timestamp of its own remains, the header's timestamp
+stays, because that row counts with it.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def always() -> bool:
 
 
 class RunContext(Struct, frozen=True):
-    """What one run over one log works with. `throttle` is called with the bytes about to be read or written; it may
-    wait, and raises to end the run. `now_ms` is the time of the run."""
+    """Inputs of one run over one log. `throttle` is called with the bytes to be read or written next; it may wait, and
+    raises to end the run. `now_ms` is the time of the run."""
 
     directory: Path
     owner: LogOwner
@@ -100,7 +100,7 @@ class RunContext(Struct, frozen=True):
     """Memory of decompressed batches."""
     throttle: Callable[[int], None] = pass_freely
     deletions_may_go: Callable[[], bool] = always
-    """Whether tombstones and markers go now, once their time is over."""
+    """True if tombstones and markers may be removed now, after their time is over."""
     aborted: AbortedRanges = field(default_factory=AbortedRanges)
     last_of_producers: frozenset[int] = frozenset()
     """Base offsets of the last batch, or marker, of every producer that the log still knows."""
@@ -133,8 +133,8 @@ class SourceBatch(NamedTuple):
             raise self._not_compacted(e) from e
 
     def schema(self, context: RunContext) -> pa.Schema:
-        """What the rows were written with. Raises LogCorruptError if the batch names a schema that the topic does not
-        have."""
+        """Return the schema that the rows were written with. Raises LogCorruptError if the batch names a schema that
+        the topic does not have."""
         try:
             return schema_of_batch(self.header, context.schema_of)
         except CorruptBatchError as e:
@@ -217,8 +217,8 @@ def value_columns(owner: LogOwner, schema: pa.Schema) -> list[int]:
 
 
 class BatchPlan(NamedTuple):
-    """What becomes of one batch. `keep`: a mask of its rows, None for all. `horizon_ms`: its delete horizon afterwards.
-    `stays`: it is written even without rows. `may_go`: a marker that goes when its horizon has passed."""
+    """The fate of one batch. `keep`: a mask of its rows, None for all. `horizon_ms`: its delete horizon afterwards.
+    `stays`: it is written even without rows. `may_go`: a marker that is removed when its horizon has passed."""
 
     segment: int
     position: int
@@ -234,7 +234,7 @@ class BatchPlan(NamedTuple):
 
     @property
     def as_it_is(self) -> bool:
-        """Whether a compacted segment can take its bytes unchanged."""
+        """True if a compacted segment can take the batch's bytes unchanged."""
         compacted = self.header.attributes & ATTRIBUTE_OFFSET_COLUMN
         return bool(compacted) and self.keep is None and self.horizon_ms == horizon_of(self.header)
 
@@ -245,7 +245,7 @@ def horizon_of(header: BatchHeader) -> int:
 
 
 class GroupPlan(Struct):
-    """What becomes of a group of segments, which will be one."""
+    """The fate of a group of segments, which will become one segment."""
 
     segments: Sequence[LogSegment]
     batches: list[BatchPlan] = field(default_factory=list)
@@ -256,7 +256,7 @@ class GroupPlan(Struct):
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether there is anything to gain: rows to lose, a delete horizon to set, or compacted segments to merge."""
+        """True if the rewrite has a gain: rows to remove, a delete horizon to set, or compacted segments to merge."""
         merges = len(self.segments) > 1 and any(s.compacted for s in self.segments)
         return bool(self.rows_removed or self.markers_removed or self.horizons_set or merges)
 
@@ -348,8 +348,8 @@ def _plan_batch(
 
 
 def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
-    """Writes what stays into new sealed segments (``.cleaned`` files, not yet fsynced): one, or more where the offset
-    column makes it larger than `segment.bytes`. What was written is removed again when that fails.
+    """Write the remaining rows into new sealed segments (``.cleaned`` files, not yet fsynced): one, or more if the
+    offset column makes it larger than `segment.bytes`. A failure removes the written files again.
 
     Raises LogCorruptError, StorageError, StorageFullError.
     """
@@ -459,7 +459,7 @@ class _Writer:
         return self._segments
 
     def abandon(self) -> None:
-        """Removes what was written."""
+        """Remove the written files."""
         for segment in self._segments:
             try:
                 segment.delete()

@@ -1,11 +1,11 @@
-"""Putting compacted segments in the place of the old ones, so that a crash at any point leaves one set or the other.
+"""Replacement of old segments by compacted ones, such that a crash at any point leaves one set or the other.
 
 ===========================  ==============================================================================
-file                         what it is
+file                         meaning
 ===========================  ==============================================================================
-<base>.arrow.cleaned         being written; a crash leaves nothing that counts
-<base>.arrow.swap            complete and on the disk: it counts, whatever else is there
-<base>.arrow.<n>.deleted     an old segment, kept for `file.delete.delay.ms` for readers that are under way
+<base>.arrow.cleaned         incomplete; after a crash it does not count
+<base>.arrow.swap            complete and on the disk: it counts, regardless of other files
+<base>.arrow.<n>.deleted     an old segment, kept for `file.delete.delay.ms` for running reads
 ===========================  ==============================================================================
 
 Order, the directory fsynced between the steps:
@@ -13,12 +13,12 @@ Order, the directory fsynced between the steps:
 1. every new file is fsynced as ``.cleaned``, with its indexes (``<base>.arrow.index``, ``<base>.arrow.timeindex``);
 2. each becomes ``.swap``, the highest base offset first: as long as a ``.cleaned`` is left, the ``.swap`` files at or
    above it are a part only and do not count;
-3. the log uses the new segments; the old files become ``.deleted``, their index files get out of the way, too;
+3. the log uses the new segments; the old files become ``.deleted``, and their index files are renamed, too;
 4. each ``.swap`` gets its name, and so do its index files.
 
-`finish_swaps` does the rest of it when a log is opened. It looks first whose the files are: one that another
-partition's segment got into, or that does not end where one of this log's segments begins, is given the ending
-``.misplaced`` and changes nothing.
+`finish_swaps` completes these steps when a log is opened. It first checks the owner of the files: a file of another
+partition's segment, or one whose end is not the start of one of this log's segments, gets the ending ``.misplaced`` and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def _swap(
 
 @contextmanager
 def _fatal(directory: Path, health: LogHealth) -> Iterator[None]:
-    """When a swap stops half-way, what lies on the disk must not change any more before the next start sorts it out."""
+    """Mark the log as failed if a swap stops half-way: the files must not change any more before the next start has
+    sorted them."""
     try:
         yield
     except SparklogError as e:
@@ -142,10 +143,10 @@ def install(directory: Path, names: File, old: Sequence[LogSegment], new: Sequen
 
 
 def finish_swaps(files: FileSystem, directory: Path, owner: LogOwner) -> None:
-    """What a crash between the steps has left in the directory of `owner`: removes what does not count, and puts in
-    place what does.
+    """Complete a swap that a crash has interrupted in the directory of `owner`: remove the files that do not count, and
+    rename the files that do.
 
-    Raises LogCorruptError, before anything is removed, for a ``.swap`` file that is not complete, which no crash can
+    Raises LogCorruptError, before anything is removed, for a ``.swap`` file that is incomplete, which no crash can
     leave.
     """
     names = files.list_directory(directory)
@@ -198,8 +199,8 @@ def _set_aside(files: FileSystem, path: Path, reason: str) -> None:
 def _that_fit(
     files: FileSystem, directory: Path, committed: Sequence[int], live: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """The committed segments, as (base offset, end), that end where another segment begins: the log's active segment
-    always lies behind what is compacted. The others are set aside. Raises LogCorruptError."""
+    """Return the committed segments, as (base offset, end), whose end is the start of another segment: the log's active
+    segment always lies behind compacted ones. The others are set aside. Raises LogCorruptError."""
     ends = {base: _end_of(files, directory / (segment_name(base) + SWAP_SUFFIX)) for base in committed}
     fit: list[tuple[int, int]] = []
     for base in sorted(committed, reverse=True):

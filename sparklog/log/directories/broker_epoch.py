@@ -1,25 +1,26 @@
-"""broker-epoch.json, in each log directory of a broker of a cluster: in which lives its logs were written to.
+"""broker-epoch.json, in each log directory of a broker of a cluster: the broker's lives in which its logs were written.
 
-``{"clean": [n, …], "flushed": [n, …], "boot_id": s, "registers": false, "newest": {s: n, …}}``, broker epochs, the
-newest first, the machine's boot, and the newest life of each log directory, by `data_dir_id`, is written, atomically
-and durably, after each registration and before anything is led or copied in that life. Of a life in `flushed`
-everything is there that was fsynced; of one in `clean` everything: since then the broker has always been stopped
-cleanly, or killed on a machine that ran on (docs/internals/decisions/0018-killed-is-not-crashed.md). The broker keeps
-its place in ISR and ELR (KIP-966) if the life that the controller knows of is named. A life may be missing there: the
-controller knows of none that ended before there was one.
+The file is ``{"clean": [n, …], "flushed": [n, …], "boot_id": s, "registers": false, "newest": {s: n, …}}``: broker
+epochs, the newest first, the machine's boot, and the newest life of each log directory, by `data_dir_id`. The broker
+writes it, atomically and durably, after each registration, and before it leads or copies anything in that life. From a
+life in `flushed`, all fsynced data exist. From a life in `clean`, all data exist: since then the broker has always been
+stopped cleanly, or killed on a machine that ran on (docs/internals/decisions/0018-killed-is-not-crashed.md). The broker
+keeps its place in ISR and ELR (KIP-966) if the file names the life that the controller knows. A life may be missing
+there: the controller knows of no life that ended before there was a controller.
 
-`registers` is true from before a registration until the life is noted: in lives after the newest one that is named
-nothing was written. An old copy of a directory does not say so, so nobody takes it for a life that wrote nothing. It
-stays true in a directory whose disk fails while the life is noted: the broker gives up then, in that life too nothing
-was written anywhere.
+`registers` is true from before a registration until the life is noted: in lives after the newest named one, nothing was
+written. An old copy of a directory has no such mark, so it is not mistaken for a life without writes. The mark stays
+true in a directory whose disk fails while the life is noted: the broker gives up then, so nothing was written in that
+life either.
 
-A directory that cannot be used takes no part in a life: the others vouch without it, its partitions are told to the
-controller as offline. They say in `newest` since when it has been away. If it comes back and that is its own newest
-life, nothing was written to it since. If it never does and is missed no more (`known.py`), its partitions begin anew,
-and the broker has lost everything. A directory that is new in `newest` was added, and had nothing to lose.
+A directory that cannot be used takes no part in a life: the other directories vouch without it, and the controller
+learns that its partitions are offline. In `newest`, the other directories record its last life. If the directory
+returns and this is its own newest life, nothing was written to it since. If it never returns and is removed from the
+list (`known.py`), its partitions begin empty, and the broker has lost everything. A directory that is new in `newest`
+was added, and had nothing to lose.
 
-A directory without the file has lost everything, and with it the broker: it copies what it lacks and joins again.
-No checksum: what cannot be read counts as lost.
+A directory without the file has lost everything, and so has the broker: it copies the missing records and joins again.
+The file has no checksum: an unreadable file counts as lost.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ class _Content(Struct, frozen=True):
         return self.flushed[0] if self.flushed else NO_EPOCH
 
     def was_without(self, data_dir_id: str, content: _Content) -> bool:
-        """Whether a directory has taken no part in any life after its own newest one up to this one's."""
+        """Return True if a directory has taken no part in any life between its own newest one and the present one."""
         return content.life < self.life and self.newest.get(data_dir_id) == content.life
 
 
 def noted_lives(directories: Iterable[LogDirectory], *, is_whole: bool = True) -> Lives:
-    """What all directories that can be used agree on. `is_whole`: none is known to be away, so that partitions that are
-    in none begin anew. Raises StorageError."""
+    """Return the lives that all usable directories agree on. `is_whole`: no directory is known to be away, so
+    partitions that no directory has begin empty. Raises StorageError."""
     contents = {d.data_dir_id: _read(d) for d in directories if d.failure is None}
     latest = max(contents.values(), key=lambda content: content.life, default=_Content())
     lost = [i for i in latest.newest if i not in contents or not contents[i].flushed]
@@ -109,7 +110,8 @@ def _lives(content: _Content, *, was_away: bool) -> Lives:
 
 
 def _read(directory: LogDirectory) -> _Content:
-    """What a directory that can be used says now; nothing if it cannot be read. Raises StorageError."""
+    """Return the present content of a usable directory's file; an empty one if the file cannot be read. Raises
+    StorageError."""
     data = read_whole(directory.files, directory.path / BROKER_EPOCH_FILE)
     content = (None if data is None else decode(data, _Content)) or _Content()
     same_boot = directory.same_boot and content.boot_id == directory.files.boot_id()

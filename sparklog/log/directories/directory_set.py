@@ -1,4 +1,4 @@
-"""The log directories of a broker together: their locks, which of them can be used, and what lies in them."""
+"""All log directories of a broker: their locks, their usability, and their content."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _DATA_DIR_SETTING = "data.dir, --data-dir"
 
 
 class DirectorySet:
-    """`all` never changes; whether one has failed may be asked by any thread. What changes a directory is for one
-    thread at a time."""
+    """All log directories of a broker. `all` never changes. Any thread may ask for failures; only one thread at a time
+    may change a directory."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class DirectorySet:
         return kept
 
     def in_each(self, job: Callable[[LogDirectory], int | None]) -> list[int]:
-        """Does `job` in every usable directory; then raises what went wrong in the first one that has not failed."""
+        """Call `job` for every usable directory; then raise the error of the first directory that has not failed."""
         results, errors = [], []
         for directory in self.live:
             try:
@@ -143,5 +143,5 @@ class DirectorySet:
 
     @property
     def look_age_s(self) -> float:
-        """How long ago somebody has looked at the log directory that was left out for longest."""
+        """Return the age of the oldest last check among the log directories, in seconds."""
         return max((d.health.look_age_s for d in self.live), default=0.0)

@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 
 
 def read_known_directories(files: FileSystem, data_dir: Path) -> list[Path]:
-    """Where log directories were last, as far as the file in `data_dir` says. Raises StorageError."""
+    """Return the last places of the log directories, as far as the file in `data_dir` names them. Raises
+    StorageError."""
     data = read_whole(files, data_dir / LOG_DIRS_FILE)
     found = decode(data, KnownLogDirs) if data is not None else None
     return [Path(path) for path in found.directories.values()] if found is not None else []
@@ -34,7 +35,8 @@ class KnownDirectories:
         self._absent: dict[str, str] = {}
 
     def compare(self, present: Mapping[str, Path]) -> None:
-        """Reads the file: what it names beside `present` (path by identity) is away. Raises StorageError."""
+        """Read the file: a directory that it names and that is not in `present` (path by identity) is away. Raises
+        StorageError."""
         data = read_whole(self._files, self._path)
         found = decode(data, KnownLogDirs) if data is not None else None
         if data is not None and found is None:
@@ -44,7 +46,7 @@ class KnownDirectories:
 
     @property
     def has_absent(self) -> bool:
-        """Whether a log directory that has been used is not there."""
+        """True if a log directory that was used before is missing."""
         return bool(self._absent)
 
     @property
@@ -64,7 +66,8 @@ class KnownDirectories:
         )
 
     def remember(self, present: Mapping[str, Path], *, all_found: bool) -> None:
-        """Writes down what is there; also what is away, unless every partition is somewhere else (`all_found`)."""
+        """Write the present directories into the file, and the absent ones too, unless every partition is in a present
+        one (`all_found`)."""
         known = {} if all_found else dict(self._absent)
         known |= {i: str(path) for i, path in present.items()}
         if known == self._written:

@@ -1,8 +1,8 @@
 """One log directory: its lock, its identity, its checkpoint, and the partition directories in it.
 
-Each directory stands for itself (``.lock``, ``meta.json`` with a ``data_dir_id`` of its own, ``clean-shutdown``,
-``recovery-points.json``), so that directories can be on disks of their own and one that fails takes only its partitions
-away. The files' formats and what losing one costs are in `sparklog.format.checkpoint`.
+Each directory is independent (``.lock``, ``meta.json`` with a ``data_dir_id`` of its own, ``clean-shutdown``,
+``recovery-points.json``), so directories can be on separate disks, and a failed one takes only its own partitions
+offline. `sparklog.format.checkpoint` has the formats of the files and the cost of their loss.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ DELETED_ENDING, STRAY_ENDING, REMOVED_ENDING = "delete", "stray", "removed"
 DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
 STRAY = re.compile(r".+\.[0-9a-f]{32}-stray")
 REMOVED = re.compile(r".+\.[0-9a-f]{32}-removed")
-"""A replica that is on other brokers now: what the partition has in the object store is theirs, and stays."""
+"""Name of a replica that is on other brokers now: its objects in the object store belong to them, and stay."""
 
 
 def is_moved_aside(name: str) -> bool:
-    """Whether a directory of this name is no partition's any more: deleted, removed, or a stray."""
+    """Return True if a directory of this name belongs to no partition any more: it is deleted, removed, or a stray."""
     return any(kind.fullmatch(name) for kind in (DELETED, STRAY, REMOVED))
 
 
@@ -97,15 +97,15 @@ class LogDirectory:
         self.points: dict[str, PartitionPoints] = {}
         """The last checkpoint, by the partition directories' names."""
         self.has_stale_points = False
-        """Whether the checkpoint on the disk may tell of replicas that were taken away. Of one that is made in the
-        place of such a replica it would say what was never there: a new checkpoint comes before that, and before the
-        moved directories are unlinked, which say it until then."""
+        """True if the checkpoint on the disk may still name replicas that were removed. A new replica in the place of
+        such a one would inherit wrong points. So a new checkpoint is written before a new replica is created, and
+        before the moved directories are unlinked, which record the removal until then."""
         self._clean: CleanShutdown | None = None
         self._taken_back: set[str] = set()
         self._meta: DataDirMeta | None = None
         self._lock: File | None = None
         self.same_boot = False
-        """Whether the machine has run since the last broker here wrote: nothing that was written can have been lost."""
+        """True if the machine has run since the last write of a broker here: no written data can have been lost."""
         try:
             self._lock = take_lock(files, path, setting)
             self.health.hold(self._lock)
@@ -131,11 +131,11 @@ class LogDirectory:
 
     @property
     def started_clean(self) -> bool:
-        """Whether the last stop was a clean one."""
+        """True if the last stop was clean."""
         return self._clean is not None
 
     def is_clean(self, name: str) -> bool:
-        """Whether the last stop vouches for the partition directory `name`."""
+        """True if the last stop vouches for the partition directory `name`."""
         return self._clean is not None and name not in self._clean.unclean and not self.was_put_aside(name)
 
     def was_put_aside(self, name: str) -> bool:
@@ -208,7 +208,7 @@ class LogDirectory:
     # --- partition directories ---
 
     def entries(self) -> list[str]:
-        """Names of what may be partition directories: no deleted ones, none moved aside."""
+        """Return the names of possible partition directories, without deleted ones and those moved aside."""
         return [
             name for name in self.files.list_directory(self.path) if not is_moved_aside(name) and name not in _OWN_FILES
         ]
@@ -270,7 +270,8 @@ class LogDirectory:
         return any(parse_segment_name(n) is not None for n in self.files.list_directory(self.path / name))
 
     def points_of(self, owner: LogOwner) -> PartitionPoints | None:
-        """What the last checkpoint says of the partition; None if nothing, or only of an earlier topic of that name."""
+        """Return the last checkpoint's points of the partition; None if it has none, or only those of an earlier topic
+        of that name."""
         points = self.points.get(owner.directory_name)
         return points if points is not None and points.topic_id == owner.topic_id else None
 
@@ -298,7 +299,7 @@ class LogDirectory:
         return len(paths)
 
     def deleted_in_tier(self) -> list[Path]:
-        """Deleted partitions with a journal of what they have in the object store. Raises StorageError."""
+        """Return the deleted partitions with a journal of their objects in the object store. Raises StorageError."""
         return [path for path in self._deleted() if self.files.exists(path / JOURNAL_FILE)]
 
     def _deleted(self) -> list[Path]:
@@ -311,8 +312,8 @@ class LogDirectory:
         self.files.write_atomic(self.path / RECOVERY_POINTS_FILE, encode(RecoveryPoints(points)))
 
     def note_boot(self) -> None:
-        """Writes into the lock file since when the machine has been running. Only behind a checkpoint of what was
-        found at the start: an older one may count on what a power cut has taken. Raises StorageFullError,
+        """Write the machine's boot id into the lock file. The caller first writes a checkpoint of the state found at
+        the start: an older checkpoint may rely on data that a power cut has taken. Raises StorageFullError,
         StorageError."""
         now = self.files.boot_id().encode()
         if self._lock is not None and now and not self.same_boot:
@@ -320,8 +321,8 @@ class LogDirectory:
             self._lock.write(0, now)
 
     def forget_boot(self) -> None:
-        """The disk has failed, and may have lost what it took: the next start must not count on it. Does what it
-        can."""
+        """Remove the boot id, because the disk has failed and may have lost accepted data: the next start must not rely
+        on them. Errors are ignored."""
         if self._lock is not None:
             with contextlib.suppress(StorageError):
                 self._lock.truncate(0)
@@ -376,8 +377,8 @@ def make_new_partitions(
 
 
 def the_one_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:
-    """Of several log directories with a partition directory of the same name the one that holds the partition. Raises
-    LogCorruptError if more than one does: which of them is the truth is for somebody to decide who knows."""
+    """Return the one of several log directories with a partition directory of this name that holds the partition.
+    Raises LogCorruptError if more than one does: an operator has to decide."""
     name = owner.directory_name
     owners = {d.path: d.owner_of(name) for d in candidates}
     ours = [d for d in candidates if (o := owners[d.path]) is not None and o.topic_id == owner.topic_id]

@@ -52,8 +52,8 @@ def place_of_known(
 
 
 def places_for_new(owner: LogOwner, directories: list[LogDirectory]) -> list[LogDirectory]:
-    """Where the partition may be made, the best place first: of `directories` the one alone that it was begun in
-    before, else all. A directory of its name left over from another topic is moved aside, not deleted.
+    """Return the possible places of the new partition, the best first: only the one of `directories` in which an
+    earlier attempt began, else all. A directory of the same name of another topic is moved aside, not deleted.
 
     Raises StorageError.
     """

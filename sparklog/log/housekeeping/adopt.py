@@ -1,9 +1,11 @@
-"""Copies that another replica has made: found by their manifests in the object store, and entered into the own journal.
+"""Adoption of copies that another replica has made: they are found by their manifests in the object store, and entered
+into the own journal.
 
-A manifest is the last object of a copy, so what has one is whole. A copy is taken if it is of this log: its offsets lie
-in it, with the same leader epochs (after an unclean election there may be others) and no gap that the copy has not, and
-no copy that is known overlaps with it. Of two copies of the same offsets the later one counts. Copies wholly below the
-log start are taken, too, where asked for: they are to be deleted, and who has made them may be gone.
+A manifest is the last object of a copy, so a copy with a manifest is complete. A copy is adopted if it belongs to this
+log: its offsets are in the log, with the same leader epochs (an unclean election may have changed them), it covers
+every gap of the copy, and it overlaps with no known copy. Of two copies of the same offsets the later one counts. On
+request, copies wholly below the log start are adopted, too: they are to be deleted, and the replica that has made them
+may be gone.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def find_copy(store: ObjectStore, started: CopyStarted) -> RemoteSegmentMetadata
 
 
 def is_wanted(log: PartitionLog, metadata: RemoteSegmentMetadata, *, with_deleted: bool) -> bool:
-    """Whether the copy is of this log, and none that is known has its offsets."""
+    """Return True if the copy belongs to this log, and no known copy has its offsets."""
     if metadata.next_offset <= log.log_start_offset:
         return with_deleted
     if metadata.next_offset > log.tierable_end:
@@ -68,9 +70,11 @@ def is_wanted(log: PartitionLog, metadata: RemoteSegmentMetadata, *, with_delete
 
 
 def has_its_records(log: PartitionLog, metadata: RemoteSegmentMetadata) -> bool:
-    """Whether the log, which has the copy's offsets, has the same records there. After an unclean election it may not,
-    which the leader epochs tell (either may not know that of its first record), nor where a leader has lost some for
-    good."""
+    """Return True if the log, which has the copy's offsets, has the same records there.
+
+    The records may differ after an unclean election, which the leader epochs show (one side may not know the epoch of
+    its first record), or after a leader has lost some for good.
+    """
     is_lost = any(first < metadata.next_offset and metadata.base_offset < behind for first, behind in log.gaps)
     if is_lost and not metadata.has_gaps:
         return False

@@ -1,9 +1,9 @@
-"""Compacting one log, and choosing which.
+"""Compaction of one log, and the choice of the next log.
 
-cleaner-point.json in the partition's directory remembers how far the log has been looked at: ``{"topic_id",
-"first_dirty_offset", "next_horizon_ms"}`` (the earliest delete horizon of a tombstone that is still there, -1: none).
-It is written whole after a run, and removed when the log is cut back: what is appended then, below the offset it names,
-has not been looked at. If it is lost, or belongs to another topic, the next run looks at the whole log again.
+cleaner-point.json in the partition's directory records the compacted part of the log: ``{"topic_id",
+"first_dirty_offset", "next_horizon_ms"}`` (the earliest delete horizon of a remaining tombstone, -1: none). It is
+written whole after a run, and removed when the log is cut back, because records appended afterwards below its offset
+have not been compacted. If it is lost, or belongs to another topic, the next run reads the whole log again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Due(NamedTuple):
 
 
 class CompactionResult(Struct):
-    """What a run has done. `next_dirty_offset` is where the next one begins."""
+    """Result of a run. The next run begins at `next_dirty_offset`."""
 
     next_dirty_offset: int
     bytes_before: int = 0
@@ -87,17 +87,17 @@ def load_point(context: RunContext) -> CleanerPoint:
 
 
 def cleaned_to(log: PartitionLog) -> int:
-    """Up to where runs have looked at the log: what lies below may have been removed for the sake of what lies above.
+    """Return the end of the compacted part of the log: records below it may have been removed because of later ones.
     Raises StorageError."""
     return load_point(log.replacement.context(pass_freely)).first_dirty_offset
 
 
 def due_for_compaction(log: PartitionLog, deletions_may_go: Callable[[], bool] = always) -> Due | None:
-    """The log if it is to be compacted now, else None. Rolls the last segment when it holds what is overdue.
+    """Return the log if it is to be compacted now, else None. Rolls the last segment if it holds overdue records.
 
-    `deletions_may_go`: whether tombstones and markers are removed at this moment, once their time is over. A replica
-    that lacks one, and has what it deletes, would keep that for ever. Asked again during the run.
-    Raises LogCorruptError, StorageError.
+    `deletions_may_go`: returns True if tombstones and markers may be removed at this moment, after their time is over.
+    A replica that lacks a tombstone, but has the records below it, would keep these forever. The function is called
+    again during the run. Raises LogCorruptError, StorageError.
     """
     policy = log.config.compaction
     if not policy.compacts or log.is_closed or log.has_remote_segments or not log.owner.key_columns:
@@ -140,9 +140,9 @@ def _first_timestamp_ms(segment: LogSegment) -> int | None:
 
 
 def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pass_freely) -> CompactionResult:
-    """Compacts a log; `keys` is empty. One run at a time per log; appends and reads go on meanwhile.
+    """Compact a log; `keys` is empty. A log has one run at a time; appends and reads continue meanwhile.
 
-    `throttle` is called with the bytes about to be read or written; what it raises ends the run, nothing is lost by it.
+    `throttle` is called with the bytes to be read or written next; an exception from it ends the run without a loss.
     Raises LogCorruptError, StorageError, StorageFullError.
     """
     log, section = due.log, due.section
@@ -203,8 +203,8 @@ def _count(result: CompactionResult, before: Sequence[LogSegment], after: Sequen
 
 
 def _fill(keys: OffsetMap, segments: Sequence[LogSegment], section: DirtySection, context: RunContext) -> None:
-    """Enters the keys of the dirty part, as many as there is room for. What is clean has been looked at before: all of
-    it counts as known."""
+    """Enter the keys of the dirty part until the map is full. The clean part was read by earlier runs, so all of it
+    counts as known."""
     keys.latest_offset = section.first_dirty_offset - 1
     for segment in segments:
         if segment.next_offset <= section.first_dirty_offset:

@@ -1,13 +1,13 @@
-"""The clock by which things grow old: what is deleted, or forgotten, for its age alone.
+"""The clock that measures the age of records and of other state that expires.
 
 The wall clock may jump. A jump forward of eight days would make everything eight days older at once, and the next run
-of retention would delete all of it. This clock follows a jump forward at a bounded rate: `rate` times as fast as time
-really passes, until it has caught up. Time that passes is told by the machine's uptime, which does not jump. A clock
-that is set back only makes things younger: that is followed at once.
+of retention would delete all of it. This clock follows a jump forward at a limited rate, `rate` times as fast as real
+time, until it has caught up. The machine's uptime, which does not jump, measures real time. A clock that is set back
+only makes records younger: this clock follows at once.
 
-expiry-clock.json in the data directory, ``{"time_ms", "uptime_ms", "boot_id", "version"}``, keeps its state over
-restarts, written whole at each start and once a minute. After a restart of the machine nobody knows how long it was
-off: all of that time counts as a jump. If the file is lost the wall clock is believed once.
+expiry-clock.json in the data directory, ``{"time_ms", "uptime_ms", "boot_id", "version"}``, keeps the state over
+restarts. It is written whole at each start and once a minute. After a restart of the machine the length of the pause is
+unknown: all of it counts as a jump. If the file is lost, the wall clock is trusted once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ JUMP_MS_MIN = 60_000
 
 
 class ClockState(Struct, frozen=True):
-    """What the clock showed when the machine had been up for `uptime_ms` since the start that `boot_id` names."""
+    """Time of the clock at the machine's uptime `uptime_ms`, in the boot `boot_id`."""
 
     time_ms: int
     uptime_ms: int
@@ -41,14 +41,14 @@ class ClockState(Struct, frozen=True):
 
 
 def advanced(before_ms: int, wall_ms: int, elapsed_ms: int, rate: int) -> int:
-    """What a clock shows that showed `before_ms` when `elapsed_ms` have passed and the wall clock shows `wall_ms`."""
+    """Return the clock's time `elapsed_ms` after it showed `before_ms`, while the wall clock shows `wall_ms`."""
     if wall_ms <= before_ms + elapsed_ms:
         return wall_ms
     return min(wall_ms, before_ms + elapsed_ms * rate)
 
 
 def resumed(found: ClockState | None, wall_ms: int, uptime_ms: int, boot_id: str, rate: int) -> int:
-    """What the clock shows at a start, with the state `found` in the file."""
+    """Return the clock's time at a start, with the state `found` in the file."""
     if found is None:
         return wall_ms
     known = bool(boot_id) and found.boot_id == boot_id and uptime_ms >= found.uptime_ms
@@ -93,13 +93,14 @@ class ExpiryClock:
 
     @property
     def behind_ms(self) -> int:
-        """How far the wall clock is ahead: what is older only by that is held back. 0 unless it has jumped."""
+        """Lead of the wall clock in ms: deletions that are due only by this lead are held back. 0 unless the clock has
+        jumped."""
         behind_ms = self._wall.now_ms() - self.now_ms()
         return behind_ms if behind_ms >= JUMP_MS_MIN else 0
 
     @property
     def catches_up_in_ms(self) -> int:
-        """When it shows the wall clock's time, if that stays."""
+        """Time in ms until the clock has caught up with the wall clock."""
         return self.behind_ms // max(1, self._rate - 1)
 
     def _tell(self, behind_ms: int) -> None:

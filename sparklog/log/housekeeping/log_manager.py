@@ -113,7 +113,7 @@ class LogManager:
             self.data_dir, paths, self._files, broker_id, lambda: self.on_directory_failure()
         )
         self.was_used = any(d.files.exists(d.path / META_FILE) for d in self.directories.live)
-        """Whether a broker has had a log directory before."""
+        """True if a broker has had a log directory before."""
         self.expiry_clock: Clock = self._clock
         if expiry_rate is not None:
             try:
@@ -134,11 +134,11 @@ class LogManager:
         *,
         puts_aside: bool = False,
     ) -> None:
-        """Opens the logs of `specs`; one that cannot be opened goes offline with its error, the others go on. What is
-        left of the `deleted` topics (ids) is moved out of the way, to be unlinked by `purge_deleted`. `puts_aside`: a
-        directory of another topic is no damage; it is put aside, and taken back when its topic is here again.
+        """Open the logs of `specs`. A log that cannot be opened goes offline with its error, and the others continue.
+        Files of the `deleted` topics (ids) are moved aside, and `purge_deleted` unlinks them. `puts_aside`: a directory
+        of another topic is no damage; it is put aside, and taken back when its topic returns.
 
-        Raises StorageError when a directory is another broker's or cluster's, or when none can be used.
+        Raises StorageError if a directory belongs to another broker or cluster, or if no directory can be used.
         """
         for directory in self.directories.live:
             try:
@@ -213,7 +213,7 @@ class LogManager:
 
     @property
     def has_all_directories(self) -> bool:
-        """Whether every log directory that there has been is here and can be used. Known after `load`."""
+        """True if every log directory that has ever been used is present and usable. Valid after `load`."""
         return not self.directories.failed and not self._known.has_absent
 
     @property
@@ -279,7 +279,7 @@ class LogManager:
 
     @property
     def started_clean(self) -> bool:
-        """Whether the last stop was a clean one, of every directory."""
+        """True if the last stop of every directory was clean."""
         return all(d.started_clean for d in self.directories.all)
 
     @property
@@ -399,9 +399,9 @@ class LogManager:
             directory.files.write_atomic(path, content)
 
     def delete_partition(self, tp: TopicPartition) -> None:
-        """Takes a partition away at once; its files go with the next `purge_deleted`. An unknown one is fine.
+        """Remove a partition at once; the next `purge_deleted` unlinks its files. An unknown partition is ignored.
 
-        What is in a failed directory stays there; when the disk is back it belongs to no topic.
+        Its files in a failed directory stay; when the disk returns, they belong to no topic.
         """
         log = self._logs.pop(tp, None)
         self._offline.pop(tp, None)
@@ -414,9 +414,9 @@ class LogManager:
             directory.points.pop(str(tp), None)
 
     def remove_replica(self, owner: LogOwner, error: SparklogError, ending: str = REMOVED_ENDING) -> None:
-        """Takes a partition away that is on other brokers now; who still uses its log is told `error`. What it has in
-        the object store stays: it is theirs. Its files go with the next `purge_deleted`, unless `ending` puts them
-        aside. One that is not here is fine."""
+        """Remove a partition that other brokers have now; users of its log get `error`. Its objects in the object store
+        stay, because they belong to those brokers. The next `purge_deleted` unlinks its files, unless `ending` puts
+        them aside. An unknown partition is ignored."""
         tp = owner.topic_partition
         log = self._logs.pop(tp, None)
         self._offline.pop(tp, None)
@@ -500,12 +500,12 @@ class LogManager:
 
     @property
     def has_unsettled_failures(self) -> bool:
-        """Whether `settle_failures` has something to do."""
+        """True if `settle_failures` has work to do."""
         return any(d.failure is not None and d.path not in self._settled for d in self.directories.all)
 
     def flush(self) -> None:
-        """Fsyncs what has been appended to any log. A log whose disk fails is logged and takes no more appends; one
-        whose files cannot be opened just now is tried again by the next call."""
+        """Fsync the appended data of all logs. A log whose disk fails is logged and accepts no more appends; a log
+        whose files cannot be opened at the moment is tried again by the next call."""
 
         def flush(log: PartitionLog) -> bool:
             if log.write_error is None or log.write_error.retriable:
@@ -515,11 +515,12 @@ class LogManager:
         self._of_each_log("flushed", flush)
 
     def flush_due(self) -> bool:
-        """Fsyncs rolled segments, and what has waited for `flush.ms`; whether there was any. Failures as in `flush`."""
+        """Fsync rolled segments, and data that have waited for `flush.ms`. Returns True if there were any. Failures are
+        handled as in `flush`."""
         return self._of_each_log("flushed", lambda log: log.flusher.flush_if_due())
 
     def recover_writes(self) -> None:
-        """Takes back what failed appends have left in any log, so that it can be written to again."""
+        """Remove the remains of failed appends from all logs, so that they accept appends again."""
 
         def recover(log: PartitionLog) -> bool:
             log.flusher.recover_writes()
@@ -528,8 +529,8 @@ class LogManager:
         self._of_each_log("written to", recover)
 
     def _of_each_log(self, done: str, job: Callable[[PartitionLog], bool]) -> bool:
-        """Does `job` with every log; whether it did anything. What fails is logged, of shortages (they concern many
-        logs alike) one line; the logs of topics that have been deleted meanwhile do not count."""
+        """Call `job` for every log; returns True if it has done anything. Failures are logged; shortages, which concern
+        many logs alike, in one line. Logs of topics that have been deleted meanwhile do not count."""
         did = False
         short: list[TopicPartition] = []
         last: SparklogError | None = None
@@ -578,7 +579,8 @@ class LogManager:
                 log.retention.note_checkpoint(points[str(tp)].log_start_offset)
 
     def _points(self, directory: LogDirectory) -> dict[str, PartitionPoints]:
-        """What is to be remembered of the directory's partitions; of one that is offline, what was."""
+        """Return the points of the directory's partitions for the checkpoint; for an offline partition, those of the
+        last checkpoint."""
         points = {n: directory.points[n] for n in map(str, list(self._offline)) if n in directory.points}
         for tp, log in self._logs.copy().items():
             if self._place.get(tp) is directory:
@@ -588,10 +590,10 @@ class LogManager:
         return points
 
     def close(self) -> bool:
-        """Seals and fsyncs all logs, writes the checkpoints and the clean-shutdown marks, and unlocks the directories.
+        """Seal and fsync all logs, write the checkpoints and the clean-shutdown marks, and unlock the directories.
 
-        Returns whether all went well; what did not is logged, and the next start scans it. Before `load` has
-        succeeded it only unlocks.
+        Returns True if everything succeeded. Failures are logged, and the next start scans the logs concerned. Before
+        `load` has succeeded, only the locks are released.
         """
         unclean = set(self._offline)
         try:

@@ -26,10 +26,10 @@ class RetentionResult(NamedTuple):
 
 
 def run_retention(logs: Mapping[TopicPartition, PartitionLog], checkpoint: Callable[[], None]) -> RetentionResult:
-    """Deletes what `logs` need not keep. A log that cannot be worked on is logged, the others go on.
+    """Delete the expired segments of `logs`. A log that fails is logged, and the others continue.
 
     `checkpoint` makes the log starts durable. Must not run beside a flush of the same logs. Raises StorageError if the
-    checkpoint cannot be written; a full disk does not stop the run, because it is what makes room.
+    checkpoint cannot be written; a full disk does not stop the run, because the run makes room.
     """
     removed = remove_dropped(logs)
     raised = []
@@ -60,7 +60,7 @@ def run_retention(logs: Mapping[TopicPartition, PartitionLog], checkpoint: Calla
 
 
 class HeldBack(NamedTuple):
-    """What is too old by the wall clock only."""
+    """Segments that are too old by the wall clock only."""
 
     partitions: int
     segments: int
@@ -68,7 +68,7 @@ class HeldBack(NamedTuple):
 
 
 def held_back(logs: Mapping[TopicPartition, PartitionLog]) -> HeldBack:
-    """What of `logs` would be deleted but for a clock that has jumped."""
+    """Return the segments of `logs` that only the jumped clock keeps from deletion."""
     partitions = segments = size_bytes = 0
     for log in logs.values():
         try:

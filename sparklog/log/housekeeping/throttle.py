@@ -1,9 +1,9 @@
-"""How fast compaction may read and write: a token bucket that is told the time."""
+"""Rate limit of compaction's reads and writes: a token bucket that gets the time from its caller."""
 
 from __future__ import annotations
 
 BURST_S = 1.0
-"""What has not been used is saved up for this long."""
+"""Largest unused budget that is saved up, as a time."""
 
 
 class TokenBucket:

@@ -1,16 +1,18 @@
-"""One round of tiering over one log, in the order that a crash at any point leaves sound.
+"""One round of tiering over one log. Its order leaves a sound state after a crash at any point.
 
 With several replicas only the leader makes copies; the others find them in the store (`adopt.py`) when they could
 release local files for them, or when they begin to lead.
 
-1. What an earlier attempt left (started but not finished, or half deleted) is deleted. With several replicas a copy
-   that has its manifest is none of these, even if its maker was told that the manifest could not be written, or died
-   then: others may have found it, and have given local files away for it. It counts as finished. Nor is one that this
-   log was cut below, because it had lost records or began anew: it counts again when the log has its records again.
-2. Segments that are due are copied: started is on the disk before the first object is made, finished after the last.
-3. Local segments that need not stay give way to their copies; the files go after `file.delete.delay.ms`.
-4. Copies that the log does not have any more (retention and delete-records have raised the log start, and written that
-   down, before) are deleted: their manifest first, then the rest.
+1. Remains of an earlier attempt (started but not finished, or half deleted) are deleted. With several replicas, a copy
+   that has its manifest is no such remain, even if its maker got an error for the manifest or died then: other replicas
+   may have found it, and released local files for it. It counts as finished. A copy above a cut of this log (which had
+   lost records or began empty) is no such remain either: it counts again when the log has its records again.
+2. Segments that are due are copied: "started" is on the disk before the first object is created, "finished" after the
+   last.
+3. Local segments that are no longer needed are replaced by their copies; the files are deleted after
+   `file.delete.delay.ms`.
+4. Copies that the log does not have any more are deleted, the manifest first. Before, retention or delete-records has
+   raised the log start and recorded it.
 
 A failure ends the round for this log; the next round begins with step 1.
 """
@@ -70,7 +72,7 @@ def go_on() -> None:
 
 
 class TierResult(NamedTuple):
-    """How many segments were copied, released locally and deleted in the store; how many leftovers were cleaned."""
+    """Numbers of segments copied, released locally and deleted in the store, and of remains deleted."""
 
     copied: int = 0
     released: int = 0
@@ -79,15 +81,15 @@ class TierResult(NamedTuple):
 
 
 class Role(Enum):
-    """What this replica does for the log's copies."""
+    """Task of this replica for the log's copies."""
 
     ALONE = "alone"
     """There are no other replicas: nobody else makes copies."""
     NEW_LEADER = "new leader"
-    """It leads, and has not looked yet for what others have copied."""
+    """The replica leads, and has not searched for the copies of other replicas yet."""
     LEADER = "leader"
     FOLLOWER = "follower"
-    """It copies nothing, and deletes only what it has made."""
+    """The replica copies nothing, and deletes only its own copies."""
 
 
 def tier_log(
@@ -158,7 +160,7 @@ def copy_segment(
 
 
 def _keep_if_whole(log: PartitionLog, store: ObjectStore, copy: RemoteCopy) -> bool:
-    """Whether the copy, which was not finished as far as its maker knows, has its manifest, and is needed."""
+    """Return True if the copy, which its maker has not recorded as finished, has its manifest and is needed."""
     if copy.phase is not Phase.COPYING or copy.started.next_offset <= log.log_start_offset:
         return False
     found = find_copy(store, copy.started)
@@ -168,9 +170,10 @@ def _keep_if_whole(log: PartitionLog, store: ObjectStore, copy: RemoteCopy) -> b
 
 
 def _keep_if_cut(log: PartitionLog, store: ObjectStore, copy: RemoteCopy, role: Role) -> bool:
-    """Whether the copy, whose offsets were cut from this log, is not to be deleted: other replicas may have given local
-    files away for it. It counts again when the log has its records again. If it has others, after an unclean election,
-    one that has those may still lead after the next: the copy stays until the log start has passed it."""
+    """Return True if the copy, whose offsets were cut from this log, must be kept: other replicas may have released
+    local files for it. It counts again when the log has its records again. If the log has other records, after an
+    unclean election, a replica with the copy's records may lead after the next election. So the copy stays until the
+    log start has passed it."""
     if copy.phase is not Phase.DELETING or copy.segment is None or copy.started.next_offset <= _deleted_to(log, role):
         return False
     has_its_offsets = log.log_start_offset < copy.started.next_offset <= log.tierable_end
@@ -270,7 +273,7 @@ def _pieces(read: Callable[[int, int], bytes], size: int, checksums: list[int], 
 
 
 def _due_locally(log: PartitionLog, clock: Clock, copied_to: int) -> int:
-    """How many of the oldest local segments need not stay, if all below `copied_to` is copied."""
+    """Return the number of oldest local segments that can be released if everything below `copied_to` is copied."""
     return to_release(
         log.local_segments,
         log.config.tiering.local,
@@ -281,7 +284,7 @@ def _due_locally(log: PartitionLog, clock: Clock, copied_to: int) -> int:
 
 
 def _would_release(log: PartitionLog, clock: Clock) -> bool:
-    """Whether a copy that another replica may have made, and this one does not know, would make room here."""
+    """Return True if a copy of another replica, unknown to this one, would allow local segments to be released."""
     local, copied_to = log.local_segments, log.tier.state.copied_to
     due = _due_locally(log, clock, log.tierable_end)
     return any(copied_to < s.next_offset <= log.tierable_end for s in local[:due])
@@ -318,8 +321,8 @@ def _release(log: PartitionLog, clock: Clock) -> int:
 
 
 def _delete_gone(log: PartitionLog, store: ObjectStore, stop: Stop, role: Role) -> int:
-    """Copies wholly below the log start that the log does not hold any more. What a follower has adopted it only
-    forgets: its leader deletes it."""
+    """Delete the copies wholly below the log start. A follower only forgets the copies that it has adopted: their
+    leader deletes them."""
     held = {s.base_offset for s in log.segments}
     below, deleted_to = log.log_start_offset, _deleted_to(log, role)
     gone = [
@@ -343,7 +346,8 @@ def _delete_gone(log: PartitionLog, store: ObjectStore, stop: Stop, role: Role) 
 
 
 def _deleted_to(log: PartitionLog, role: Role) -> int:
-    """Copies wholly below may go. A follower whose own retention is ahead must not delete what its leader shows."""
+    """Return the offset below which whole copies may be deleted. A follower whose own retention is ahead must not
+    delete copies that its leader still shows."""
     return min(log.log_start_offset, log.retention.leader_log_start) if role is Role.FOLLOWER else log.log_start_offset
 
 

@@ -1,9 +1,10 @@
-"""What is due for compaction, which log first, and which segments go together. Pure functions of state and time.
+"""Rules of compaction: which log is due, which comes first, and which segments are merged. Pure functions of state and
+time.
 
-A log has three parts. The clean one, [log start, first dirty offset), holds a key at most once, apart from what the
-dirty part repeats. The dirty one, up to the first uncleanable offset, is what a run looks at. What follows is left
-alone: the last segment (it is appended to), everything above the last stable offset, and, from the first segment on
-that has a record younger than `min.compaction.lag.ms`, all the rest.
+A log has three parts. In the clean part, [log start, first dirty offset), a key occurs at most once, apart from keys
+that the dirty part repeats. A run reads the dirty part, up to the first uncleanable offset. The rest is left alone: the
+last segment (it accepts appends), everything above the last stable offset, and everything from the first segment with a
+record younger than `min.compaction.lag.ms`.
 
 A log is due when the dirty part has `min.cleanable.dirty.ratio` of the bytes of both, or holds a record older than
 `max.compaction.lag.ms`, or when tombstones may go (their delete horizon has passed).
@@ -34,7 +35,7 @@ class CompactionPolicy(Struct, frozen=True):
 
 
 class Cleanable(Protocol):
-    """What the rules look at in a segment."""
+    """Properties of a segment that the rules use."""
 
     @property
     def base_offset(self) -> int: ...
@@ -109,7 +110,7 @@ def is_due(
     next_horizon_ms: int,
     now_ms: int,
 ) -> bool:
-    """Whether a log with this `section` is to be compacted now.
+    """Return True if a log with this `section` is to be compacted now.
 
     `first_dirty_timestamp_ms`: of the first batch of the dirty part; `next_horizon_ms`: the earliest delete horizon in
     the clean part, or NO_HORIZON.
@@ -124,7 +125,7 @@ def is_due(
 
 
 def is_overdue(policy: CompactionPolicy, timestamp_ms: int | None, now_ms: int) -> bool:
-    """Whether a record of that time should have been compacted by now."""
+    """Return True if a record of that time should have been compacted by now."""
     return timestamp_ms is not None and now_ms - timestamp_ms > policy.max_compaction_lag_ms
 
 
@@ -162,5 +163,5 @@ FAILURES_MAX = 5
 
 
 def retry_after_ms(failures: int, backoff_ms: int) -> int | None:
-    """How long a log waits whose compaction has failed `failures` times in a row; None: it is not tried again."""
+    """Return the time that a log waits after `failures` failed compactions in a row; None: it is not tried again."""
     return None if failures >= FAILURES_MAX else backoff_ms << (failures - 1)

@@ -1,4 +1,4 @@
-"""Value types of the log: whose log it is, how it behaves, and what its operations answer."""
+"""Value types of the log: its owner, its settings, and the results of its operations."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LogConfig(Struct, frozen=True):
 
     @classmethod
     def from_settings(cls, given: Mapping[str, object]) -> Self:
-        """From topic settings (Kafka names); what is not given has its default. Raises InvalidConfigError."""
+        """Create from topic settings (Kafka's names); missing ones have their defaults. Raises InvalidConfigError."""
         settings = resolve(Scope.TOPIC, given)
         retention = RetentionPolicy(
             deletes=POLICY_DELETE in str(settings["cleanup.policy"]).split(","),
@@ -106,11 +106,11 @@ class LogConfig(Struct, frozen=True):
 
 
 class AppendInfo(NamedTuple):
-    """Where a payload landed: offsets of its first and last record, and the broker's clock. `record_count` and
-    `size_bytes` are of what has been written.
+    """The place of an appended payload: offsets of its first and last record, and the broker's clock. `record_count`
+    and `size_bytes` count the written records only.
 
-    `base_offsets`: of every batch, when they do not follow one another: some were in the log already. `duplicate`: all
-    were, nothing has been written.
+    `base_offsets`: of every batch, if they are not contiguous because some were in the log already. `duplicate`: all
+    were, and nothing was written.
     """
 
     base_offset: int

@@ -1,4 +1,4 @@
-"""Whether a log can still be used."""
+"""Usability of a log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sparklog.errors import SparklogError
 
 
 class LogHealth:
-    """Reading it needs no lock. What has failed stays so until the log is opened again."""
+    """Usability of a log. Reading it needs no lock. A failure stays until the log is opened again."""
 
     def __init__(self) -> None:
         self.failure: SparklogError | None = None

@@ -1,8 +1,9 @@
-"""Retention: which segments a partition no longer keeps, and when segments roll. Pure functions of state and time.
+"""Retention: the choice of segments that a partition no longer keeps, and of the moment when segments roll. Pure
+functions of state and time.
 
 A segment can go when all of it lies below the high watermark and
 
-- it lies below the log start (records were deleted on request), whatever the policy, or the policy deletes and
+- it lies below the log start (records were deleted on request), regardless of the policy, or the policy deletes and
 - its largest record timestamp is older than `retention.ms`, or
 - the segments behind it hold `retention.bytes` or more.
 
@@ -29,7 +30,7 @@ POLICY_COMPACT = "compact"
 
 
 class RetentionPolicy(Struct, frozen=True):
-    """How long and how much a partition keeps; -1 without limit. `deletes`: cleanup.policy contains `delete`."""
+    """Time and size that a partition keeps; -1 without limit. `deletes`: cleanup.policy contains `delete`."""
 
     deletes: bool
     retention_ms: int
@@ -37,7 +38,7 @@ class RetentionPolicy(Struct, frozen=True):
 
 
 class Retained(Protocol):
-    """What retention looks at in a segment. `next_offset` is the offset after its last record."""
+    """Properties of a segment that retention uses. `next_offset` is the offset after its last record."""
 
     @property
     def base_offset(self) -> int: ...
@@ -83,9 +84,10 @@ def expired(
     now_ms: int,
     largest_timestamp_of: Callable[[S], int | None],
 ) -> Expired:
-    """How many of `segments` (ascending, without gaps) can go. An empty segment never can: it only marks an offset.
+    """Return the number of `segments` (ascending, without gaps) that can be deleted. An empty segment never can: it
+    only marks an offset.
 
-    `largest_timestamp_of` may have to read a file: it is asked of no more segments than need be. None: not known, so
+    `largest_timestamp_of` may have to read a file, so it is called for as few segments as possible. None: unknown, so
     the segment is not too old.
     """
     left_bytes = sum(s.data_bytes for s in segments)
@@ -119,8 +121,8 @@ def _too_old(policy: RetentionPolicy, now_ms: int, segment: S, largest_timestamp
 def deletion_offset(
     before_offset: int, *, cleanup_policy: str, log_start_offset: int, high_watermark: int, name: object
 ) -> int:
-    """Where the log of `name` starts after a request to delete the records below `before_offset` (-1: all that can be
-    read). Below the log start nothing is left to delete: it stays where it is.
+    """Return the log start of `name` after a request to delete the records below `before_offset` (-1: all readable
+    ones). A request below the log start changes nothing.
 
     Raises InvalidRequestError for a topic that is only compacted, OffsetOutOfRangeError above the high watermark.
     """
@@ -140,8 +142,8 @@ def deletion_offset(
 
 
 def roll_jitter_ms(segment_jitter_ms: int, segment_ms: int, seed: str) -> int:
-    """What is taken off `segment.ms`: evenly spread over [0, segment.jitter.ms], always the same for a `seed`, and
-    never so much that nothing of `segment.ms` is left."""
+    """Return the deduction from `segment.ms`: evenly spread over [0, segment.jitter.ms], always the same for a `seed`,
+    and less than `segment.ms`."""
     if segment_jitter_ms <= 0:
         return 0
     drawn = int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "little")

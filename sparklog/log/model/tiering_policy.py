@@ -1,9 +1,8 @@
-"""Tiering: which segments are copied, and which local copies may go. Pure functions of state and time.
+"""Tiering: the choice of segments to copy, and of local copies to release. Pure functions of state and time.
 
-A segment is copied when it is sealed, lies wholly below what can no longer change, and continues the copied part. Its
-local files go when all of it is copied and `local.retention.ms` or `local.retention.bytes` says so, oldest first. What
-the log keeps at all (`retention.ms`, `retention.bytes`, the log start) is decided over both parts together, in
-`sparklog.log.model.retention_policy`.
+A segment is copied when it is sealed, can no longer change, and continues the copied part. Its local files are released
+when all of it is copied and `local.retention.ms` or `local.retention.bytes` demands it, oldest first. The rules for
+both parts together (`retention.ms`, `retention.bytes`, the log start) are in `sparklog.log.model.retention_policy`.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ AS_RETENTION = -2
 
 
 class TieringPolicy(Struct, frozen=True):
-    """`enabled`: sealed segments are copied. `local`: what stays on the local disk of the part that is copied."""
+    """`enabled`: sealed segments are copied. `local`: retention of the copied part on the local disk."""
 
     enabled: bool
     local: RetentionPolicy
 
     @classmethod
     def of(cls, settings: Mapping[str, object], retention: RetentionPolicy) -> TieringPolicy:
-        """From all topic settings (Kafka names). A compacted topic is never tiered, whatever the broker's defaults
-        say."""
+        """Create from all topic settings (Kafka's names). A compacted topic is never tiered, regardless of the broker's
+        defaults."""
         compacts = POLICY_COMPACT in str(settings["cleanup.policy"]).split(",")
         local_ms, local_bytes = int(str(settings["local.retention.ms"])), int(str(settings["local.retention.bytes"]))
         local = RetentionPolicy(
@@ -68,7 +67,7 @@ def check_tiering(name: str, configs: Mapping[str, object]) -> None:
 
 
 class Copied(Retained, Protocol):
-    """What tiering looks at in a segment."""
+    """Properties of a segment that tiering uses."""
 
     @property
     def is_sealed(self) -> bool: ...
@@ -103,7 +102,7 @@ def to_release(
     now_ms: int,
     largest_timestamp_of: Callable[[S], int | None],
 ) -> int:
-    """How many of the oldest local segments need not stay on the local disk. The last one always stays."""
+    """Return the number of oldest local segments that can leave the local disk. The last one always stays."""
     if len(local) < 2:
         return 0
     count = expired(

@@ -1,7 +1,7 @@
-"""The file system of one log directory, watched: a failing disk is noticed by whoever meets it first.
+"""The watched file system of one log directory: the first caller that meets a failing disk reports it.
 
-Every error that the disk reports goes through `DirectoryHealth`, which decides whether it is the directory's. Once it
-has failed nothing in it is read or written any more: a disk that has lost one write cannot be trusted with the next.
+Every error of the disk goes through `DirectoryHealth`, which decides if it concerns the whole directory. After a
+failure nothing in the directory is read or written: a disk that has lost one write cannot be trusted with the next.
 """
 
 from __future__ import annotations
@@ -38,16 +38,15 @@ DISK_ERRNOS = frozenset(
 )
 """The disk, or the way to it, is broken."""
 LOOK_AGE_S_MAX = 1.0
-"""What is acknowledged was written at most so long after somebody has seen that the directory is still the one it
-was."""
+"""Largest age of the last check of the directory's identity at the time of an acknowledged write."""
 
 
 class DirectoryHealth:
-    """Whether a log directory can be used. `failure` is set once and stays; any thread may find it.
+    """Usability of a log directory. `failure` is set once and stays; any thread may set it.
 
-    `hold` says which directory it is: from then on writes look themselves, before they write, when the last look is
-    older than LOOK_AGE_S_MAX. A look that hangs, on a mount that is dead, so holds up the writes, not only the one who
-    looks.
+    `hold` records the directory's identity. From then on a write first checks the identity itself if the last check is
+    older than LOOK_AGE_S_MAX. So a check that hangs, on a dead mount, delays the writes, not only the thread of the
+    check.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class DirectoryHealth:
 
     @property
     def look_age_s(self) -> float:
-        """How long ago somebody has seen that the directory is the one it was; 0 before `hold`."""
+        """Return the seconds since the last check of the directory's identity; 0 before `hold`."""
         return self._now_s() - self._looked_s if self._identities else 0.0
 
     def sync(self, file: File) -> None:
@@ -182,7 +181,7 @@ class DirectoryHealth:
 
 
 def _is_shortage(error: StorageError) -> bool:
-    """Whether the error says nothing about the disk."""
+    """Return True if the error is a shortage and no sign of a faulty disk."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in SHORTAGE_ERRNOS
 
 
@@ -313,7 +312,7 @@ class WatchedFiles:
         return self._do(lambda: self._inner.lock(path))
 
     def check_in_place(self, path: Path, identity: FileIdentity) -> None:
-        """What is not where this process writes it, is lost: then the directory has failed."""
+        """Fail the directory if the file at `path` is not the one that this process writes: its data are lost."""
         self._health.check()
         try:
             self._inner.check_in_place(path, identity)

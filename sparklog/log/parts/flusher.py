@@ -1,4 +1,4 @@
-"""Fsyncing one log beside its appends: who comes first syncs for all that wait."""
+"""Fsync of one log beside its appends: one thread syncs for all waiting ones."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from sparklog.log.state.log_state import LogState
 
 
 class LogFlusher:
-    """Takes what is dirty under the log's write lock, fsyncs without it, then moves the offsets.
+    """Flusher of one log: takes the dirty segments under the log's write lock, fsyncs without it, then moves the
+    offsets.
 
-    After a failed fsync nobody knows what is on the disk: the log takes no more appends, and the fsync is never tried
-    again. A file that could not be opened has not been fsynced: it stays dirty, and the next flush tries again. `lock`
-    is held during a flush; it is taken before the write lock, never inside it.
+    After a failed fsync the content of the disk is unknown: the log accepts no more appends, and the fsync is never
+    repeated. A file that could not be opened has not been fsynced: it stays dirty, and the next flush tries again.
+    `lock` is held during a flush; it is taken before the write lock, never inside it.
     """
 
     def __init__(self, state: LogState) -> None:
@@ -34,8 +35,8 @@ class LogFlusher:
         return True
 
     def make_durable(self, next_offset: int) -> None:
-        """Fsyncs if flush.mode or flush.messages ask for it, unless everything below `next_offset` is on the disk by
-        now: who comes first syncs for all. To be called after an append, before it is acknowledged."""
+        """Fsync if flush.mode or flush.messages demand it, unless everything below `next_offset` is on the disk by now:
+        the first thread syncs for all. Call it after an append, before the acknowledgement."""
         if self._state.config.flush.due_after_append(next_offset - self._state.offsets.flushed):
             try:
                 self.flush_to(next_offset)
@@ -45,15 +46,16 @@ class LogFlusher:
                 ) from e
 
     def flush_to(self, next_offset: int) -> None:
-        """All below `next_offset` is on the disk when this returns, whatever the settings. Raises StorageError."""
+        """Bring everything below `next_offset` to the disk, regardless of the settings. Raises StorageError."""
         with self.lock:
             if self._state.offsets.flushed < next_offset:
                 self._flush(active=True, snapshots=False)  # nobody waits for those
 
     def flush(self, *, active: bool = True) -> None:
-        """Fsyncs what is not on the disk yet, and moves the recovery point; with `active` False only rolled segments.
+        """Fsync all data that are not on the disk yet, and move the recovery point; with `active` False only rolled
+        segments.
 
-        May run beside appends. Raises StorageError; the log takes no more appends then.
+        May run beside appends. Raises StorageError; the log then accepts no more appends.
         """
         with self.lock:
             self._flush(active=active, snapshots=True)
@@ -98,8 +100,8 @@ class LogFlusher:
         sync_held(held)
 
     def look(self) -> None:
-        """Checks that what has been appended since the last look went into files that are still there. Raises
-        StorageError; the log directory has failed then."""
+        """Check that the data appended since the last check went into files that still exist. Raises StorageError; the
+        log directory has failed then."""
         end = self._state.offsets.written
         if end == self._looked_to:
             return

@@ -1,8 +1,8 @@
-"""Appending to one log: what producers, the broker and the transaction coordinator write.
+"""Appends to one log, for producers, the broker and the transaction coordinator.
 
-What the batches hold is checked first (`check.py`). The rest of an append runs under the log's write lock: who may
-write what is decided (`producers/states.py`), the batches are stamped and written, and entered everywhere, before the
-log end moves and anybody sees them.
+The content of the batches is checked first (`check.py`). The rest of an append runs under the log's write lock: the
+producers' state admits the batches (`producers/states.py`), and the batches are stamped, written and entered everywhere
+before the log end moves and readers see them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class LogAppender:
         guard: Guard | None = None,
         issued: Issued = any_id,
     ) -> AppendInfo:
-        """Appends the batches in the writable `payload`, which are stamped in place, and nothing if any is wrong. What
-        a producer has sent before is not written again, but answered with its offsets.
+        """Append the batches in the writable `payload`, which are stamped in place, or nothing if any batch is wrong. A
+        batch that its producer has sent before is not written again; the result has its offsets.
 
-        `guard`: of `begin_verification`, for the first batch of a transaction. `issued`: asked for producer ids that
-        are not known here. Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidRequestError,
+        `guard`: of `begin_verification`, for the first batch of a transaction. `issued`: called for producer ids that
+        are unknown here. Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidRequestError,
         InvalidProducerIdMappingError, InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
-        ConcurrentTransactionsError (nothing was tried), StorageFullError, StorageError (what was written has been cut
-        off again).
+        ConcurrentTransactionsError (nothing was tried), StorageFullError, StorageError (written bytes have been cut off
+        again).
         """
         view = memoryview(payload).cast("B")
         self._state.health.check()
@@ -53,8 +53,8 @@ class LogAppender:
             return self._append_new(view, found, leader_epoch, guard, issued=issued)
 
     def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
-        """`append` for what the broker itself writes: of any size, its transactions need no verification, its producers
-        no sequence numbers (-1)."""
+        """Append the broker's own batches: of any size, with transactions that need no verification, and producers
+        without sequence numbers (-1)."""
         view = memoryview(payload).cast("B")
         self._state.health.check()
         found = check_payload(
@@ -96,8 +96,8 @@ class LogAppender:
             return self._append_checked(view, [(0, decode_header(view))], leader_epoch)[0]
 
     def begin_verification(self, producer_id: int, producer_epoch: int) -> Guard | None:
-        """What the first batch of a transaction is appended with, after the coordinator has been asked; None: the
-        transaction is open here, nobody needs to be asked. A marker in between makes the guard void.
+        """Return the guard for the first batch of a transaction, to be taken before the coordinator is asked; None: the
+        transaction is open here, so the coordinator need not be asked. A marker in between makes the guard void.
 
         Raises InvalidProducerEpochError.
         """
@@ -114,7 +114,7 @@ class LogAppender:
         verified: bool = False,
         issued: Issued = any_id,
     ) -> AppendInfo:
-        """Appends what is not in the log yet, if its producers may write it."""
+        """Append the batches that are not in the log yet, if their producers may write them."""
         if all(header.producer_id < 0 for _, header in found):
             return self._append_checked(view, found, leader_epoch)[0]
         headers = [header for _, header in found]
@@ -130,7 +130,7 @@ class LogAppender:
     def _append_checked(
         self, view: memoryview, found: Sequence[tuple[int, BatchHeader]], leader_epoch: int
     ) -> tuple[AppendInfo, list[PlacedBatch]]:
-        """Stamps and writes batches that fill `view`; the batches with what they were stamped."""
+        """Stamp and write the batches that fill `view`; returns them with their stamps."""
         reach("log.before-append")
         now_ms = max(self._state.clock.now_ms(), self._state.append_time_ms)
         self._state.epochs.begin(leader_epoch, self._state.offsets.written)

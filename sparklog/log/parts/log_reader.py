@@ -1,6 +1,7 @@
-"""What a log gives to its readers: nothing here changes the log, or takes a lock of it.
+"""Reads of a log. This module neither changes the log nor takes its locks.
 
-Readers take the list of segments first and check the log start after; who takes segments away goes the other way round.
+Readers take the list of segments first and check the log start afterwards; code that removes segments uses the opposite
+order.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ class LogReader:
         may_wait: bool = True,
         to_log_end: bool = False,
     ) -> FileSlice | None:
-        """A slice of whole batches, the first of which holds `offset`: at most `max_bytes`, but with `min_one_batch` at
-        least one batch; within one segment, below the high watermark and `end`. None when there is nothing (yet).
-        `to_log_end`: a follower reads what is not committed yet, too.
+        """Return a slice of whole batches, the first of which holds `offset`: at most `max_bytes`, but with
+        `min_one_batch` at least one batch; within one segment, below the high watermark and `end`. None if there is
+        nothing (yet).
 
-        Raises OffsetOutOfRangeError below the log start and above the log end, RemoteReadRequired if the object store
-        would have to be waited for and `may_wait` is False, RemoteStorageError if it fails.
+        `to_log_end`: for a follower, which also reads uncommitted records. Raises OffsetOutOfRangeError below the log
+        start and above the log end, RemoteReadRequired if the object store would have to be waited for and `may_wait`
+        is False, RemoteStorageError if the store fails.
         """
         offsets = self._state.offsets
         limit = offsets.written if to_log_end else offsets.high_watermark
@@ -57,11 +59,12 @@ class LogReader:
             )
 
     def locate(self, start_offset: int, end_offset: int, *, ranges_max: int = LOCATE_RANGES_MAX) -> list[LocatedRange]:
-        """The file ranges that hold [start_offset, end_offset), whole batches, below the high watermark; at most
-        `ranges_max`.
+        """Return the file ranges of the whole batches that hold [start_offset, end_offset), below the high watermark;
+        at most `ranges_max`.
 
-        Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, as files of the read cache, and nothing
-        behind them: it has to be fetched. Raises OffsetOutOfRangeError when `start_offset` is, RemoteStorageError.
+        Of the part in the object store, only the first LOCATE_REMOTE_BYTES or so are returned, as files of the read
+        cache, and nothing behind them, because they have to be fetched. Raises OffsetOutOfRangeError when
+        `start_offset` is out of range, RemoteStorageError.
         """
         segments = self._state.segments.from_offset(start_offset)  # before the check, as in `read`
         self._check_readable(start_offset)

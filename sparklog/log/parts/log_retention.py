@@ -1,4 +1,4 @@
-"""What a log does not keep: records deleted on request, and segments that are too old or too many."""
+"""Deletions from a log: records deleted on request, and segments that are too old or too many."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ class LogRetention:
     def __init__(self, state: LogState) -> None:
         self._state = state
         self.leader_log_start = 0
-        """Where the leader's log begins, as far as it was ahead of this one since that was opened."""
+        """The leader's log start, as far as it was ahead of this log's since this log was opened."""
 
     def delete_records(self, before_offset: int) -> int:
-        """Raises the log start to `before_offset`, at most to the high watermark (-1: there); returns the log start.
+        """Raise the log start to `before_offset`, at most to the high watermark (-1: the high watermark); returns the
+        log start.
 
-        What lies below cannot be read any more; `retain` frees its space. Raises OffsetOutOfRangeError,
+        Records below it cannot be read any more; `retain` frees their space. Raises OffsetOutOfRangeError,
         InvalidRequestError (the topic is only compacted).
         """
         with self._state.write_lock:
@@ -37,7 +38,7 @@ class LogRetention:
             return self._state.offsets.log_start
 
     def follow_log_start(self, offset: int) -> None:
-        """The leader's log begins at `offset`: this one does not begin before, whatever the topic's settings, but never
+        """Raise this log's start to the leader's log start `offset`, regardless of the topic's settings, but never
         behind its high watermark. Raises StorageError."""
         with self._state.write_lock:
             self._state.health.check()
@@ -71,8 +72,8 @@ class LogRetention:
             return found
 
     def held_back(self) -> tuple[int, int]:
-        """How many segments, and bytes, would be deleted but for the clock by which records grow old, which has not
-        followed a jump yet. Raises StorageError, LogCorruptError."""
+        """Return the number of segments, and bytes, that only the expiry clock, which has not followed a jump yet,
+        keeps from deletion. Raises StorageError, LogCorruptError."""
         segments = self._state.segments
         now, later = self._expired(segments).count, self._expired(segments, self._state.clock.now_ms()).count
         return later - now, sum(s.data_bytes for s in segments.all[now:later])

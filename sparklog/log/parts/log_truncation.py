@@ -1,7 +1,7 @@
-"""Cutting a log back, in an order that a crash at any point leaves sound.
+"""Truncation of a log. Its order leaves a sound state after a crash at any point.
 
-The newest segments go first: whatever is left at any moment is a log. What the checkpoint on the disk still promises is
-kept apart by `truncation_mark.py`.
+The newest segments are removed first: the remainder is a log at any moment. `truncation_mark.py` handles the promises
+of the checkpoint on the disk.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ class LogTruncation:
         self._flusher = flusher
 
     def truncate_to(self, offset: int) -> int:
-        """Cuts the log back so that it ends at `offset`, or where the batch begins that holds it; returns the log end.
+        """Cut the log back so that it ends at `offset`, or at the start of the batch that holds it; returns the log
+        end.
 
-        What is cut does not come back after a crash. Epochs that begin at or above the new end are forgotten, also when
-        there is nothing to cut. Below the log start the log is emptied and goes on at `offset`. Raises StorageError,
-        StorageFullError; the log takes no more appends then.
+        Cut records do not return after a crash. Epochs that begin at or above the new end are forgotten, also if
+        nothing is cut. Below the log start, the log is emptied and continues at `offset`. Raises StorageError,
+        StorageFullError; the log then accepts no more appends.
         """
         with self._state.swap_lock, self._flusher.lock, self._state.write_lock:
             self._state.health.check()
@@ -96,7 +97,7 @@ class LogTruncation:
 
     @property
     def count(self) -> int:
-        """How often the log has been cut since it was opened."""
+        """Return the number of cuts since the log was opened."""
         return self._state.truncation_mark.count
 
     def unless_cut(self, count: int, job: Callable[[], None]) -> bool:
@@ -120,8 +121,8 @@ def remove_segments(segments: Sequence[SegmentView], files: FileSystem) -> None:
 
 
 def end_of_cut(segments: Sequence[SegmentView], offset: int) -> int:
-    """Where a log ends that is cut to `offset`, which lies in it: there, or where the batch begins that holds it, or,
-    where there is a gap before that, where the gap begins. Raises LogCorruptError."""
+    """Return the end of a log after a cut to `offset`, which lies in it: the offset, or the start of the batch that
+    holds it, or the start of a gap directly before that. Raises LogCorruptError."""
     segment = segments[max(0, sum(s.base_offset < offset for s in segments) - 1)]
     if not segment.compacted and not segment.has_gaps:
         return segment.end_below(offset).next_offset
@@ -134,8 +135,8 @@ def end_of_cut(segments: Sequence[SegmentView], offset: int) -> int:
 
 
 def end_of_remote_cut(segments: Sequence[SegmentView], offset: int, log_start_offset: int) -> tuple[int, bool]:
-    """Where a cut to `offset` ends that reaches into the object store, and whether nothing of the log is left then: a
-    copy is not changed, it goes as a whole. Without remote segments there it is `offset`."""
+    """Return the end of a cut to `offset` that reaches into the object store, and True if nothing of the log remains
+    then: a copy is not changed, but removed as a whole. Without remote segments there, the end is `offset`."""
     if offset < log_start_offset:
         return offset, True
     for i, segment in enumerate(segments):
@@ -147,10 +148,11 @@ def end_of_remote_cut(segments: Sequence[SegmentView], offset: int, log_start_of
 def cut_segments(
     segments: Sequence[SegmentView], offset: int, files: FileSystem, interval_bytes: int, committed: int = 0
 ) -> list[SegmentView]:
-    """Cuts a log's segments, the first of which begins at or below `offset` (see `end_of_cut`); returns what is left.
-    `committed`: what lies below may have been shown to readers that map the files.
+    """Cut a log's segments, the first of which begins at or below `offset` (see `end_of_cut`); returns the remaining
+    ones.
 
-    Raises LogCorruptError, StorageError.
+    `committed`: records below it may have been shown to readers that map the files. Raises LogCorruptError,
+    StorageError.
     """
     kept = [s for s in segments if s.base_offset < offset] or list(segments[:1])
     remove_segments(segments[len(kept) :], files)

@@ -1,4 +1,4 @@
-"""Opening a log: what is found in its directory and its journal, put together to the state a log works with."""
+"""Opening of a log: combines the content of its directory and its journal to the log's working state."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def _check_beginning(
     *,
     is_known: bool,
 ) -> None:
-    """Where the log began `is_known` from a clean stop: what is missing there has not been deleted. After a crash it
-    may have been, on a disk too full to write that down. Raises LogCorruptError."""
+    """Check the beginning of the log. If the log start `is_known` from a clean stop, missing segments were not deleted.
+    After a crash they may have been, on a disk that was too full to record it. Raises LogCorruptError."""
     start = log_start_offset
     for first, behind in gaps:  # what a repair has agreed to
         if first <= start < behind:
@@ -126,7 +126,8 @@ def _offsets(
     clean: bool,
     written_to: int,
 ) -> LogOffsets:
-    """What the segments and the checkpoint's `points` say together. Raises LogCorruptError if segments are missing."""
+    """Return the offsets that the segments and the checkpoint's `points` give together. Raises LogCorruptError if
+    segments are missing."""
     log_start_offset, high_watermark, recovery_point = points
     if not segments:
         log_start_offset = max(log_start_offset, *(behind for _, behind in gaps), 0)  # a repair gave all of it up
@@ -155,7 +156,7 @@ def _offsets(
 
 
 def segment_files_missing(end: int, segment_count: int) -> str:
-    """What is missing of a log that ends too early."""
+    """Return the error text for a log that ends too early."""
     return (
         f"the segment file that begins at offset {end} is missing, or more"
         if segment_count

@@ -1,4 +1,4 @@
-"""What a log gives to its readers: whole batches, as slices or ranges of its files."""
+"""Results of reads: whole batches, as slices or ranges of files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparklog.log.segments.view import SegmentEnd, SegmentView
 
 LOCATE_REMOTE_BYTES = 32 * 1024 * 1024
 LOCATE_RANGES_MAX = 1_000
-"""Who reads on behind them asks again."""
+"""Largest number of ranges in a result; the reader asks again for the rest."""
 
 
 def slice_from(
@@ -51,9 +51,9 @@ def slice_from(
 def ranges_between(
     segments: Sequence[SegmentView], start_offset: int, end_offset: int, high_watermark: int, ranges_max: int
 ) -> list[LocatedRange]:
-    """The file ranges of `segments` that hold [start_offset, end_offset), whole batches, below the high watermark; the
-    first `ranges_max` of them. Of what is in the object store only the first LOCATE_REMOTE_BYTES or so, and
-    nothing behind them."""
+    """Return the file ranges of the whole batches in `segments` that hold [start_offset, end_offset), below the high
+    watermark; the first `ranges_max` of them. Of the part in the object store, only the first LOCATE_REMOTE_BYTES or
+    so, and nothing behind them."""
     stop = min(end_offset, high_watermark)
     ranges: list[LocatedRange] = []
     for segment in segments:

@@ -21,7 +21,7 @@ class SegmentReplacement:
         self._state = state
 
     def context(self, throttle: Callable[[int], None]) -> RunContext:
-        """What a compaction run over this log works with."""
+        """Return the inputs of a compaction run over this log."""
         return RunContext(
             self._state.directory,
             self._state.owner,

@@ -1,9 +1,9 @@
-"""Appending to a follower's log: the leader's batches as they are, and the beginnings of leader epochs.
+"""Appends to a follower's log: the leader's batches unchanged, and the beginnings of leader epochs.
 
-The leader has checked what the batches hold and stamped them. Here only their checksums are looked at, and that they
-follow on the log. A batch that the leader has compacted may leave offsets out before it, and is stored in a compacted
-segment; every other one begins where the log ends, or behind a gap that the leader has named: offsets that a repair
-could not save there. A segment begins behind a gap.
+The leader has checked the content of the batches and stamped them. The follower checks only their checksums, and that
+they continue its log. A batch that the leader has compacted may leave out offsets before it, and is stored in a
+compacted segment. Every other batch begins at the log end, or behind a gap that the leader has named: offsets that a
+repair could not save there. A segment begins behind a gap.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class ReplicaAppender:
     def __init__(self, state: LogState) -> None:
         self._state = state
         self._followed: tuple[int, int] | None = None
-        """How often the log had been cut, and the wall clock, when the first batches since then came, in
-        milliseconds."""
+        """The number of cuts of the log, and the wall clock in ms, when the first batches since the last cut
+        arrived."""
         self._last_ms = 0
-        """When the last batch of the log was appended at its leader."""
+        """Time in ms at which the leader appended the last batch of the log."""
         self._has_deletions = False
         """Nothing that this log does not have can have been removed at its leader."""
 
@@ -55,13 +55,13 @@ class ReplicaAppender:
         raise CorruptBatchError("the leader has sent no batch")
 
     def may_lack_deletions(self, payload: bytes | bytearray | memoryview) -> bool:
-        """Whether tombstones, or markers of aborted transactions, that the leader has removed already may have been
-        before the batches of `payload`, or between them: this log would keep for ever what they delete. Asked before
-        each `append`. Raises CorruptBatchError.
+        """Return True if the leader may have removed tombstones or markers of aborted transactions before or between
+        the batches of `payload`: this log would keep forever the records that they delete. Called before each `append`.
+        Raises CorruptBatchError.
 
-        While a replica is not in sync, none are removed. But a power cut, or a repair, may take from one what it had,
-        while it still counts as in sync. What a log lacks then was appended behind its last batch, and removed not
-        before `delete.retention.ms` later: so it is there if the log was followed again by then. A log that begins
+        While a replica is not in sync, none are removed. But after a power cut or a repair, a replica may lack records
+        and still count as in sync. The missing records were appended behind its last batch, and removed at the earliest
+        `delete.retention.ms` later. So nothing is missing if the log was followed again by then. A log that begins
         empty has nothing that could have been deleted.
         """
         state = self._state
@@ -89,13 +89,13 @@ class ReplicaAppender:
         segments: Sequence[int] = (),
         gaps: Sequence[Gap] = (),
     ) -> AppendInfo:
-        """Appends whole batches of the leader's log, with its stamps; the first begins at the log end, or, compacted or
-        behind one of the `gaps` that the leader's log has, behind it.
+        """Append whole batches of the leader's log, with its stamps. The first batch begins at the log end; a compacted
+        batch, or one behind a gap in `gaps` (those of the leader's log), may begin later.
 
-        `epochs`: where leader epochs begin in what is appended, as the leader knows it; compaction may have removed
-        their first records. `segments`: where segments begin, as at the leader; others are begun as the settings say.
-        Nothing is appended if anything is wrong. Raises CorruptBatchError, OffsetOutOfRangeError
-        (they do not follow on the log), UnknownSchemaError (the topic's metadata are not here yet),
+        `epochs`: the beginnings of leader epochs in the appended batches, by the leader's knowledge; compaction may
+        have removed their first records. `segments`: the beginnings of segments at the leader; others begin as the
+        settings demand. Nothing is appended if anything is wrong. Raises CorruptBatchError, OffsetOutOfRangeError (the
+        batches do not continue the log), UnknownSchemaError (the topic's metadata have not arrived yet),
         FencedLeaderEpochError, StorageFullError, StorageError.
         """
         view = memoryview(payload).cast("B")
@@ -130,8 +130,8 @@ class ReplicaAppender:
             self._begin_behind(behind, last.info.schema_id if last is not None else self._state.newest_schema_id)
 
     def _note(self, gaps: Sequence[Gap], first: BatchHeader) -> None:
-        """Gaps are on the disk before what lies behind them. What lies before is, too, or a log that has lost all its
-        segments would begin behind a gap."""
+        """Record the gaps on the disk before the records behind them. The records before a gap are on the disk too;
+        otherwise a log that has lost all its segments would begin behind a gap."""
         state = self._state
         if state.segments.last is None and gaps[0][0] > state.offsets.written:
             start = state.writer.begin(state.offsets.written, first.schema_id, compacted=_is_compacted(first))
@@ -227,15 +227,15 @@ def _split_at(batches: list[PlacedBatch], offsets: Collection[int]) -> Iterator[
 
 
 def _follows(header: BatchHeader, end: int, gaps: Collection[Gap]) -> bool:
-    """Whether a batch can stand behind a log that ends at `end`, where the leader's log has `gaps`."""
+    """Return True if a batch can follow a log that ends at `end`, while the leader's log has `gaps`."""
     if header.base_offset <= end:
         return header.base_offset == end
     return _is_compacted(header) or bool(_led_over(gaps, end, header.base_offset))
 
 
 def _led_over(gaps: Collection[Gap], end: int, base_offset: int) -> list[int]:
-    """Where a log goes on behind each of the gaps that lead from its end to a batch, one meeting the next: two repairs
-    may leave them on both sides of where a segment begins. Empty if they do not lead there."""
+    """Return the offsets behind the gaps that lead, one after the other, from the log's end to a batch: two repairs may
+    leave gaps on both sides of a segment's start. Empty if the gaps do not lead to the batch."""
     found = [end]
     behind_of = dict(gaps)
     while (behind := behind_of.get(found[-1], -1)) > found[-1]:
@@ -250,7 +250,7 @@ def _is_compacted(header: BatchHeader) -> bool:
 
 
 def _has_its_offsets(header: BatchHeader) -> bool:
-    """Whether a batch has a record, and only one, for each of its offsets; compaction leaves some of them out."""
+    """Return True if a batch has exactly one record for each of its offsets; compaction leaves some offsets out."""
     if _is_compacted(header):
         return 0 <= header.record_count <= header.last_offset_delta + 1
     is_marker = header.attributes & ATTRIBUTE_CONTROL and not header.record_count

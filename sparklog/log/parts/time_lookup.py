@@ -23,7 +23,7 @@ NOT_FOUND = OffsetAndTimestamp(-1, -1)
 
 
 class TopicSchemas(NamedTuple):
-    """How the topic's batches are decoded: the schemas by id, and what one may take decompressed."""
+    """Decoding of the topic's batches: the schemas by id, and the largest decompressed size of a batch."""
 
     schema_of: SchemaOf
     inflated_bytes_max: int
@@ -32,7 +32,7 @@ class TopicSchemas(NamedTuple):
 
 
 Bounds = tuple[int, int]
-"""Log start offset and high watermark: what lies outside cannot be seen."""
+"""Log start offset and high watermark: readers see the records between them."""
 
 _LOWEST = np.iinfo(np.int64).min
 

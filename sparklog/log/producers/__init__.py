@@ -1,1 +1,1 @@
-"""Who has written to a partition, and which transactions are open or aborted: rules, and the files that remember."""
+"""The producers of a partition, and its open and aborted transactions: rules, and the files with this state."""

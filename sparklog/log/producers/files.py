@@ -1,11 +1,11 @@
-"""What a log keeps of its producers on the disk: snapshots, and files of aborted transactions.
+"""Files about a log's producers: snapshots, and files of aborted transactions.
 
-They are written at every roll, clean close, compaction and truncation. None is ever needed: what is missing is replayed
-from the headers of the batches; an empty one is as good as none. A snapshot names the files of aborted transactions it
-counts on, and how many entries of each, so that no file that is older or newer than it can be taken for its own; a
-snapshot beyond the end of the log is removed, for good, before anything is appended there. One before the first batch
-whose file is here is not used either: what lies between cannot be replayed, so a transaction that has ended there would
-stay open for ever, and a batch that is stored there would be taken again.
+They are written at every roll, clean close, compaction and truncation. None is ever required: missing state is replayed
+from the headers of the batches, and an empty file counts as missing. A snapshot names the files of aborted transactions
+that it relies on, with their numbers of entries, so an older or newer file is not mistaken for its own. A snapshot
+beyond the end of the log is removed, for good, before any append there. A snapshot before the first local batch is not
+used either: the records in between cannot be replayed. A transaction that ended there would stay open forever, and a
+stored batch would be accepted again.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ SNAPSHOTS_KEPT = 2
 
 
 class LogBounds(NamedTuple):
-    """Where a log begins and where it ends."""
+    """Beginning and end of a log."""
 
     log_start: int
     log_end: int
 
 
 class BeforeLocal(NamedTuple):
-    """What the object store's journal says of the part that is only there: the producers at `offset`, where the local
-    files begin, and the aborted transactions by the base offset of the segment with their markers."""
+    """State from the object store's journal about the part that is only there: the producers at `offset`, the beginning
+    of the local files, and the aborted transactions by the base offset of the segment with their markers."""
 
     offset: int = 0
     states: Sequence[ProducerState] = ()
@@ -65,7 +65,7 @@ class ProducerFiles:
         self._snapshots: list[int] = []
         """Offsets, ascending."""
         self._aborted: dict[int, AbortedFile] = {}
-        """What the files hold, by the base offset in their names."""
+        """Content of the files, by the base offset in their names."""
         self._saved_to = 0
         """All markers below are in the files."""
         self._dirty: list[Path] = []
@@ -82,9 +82,9 @@ class ProducerFiles:
         before: BeforeLocal = NOTHING_BEFORE,
         limit: int = PRODUCERS_MAX,
     ) -> PartitionProducers:
-        """The producers (at most `limit`) of a log with these local `segments`: from the newest snapshot that can be
-        used, and the headers behind it; without one from what is known `before` the segments, and all their headers.
-        Raises StorageError."""
+        """Return the producers (at most `limit`) of a log with these local `segments`. The sources are the newest
+        usable snapshot and the headers behind it; without a snapshot, the state `before` the segments and all their
+        headers. Raises StorageError."""
         names = set(self._files.list_directory(self._directory))
         self._snapshots = sorted(_offsets_in(names, producer_snapshot.SUFFIX))
         self.cut(bounds.log_end)
@@ -135,7 +135,7 @@ class ProducerFiles:
         safeguards: Safeguards,
         limit: int,
     ) -> PartitionProducers:
-        """From all headers that are here; of what is only in the object store, from its journal."""
+        """Replay all local headers, after the state that the journal has of the part in the object store."""
         self._remove_snapshots(self._snapshots)
         self._aborted, self._saved_to = {}, 0
         for base, found in before.aborted:
@@ -193,7 +193,7 @@ class ProducerFiles:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether there is anything to fsync."""
+        """True if there is a file to fsync."""
         return bool(self._dirty)
 
     def take_dirty(self) -> list[Path]:
@@ -228,8 +228,8 @@ class ProducerFiles:
             del self._aborted[file.base_offset]
 
     def forget_aborted(self, start_offset: int, end_offset: int) -> None:
-        """The markers in [start_offset, end_offset) are not what they were: their files go, and the snapshots, which
-        count on them. `save` follows. Raises StorageError."""
+        """Remove the files with markers in [start_offset, end_offset), which have changed, and the snapshots, which
+        rely on these files. `save` follows. Raises StorageError."""
         self.cut(-1)
         self._saved_to = min(self._saved_to, start_offset)
         for base in [b for b in self._aborted if start_offset <= b < end_offset]:
@@ -252,9 +252,9 @@ def newest_snapshot_offset(files: FileSystem, directory: Path) -> int:
 
 
 def empty_snapshots_above(files: FileSystem, directory: Path, offset: int) -> None:
-    """What is missing from `offset` on was there when the snapshots above it were made: a batch that is lost would
-    count as stored when its producer sends it again. They keep their names, which tell how far the log went. Raises
-    StorageError."""
+    """Empty the snapshots above `offset`. The records from `offset` on existed when they were written: a lost batch
+    would count as stored when its producer sends it again. The snapshots keep their names, which show the former end of
+    the log. Raises StorageError."""
     for snapshot_offset in _offsets_in(set(files.list_directory(directory)), producer_snapshot.SUFFIX):
         if snapshot_offset > offset:
             path = directory / snapshot_name(snapshot_offset)

@@ -1,4 +1,4 @@
-"""The producers and transactions of one log together: what they make of every batch and marker that is in it."""
+"""The producers and transactions of one log together: the state after every batch and marker in it."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class PartitionProducers:
                 self.open.begin(header.producer_id, header.base_offset)
 
     def replay(self, segments: Sequence[LogSegment], start_offset: int, high_watermark: int) -> None:
-        """Enters what the headers of all batches from `start_offset` on say, except those behind damage in a segment:
-        what is missing there can keep a transaction open, never end one. Raises StorageError."""
+        """Enter the headers of all batches from `start_offset` on, except those behind damage in a segment: missing
+        records can keep a transaction open, never end one. Raises StorageError."""
         for segment in segments:
             if segment.next_offset <= start_offset or not segment.data_bytes:
                 continue

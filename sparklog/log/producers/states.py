@@ -1,11 +1,11 @@
-"""What a partition knows of its producers, and which of their batches it takes: pure rules, no files, no clock.
+"""A partition's state of its producers, and the admission of their batches: pure rules, without files and clock.
 
-Per producer id: epoch, the last five batches, the open transaction (KIP-98, KIP-360, KIP-890). `admit` looks at batches
-that a client wants to append and changes nothing; `apply` enters a batch that is in the log, without asking whether it
-should be: batches that were appended once are replayed with it after a start or a truncation.
+Per producer id: epoch, the last five batches, the open transaction (KIP-98, KIP-360, KIP-890). `admit` checks batches
+that a client wants to append and changes nothing. `apply` enters a batch that is in the log without a check: it replays
+appended batches after a start or a truncation.
 
-There are at most `limit` producers. For a new one the oldest goes: of those of which only a marker is known, else of
-those without an open transaction. Nothing is kept of what is refused, or is only being verified.
+There are at most `limit` producers. A new one replaces the oldest of those with only a known marker, else the oldest
+without an open transaction. Refused batches and those that are being verified leave no state.
 
 Sequence numbers: row i of a batch has `base_sequence + i`, and 0 follows 2^31 - 1.
 """
@@ -39,18 +39,18 @@ ENDED_EXPIRATION_MS = 900_000
 """A producer of which nothing is known but its last marker is forgotten after this: sinks use producer ids once. The
 marker fences late batches, but so does the verification that these need."""
 EPOCHS_AHEAD_MAX = 1_000
-"""How far the epoch of a producer without transactions may be above the one that is known here (unknown: 0). Such
+"""Largest difference between the epoch of a producer without transactions and the epoch known here (unknown: 0). Such
 producers raise their epoch themselves, by one at a time."""
 PRODUCERS_MAX = 10_000
 """Default of `max.producers.per.partition`."""
 NONE = -1
 
 Issued = Callable[[int], bool]
-"""Whether a producer id has been given to anybody."""
+"""Returns True if a producer id has been issued."""
 
 
 def any_id(_: int) -> bool:
-    """Where nobody keeps account of the ids."""
+    """Accept every id, if no store issues them."""
     return True
 
 
@@ -130,7 +130,8 @@ class ProducerStates:
         return iter(list(self._states.values()))
 
     def by_last_use(self) -> list[ProducerState]:
-        """In an order that keeps, for a snapshot, who goes first; not while anything is entered."""
+        """Return the producers in an order that a snapshot keeps, the next one to be replaced first; not while anything
+        is entered."""
         return [self._states[i] for order in (self._open, self._ended, self._idle) for i in order]
 
     def get(self, producer_id: int) -> ProducerState | None:
@@ -171,8 +172,8 @@ class ProducerStates:
         return found
 
     def _check_issued(self, header: BatchHeader, state: ProducerState | None, issued: Issued) -> None:
-        """Whether somebody has been given this id, and may have come to this epoch. The coordinator knows those of
-        transactions, and is asked."""
+        """Check that this id was issued, and that its producer may have reached this epoch. For transactional
+        producers, the coordinator knows and is asked."""
         if not self._safeguards.issued_check:
             return
         if state is None and not issued(header.producer_id):
@@ -215,8 +216,8 @@ class ProducerStates:
         return None
 
     def _repeated(self, header: BatchHeader, state: ProducerState) -> ProducedBatch | None:
-        """The batch that is in the log already. Raises OutOfOrderSequenceError if that one has other content: what is
-        answered as stored must be stored."""
+        """Return the batch that is in the log already. Raises OutOfOrderSequenceError if the stored one has other
+        content: an acknowledged batch must be the stored one."""
         last = last_sequence_of(header)
         for batch in state.batches:
             if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
@@ -245,7 +246,7 @@ class ProducerStates:
             self._check_guard(header, state, guard)
 
     def _check_guard(self, header: BatchHeader, state: ProducerState | None, guard: Guard | None) -> None:
-        """Whether the coordinator has been asked for the batch's transaction, and no marker has come since."""
+        """Check that the coordinator was asked about the batch's transaction, and that no marker has arrived since."""
         who = header.producer_id, header.producer_epoch
         if guard is None or guard.owner is not self or (guard.producer_id, guard.producer_epoch) != who:
             raise InvalidTxnStateError(

@@ -31,8 +31,8 @@ class AbortedTransaction(NamedTuple):
 class OpenTransactions:
     """Transactions by first offset: the open ones, and the decided ones whose marker is not below the high watermark.
 
-    `first_unstable_offset` is replaced as a whole: reading it needs no lock. Who reads it together with the high
-    watermark reads that first: a transaction is entered before the high watermark can pass it.
+    `first_unstable_offset` is replaced as a whole: reading it needs no lock. Code that reads it together with the high
+    watermark reads the high watermark first, because a transaction is entered before the high watermark can pass it.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class AbortedRanges:
             self._by_producer.setdefault(producer_id, []).append((first_offset, last_offset))
 
     def covers(self, header: BatchHeader) -> bool:
-        """Whether the batch is transactional and aborted."""
+        """Return True if the batch is transactional and aborted."""
         if not header.attributes & ATTRIBUTE_TRANSACTIONAL or header.producer_id not in self._by_producer:
             return False
         ranges = self._by_producer[header.producer_id]

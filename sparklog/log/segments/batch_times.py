@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
 
 LOWEST_TIMESTAMP_MS = -(2**63)
-"""Of what has no records, or none with a timestamp."""
+"""Timestamp of a batch or segment without records, or without a record that has a timestamp."""
 
 
 def batch_timestamp_ms(header: BatchHeader) -> int:

@@ -35,9 +35,9 @@ class DroppedSegments:
         self._due += [(due_ms, segment) for segment in segments]
 
     def remove_due(self, now_ms: int) -> int:
-        """Unlinks what is due, the oldest first; returns how many segments. Slices of them can still be read.
+        """Unlink the segments that are due, the oldest first; returns their number. Slices of them can still be read.
 
-        Raises StorageError; what could not be unlinked is tried again with the next call.
+        Raises StorageError; the next call tries the remaining ones again.
         """
         removed = 0
         for due in [d for d in self._due if d[0] <= now_ms]:
@@ -47,21 +47,22 @@ class DroppedSegments:
         return removed
 
     def remove_all(self) -> None:
-        """Unlinks everything because the log is closed; what cannot be unlinked goes when the log is opened again."""
+        """Unlink everything because the log is closed; files that cannot be unlinked are removed when the log is opened
+        again."""
         try:
             self.remove_due(max((due_ms for due_ms, _ in self._due), default=0))
         except StorageError as e:
             logger.warning("files of deleted segments stay until the next start: %s", e)
 
     def take_from(self, end_offset: int) -> list[SegmentView]:
-        """What goes on behind `end_offset`, ascending, is the caller's to unlink: the log has been cut there, and with
-        the next start it would overlap with what is appended then."""
+        """Return the segments behind `end_offset`, ascending. The caller unlinks them: the log has been cut there, and
+        at the next start they would overlap with later appends."""
         taken = [segment for _, segment in self._due if segment.next_offset > end_offset]
         self._due = [due for due in self._due if due[1].next_offset <= end_offset]
         return sorted(taken, key=lambda segment: segment.base_offset)
 
     def remove_path(self, path: Path) -> None:
-        """Unlinks a segment at once because a new one is about to get its name: what readers have open stays theirs."""
+        """Unlink a segment at once because a new one needs its name; readers keep their open files."""
         for due in [d for d in self._due if d[1].path == path]:
             due[1].delete()
             self._due.remove(due)
@@ -79,8 +80,8 @@ def remove_below(files: FileSystem, directory: Path, bases: Sequence[int], log_s
 
 
 def discard(segments: Sequence[LogSegment], log_start_offset: int) -> None:
-    """Unlinks all of a log that ends below its log start: a crash took the end of it, but what it took had been deleted
-    on request. The log goes on, empty, at the log start, so that no offset is given twice."""
+    """Unlink all segments of a log that ends below its log start: a crash took its end, but the lost records had been
+    deleted on request. The log continues, empty, at the log start, so no offset is used twice."""
     end = segments[-1].next_offset
     logger.warning(
         "%s: the crash left records up to offset %d only, all of them deleted before; the log begins empty at %d",

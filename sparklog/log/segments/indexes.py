@@ -60,12 +60,12 @@ class SegmentIndexes:
         return floor.position if floor else None
 
     def resume(self, data_position: int, end_position: int) -> None:
-        """What has been noted ends at `end_position`: the next entry comes where it would have come anyway."""
+        """Continue after noted batches that end at `end_position`: the next entry is made at the usual distance."""
         last = self.offsets.last()
         self._bytes_since_entry = end_position - (data_position if last is None else last.position)
 
     def cut(self, next_offset: int, largest_timestamp_ms: int | None, largest_timestamp_offset: int) -> None:
-        """Forgets the batches from `next_offset` on; the largest timestamp is what it was before them."""
+        """Forget the batches from `next_offset` on; the largest timestamp becomes the one before them."""
         self.offsets.truncate(next_offset - self._base_offset)
         self.times.truncate(next_offset - self._base_offset)
         self.largest_timestamp_ms = largest_timestamp_ms
@@ -78,7 +78,7 @@ class SegmentIndexes:
             write_whole(files, path, data)
 
     def encode(self) -> tuple[bytes, bytes]:
-        """What the files of the offset index and of the time index hold, once the segment is sealed."""
+        """Return the content of the offset index's and the time index's file, once the segment is sealed."""
         return self.offsets.encode(self._base_offset), self.times.encode(self._base_offset)
 
 
@@ -129,7 +129,7 @@ def read_largest_timestamp(
 
 
 def index_paths(segment: Path) -> tuple[Path, Path]:
-    """Where the two files are."""
+    """Return the paths of the two files."""
     return segment.with_suffix(offset_index.SUFFIX), segment.with_suffix(time_index.SUFFIX)
 
 

@@ -33,11 +33,11 @@ class PlacedBatch(NamedTuple):
 
 
 class SyncFailedError(StorageError):
-    """An fsync has failed: nobody knows what is on the disk."""
+    """An fsync has failed: the content of the disk is unknown."""
 
 
 class _Before(NamedTuple):
-    """What an append changes."""
+    """State that an append changes."""
 
     end: SegmentEnd
     first_timestamp_ms: int | None
@@ -49,7 +49,7 @@ class LogSegment(SegmentView):
     """See the module."""
 
     _before: _Before | None = None
-    """What `take_back` goes back to."""
+    """State that `take_back` restores."""
     _file_identity: FileIdentity | None = None
     """Of the file that is written to."""
     _checked: SharedFile | None = None
@@ -57,7 +57,7 @@ class LogSegment(SegmentView):
     _has_excess = False
     """A failed footer is behind the batches."""
     _in_place_s = 0.0
-    """When the path was last seen to lead to that file (monotonic)."""
+    """Time of the last check that the path leads to the open file (monotonic, in s)."""
 
     @classmethod
     def create(
@@ -70,8 +70,8 @@ class LogSegment(SegmentView):
         *,
         compacted: bool = False,
     ) -> LogSegment:
-        """Makes a new file with a head, for `compacted` batches or for others. When that fails, other than by a
-        StorageUnavailableError at the beginning, what there is of the file is the caller's to remove."""
+        """Create a file with a head, for `compacted` batches or for others. After a failure, except a
+        StorageUnavailableError at the beginning, the caller removes the incomplete file."""
         path = directory / segment_name(info.base_offset)
         head = encode_head(with_offset_column(schema) if compacted else schema, info)
         end = SegmentEnd(info.base_offset, len(head))
@@ -122,9 +122,8 @@ class LogSegment(SegmentView):
         tail.relative_offsets.append(header.base_offset - self.base_offset)
 
     def take_back(self) -> None:
-        """Cuts file and memory back to what they were before the last `append`, sealed since or not. Raises
-        StorageError, StorageFullError: then it can be tried again; and SyncFailedError: then nobody knows what is on
-        the disk."""
+        """Cut file and memory back to the state before the last `append`, even if sealed since. Raises StorageError,
+        StorageFullError: then it can be tried again; and SyncFailedError: the content of the disk is unknown."""
         before = self._before
         if before is None:
             return
@@ -152,11 +151,10 @@ class LogSegment(SegmentView):
         self._before = None
 
     def cut(self, offset: int, interval_bytes: int, *, committed: int = 0) -> SegmentEnd:
-        """Cuts the batches from the one on that holds `offset`, on the disk, too; the segment is active afterwards.
+        """Cut the batches from the one that holds `offset` on, also on the disk; the segment is active afterwards.
 
-        What lies below `committed`, or was written by an earlier process, readers may have mapped. They would die of a
-        file that becomes shorter, so the rest is written anew then. Returns its end. Raises LogCorruptError,
-        StorageError.
+        Readers may have mapped the part below `committed`, or written by an earlier process. A shorter file would kill
+        them, so the rest is then written to a new file. Returns its end. Raises LogCorruptError, StorageError.
         """
         end = self.end_below(offset)
         if self.is_sealed:
@@ -187,8 +185,8 @@ class LogSegment(SegmentView):
         return end
 
     def _write_anew(self, size_bytes: int) -> None:
-        """Another file with the first `size_bytes` takes this one's name; who has it open or mapped keeps the old
-        one."""
+        """Replace this file by another one with its first `size_bytes`; readers that have the old one open or mapped
+        keep it."""
         temporary = self.path.with_name(self.path.name + TEMPORARY_SUFFIX)
         shared = self._acquire_to_write()
         try:
@@ -209,8 +207,8 @@ class LogSegment(SegmentView):
         self.written_from = size_bytes
 
     def seal(self, schema: pa.Schema) -> None:
-        """Writes index files and footer. After a failure the segment is active as before; what there is of a footer
-        the next append or `seal` cuts off."""
+        """Write index files and footer. After a failure the segment is active as before; the next append or `seal` cuts
+        an incomplete footer off."""
         tail, indexes = self._active()
         positions = np.array(tail.positions, np.int64)
         schema = with_offset_column(schema) if self.compacted else schema
@@ -288,7 +286,7 @@ class LogSegment(SegmentView):
             self._in_place_s = self._files.monotonic_s()
 
     def _cut_excess(self, shared: SharedFile) -> None:
-        """What follows the batches is no part of the segment: an unfinished footer. Raises StorageError."""
+        """Cut the bytes behind the batches, an incomplete footer. Raises StorageError."""
         shared.file.truncate(self.end.position)
         self._has_excess = False
 
@@ -300,7 +298,7 @@ class LogSegment(SegmentView):
     # --- its files ---
 
     def move(self, path: Path) -> None:
-        """Gives the file, and its indexes, another name; who has it open, or opens it through this segment, does not
+        """Rename the file and its indexes; readers that have the file open, or open it through this segment, do not
         notice. Raises StorageError."""
         with self._lock:
             before = self.path
@@ -311,8 +309,8 @@ class LogSegment(SegmentView):
                     self._files.rename(source, target)
 
     def hold_for_sync(self) -> list[SharedFile]:
-        """What has to be fsynced so that everything written so far is on the disk; the caller syncs and releases. Of a
-        sealed segment that includes the indexes: one from before an `unseal` would look like a whole one."""
+        """Return the files to fsync to bring everything written so far to the disk; the caller syncs and releases them.
+        For a sealed segment they include the indexes: an index from before an `unseal` would look complete."""
         held = [self.acquire()]
         try:
             with self._lock:

@@ -1,4 +1,4 @@
-"""A log's segments at one moment, and what can be told of them together."""
+"""A log's segments at one moment, and their common properties."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _LOOKED_AT_MAX = 64
 
 
 class RemoteReadRequired(Exception):  # noqa: N818  (not an error: the caller goes where it may wait)
-    """What is read is in the object store, and the caller must not wait for it."""
+    """The requested data are in the object store, and the caller must not wait for it."""
 
 
 class SharedFile:
@@ -32,7 +32,7 @@ class SharedFile:
         return self._file
 
     def acquire(self) -> SharedFile:
-        """Adds a user. Only who is a user already (or holds the segment's lock) may call it."""
+        """Add a user. Only a present user, or a holder of the segment's lock, may call it."""
         with self._lock:
             self._users += 1
         return self
@@ -124,11 +124,11 @@ class HandleCache:
 
 
 class FileSlice:
-    """Whole batches in a segment file: what `sendfile` needs. Must be released once it is sent.
+    """Whole batches in a segment file, with the data that `sendfile` needs. It must be released after sending.
 
-    `base_offset` is the first batch's (it may lie below the offset asked for), `next_offset` that of the batch after
-    the slice. `is_tail`: this process has appended all of it to the segment that is still active, so that it is in
-    the page cache unless memory is short.
+    `base_offset` is the first batch's (it may lie below the requested offset), `next_offset` that of the batch after
+    the slice. `is_tail`: this process has appended all of it to the segment that is still active, so it is in the page
+    cache unless memory is short.
     """
 
     __slots__ = ("_shared", "base_offset", "is_tail", "length_bytes", "next_offset", "position")
@@ -156,7 +156,7 @@ class FileSlice:
 
     @property
     def is_cached(self) -> bool:
-        """Whether it can be sent without waiting for a disk, as far as its first and last byte tell."""
+        """True if the slice can be sent without waiting for a disk, judged by its first and last byte."""
         return self._open().file.is_cached(self.position, self.length_bytes)
 
     def read_ahead(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether a stored batch can be decoded, for the tools that look into files: they know the segment's head, not the
+"""Check that a stored batch can be decoded, for tools that inspect files: they know the segment's head, but not the
 topic's settings."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOOL_INFLATED_BYTES_MAX = 256 * MIB
 
 
 class Misfit(NamedTuple):
-    """What is wrong with a batch whose checksum is right. `is_unknown`: it is too large to be looked at."""
+    """The fault of a batch with a right checksum. `is_unknown`: the batch is too large to be checked."""
 
     message: str
     is_unknown: bool
@@ -31,7 +31,7 @@ class RowsCheck:
         self._schema = topic_schema(schema)
 
     def misfit(self, data: bytes, header: BatchHeader) -> Misfit | None:
-        """What keeps readers from decoding the batch `data`; None: nothing."""
+        """Return the reason why readers cannot decode the batch `data`; None if they can."""
         try:
             decode_rows(data, self._schema, header, inflated_bytes_max=TOOL_INFLATED_BYTES_MAX)
         except InflatedSizeError as e:

@@ -1,8 +1,8 @@
-"""One segment as readers see it: its file, its indexes, and where its batches are.
+"""One segment for readers: its file, its indexes, and the places of its batches.
 
-It is active (batches are appended, everything about it is in memory) or sealed (it has a footer, its indexes are files
-that are loaded when first needed). Lookups may run while `segment.py` writes: they see what was complete when they
-began.
+It is active (it accepts batches, and all its properties are in memory) or sealed (it has a footer, and its indexes are
+files that are loaded at their first use). Lookups may run while `segment.py` writes: they see the state that was
+complete when they began.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _INTERVAL_BYTES = 4096
 
 
 class SegmentEnd(NamedTuple):
-    """Where a segment's batches end: the offset after the last record and the position after the last batch."""
+    """End of a segment's batches: the offset after the last record and the position after the last batch."""
 
     next_offset: int
     position: int
 
 
 class BatchStart(NamedTuple):
-    """Where a batch begins: its base offset and its position in the file; and where it ends, if its header was read."""
+    """Start of a batch: its base offset and its position in the file; and its end, if its header was read."""
 
     base_offset: int
     position: int
@@ -64,7 +64,7 @@ class SegmentView:
     """`end` is replaced as a whole, so that readers see offset and position of the same moment."""
 
     is_remote = False
-    """Whether its file is in the object store: reading may wait for that."""
+    """True if the segment's file is in the object store: reading may wait for it."""
 
     def __init__(
         self,
@@ -77,8 +77,9 @@ class SegmentView:
         *,
         compacted: bool = False,
     ) -> None:
-        """An existing segment file; `tail` and `indexes` are set by who has scanned it. `handles` may close the file
-        while it is not in use. `compacted`: its batches have the offset column; only a follower appends to it."""
+        """Wrap an existing segment file; the code that has scanned it sets `tail` and `indexes`. `handles` may close
+        the file while it is not in use. `compacted`: its batches have the offset column; only a follower appends to
+        it."""
         self._files = files
         self._handles = HandleCache() if handles is None else handles
         self.path = path
@@ -88,7 +89,7 @@ class SegmentView:
         self.is_sealed = False
         self.compacted = compacted
         self.has_gaps = False
-        """Whether a repair has left offsets out: nothing is appended to it any more."""
+        """True if a repair has left out offsets: the segment accepts no more appends."""
         self.first_timestamp_ms: int | None = None
         self.append_time_ms = 0
         """The broker's clock at the last append; 0: not known."""
@@ -102,7 +103,7 @@ class SegmentView:
         self._lock = threading.Lock()
 
     def begin(self, tail: Tail | None, indexes: SegmentIndexes) -> None:
-        """Sets what a scan has found: with a tail the segment is active, without one it is sealed."""
+        """Set the result of a scan: with a tail the segment is active, without one it is sealed."""
         self._tail, self._indexes, self.is_sealed = tail, indexes, tail is None
         self._largest_timestamp = None
 
@@ -248,11 +249,11 @@ class SegmentView:
         return start
 
     def _ends_below(self, position: int, offset: int) -> bool:
-        """Whether the batch at `position` ends before `offset`, which lies in a gap then."""
+        """Return True if the batch at `position` ends before `offset`, which then lies in a gap."""
         return next(self.headers_from(position))[1].next_offset <= offset
 
     def _find_by_index(self, offset: int) -> BatchStart | None:
-        """What `find` finds by index and walk; None when the index lies."""
+        """Return the result of `find` by index and walk; None if the index is wrong."""
         floor = self.indexes.offsets.floor(offset - self.base_offset)
         for position, header in self.headers_from(floor.position if floor else None):
             lies = floor and position == floor.position and header.base_offset - self.base_offset != floor[0]

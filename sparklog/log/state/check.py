@@ -1,4 +1,5 @@
-"""What may be appended, and into which segment: rules without side effects, except that the stamp is written."""
+"""Checks of batches before an append, and the choice of their segment: rules without side effects, except that the
+stamp is written."""
 
 from __future__ import annotations
 
@@ -51,9 +52,9 @@ def check_payload(
     *,
     internal: bool = False,
 ) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of the batches that fill `view`, each of which may be appended, and can be decoded by who
-    reads it. `inflated`: memory to decompress them. `internal`: the broker's own, of any size; it has encoded them
-    itself, and their producers need no sequence numbers.
+    """Return (position, header) of the batches that fill `view`, each of which may be appended and can be decoded by
+    readers. `inflated`: memory to decompress them. `internal`: the broker's own batches, of any size; the broker has
+    encoded them, and their producers need no sequence numbers.
 
     Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidTimestampError, InvalidRequestError.
     """
@@ -80,9 +81,8 @@ def check_payload(
 
 
 def work_bytes(payload: memoryview) -> int:
-    """About how much work it is to check and append the batches that fill `payload`, in bytes that are written: their
-    size, or a share of what they say that they take decompressed. For anything that is no batch, what is known until
-    then."""
+    """Estimate the work of checking and appending the batches that fill `payload`, in written bytes: their size, or a
+    share of their stated decompressed size. For a payload that is no batch, the sum up to there."""
     form = template("none")
     position = size = 0
     try:
@@ -174,8 +174,8 @@ def without_repeated(
 def with_repeated(
     appended: AppendInfo | None, batches: Sequence[PlacedBatch], originals: Sequence[ProducedBatch | None]
 ) -> AppendInfo:
-    """What a payload of repeated and new batches is answered with: every batch where it is, now or since the first
-    time."""
+    """Return the result for a payload of repeated and new batches: the offsets of every batch, new or from its first
+    append."""
     new = iter(batches)
     bounds, times = [], []
     for original in originals:
@@ -205,7 +205,7 @@ def stamp_payload(
     leader_epoch: int,
     append_time_ms: int,
 ) -> list[PlacedBatch]:
-    """Stamps the batches with dense offsets from `base_offset` on; their headers with what was stamped."""
+    """Stamp the batches with dense offsets from `base_offset` on; returns their headers with the stamps."""
     placed = []
     for position, header in found:
         stamp_batch(
@@ -224,7 +224,8 @@ def fits(
     config: LogConfig,
     first_timestamp_ms: int | None = None,
 ) -> bool:
-    """Whether a batch goes into `segment` behind `pending_bytes` of batches not yet written, or a new one is due.
+    """Return True if a batch goes into `segment` behind `pending_bytes` of batches that are not yet written; False if a
+    new segment is due.
 
     A new one is due for another schema, between compacted batches and others, beyond `segment.bytes`, when the batch is
     more than `segment.ms` newer than the segment's first (`first_timestamp_ms` if that is pending), when the index is
@@ -246,7 +247,7 @@ def fits(
 
 
 def fitting(segment: LogSegment, batches: Sequence[PlacedBatch], first: int, config: LogConfig) -> int:
-    """How many batches from number `first` on, which fits, go into `segment` together."""
+    """Return the number of batches from number `first` on (which fits) that go into `segment` together."""
     pending = batches[first].header.size_bytes
     first_timestamp_ms = roll_time_ms(batches[first].header)
     count = 1

@@ -1,8 +1,8 @@
-"""What a log has written since its last fsync, and when it is due.
+"""Written data of a log that are not fsynced yet, and the time of the next fsync.
 
-A flush takes what is dirty, fsyncs it, and only then moves the offsets: several appends that wait for the disk share
-one fsync (group commit), whoever comes first does it. An fsync that has failed is never tried again, because the kernel
-may have dropped what it could not write: the log takes no more appends.
+A flush takes the dirty segments, fsyncs them, and only then moves the offsets: several appends that wait for the disk
+share one fsync (group commit), which the first of them does. A failed fsync is never repeated, because the kernel may
+have dropped the data that it could not write: the log then accepts no more appends.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Dirty:
 
     @property
     def rolled(self) -> bool:
-        """Whether a segment that nothing is appended to any more waits for its fsync."""
+        """True if a segment that accepts no more appends waits for its fsync."""
         return any(s.is_sealed for s in self.segments)
 
     def put_back(self, segments: Collection[LogSegment], since_ms: int | None, *, directory: bool) -> None:
-        """What was taken has not been fsynced."""
+        """Put segments back that were taken and not fsynced."""
         self.segments = [*segments, *(s for s in self.segments if s not in segments)]
         self.directory |= directory
         self.since_ms = since_ms if self.since_ms is None else self.since_ms
 
     def take(self, *, active: bool) -> tuple[list[LogSegment], bool]:
-        """What is to be fsynced now, in offset order; with `active` the active segment, too."""
+        """Take the segments to fsync now, in offset order; with `active` the active segment, too."""
         taken = [s for s in self.segments if active or s.is_sealed]
         self.segments = [s for s in self.segments if s not in taken]
         directory, self.directory = self.directory, False

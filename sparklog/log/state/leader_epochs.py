@@ -60,10 +60,10 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """Where `epoch`, or else the largest epoch below it that is known here, ends.
+        """Return the end of `epoch`, or else of the largest epoch below it that is known here.
 
         The newest epoch ends at the log end. An epoch newer than all known is undefined; so is every one of an empty
-        log. An epoch older than all known ends where the first known begins.
+        log. An epoch older than all known ends at the start of the first known one.
         """
         if epoch == UNDEFINED or not self.entries or epoch > self.latest:
             return EpochEnd(UNDEFINED, UNDEFINED)
@@ -95,9 +95,9 @@ class LeaderEpochs:
 
 
 class LeaderEpochCache(LeaderEpochs):
-    """The epochs of the log in `directory`. Changes that must not be lost are written before they are made.
+    """The epochs of the log in `directory`. Changes that must not be lost are written before they are applied.
 
-    `file_is_first`: the file says what it does in a new partition.
+    `file_is_first`: the file contains the state of a new partition.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LeaderEpochCache(LeaderEpochs):
         self._path = directory / LEADER_EPOCHS_FILE
         self._file_is_first = file_is_first
         self._is_ahead = False
-        """Whether the file says something else: the newest epoch has no records yet, or writing has failed."""
+        """True if the file differs from the memory: the newest epoch has no records yet, or writing has failed."""
         super().__init__(entries)
 
     def begin(self, epoch: int, log_end_offset: int) -> None:
@@ -129,8 +129,9 @@ class LeaderEpochCache(LeaderEpochs):
         self.entries, self._is_ahead = changed.entries, False
 
     def expect(self, epoch: int, log_end_offset: int) -> None:
-        """As `begin`, but in memory only: an epoch without records does not outlive a restart anyway, and who is to
-        lead thousands of partitions has no time for their files. Raises FencedLeaderEpochError."""
+        """Begin an epoch like `begin`, but in memory only: an epoch without records does not survive a restart anyway,
+        and a broker that takes over thousands of partitions has no time for their files. Raises
+        FencedLeaderEpochError."""
         if epoch < self.latest:
             raise FencedLeaderEpochError(f"{self._path.parent}: leader epoch {epoch} is over, {self.latest} has begun")
         if self.assign(epoch, log_end_offset):

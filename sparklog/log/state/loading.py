@@ -1,14 +1,13 @@
-"""Opening a partition's directory: which segments there are, where each ends, what a crash left behind.
+"""Loading of a partition's directory: its segments, their ends, and the remains of a crash.
 
-After a clean stop, and below the recovery point, footers are trusted. What lies behind the recovery point is read batch
-by batch with checksums. Then there are three outcomes:
+After a clean stop, and below the recovery point, footers are trusted. The part behind the recovery point is read batch
+by batch with checksums. There are three results:
 
-- END: everything is as it was written. A footer that is missing or half written is written again.
-- TORN: what follows the last good batch is what a crash can leave of an append: it is cut, and logged with its size.
-  Segments behind it that hold no batch go, too.
-- CORRUPT: good batches lie behind the bad bytes, or something is missing that was on the disk. LogCorruptError names
-  file, position and the command that repairs (`sparklog.log.tools.repair`), no file is touched, and the partition is
-  offline.
+- END: all data are intact. A footer that is missing or incomplete is written again.
+- TORN: the bytes behind the last good batch can be the remains of a crashed append: they are cut, and their size is
+  logged. Segments behind them without a batch are removed, too.
+- CORRUPT: good batches lie behind the bad bytes, or data that were on the disk are missing. LogCorruptError names file,
+  position and the command that repairs (`sparklog.log.tools.repair`), no file is touched, and the partition is offline.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 class LoadContext(Struct, frozen=True):
-    """What all segments of a log are loaded with."""
+    """Common inputs of the loading of all segments of a log."""
 
     directory: Path
     owner: LogOwner
@@ -72,7 +71,7 @@ class LoadContext(Struct, frozen=True):
     """Everything below had been written and cannot have been lost in a crash: the machine has not stopped since."""
 
     def hint(self) -> str:
-        """What to do about damage."""
+        """Return the remedy for damage."""
         return f"restore the file from a copy, or keep what is intact: sparklog log repair {self.directory}"
 
 
@@ -92,7 +91,7 @@ class _Torn(Exception):  # noqa: N818  (not an error yet: the segments behind de
 
 
 def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
-    """Loads all segments of `context.directory`; after an unclean stop what lies behind the recovery point is scanned.
+    """Load all segments of `context.directory`; after an unclean stop the part behind the recovery point is scanned.
 
     Raises LogCorruptError, StorageError.
     """
@@ -155,7 +154,7 @@ def _drop_without_batches(context: LoadContext, bases: list[int], error: LogCorr
 
 
 def _holds_batch(files: FileSystem, path: Path) -> bool:
-    """Whether there is an intact batch anywhere in a segment file."""
+    """Return True if a segment file contains an intact batch at any place."""
     found: list[int] = []
     file = files.open(path)
     try:
@@ -272,15 +271,16 @@ def _trust_footer(context: LoadContext, segment: LogSegment, file: File, data_en
 
 
 _SMALL_BYTES = 1 << 20
-"""A segment that is fetched with one request: of many small ones, one per header is what a cold start waits for."""
+"""Size of a segment that is fetched with one request: with many small segments, a request per header would decide the
+time of a cold start."""
 
 
 _REWRITE_BYTES = 1 << 20
 
 
 class _SegmentScan:
-    """Reads every batch of a segment, those behind the recovery point with their checksum; cuts what a crash left
-    behind the last good one, and seals the segment if others follow it."""
+    """Scan of a segment: reads every batch, those behind the recovery point with their checksum, cuts the remains of a
+    crash behind the last good one, and seals the segment if others follow it."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class _SegmentScan:
         self._tail, self._indexes = Tail(), SegmentIndexes(segment.base_offset)
         self._next_offset = segment.base_offset
         self._unsynced_from = 0 if context.recovery_point <= segment.base_offset else size
-        """Position of what may not be on the disk."""
+        """Position from which on the data may not be on the disk."""
 
     def run(self) -> None:
         context, segment, file = self._context, self._segment, self._file
@@ -334,8 +334,8 @@ class _SegmentScan:
             segment.seal(context.schema_of(segment.info.schema_id))
 
     def _write_again(self, end: int) -> None:
-        """Makes the kernel write once more what was not surely on the disk when the broker stopped. Had an fsync
-        failed, the kernel took these pages for written: they can be read until the power goes, and no later fsync
+        """Make the kernel write again all data that were not certainly on the disk when the broker stopped. If an fsync
+        had failed, the kernel counts these pages as written: they can be read until a power cut, and no later fsync
         writes them."""
         if self._context.clean:
             return
@@ -379,7 +379,7 @@ class _SegmentScan:
             )
 
     def _footer_is_whole(self, data_end: int) -> bool:
-        """Whether the footer is, byte by byte, what sealing these batches writes."""
+        """Return True if the footer is, byte by byte, the one that sealing these batches writes."""
         segment = self._segment
         schema = self._context.schema_of(segment.info.schema_id)
         expected = encode_seal(

@@ -1,4 +1,4 @@
-"""What the parts of one log share: its segments, offsets, epochs and producers, its settings, and its locks."""
+"""Shared state of the parts of one log: its segments, offsets, epochs and producers, its settings, and its locks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LogState(Struct, eq=False):
     append_time_ms: int
     """The broker's clock at the last append: it never goes back within a log."""
     durable_log_start: int = 0
-    """Where the log begins at the least after a crash: the log start of the last checkpoint."""
+    """Lowest possible beginning of the log after a crash: the log start of the last checkpoint."""
     inflated: InflatedMemory = field(default_factory=InflatedMemory)
     """Memory of decompressed batches, which all logs of a broker share."""
     health: LogHealth = field(default_factory=LogHealth)
@@ -79,8 +79,8 @@ class LogState(Struct, eq=False):
         return max(self.offsets.log_start, local[0].base_offset) if local else self.offsets.written
 
     def enter(self, view: memoryview, batches: list[PlacedBatch], now_ms: int) -> None:
-        """Writes stamped batches, for which offsets have been given out, and enters them everywhere before the log end
-        moves. Raises StorageFullError, StorageError; then what was written has been cut off again."""
+        """Write stamped batches with their assigned offsets, and enter them everywhere before the log end moves. Raises
+        StorageFullError, StorageError; written bytes have been cut off again then."""
         try:
             self.writer.write(view, batches, self.config, self.offsets.written)
         except BaseException:
@@ -120,14 +120,14 @@ class LogState(Struct, eq=False):
         self.producer_files.save(self.producers, self.segments.bases, self.offsets.written)
 
     def raise_log_start(self, offset: int) -> None:
-        """What lies below cannot be read any more."""
+        """Raise the log start to `offset`: records below it cannot be read any more."""
         self.offsets.raise_log_start(offset)
         self.epochs.truncate_from_start(self.offsets.log_start)
         self.producers.aborted.drop_below(self.offsets.log_start)
 
     def finish_take_back(self) -> None:
-        """What a failed append has left must go before anything else happens. Raises StorageUnavailableError,
-        StorageError."""
+        """Remove the remains of a failed append, which must happen before anything else. Raises
+        StorageUnavailableError, StorageError."""
         try:
             self.writer.finish_take_back()
         finally:
@@ -135,5 +135,5 @@ class LogState(Struct, eq=False):
                 self.health.fail(self.writer.failure)
 
     def delete_due_ms(self) -> int:
-        """When the files of what leaves the log now may go."""
+        """Return the time at which the files of segments that leave the log now may be deleted."""
         return self.clock.now_ms() + self.config.file_delete_delay_ms

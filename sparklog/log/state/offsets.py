@@ -35,7 +35,7 @@ class LogOffsets:
     def __init__(
         self, *, log_start: int = 0, recovery_point: int = 0, log_end: int = 0, high_watermark: int | None = None
     ) -> None:
-        """As found on the disk: what lies above `recovery_point` may not be on it yet."""
+        """Set the offsets found on the disk: data above `recovery_point` may not be on it yet."""
         self._lock = threading.Lock()
         self.log_start = log_start
         self.recovery_point = self.flushed = recovery_point
@@ -56,11 +56,11 @@ class LogOffsets:
         self.appended = appended  # alone at the top of the order: nothing else to check
 
     def wrote(self) -> None:
-        """What was given out is written."""
+        """Record that the assigned offsets are written."""
         self.written = self.appended
 
     def take_back(self) -> None:
-        """The write failed: what was given out is free again."""
+        """Free the assigned offsets again, because the write has failed."""
         self._move(appended=self.written)
 
     def flushed_to(self, offset: int) -> None:
@@ -72,7 +72,7 @@ class LogOffsets:
         self._move(recovery_point=max(self.recovery_point, offset))
 
     def raise_high_watermark(self, offset: int) -> None:
-        """At most to what is written; never goes back."""
+        """Raise the high watermark, at most to the end of the written data; it never goes back."""
         if offset > self.high_watermark:
             with self._lock:
                 self.high_watermark = max(self.high_watermark, min(offset, self.written))
@@ -80,7 +80,8 @@ class LogOffsets:
                     raise OffsetOrderError(f"the log's offsets are out of order: {self}")
 
     def raise_log_start(self, offset: int) -> None:
-        """What lies below `offset` is deleted, so it need not reach the disk any more; never goes back."""
+        """Raise the log start: records below `offset` are deleted, so they need not reach the disk any more. It never
+        goes back."""
         with self._lock:
             start = max(self.log_start, offset)
             point = max(self.recovery_point, start)

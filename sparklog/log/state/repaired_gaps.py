@@ -25,7 +25,7 @@ class RepairedGaps:
         self.all: tuple[Gap, ...] = tuple(sorted(decode_gaps(read_whole(files, self._path))))
 
     def add(self, gaps: Iterable[Gap], log_end_offset: int) -> None:
-        """The leader has these, too; what was noted from the log end on and never reached is forgotten. Raises
+        """Add gaps of the leader; noted gaps from the log end on, which were never reached, are forgotten. Raises
         StorageFullError, StorageError."""
         known = tuple(sorted({*(gap for gap in self.all if gap[0] < log_end_offset), *gaps}))
         if known != self.all:
@@ -33,7 +33,7 @@ class RepairedGaps:
             self.all = known
 
     def cut(self, end_offset: int) -> None:
-        """The log has been cut to `end_offset`: what begins there or behind is no gap of it any more. Raises
+        """Remove the gaps that begin at or behind `end_offset`, because the log has been cut there. Raises
         StorageFullError, StorageError."""
         left = tuple(gap for gap in self.all if gap[0] < end_offset)
         if left != self.all:

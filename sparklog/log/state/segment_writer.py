@@ -25,7 +25,7 @@ from sparklog.log.state.dirty_segments import Dirty
 
 
 class _TakeBack(Struct):
-    """What a failed append has left on the disk: files to remove, and segments to cut. Each step may be done again."""
+    """Remains of a failed append on the disk: files to remove, and segments to cut. Each step can be repeated."""
 
     files: list[Path] = field(default_factory=list)
     removed: bool = False
@@ -34,8 +34,8 @@ class _TakeBack(Struct):
 
 
 class SegmentWriter:
-    """The segments of a log, and what of them is not on the disk yet. Used under the log's write lock; `segments` may
-    be read at any time."""
+    """The segments of a log, and their parts that are not on the disk yet. Used under the log's write lock; `segments`
+    may be read at any time."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class SegmentWriter:
         self.has_begun = False
         """A segment has been begun where there was none since this was set to False."""
         self.failure: StorageError | None = None
-        """Why nobody knows what the last segments hold, and never will before the next start."""
+        """The reason why the content of the last segments is unknown until the next start."""
         self.blocked: SparklogError | None = None
         """Why a failed append is not taken back yet: nothing is written before that is done."""
         self._left = _TakeBack()
@@ -121,8 +121,8 @@ class SegmentWriter:
         return segment
 
     def _keep_first_name(self) -> None:
-        """Fsyncs the first segment's name before there is a second segment. A power cut that took the first name alone
-        would leave a log that seems to begin at the second, and what is lost would not be missed. Further names need
+        """Fsync the first segment's name before a second segment exists. After a power cut that takes only the first
+        name, the log would seem to begin at the second segment, and the loss would stay unnoticed. Further names need
         no fsync: a gap between segments is noticed. Raises StorageError."""
         if len(self.segments.all) > 1:
             return
@@ -182,9 +182,9 @@ class SegmentWriter:
         self.finish_take_back()
 
     def finish_take_back(self) -> None:
-        """Removes what failed appends have left. Until it has succeeded nothing may be written: what comes back after a
+        """Remove the remains of failed appends. Until this succeeds nothing may be written: remains that return after a
         crash would contradict it. Raises StorageUnavailableError (`blocked`; it can be tried again), or StorageError
-        (`failure`) when nobody knows what is on the disk."""
+        (`failure`) when the content of the disk is unknown."""
         if self.failure is not None:
             raise self.failure
         left = self._left

@@ -1,10 +1,10 @@
 """truncation.json: a log has been cut back, and the checkpoint on the disk may not know it yet.
 
 ``{"offset": n, "restarted_at": m}`` is written before anything is cut: until the next checkpoint, recovery-points.json
-may promise what is cut now. As long as it is there, a start takes no log start, high watermark or recovery point above
-n from the checkpoint. If the log has been emptied since, it begins at m (else null), also where that lies behind what
-the checkpoint says: nothing is missing before it. The file goes, for good, before a checkpoint made after the cut
-counts as written. If it is lost, it was not needed yet or no more.
+may promise records that are cut now. While the file exists, a start takes no log start, high watermark or recovery
+point above n from the checkpoint. If the log has been emptied since, it begins at m (else null), even if that is above
+the checkpoint's log start: nothing is missing before it. The file is removed, for good, before a checkpoint from after
+the cut counts as written. A lost file was not needed yet, or not any more.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class TruncationMark:
         self.count = 0
 
     def clamp(self, points: tuple[int, int, int]) -> tuple[int, int, int]:
-        """The log start, high watermark and recovery point of a checkpoint, none of them above what the log has been
-        cut to since, and the log start where it went on if it was emptied. Raises StorageError."""
+        """Return the log start, high watermark and recovery point of a checkpoint, limited to the end of the last cut;
+        if the log was emptied, the log start is the offset where it continued. Raises StorageError."""
         data = read_whole(self._files, self._path)
         if data is None:
             return points

@@ -108,12 +108,12 @@ class ColumnReader:
 
     @property
     def can_read(self) -> bool:
-        """Whether the copy has the object that this needs."""
+        """True if the copy has the object that this reader needs."""
         return object_name(self._segment.base_offset, COLUMNS_SUFFIX) in self._segment.objects
 
     def read(self, start_offset: int, end_offset: int, columns: Sequence[int]) -> Iterator[Message]:
-        """Yields the batches with records in [start_offset, end_offset) with only `columns` (indexes into the schema)
-        in them; whatever is fetched is checked. Raises RemoteStorageError, CorruptBatchError."""
+        """Yield the batches with records in [start_offset, end_offset), with only `columns` (indexes into the schema)
+        in them; all fetched bytes are checked. Raises RemoteStorageError, CorruptBatchError."""
         layout = layout_of_schema(self._schema)
         wanted = layout.buffers_of(columns)
         group: list[tuple[_Batch, np.ndarray]] = []

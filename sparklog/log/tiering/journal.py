@@ -1,4 +1,4 @@
-"""remote-log.journal: what a partition has in the object store. It is the truth: the store is never listed.
+"""remote-log.journal: the copies of a partition in the object store. It is the truth: the store is never listed.
 
 ::
 
@@ -10,13 +10,13 @@
     8       n     event: MessagePack map of `sparklog.log.tiering.state` (type "copy-started", "copy-finished",
                   "delete-started", "delete-finished", "local-start")
 
-All little-endian. A record is appended and fsynced before the next step is done. A record that a crash left half
-written is the last one: it is cut off, the step that it announced has not been done. A bad record with others behind
-it is damage (LogCorruptError). The first record is written with the whole file, atomically: no crash leaves half a
-beginning. The file is written anew (atomically) at a start, or when it is large, if most of it is history.
+All little-endian. A record is appended and fsynced before the next step begins. A crash can only leave the last record
+incomplete: it is cut off, because the step that it announced has not begun. A bad record with others behind it is
+damage (LogCorruptError). The first record is written with the whole file, atomically, so no crash leaves an incomplete
+beginning. The file is replaced atomically at a start, or when it is large, if most of it is history.
 
-If the file is lost, so is the knowledge of what is in the store; every finished copy has a `manifest.json` beside it,
-from which `sparklog log restore-remote` writes the journal again.
+If the file is lost, the copies in the store are unknown. Every finished copy has a `manifest.json`, from which
+`sparklog log restore-remote` writes the journal again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def encode_journal(state: RemoteLogState) -> bytes:
 
 
 def decode_journal(data: bytes) -> tuple[RemoteLogState, int]:
-    """The state, and where the good records end: what lies behind is torn. Raises LogCorruptError."""
+    """Return the state, and the end of the good records: the bytes behind it are torn. Raises LogCorruptError."""
     state = RemoteLogState()
     if len(data) < len(MAGIC) and MAGIC.startswith(data):
         return state, 0

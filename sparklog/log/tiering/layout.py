@@ -7,13 +7,13 @@
       <base offset>.index       its offset index
       <base offset>.timeindex   its time index
       <base offset>.checksums   checksums of the pieces of the .arrow object, below
-      <base offset>.columns     where each batch's columns are (`columns.py`); left out where batches are tiny
-      manifest.json             the metadata of the copy, written last: what the journal knows, and whose it is
+      <base offset>.columns     places of each batch's columns (`columns.py`); left out if batches are tiny
+      manifest.json             the metadata of the copy, written last: the journal's entry, and the owner
 
     .checksums:
     offset  size   field
     0       8      magic "SLRC\\0\\0\\0\\1"
-    8       4      piece_bytes u32: size of the pieces; the last one is what is left
+    8       4      piece_bytes u32: size of the pieces; the last one is the rest
     12      4      count u32
     16      4 n    crc32c u32 of each piece
 
@@ -36,7 +36,7 @@ from sparklog.log.model.log_config import LogOwner
 from sparklog.log.tiering.state import RemoteSegmentMetadata
 
 PIECE_BYTES = 1024 * 1024
-"""What is read of an object at least; a checksum each."""
+"""Smallest read from an object; each such piece has a checksum."""
 LOCAL_SIDECARS = (offset_index.SUFFIX, time_index.SUFFIX)
 """The files beside a segment that go with it."""
 CHECKSUMS_SUFFIX = ".checksums"

@@ -27,8 +27,8 @@ _LOCAL = frozenset({"file", "local"})
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """`remote.log.storage.options`: a JSON object, or the path of a file that holds one. Raises InvalidConfigError,
-    which does not repeat what was given."""
+    """Parse `remote.log.storage.options`: a JSON object, or the path of a file with one. Raises InvalidConfigError,
+    which does not repeat the value."""
     if not text.strip():
         return {}
     what = "remote.log.storage.options"
@@ -81,7 +81,7 @@ class ObjectStore:
     # --- writing ---
 
     def make_folder(self, prefix: str) -> None:
-        """Where the store has directories."""
+        """Create a folder, if the store has directories."""
         if not self._protocols & _FLAT:
             with self._failing("make the folder", prefix):
                 self._fs.makedirs(self.path(prefix), exist_ok=True)
@@ -131,7 +131,7 @@ class ObjectStore:
             return bytes(self._fs.cat_file(self.path(key)))
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The byte ranges [start, end), at the same time where the store can. What they hold is not checked.
+        """Read the byte ranges [start, end), in parallel if the store can. Their content is not checked.
 
         Raises RemoteStorageError, CorruptBatchError (the object is shorter).
         """

@@ -1,4 +1,4 @@
-"""What one log knows of its remote part: the journal, and the segments that are read from the store."""
+"""One log's knowledge of its remote part: the journal, and the segments that are read from the store."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class PartitionTier:
         return [self.segment(s) for s in found]
 
     def cut(self, offset: int) -> None:
-        """The log ends at `offset` now (0: it is empty): copies of what lay behind, also of segments that are still
-        local, are not read any more, and their objects go with the next round. Raises StorageError,
+        """Record that the log now ends at `offset` (0: it is empty): copies of later records, also of segments that are
+        still local, are not read any more, and the next round deletes their objects. Raises StorageError,
         StorageFullError."""
         for metadata in reversed(self.state.finished):
             if metadata.next_offset > offset:
@@ -95,8 +95,8 @@ class PartitionTier:
             self.record(LocalStart(offset, producers))
 
     def before_local(self, local: Sequence[LogSegment]) -> BeforeLocal:
-        """What is known of producers and transactions before `local`, the log's local segments, which nobody reads
-        again. Raises LogCorruptError."""
+        """Return the state of producers and transactions before `local`, the log's local segments, because the records
+        before them are not read again. Raises LogCorruptError."""
         start = self.state.local_start
         base = local[0].base_offset if local else start.offset
         # What lay between has been deleted, and cannot be replayed: states without it would refuse what comes next.

@@ -1,8 +1,8 @@
-"""Pieces of remote segments on the local disk, so that they are sent as file ranges, as local ones are.
+"""Pieces of remote segments on the local disk, which are sent as file ranges like local segments.
 
-Each copy that is read has one sparse file, into which the pieces that are asked for are fetched and checked. When more
-than the limit is held, the files that were used longest ago go: readers under way keep theirs open until they are done.
-What is in the directory is worth nothing after a restart and is removed then.
+Each copy that is read has one sparse file, into which the requested pieces are fetched and checked. Above the limit,
+the files with the oldest use are removed; running readers keep theirs open until their end. After a restart the content
+of the directory is worthless, and is removed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RUN_BYTES_MAX = 16 * 1024 * 1024
 
 
 class CachedFile:
-    """The `.arrow` object of one copy, as a file: reads fetch what is missing. Writing is not possible."""
+    """The `.arrow` object of one copy, as a file: reads fetch the missing pieces. Writing is not possible."""
 
     def __init__(
         self, cache: ReadCache, store: ObjectStore, segment: RemoteSegmentMetadata, file: File, path: Path
@@ -129,7 +129,8 @@ class _Entry:
 
 
 class ReadCache:
-    """At most `limit_bytes` below `directory`, except for what one request needs. May be used by several threads."""
+    """Cache with at most `limit_bytes` below `directory`, except for the needs of one request. Several threads may use
+    it."""
 
     def __init__(self, directory: Path, limit_bytes: int, *, files: FileSystem | None = None) -> None:
         self.directory = directory
@@ -165,7 +166,7 @@ class ReadCache:
         return _Entry(SharedFile(cached), cached)
 
     def clear(self) -> None:
-        """Removes what an earlier process has left. Raises StorageError."""
+        """Remove the files of an earlier process. Raises StorageError."""
         for name in self._files.list_directory(self.directory) if self._files.exists(self.directory) else ():
             self._files.remove(self.directory / name)
 
@@ -192,7 +193,7 @@ class ReadCache:
                 self._drop(copy_id)
 
     def _drop(self, key: str) -> int:
-        """Who has the file open, reads on."""
+        """Remove a file; readers that have it open continue."""
         entry = self._entries.pop(key)
         entry.shared.release()
         try:

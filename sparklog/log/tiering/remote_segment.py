@@ -23,8 +23,8 @@ from sparklog.log.tiering.state import RemoteSegmentMetadata
 
 
 class RemoteAccess(Struct, frozen=True):
-    """How a broker reads and writes its tier. Without a store (`remote.log.storage.url` is empty) nothing is copied,
-    and reading what was copied before raises RemoteStorageError."""
+    """A broker's access to its tier. Without a store (`remote.log.storage.url` is empty) nothing is copied, and reading
+    an earlier copy raises RemoteStorageError."""
 
     store: ObjectStore | None = None
     cache: ReadCache | None = None
@@ -52,8 +52,8 @@ class RemoteAccess(Struct, frozen=True):
 
 
 class RemoteLogSegment(SegmentView):
-    """Sealed; there is no way to write to it, or to rename it. Reading may wait for the object store, so never on an
-    event loop; what the metadata says (offsets, sizes, largest timestamp) does not."""
+    """A sealed segment in the object store; it cannot be written or renamed. Reading may wait for the object store, so
+    it is forbidden on an event loop; the metadata (offsets, sizes, largest timestamp) are available without waiting."""
 
     is_remote = True
 
@@ -141,5 +141,5 @@ class RemoteLogSegment(SegmentView):
         return self.data_bytes * max(0, offset - self.base_offset) // max(1, self.next_offset - self.base_offset)
 
     def delete(self) -> None:
-        """Forgets what was read of it; the objects go with the next round of tiering (`tier_run.py`)."""
+        """Forget the fetched pieces; the next round of tiering (`tier_run.py`) deletes the objects."""
         self._access.forget(self.metadata)

@@ -1,13 +1,13 @@
-"""What a log knows of its remote segments: events in, state out. Pure.
+"""State of a log's remote segments: events in, state out. Pure.
 
-A copy has an id of its own per attempt, so that nothing is ever written over and a late writer harms nobody::
+A copy has an id of its own per attempt, so no object is ever overwritten and a late writer does no harm::
 
     CopyStarted -> CopyFinished -> DeleteStarted -> DeleteFinished
          \\______________________________/
 
-Only finished copies are read. What is started but not finished, and what is being deleted, are orphans: the next round
-deletes their objects. The event is on the disk before what it announces happens (started), or after it has happened
-(finished).
+Only finished copies are read. Copies that are started but not finished, or that are being deleted, are orphans: the
+next round deletes their objects. A "started" event is on the disk before its step begins, a "finished" event after its
+step has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparklog.format.decoders import msgpack_decoder
 
 
 class Phase(Enum):
-    """Where a copy is in its life."""
+    """Stage in the life of a copy."""
 
     COPYING = "copying"
     FINISHED = "finished"
@@ -109,8 +109,8 @@ class DeleteFinished(Struct, frozen=True, tag="delete-finished"):
 
 
 class LocalStart(Struct, frozen=True, tag="local-start"):
-    """Local segments wholly below the offset are read from the store; their files may be gone. `producers`: what is
-    known of the producers there (`sparklog.log.producers.partition_producers`), since nobody reads the batches below
+    """Local segments wholly below the offset are read from the store; their files may be gone. `producers`: the known
+    state of the producers there (`sparklog.log.producers.partition_producers`), because the batches below are not read
     again."""
 
     offset: int
@@ -138,7 +138,8 @@ class RemoteLogState:
             self.apply(event)
 
     def apply(self, event: Event) -> None:
-        """Raises LogCorruptError for an event that cannot follow what was before; nothing is changed then."""
+        """Apply an event. Raises LogCorruptError for an event that cannot follow the present state; nothing is changed
+        then."""
         match event:
             case CopyStarted():
                 if event.id in self.copies:
@@ -190,7 +191,7 @@ class RemoteLogState:
 
     @property
     def finished(self) -> list[RemoteSegmentMetadata]:
-        """What can be read, by base offset."""
+        """Return the readable copies, by base offset."""
         found = [c.segment for c in self.copies.values() if c.phase is Phase.FINISHED and c.segment is not None]
         return sorted(found, key=lambda s: s.base_offset)
 

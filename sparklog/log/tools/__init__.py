@@ -1,1 +1,1 @@
-"""What looks into files, and mends them, while no broker has them: `sparklog log verify`, `dump` and `repair`."""
+"""Tools that inspect and repair files while no broker uses them: `sparklog log verify`, `dump` and `repair`."""

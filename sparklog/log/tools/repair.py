@@ -1,17 +1,17 @@
-"""Repairing a damaged partition directory: bad bytes go to files beside the segments, what is intact stays.
+"""Repair of a damaged partition directory: bad bytes are moved to files beside the segments, intact batches stay.
 
-A batch is kept when its checksum is right and its records can be read, at its own offset: where bytes had to go,
-offsets are missing from then on, and repaired-gaps.json says which, so that no later start takes them for damage and
-a replica copies them again; where a compacted batch was lost, all between its neighbours. A batch whose bytes are right
-but whose offset contradicts its neighbours (the stamp has no checksum) gets the offset that fits between them. Each
-damaged segment is written anew, sealed, and takes the old one's place by a rename; what was taken out is then in
-``<base offset>.arrow.<position>.corrupt``, byte by byte. The log end never goes back below what the last checkpoint
-says was on the disk: no offset is given twice. What producers have written behind the first loss is told again from the
-headers that are left, so that a lost batch can be sent again.
+A batch is kept, at its own offset, if its checksum is right and its records can be read. The offsets of removed bytes
+are missing from then on. repaired-gaps.json lists them, so no later start takes them for damage, and a replica copies
+them again. In place of a lost compacted batch, all offsets between its neighbours are missing. A batch with right bytes
+whose offset contradicts its neighbours (the stamp has no checksum) gets the offset that fits between them. Each damaged
+segment is written again, sealed, and replaces the old one by a rename; ``<base offset>.arrow.<position>.corrupt`` then
+has the removed bytes. The log end never falls below the recovery point of the last checkpoint: no offset is used twice.
+The producers' state behind the first loss is derived again from the remaining headers, so a lost batch can be sent
+again.
 
-In a cluster's broker the other replicas have what is lost here: as a follower it cuts the log to the first gap that its
+In a cluster, the other replicas have the lost records: as a follower, the broker cuts the log to the first gap that its
 leader does not have, and copies the rest (`recovery/repaired_gaps.py`). Before anything is written, broker-epoch.json
-goes from the log directory, so that the broker leaves ISR and ELR (KIP-966) until it has copied what it lacks.
+is removed from the log directory, so the broker leaves ISR and ELR (KIP-966) until it has copied the missing records.
 
 `repair` plans first (`dry_run` stops there) and writes in this order: quarantine files, empty snapshots of producers,
 gaps, segments. Each step may be done again, so that a repair cut short is repeated.
@@ -67,7 +67,7 @@ class RepairFinding(Struct, frozen=True):
 
 
 class RepairReport(Struct):
-    """What a repair found and has done, or, after a dry run, would do."""
+    """Findings and actions of a repair; after a dry run, the actions that it would do."""
 
     directory: Path
     dry_run: bool
@@ -75,13 +75,13 @@ class RepairReport(Struct):
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """Offsets that are missing: the first one, and the first that is there again."""
     batches: int = 0
-    """What is kept."""
+    """Number of kept batches."""
     records: int = 0
     log_end_offset: int = 0
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to repair."""
+        """True if there is anything to repair."""
         return bool(self.findings or self.gaps)
 
 
@@ -108,13 +108,13 @@ def repair(
 
 
 def _leave_in_sync_replicas(directory: Path, files: FileSystem) -> None:
-    """The broker of a cluster no longer vouches for what the log directory has."""
+    """Make the broker of a cluster stop vouching for the content of the log directory."""
     files.remove(directory.parent / BROKER_EPOCH_FILE)
     files.sync_directory(directory.parent)
 
 
 def has_lost_everything(directory: Path, files: FileSystem) -> bool:
-    """Whether a partition's directory is gone, or empty. Raises StorageError."""
+    """Return True if a partition's directory is gone, or empty. Raises StorageError."""
     return not files.exists(directory) or not files.list_directory(directory)
 
 
@@ -132,7 +132,8 @@ def _begin_anew(directory: Path, files: FileSystem, *, dry_run: bool) -> RepairR
 
 
 def read_points(directory: Path, files: FileSystem) -> PartitionPoints:
-    """What the last checkpoint says of the partition in `directory`; zeros if nothing. Raises StorageError."""
+    """Return the last checkpoint's points of the partition in `directory`; zeros if it has none. Raises
+    StorageError."""
     data = read_whole(files, directory.parent / RECOVERY_POINTS_FILE)
     points = decode(data, RecoveryPoints) if data is not None else None
     found = points.partitions.get(directory.name) if points is not None else None
@@ -169,7 +170,7 @@ class _Plan:
         return report
 
     def _read_points(self, meta: PartitionMeta | None) -> PartitionPoints:
-        """What the last checkpoint says of the partition."""
+        """Return the last checkpoint's points of the partition."""
         found = read_points(self._directory, self._files)
         if meta is not None and meta.topic_id != found.topic_id:
             return PartitionPoints("", 0, 0, 0)
@@ -203,7 +204,7 @@ class _Plan:
             self._end = promised
 
     def _missing_behind_copies(self, log_start_offset: int, local_start_offset: int) -> set[tuple[int, int]]:
-        """What is neither in the object store, by the journal, nor in local files behind it."""
+        """Return the offsets that are neither in the object store, by the journal, nor in local files behind it."""
         try:
             state, _ = decode_journal(read_whole(self._files, self._directory / JOURNAL_FILE) or b"")
         except LogCorruptError:
@@ -339,7 +340,7 @@ class _Plan:
 
 
 def _is_bad_between(segment: ScannedSegment, before: KeptBatch | None, batch: KeptBatch) -> bool:
-    """Whether bytes have to go that lie between two batches that stay."""
+    """Return True if bytes between two remaining batches have to be removed."""
     start = before.position + before.header.size_bytes if before is not None else 0
     return any(start <= bad < end <= batch.position for bad, end, _ in segment.bad)
 

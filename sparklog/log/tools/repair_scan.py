@@ -1,4 +1,4 @@
-"""What a damaged partition directory still holds: intact batches, and the bytes between them. Reads only."""
+"""Remaining content of a damaged partition directory: intact batches, and the bytes between them. Reads only."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class DirectoryScan:
         segment.needs_rewrite = True
 
     def _is_certain(self, segment: ScannedSegment, head: SegmentHead) -> bool:
-        """Whether the schema in the head is known from elsewhere, too: heads have no checksum."""
+        """Return True if the schema in the head is confirmed by another source: heads have no checksum."""
         others = [s.head for s in self.segments if s is not segment and s.head is not None]
         if (
             self._schema_of is not None
@@ -220,10 +220,11 @@ def _characters_apart(a: str, b: str) -> int:
 
 
 def _pieces(file: File, position: int, end: int, *, may_be_torn: bool) -> Iterator[tuple[int, int, BatchHeader | str]]:
-    """(start, end, header) of each intact batch in [position, end), and (start, end, reason) of what lies between.
+    """Yield (start, end, header) of each intact batch in [position, end), and (start, end, reason) of the bytes in
+    between.
 
-    What a crash has left of the last append (`may_be_torn`) or of a footer counts as nothing at all: the next start
-    cuts it.
+    Remains of a crash, of the last append (`may_be_torn`) or of a footer, count as nothing at all: the next start cuts
+    them.
     """
     while position < end:
         head = file.read(position, min(HEADER_READ_BYTES, end - position))

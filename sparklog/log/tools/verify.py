@@ -1,7 +1,7 @@
 """`sparklog log verify`: checks segments, partitions and whole log directories. Reads only, takes no lock.
 
-A broker may be at work in the directory meanwhile. What it is doing (appending, sealing, deleting, compacting) can look
-like damage for a moment, so whatever is found in a partition is looked at again: only what is still there counts.
+A broker may be at work in the directory meanwhile. Its work (appending, sealing, deleting, compacting) can look like
+damage for a moment, so every finding in a partition is checked again: only persistent findings count.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _LOOKS_MAX = 3
 
 
 class VerifyReport(Struct):
-    """What was checked, and what was found. `damage` is sorted by file and position."""
+    """Checked items and findings. `damage` is sorted by file and position."""
 
     directories: int = 0
     partitions: int = 0
@@ -79,7 +79,7 @@ class VerifyReport(Struct):
 
 
 class _Surroundings(Struct, frozen=True):
-    """What a log directory says of the partitions in it. Read before they are: a live log only moves on."""
+    """A log directory's files about its partitions. They are read before the partitions: a live log only moves on."""
 
     path: Path | None = None
     points_data: bytes = b""
@@ -241,7 +241,7 @@ def _verify_segment(path: Path, report: VerifyReport, progress: Progress) -> Non
 
 
 def _verify_partition(directory: Path, around: _Surroundings, report: VerifyReport, progress: Progress) -> None:
-    """Looks again at what seems damaged, until two looks agree: a broker may be at work."""
+    """Check apparent damage again until two checks agree, because a broker may be at work."""
     report.partitions += 1
     last: Findings | None = None
     for look in range(_LOOKS_MAX):
@@ -413,7 +413,8 @@ def _check_points(directory: Path, checks: list[SegmentCheck], around: _Surround
 
 
 def _check_start(directory: Path, checks: list[SegmentCheck], around: _Surroundings, findings: Findings) -> None:
-    """The first segment begins at or below the checkpoint's log start, unless the object store has what is before."""
+    """Check that the first segment begins at or below the checkpoint's log start, unless the object store has the
+    earlier records."""
     first = parse_segment_name(checks[0].path.name) if checks else None
     if first is None or checks[0].is_compacted or (directory / JOURNAL_FILE).exists():
         return
@@ -430,7 +431,7 @@ def _check_start(directory: Path, checks: list[SegmentCheck], around: _Surroundi
 
 
 def _check_journal(directory: Path, checks: list[SegmentCheck], findings: Findings) -> None:
-    """The journal of what is in the object store can be read, and leads to where the local files begin."""
+    """Check that the journal of the object store can be read, and reaches the start of the local files."""
     path = directory / JOURNAL_FILE
     data = read_if_there(path)
     if data is None:

@@ -1,7 +1,7 @@
-"""Checking what a partition has on the disk about its producers: snapshots, and files of aborted transactions.
+"""Checks of a partition's files about its producers: snapshots, and files of aborted transactions.
 
-They can all be replayed from the batches, so damage costs a start some time. What is wrong but looks right would show
-readers what was aborted: the aborted transactions are derived again from the batches and compared.
+They can all be replayed from the batches, so damage only costs time at a start. But a wrong file that looks right would
+show aborted records to readers. So the aborted transactions are derived again from the batches and compared.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Checks one segment file and its indexes against what the batches themselves say. Reads only.
+"""Checks of one segment file and its indexes against its batches. Reads only.
 
 Everything that can be derived is derived again from the batches and compared: the footer, every entry of both indexes,
-offsets, the schema in the head. What a crash or a broker at work leaves behind (half a batch at the end of the last
-segment, an index that will be rebuilt) is a note, not damage.
+offsets, the schema in the head. Remains of a crash or of a broker at work (half a batch at the end of the last segment,
+an index that will be rebuilt) are notes, not damage.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _OF_THE_SAME_MEANING = "not the bytes this version writes, but of the same meani
 
 
 class Finding(Struct, frozen=True, order=True):
-    """Something wrong. `position` is a byte of the file `path`; `kind` what it is the damage of."""
+    """A fault. `position` is a byte of the file `path`; `kind` is the kind of the damaged object."""
 
     path: str
     position: int
@@ -67,7 +67,7 @@ class Finding(Struct, frozen=True, order=True):
 
 
 class Findings(Struct):
-    """Damage, and notes of what is unusual but allowed."""
+    """Damage, and notes about unusual but allowed states."""
 
     damage: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
@@ -86,8 +86,7 @@ class Findings(Struct):
 
 
 class Batches(Struct):
-    """What a scan has found, column-wise. `epochs`: (leader epoch, base offset, last offset) where the epoch
-    changes."""
+    """Result of a scan, column-wise. `epochs`: (leader epoch, base offset, last offset) at each change of the epoch."""
 
     positions: array[int] = field(default_factory=lambda: array("q"))
     metadata_lengths: array[int] = field(default_factory=lambda: array("i"))
@@ -249,7 +248,7 @@ class _Checker:
             position = following
 
     def _behind(self, position: int, end: int, seal: SealedBlocks | None) -> int | None:
-        """Where the batch after the bad one at `position` begins, if that can be told."""
+        """Return the start of the batch after the bad one at `position`, if it can be found."""
         if seal is not None:
             i = int(np.searchsorted(seal.positions, position, "right"))
             return int(seal.positions[i]) if i < len(seal.positions) else None
@@ -289,7 +288,7 @@ class _Checker:
         self._progress(header.size_bytes)
 
     def _check_rows(self, position: int, header: BatchHeader) -> None:
-        """What the checksum does not tell: whether the batch is what the head's schema says."""
+        """Check the agreement of the batch with the head's schema, which the checksum does not cover."""
         assert self._rows is not None
         misfit = self._rows.misfit(self._read(position, header.size_bytes), header)
         if misfit is None:

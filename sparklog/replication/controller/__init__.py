@@ -1,1 +1,1 @@
-"""What the controller decides: placement, leaders, ISR, reassignments; pure. See docs/internals/replication.md."""
+"""The controller's decisions: placement, leaders, ISR, reassignments; pure. See docs/internals/replication.md."""

@@ -1,23 +1,23 @@
-"""The controller: a pure state machine. One per cluster; whichever broker has been elected runs it.
+"""The controller: a pure state machine. There is one per cluster; the elected broker runs it.
 
 | event | effects |
 |---|---|
-| Elected | the image is taken over; nothing is written before the first BrokersChanged |
-| BrokersChanged | who is gone, or has another broker epoch, leaves every ISR; leaders are elected; Write |
+| Elected | the image is taken over; there is no write before the first BrokersChanged |
+| BrokersChanged | brokers that are gone, or have another broker epoch, leave every ISR; leaders are elected; Write |
 | AlterPartition | checks of `isr_changes`; Write, then Answer |
-| ControlledShutdown | its partitions get other leaders; Write, then Answer with what is left |
-| DirectoryFull | who has no room leaves the ISRs that others can keep, others lead; Write, then Answer |
+| ControlledShutdown | the broker's partitions get other leaders; Write, then Answer with the remaining number |
+| DirectoryFull | the broker leaves the ISRs that others can keep, others lead; Write, then Answer |
 | DirectoryFailed, Elect, Reassign, topics, AlterSecurity | Write, then Answer |
 | Tick | leaderless partitions, reassignments, preferred leaders; Write |
-| Written OK | the image changes, and only here; Publish, the Answers that waited; the next Write |
-| Written FENCED | Resign; everybody who waits is refused with NOT_CONTROLLER |
+| Written OK | the image changes, and only here; Publish, the waiting Answers; the next Write |
+| Written FENCED | Resign; all waiting requests are refused with NOT_CONTROLLER |
 | Written CONFLICT | Reload; likewise |
 | SessionLost | Resign |
 
-One write is under way at a time. Events that come meanwhile wait and are then taken together, so that a thousand
-proposals cost a few writes. Nobody is answered from what is not stored. A large change is stored in several writes,
-partitions first: the brokers' epochs, which say that the change has been made, come last, so that a controller that
-takes over in between makes the rest of it.
+One write is in progress at a time. Events that arrive meanwhile wait and are then handled together, so a thousand
+proposals cost a few writes. An answer leaves only after its change is stored. A large change is stored in several
+writes, partitions first. The brokers' epochs, which mark the change as done, come last, so a controller that takes over
+in between does the rest.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ class Controller:
 
     @property
     def image(self) -> ClusterImage | None:
-        """What is stored; None: this is not the controller."""
+        """The stored image; None: this broker is not the controller."""
         return self._image
 
     # --- events
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """What follows from `event`."""
+        """Return the effects of `event`."""
         effects: list[Effect] = []
         match event:
             case Elected(image):
@@ -214,7 +214,8 @@ class Controller:
     # --- brokers
 
     def _on_brokers(self, draft: Draft, brokers: Mapping[int, BrokerImage]) -> None:
-        """Compares with what is stored, not with what was seen: a controller that takes over misses nothing."""
+        """Compare the brokers with the stored image, not with earlier events: a controller that takes over misses
+        nothing."""
         self._has_seen_brokers = True
         known = self._known(draft)
         gone = {i for i, epoch in known.items() if i not in brokers or brokers[i].broker_epoch != epoch}
@@ -324,8 +325,8 @@ class Controller:
         return tuple(results)
 
     def _shut_down(self, draft: Draft, request: ControlledShutdown) -> int:
-        """Leadership moves to members of the ISR only; then the broker leaves the ISRs. What nobody else can lead
-        stays."""
+        """Move leadership to members of the ISR only; then the broker leaves the ISRs. Partitions without another
+        possible leader stay. Returns their number."""
         broker = self._check_life(draft, request.broker_id, request.broker_epoch)
         draft.brokers[broker.broker_id] = replace(broker, is_stopping=True)
         left = 0
@@ -342,7 +343,7 @@ class Controller:
         return left
 
     def _fail_directory(self, draft: Draft, request: DirectoryFailed) -> int:
-        """How many of the partitions nobody leads now."""
+        """Return the number of partitions that have no leader now."""
         self._check_life(draft, request.broker_id, request.broker_epoch)
         life = request.broker_id, request.broker_epoch
         self._offline.setdefault(life, set()).update(request.partitions)
@@ -408,7 +409,8 @@ class Controller:
 
 
 def _fits(draft: Draft, request: AlterSecurity) -> bool:
-    """Whether one write takes the request with those before it; alone it is taken, or refused."""
+    """Return True if one write can hold the request together with those before it; a request alone is accepted, or
+    refused."""
     there = draft.security_changes
     if not there:
         return True

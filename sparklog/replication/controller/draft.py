@@ -27,7 +27,8 @@ from sparklog.types import TopicPartition
 
 
 class Draft:
-    """Reads see what has been set. `offline`: partitions by (broker, broker epoch) whose disk has failed."""
+    """A set of changes on top of the stored image. Reads see the changes. `offline`: partitions by (broker, broker
+    epoch) whose disk has failed."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Draft:
         return {i: b for i in sorted(ids) if (b := self.broker(i)) is not None}
 
     def rules(self, tp: TopicPartition, partition: PartitionImage, *, unclean: bool | None = None) -> ElectionRules:
-        """Who may lead the partition. `unclean` None: as its settings say."""
+        """Return the rules for leaders of the partition. `unclean` None: as its settings say."""
         topic = self.topic(tp.topic)
 
         def can_lead(replica: int) -> bool:
@@ -163,7 +164,7 @@ class Draft:
         return self.partition(TopicPartition(topic, number))
 
     def change(self, tp: TopicPartition, after: PartitionImage) -> PartitionImage:
-        """`after` with its epochs; also what has not changed may be given."""
+        """Set the partition to `after`, with its epochs raised; an unchanged partition is allowed."""
         before = self.partition(tp)
         new = settled(before, after)
         if not self._guards.epoch_bump:

@@ -1,4 +1,4 @@
-"""How one partition changes: members leave, a leader is elected, a reassignment takes its steps. Pure functions.
+"""Changes of one partition: members leave, a leader is elected, a reassignment takes its steps. Pure functions.
 
 A leader is, in this order:
 
@@ -8,7 +8,7 @@ A leader is, in this order:
 3. only with `unclean.leader.election.enable`: the last leader, else the first replica that can lead. ISR = {it}, and
    `recovering` until it has noticed.
 
-The functions leave the epochs alone; `settled` raises them by what has changed.
+The functions do not change the epochs; `settled` raises them according to the changes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class ElectionRules(NamedTuple):
 
 
 def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
-    """`after` with the epochs of what comes after `before`; `before` itself if nothing has changed.
+    """Return `after` with the epochs that follow those of `before`; `before` itself if nothing has changed.
 
     A replica that leaves the assignment ends the leader epoch, too. It may be added again, empty, before its leader has
-    heard of either: what it has fetched, and what of its fetches is still on the way, is of the replica before.
+    heard of either change: its earlier fetches, and those on the way, belong to the earlier replica.
     """
     if after == before:
         return before
@@ -48,8 +48,8 @@ def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
 
 
 def with_isr(partition: PartitionImage, isr: Iterable[int], min_insync: int) -> PartitionImage:
-    """The ISR is `isr` now. Who leaves one that falls below min.insync.replicas is an eligible leader; once there are
-    enough members nobody outside is, for more may be committed without them."""
+    """Set the ISR to `isr`. A member that leaves an ISR below min.insync.replicas becomes an eligible leader. Once the
+    ISR has enough members, no other replica is eligible, because more may be committed without it."""
     members = set(isr)
     elr: set[int] = set()
     if len(members) < min_insync:
@@ -60,8 +60,8 @@ def with_isr(partition: PartitionImage, isr: Iterable[int], min_insync: int) -> 
 def without(
     partition: PartitionImage, gone: Collection[int], min_insync: int, forgotten: Collection[int] = ()
 ) -> PartitionImage:
-    """The brokers `gone` take no part any more. `forgotten`: what they had is not certain to be there (a crash without
-    flushed data, or another disk); they are no eligible leaders either (KAFKA-15586, 18106, 18635)."""
+    """Remove the brokers `gone` from the ISR and the leadership. `forgotten`: brokers whose data may be lost (a crash
+    without flushed data, or another disk); they are no eligible leaders either (KAFKA-15586, 18106, 18635)."""
     left = with_isr(partition, [r for r in partition.isr if r not in gone and r not in forgotten], min_insync)
     left = replace(left, elr=tuple(r for r in left.elr if r not in forgotten))
     if partition.leader in gone or partition.leader in forgotten:
@@ -115,8 +115,8 @@ def spare(partition: PartitionImage, full: int, rules: ElectionRules) -> Partiti
 
 
 def start_reassignment(partition: PartitionImage, target: Sequence[int]) -> PartitionImage:
-    """The assignment becomes old and new together; the steps after it are `finish_reassignment`'s. A second one
-    replaces the first: what that has added and this one does not name is removed."""
+    """Set the assignment to old and new replicas together; `finish_reassignment` does the later steps. A second
+    reassignment replaces the first: replicas that the first has added and the second does not name are removed."""
     old = tuple(r for r in partition.replicas if r not in target)
     settled_ones = [r for r in partition.replicas if r not in partition.adding]
     return replace(

@@ -18,7 +18,8 @@ from sparklog.replication.controller.model import IsrChange, Safeguards
 
 
 def alter_isr(draft: Draft, broker_id: int, change: IsrChange, safeguards: Safeguards) -> PartitionImage:
-    """The partition as it is then. A proposal of what is so already is answered with it: its first answer was lost.
+    """Return the partition after the change. A proposal of the present state gets the present state as answer: its
+    first answer was lost.
 
     Raises UnknownTopicOrPartitionError, NotControllerError (the leader knows more than this controller),
     FencedLeaderEpochError, InvalidUpdateVersionError, IneligibleReplicaError, InvalidRequestError.

@@ -33,7 +33,7 @@ class Safeguards:
     """Only the leader of the current leader epoch proposes, and its proposal counts for the partition epoch it was
     made of only (compare and set, KIP-497)."""
     member_epoch_check: bool = True
-    """Who joins an ISR is alive in the very life that was in sync (KIP-841, KIP-903)."""
+    """A broker joins an ISR only while it is alive in the same life that was in sync (KIP-841, KIP-903)."""
     unclean_restart_forgets: bool = True
     """A broker whose machine crashed leaves ISR and ELR (KIP-966, KAFKA-15586, 18106, 18635)."""
     eligible_leaders_only: bool = True
@@ -49,7 +49,7 @@ ALL_SAFEGUARDS = Safeguards()
 
 
 class Elected(Struct, frozen=True):
-    """This broker is the controller, and `image` is what is stored. Also after a reload."""
+    """This broker is the controller, and `image` is the stored one. Also after a reload."""
 
     image: ClusterImage
 
@@ -118,7 +118,7 @@ class AlterSecurity(Struct, frozen=True):
 
 
 class IsrChange(Struct, frozen=True):
-    """What a leader proposes for one partition; `isr`: (id, broker epoch)."""
+    """A leader's proposal for one partition; `isr`: (id, broker epoch)."""
 
     partition: TopicPartition
     leader_epoch: int
@@ -189,7 +189,7 @@ class Reassign(Struct, frozen=True):
 
 
 class Cordon(Struct, frozen=True):
-    """Whether new replicas are placed on a broker. The answer are all brokers on which none are."""
+    """Cordon or uncordon a broker: a cordoned one gets no new replicas. The answer lists all cordoned brokers."""
 
     token: Hashable
     broker_id: int
@@ -201,11 +201,11 @@ class WriteOutcome(Enum):
     FENCED = "fenced"
     """There is another controller."""
     CONFLICT = "conflict"
-    """What is stored is not what the image says."""
+    """The stored state differs from the image."""
 
 
 class Written(Struct, frozen=True):
-    """What became of Write `tag`. An unknown outcome is found out before this is said."""
+    """Outcome of Write `tag`. An unknown outcome is resolved before this event."""
 
     tag: int
     outcome: WriteOutcome

@@ -1,8 +1,8 @@
-"""Where existing replicas should go: off brokers that are drained, onto new ones, evenly. A plan is a function of what
-there is; nothing is moved here.
+"""Plans for moving existing replicas: off brokers that are drained, onto new ones, evenly. A plan is a function of the
+present state; nothing is moved here.
 
 1. Replicas on brokers that are not among the wanted ones go to the least loaded of these, another rack first, and keep
-   their place in the order: who was preferred leader is replaced by the new preferred leader.
+   their place in the order: a preferred leader is replaced by the new preferred leader.
 2. Balanced: while one broker has two replicas more than another, one moves, but never into a rack that has one already
    if it is alone in its own.
 3. Balanced: preferred leaderships change places within partitions, for which nothing is copied.
@@ -29,9 +29,9 @@ def plan_moves(
     staying: Collection[int] = (),
     balanced: bool = True,
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """The partitions that change, with their new replicas. `racks`: of the brokers that may have replicas;
-    `replication_factor` None: as many as each has; `staying`: brokers that keep what they have, and get nothing more.
-    Raises InvalidReplicationFactorError."""
+    """Return the changing partitions with their new replicas. `racks`: of the brokers that may have replicas;
+    `replication_factor` None: each partition keeps its number; `staying`: brokers that keep their replicas and get no
+    more. Raises InvalidReplicationFactorError."""
     plan = _Plan(racks)
     wanted: dict[TopicPartition, list[int]] = {}
     for tp, replicas in current.items():

@@ -1,4 +1,4 @@
-"""What operators ask for: other leaders, other replicas (KIP-455), and brokers that get none."""
+"""Requests of operators: other leaders, other replicas (KIP-455), and cordoned brokers."""
 
 from __future__ import annotations
 

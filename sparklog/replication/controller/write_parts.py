@@ -1,7 +1,7 @@
 """A change of the cluster, cut into writes that the store takes.
 
-Partitions are stored in chunks, each written as a whole, and ZooKeeper takes about a megabyte per transaction. Whatever
-belongs together is one write whenever it fits.
+Partitions are stored in chunks, each written as a whole, and ZooKeeper accepts about a megabyte per transaction.
+Changes that belong together are one write whenever they fit.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@
 | Failed, out of range | TruncateTo the leader's end, or RestartAt its start; never fatal (KAFKA-7414) |
 | Failed, otherwise | RefreshMetadata if the epochs differ; Fetch after `replica.fetch.backoff.ms` |
 
-A log is cut where its epochs and the leader's part, never at the high watermark: that lags by one round, and what
-lies above it may be committed (KIP-101, KAFKA-6361). When the leader names an epoch that the follower does not know, it
-cuts to the end of its largest smaller one and asks again: one round would leave records of two leaders after fast
-successive elections (KIP-279). It also cuts where one of the two logs lacks offsets that the other has: those that a
-repair could not save. The leader compares, since only it knows both.
+A log is cut at the point where its epochs and the leader's part, never at the high watermark: that lags by one round,
+and records above it may be committed (KIP-101, KAFKA-6361). When the leader names an epoch that the follower does not
+know, the follower cuts to the end of its largest smaller one and asks again: one round would leave records of two
+leaders after fast successive elections (KIP-279). It also cuts at offsets that one of the two logs lacks because a
+repair could not save them. The leader compares, because only the leader knows both logs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Follower:
 
     @property
     def last_fetch(self) -> int:
-        """The `first_fetch` of whoever follows on."""
+        """The `first_fetch` for a follower that succeeds this one."""
         return self._number
 
     def become(self, now_ms: int) -> list[FollowerEffect]:
@@ -87,7 +87,7 @@ class Follower:
         return [*effects, self._fetch(now_ms)]
 
     def handle(self, event: FollowerEvent, now_ms: int) -> list[FollowerEffect]:
-        """What follows from `event`."""
+        """Return the effects of `event`."""
         if self._partition.leader == NO_LEADER or (self._guards.stale_answer_drop and event.number != self._under_way):
             return []
         match event:

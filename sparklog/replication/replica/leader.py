@@ -13,16 +13,15 @@
 | ImageChanged | the newer state is committed, the proposal void; re-election: BeginEpoch; another leader: as Resigned |
 | Resigned | Refuse for every waiter, with the new leader (KIP-951) |
 
-Until the high watermark has reached the offset at which the epoch began, `latest_offset` raises OFFSET_NOT_AVAILABLE
-(KIP-207).
+Until the high watermark has reached the start of the epoch, `latest_offset` raises OFFSET_NOT_AVAILABLE (KIP-207).
 
-High watermark: the smallest log end of the *maximal* ISR: committed members and proposed ones. A member that is to go
-counts until the controller has confirmed it, one that is to come counts from the proposal on (KIP-497). It never goes
-back, and stands still while the committed ISR is below min.insync.replicas (KIP-966), because the controller keeps who
-leaves such an ISR as an eligible leader.
+High watermark: the smallest log end of the *maximal* ISR, committed and proposed members. A member that is to leave
+counts until the controller has confirmed it, one that is to join counts from the proposal on (KIP-497). The high
+watermark never goes back. It stands still while the committed ISR is below min.insync.replicas (KIP-966), because the
+controller keeps a member that leaves such an ISR as an eligible leader.
 
-At most one proposal is under way. Its outcome may be unknown: it is made again, and it is void as soon as a newer
-partition epoch is seen, for the controller accepts it for its own partition epoch only.
+At most one proposal is in progress. Its outcome may be unknown: it is then proposed again. It is void as soon as the
+leader sees a newer partition epoch, because the controller accepts it for its own partition epoch only.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ UNKNOWN_END = -1
 
 
 class FollowerProgress(Struct):
-    """What the leader knows of a follower. `log_end_offset` -1: it has not fetched in this epoch."""
+    """The leader's knowledge of a follower. `log_end_offset` -1: it has not fetched in this epoch."""
 
     caught_up_ms: int
     log_end_offset: int = UNKNOWN_END
@@ -85,8 +84,8 @@ class FollowerProgress(Struct):
     leader_end_at_last_fetch: int = 0
 
     def on_fetch(self, fetch: FollowerFetch, leader_end: int, now_ms: int) -> None:
-        """Caught up is who has everything, or had by now what there was when it asked the last time: under constant
-        load nobody ever has everything."""
+        """Note a fetch. A follower is caught up if it has all records, or now has all records that existed at its
+        previous fetch: under constant load, no follower ever has all records."""
         if fetch.fetch_offset >= leader_end:
             self.caught_up_ms = now_ms
         elif fetch.fetch_offset >= self.leader_end_at_last_fetch:
@@ -122,10 +121,10 @@ class Leader:
         heard_ms: Callable[[int], int] | None = None,
         proposed: ProposeIsr | None = None,
     ) -> None:
-        """`broker_epoch`: of this broker's registration. `heard_ms`: when a follower, with everything there was, was
-        last heard of, if its fetches can stay at the leader until there is more (KIP-227). `proposed`: what this broker
-        proposed before in this leader epoch, and was not answered. Raises ValueError if the image names another
-        leader."""
+        """Begin to lead. `broker_epoch`: of this broker's registration. `heard_ms`: time of the last contact with a
+        follower that had all records, if its fetches can stay at the leader until there are more (KIP-227). `proposed`:
+        this broker's earlier proposal in this leader epoch without an answer. Raises ValueError if the image names
+        another leader."""
         if image.partition.leader != broker_id:
             raise ValueError(f"broker {broker_id} does not lead: {image.partition}")
         self._me = broker_id
@@ -177,7 +176,7 @@ class Leader:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Whoever is in the ISR, or will or may be when the proposal under way is decided."""
+        """Return the present members of the ISR, and those that the proposal in progress may add."""
         committed = frozenset(self._committed.isr) | {self._me}
         if self._pending is None:
             return committed
@@ -185,18 +184,18 @@ class Leader:
 
     @property
     def proposed(self) -> ProposeIsr | None:
-        """What has been proposed and not been answered yet."""
+        """The proposal that has no answer yet."""
         return None if self._pending is None else self._pending.proposal
 
     @property
     def low_watermark(self) -> int:
-        """No live replica begins below: what delete-records waits for (KIP-107)."""
+        """Return the smallest log start of the live replicas; delete-records waits for it (KIP-107)."""
         starts = [f.log_start_offset for r, f in self._followers.items() if r in self._eligible]
         return min([self._log.log_start_offset, *starts])
 
     def latest_offset(self) -> int:
-        """The end of what can be read. Raises OffsetNotAvailableError while this leader may lag behind what consumers
-        have been shown by the one before."""
+        """Return the end of the readable records. Raises OffsetNotAvailableError while this leader may lag behind the
+        records that its predecessor has shown to consumers."""
         if self._guards.latest_after_epoch_start and self._high_watermark < self.epoch_start_offset:
             raise OffsetNotAvailableError(
                 f"the leader of epoch {self._committed.leader_epoch} knows that {self._high_watermark} is committed, its "
@@ -217,7 +216,7 @@ class Leader:
     # --- events
 
     def handle(self, event: LeaderEvent, now_ms: int) -> list[LeaderEffect]:
-        """What follows from `event`. After Resigned nothing does but refusals."""
+        """Return the effects of `event`. After Resigned, the only effects are refusals."""
         effects: list[LeaderEffect] = []
         if self.has_resigned and not isinstance(event, FollowerFetch | WaitForReplicas):
             return effects
@@ -265,7 +264,7 @@ class Leader:
         effects.append(FetchAccepted(fetch.token, log.log_end_offset, self._high_watermark, log.log_start_offset))
 
     def _other_gap(self, fetch: FollowerFetch) -> EpochEnd | None:
-        """Where the follower's log ends as far as both have the same gaps; None: they have."""
+        """Return the end up to which the follower's log and this log have the same gaps; None if all are equal."""
         if not fetch.gaps and not self._log.gaps:
             return None
         theirs = min([fetch.log_start_offset, *(first for first, _ in fetch.gaps)])  # lost is not deleted

@@ -22,8 +22,9 @@ from sparklog.replication.cluster_image import NO_EPOCH, PartitionImage
 
 
 class ReplicaLog(Protocol):
-    """What the rules read of the log. `durable_end_offset`: what may be acknowledged; with `flush.mode=group` it ends
-    where the last fsync did, else at the log end. `gaps`: the offsets that a repair could not save, ascending."""
+    """Properties of the log that the rules read. `durable_end_offset`: end of the records that may be acknowledged;
+    with `flush.mode=group` the end at the last fsync, else the log end. `gaps`: the offsets that a repair could not
+    save, ascending."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -57,11 +58,12 @@ class Safeguards:
     min_insync: bool = True
     """It stands still while the committed ISR is below min.insync.replicas (KIP-966)."""
     epoch_start_before_join: bool = True
-    """Who joins the ISR has everything below the start of the leader's epoch, not only below the high watermark."""
+    """A follower joins the ISR only with all records below the start of the leader's epoch, not only below the high
+    watermark."""
     divergence_check: bool = True
     """A follower whose last epoch ends elsewhere at the leader gets no records (KIP-595)."""
     divergence_changes_nothing: bool = True
-    """What such a follower asks for says nothing about its log."""
+    """The fetch of a diverging follower gives no information about its log."""
     epoch_truncation: bool = True
     """A follower cuts where the epochs part, not at its high watermark, which lags (KIP-101, KAFKA-6361)."""
     stale_answer_drop: bool = True
@@ -79,8 +81,8 @@ ALL_SAFEGUARDS = Safeguards()
 
 
 class FollowerFetch(Struct, frozen=True):
-    """A follower asks for `fetch_offset`, so it has everything below but what lies in its `gaps`. `last_epoch`: of its
-    last record, -1 without any."""
+    """A follower's request for `fetch_offset`: it has all records below except those in its `gaps`. `last_epoch`: of
+    its last record, -1 without any."""
 
     token: Hashable
     replica_id: int
@@ -108,7 +110,7 @@ class Tick(Struct, frozen=True):
 
 
 class AlterOutcome(Enum):
-    """What became of a proposal."""
+    """Outcome of a proposal."""
 
     COMMITTED = "committed"
     INELIGIBLE = "ineligible"
@@ -122,7 +124,8 @@ class AlterOutcome(Enum):
 
 
 class AlterAnswered(Struct, frozen=True):
-    """`partition_epoch`: what the proposal was based on; `partition`: the new state if it was committed."""
+    """The controller's answer. `partition_epoch`: of the proposal's basis; `partition`: the new state if the proposal
+    was committed."""
 
     partition_epoch: int
     outcome: AlterOutcome
@@ -138,7 +141,7 @@ class ImageChanged(Struct, frozen=True):
 
 
 class Resigned(Struct, frozen=True):
-    """Another broker leads, or this one has lost its session. `leader` -1: nobody knows who leads now."""
+    """Another broker leads, or this one has lost its session. `leader` -1: the new leader is unknown."""
 
     leader: int = -1
     leader_epoch: int = NO_EPOCH
@@ -237,10 +240,10 @@ class Fetch(Struct, frozen=True):
 
 
 class Batches(Struct, frozen=True):
-    """Whole batches with the leader's stamps; `data` is the shell's. `epochs`: which leader epochs begin in them, and
-    where: compaction may have removed their first records. `log_start_offset`: where the leader's log begins.
-    `segments`: where its segments begin in the batches. `gaps`: what the leader's log lacks in these offsets for good;
-    there may be nothing else, and no `data`."""
+    """Whole batches with the leader's stamps; `data` is the shell's. `epochs`: the leader epochs that begin in the
+    batches, with their starts: compaction may have removed their first records. `log_start_offset`: start of the
+    leader's log. `segments`: starts of its segments in the batches. `gaps`: offsets in this range that the leader's log
+    lacks for good; they may be all there is, without `data`."""
 
     base_offset: int
     next_offset: int
@@ -290,7 +293,7 @@ class AppendReplica(Struct, frozen=True):
 
 
 class SetLogStart(Struct, frozen=True):
-    """The leader has deleted what is older."""
+    """The leader has deleted older records."""
 
     offset: int
 

@@ -1,8 +1,8 @@
 """The coordinator of the transactional ids of one partition of `__transaction_state`: a pure state machine.
 
-It is made, given every record of the partition (`replay`), told that this was all (`loaded`), and then asked
-(`handle`). What a call returns is carried out as `model` says: first the records, then the actions. A request that has
-to wait for the end of a transaction is kept here and answered with the completion.
+The shell creates it, passes every record of the partition (`replay`), announces the end (`loaded`), and then passes
+events (`handle`). The shell executes the result of a call as `model` says: first the records, then the actions. A
+request that has to wait for the end of a transaction is kept here, and the completion answers it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Coordinator:
             self._shared.replay_participant(transactional_id, int(parts[1]), found)
 
     def loaded(self, now_ms: int, *, from_elsewhere: bool = False) -> Effects:
-        """All records have been replayed: what was decided is driven on. `from_elsewhere`: another broker may have
-        written them, by another clock, so the timeouts of open transactions begin again."""
+        """Continue the decided transactions: all records have been replayed. `from_elsewhere`: another broker may have
+        written them, by another clock, so the timeouts of open transactions start again."""
         self._shared.replayed_all(now_ms)
         if from_elsewhere:
             self._plain.time_again(now_ms)
@@ -99,7 +99,7 @@ class Coordinator:
         return effects
 
     def tick(self, now_ms: int, expiry_ms: int | None = None) -> Effects:
-        """Time has passed: aborts what is too old, forgets what has not been used for long (by the time `expiry_ms`,
+        """Abort transactions that are too old, and forget ids that were not used for long (by the time `expiry_ms`,
         which has no jumps; None: `now_ms`)."""
         effects = Effects()
         self._plain.time_out(now_ms, effects)
@@ -112,7 +112,7 @@ class Coordinator:
         return effects
 
     def give_up(self, token: Hashable) -> None:
-        """Who asked under `token` does not wait any more."""
+        """Forget the request under `token`, because its client does not wait any more."""
         for transactional_id, waiting in list(self._waiting.items()):
             left = [w for w in waiting if w[1] != token]
             if len(left) < len(waiting):
@@ -126,7 +126,7 @@ class Coordinator:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it knows no id."""
+        """Return True if it knows no id."""
         return not self._plain.ids() and not self._shared.ids()
 
     def ids(self) -> list[str]:
@@ -183,7 +183,7 @@ class Coordinator:
         self._waiting.setdefault(request.transactional_id, []).append((request, token))
 
     def _finish(self, effects: Effects, now_ms: int) -> None:
-        """Gives out the markers of what has been decided; without any it is complete."""
+        """Create the markers of a decided transaction; without markers the transaction is complete."""
         while effects.decided:
             transactional_id = effects.decided.pop(0)
             markers = tuple(self._rules(transactional_id).markers(transactional_id))

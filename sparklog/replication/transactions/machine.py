@@ -1,8 +1,7 @@
-"""The life of a transaction with one participant or many: open, decided, all markers in; and of the id it is opened
-under.
+"""The life of a transaction with one participant or many (open, decided, complete with all markers), and of its id.
 
-Who takes part, under which identities, and who may decide is the policy of `plain` (one producer under its
-transactional id) and `shared` (many, for one version of an application).
+The policies `plain` (one producer under its transactional id) and `shared` (many, for one version of an application)
+define the participants, their identities, and the right to decide.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Entry(Protocol):
     def state(self) -> State: ...
     @property
     def participants(self) -> Mapping[int, set[TopicPartition]]:
-        """By producer id, the partitions of what is not complete."""
+        """The partitions of incomplete transactions, by producer id."""
 
     @property
     def record(self) -> tuple[bytes, bytes]: ...
@@ -63,7 +62,7 @@ class TransactionMachine(ABC, Generic[E]):
 
     @abstractmethod
     def _unknown(self, transactional_id: str, producer_id: int = NO_ID) -> SparklogError:
-        """What to say of an id that nobody knows."""
+        """Return the error for an unknown id."""
 
     @abstractmethod
     def _abort_open(self, found: E, now_ms: int, effects: Effects) -> None:
@@ -71,7 +70,7 @@ class TransactionMachine(ABC, Generic[E]):
 
     @abstractmethod
     def _is_overdue(self, found: E, now_ms: int) -> bool:
-        """Whether the open transaction has to be aborted."""
+        """Return True if the open transaction has to be aborted."""
 
     @abstractmethod
     def _marker(self, found: E, producer_id: int) -> tuple[int, bool]:
@@ -79,11 +78,11 @@ class TransactionMachine(ABC, Generic[E]):
 
     @abstractmethod
     def _completed(self, found: E, effects: Effects) -> None:
-        """All markers are in: what follows for the identities; nobody takes part any more."""
+        """Apply the consequences for the identities: all markers are written, and there is no participant any more."""
 
     @abstractmethod
     def _expiration_ms(self, found: E) -> int:
-        """How long the id is remembered without a transaction."""
+        """Return the time for which the id is remembered without a transaction."""
 
     # -- decisions
 
@@ -103,7 +102,7 @@ class TransactionMachine(ABC, Generic[E]):
         return None
 
     def markers(self, transactional_id: str) -> list[Marker]:
-        """What a prepared transaction has to write."""
+        """Return the markers that a prepared transaction has to write."""
         found = self._by_id[transactional_id]
         return [
             Marker(tp, producer_id, *self._marker(found, producer_id))
@@ -123,7 +122,7 @@ class TransactionMachine(ABC, Generic[E]):
         return [found.transactional_id for found in self._by_id.values() if found.state.is_prepared]
 
     def time_out(self, now_ms: int, effects: Effects) -> None:
-        """Aborts what has been open for too long."""
+        """Abort transactions that have been open for too long."""
         for found in list(self._by_id.values()):
             if found.state is State.ONGOING and self._is_overdue(found, now_ms):
                 self._abort_open(found, now_ms, effects)
@@ -158,17 +157,18 @@ class TransactionMachine(ABC, Generic[E]):
         return list(self._by_id)
 
     def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
-        """(producer id, partition) of what is open. Raises InvalidProducerIdMappingError for an unknown id."""
+        """Return (producer id, partition) of the open transaction. Raises InvalidProducerIdMappingError for an unknown
+        id."""
         participants = self._known(transactional_id).participants
         return sorted((producer_id, tp) for producer_id, partitions in participants.items() for tp in partitions)
 
     def producers(self) -> Iterator[tuple[int, str, set[TopicPartition]]]:
-        """(producer id, transactional id, partitions of what is open)."""
+        """Yield (producer id, transactional id, partitions) of open transactions."""
         for found in self._by_id.values():
             for producer_id, partitions in found.participants.items():
                 yield producer_id, found.transactional_id, partitions
 
 
 def is_idle(found: Entry) -> bool:
-    """Whether it has no transaction."""
+    """Return True if it has no transaction."""
     return found.state is not State.ONGOING and not found.state.is_prepared

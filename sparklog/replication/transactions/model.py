@@ -1,9 +1,9 @@
-"""The words of the transaction coordinator: states, requests, and the effects of handling one.
+"""Types of the transaction coordinator: states, requests, and the effects of handling one.
 
-A handler changes the state in memory at once and says what has to follow: `records` are appended to the state topic,
-and `actions` are carried out when these records, and all that were given out before them, are durable. So whatever
-anybody is told, or any partition has a marker for, is in the log. When an append fails, the coordinator is thrown away
-and made anew from the log.
+A handler changes the state in memory at once and returns the consequences. The shell appends `records` to the state
+topic. It executes `actions` when these records, and all earlier ones, are durable. So the log has every answered
+change, and every change for which a partition has a marker. If an append fails, the shell discards the coordinator and
+creates it again from the log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUN_ID_CHARS_MAX = 256
 
 
 class State(IntEnum):
-    """Where a transaction is. The numbers are on the disk."""
+    """State of a transaction. The numbers are on the disk."""
 
     EMPTY = 0
     ONGOING = 1
@@ -57,7 +57,7 @@ class State(IntEnum):
 
     @property
     def completed(self) -> State:
-        """What a prepared state becomes when all markers are in."""
+        """Return the state that follows this prepared state when all markers are written."""
         return State.COMPLETE_COMMIT if self.is_commit else State.COMPLETE_ABORT
 
 
@@ -72,9 +72,10 @@ class Safeguards:
     epoch_check: bool = True
     """Requests with an epoch that is no longer the producer's are refused."""
     committed_participants_only: bool = True
-    """Only what the committed participants wrote is committed."""
+    """Only the records of the committed participants are committed."""
     run_fence: bool = True
-    """A newer run of an application ends what the older one has open, and refuses it from then on."""
+    """A newer run of an application ends the open transaction of an older one, and refuses the older run from then
+    on."""
     committed_version_check: bool = True
     """A version that has been committed is not opened again."""
     markers_before_completion: bool = True
@@ -92,7 +93,8 @@ class TransactionLimits(Struct, frozen=True):
 
 
 class IdReserve:
-    """Producer ids that are drawn already, for those who cannot wait for one. `taken` is told of each that is used."""
+    """Producer ids that are drawn in advance, for requests that cannot wait for one. `taken` is called with each used
+    id."""
 
     def __init__(self, taken: Callable[[int], None] = lambda _: None) -> None:
         self._taken = taken
@@ -181,7 +183,7 @@ class Renew(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """An operator's abort of whatever is open. `aborted`: the number of markers, once it is decided."""
+    """An operator's abort of the open transaction. `aborted`: the number of markers, once it is decided."""
 
     transactional_id: str
     aborted: int | None = None
@@ -254,7 +256,7 @@ class Effects(Struct):
 
     @property
     def decides(self) -> bool:
-        """Whether the records hold a decision."""
+        """True if the records contain a decision."""
         return bool(self.completed) or any(isinstance(a, WriteMarkers) for a in self.actions)
 
 
@@ -265,5 +267,5 @@ def check_name(what: str, name: str, chars_max: int) -> None:
 
 
 def is_shared(transactional_id: str) -> bool:
-    """Whether the id is that of an application's shared transactions."""
+    """Return True if the id belongs to an application's shared transactions."""
     return transactional_id.startswith(SHARED_PREFIX)

@@ -1,7 +1,7 @@
 """Transactions of one producer each, under its transactional id (KIP-98, KIP-360, KIP-890 second form).
 
-Every end raises the epoch, so that whatever comes late from the transaction before (a batch, an END_TXN) has an older
-one and is refused. `previous` is the identity before: an END_TXN that is repeated with it gets the same answer.
+Every end raises the epoch, so a late request or batch of the previous transaction (or its END_TXN) has an older epoch
+and is refused. `previous` is the identity before: an END_TXN that is repeated with it gets the same answer.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ Keys and values are MessagePack arrays that begin with a version number (0)::
 `state` is a number of `State`, `partitions` [[topic, [partition, …]], …]. A participant belongs to the transaction with
 its version and fencing token, and is deleted (null) in the batch that completes it. `run_id` and `fencing_token` of a
 shared id are those of its newest run, inside the brackets those of the run that opened the transaction. `input` is the
-application's own account of what it commits; in records of older brokers it and `lease_ms` are missing ("", 0).
+application's own account of the committed input; records of older brokers lack it and `lease_ms` ("", 0).
 
-The batch's CRC covers a record. Without the topic the broker knows of no transaction: what is open in a partition stays
-open until `sparklog transaction abort` ends it there, and committed versions could be committed again.
+The batch's CRC covers a record. Without the topic the broker knows of no transaction: a transaction that is open in a
+partition stays open until `sparklog transaction abort` ends it there, and committed versions could be committed again.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def encode_value(value: Value) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, list[int | str], Value | None]:
-    """(kind, the key's other parts, value). Raises LogCorruptError for what this version of the broker cannot know."""
+    """Return (kind, the key's other parts, value). Raises LogCorruptError for a record that this version of the broker
+    cannot know."""
     try:
         version, kind, *parts = _decode_key(key)
         if version != VERSION or kind not in _decoders:

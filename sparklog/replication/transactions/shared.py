@@ -1,9 +1,9 @@
 """Transactions of many participants, for Spark: one per application and version, with one decision for all of them.
 
-Who takes part gets a producer id of its own, which is used once: epoch 0 writes, the marker has epoch 1. The decision
-names the committed participants; what the others wrote is aborted. A *run* is one life of the application's driver,
-known by its run id; its fencing tokens order it among the others. A newer run fences the older ones for good, also if
-one draws a new fencing token later.
+Each participant gets a producer id of its own, which is used once: epoch 0 writes, the marker has epoch 1. The decision
+names the committed participants; the records of the others are aborted. A *run* is one life of the application's
+driver, known by its run id; its fencing tokens order it among the others. A newer run fences the older ones for good,
+even if an older one draws a new fencing token later.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Transaction(Struct):
         return self.state is State.ONGOING
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Whether its time is over, or its lease."""
+        """Return True if its timeout or its lease has passed."""
         lease_is_over = self.lease_ms > 0 and now_ms - self.renewed_ms >= self.lease_ms
         from_ms = self.started_ms if self.timed_from_ms is None else self.timed_from_ms
         return lease_is_over or now_ms - from_ms >= self.timeout_ms
@@ -326,7 +326,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         return None if t.state.is_prepared else t.state.is_commit
 
     def _end_nothing(self, app: _Application, request: EndShared, now_ms: int, effects: Effects) -> Result | None:
-        """Nobody has joined: what is decided is noted, so that who comes late does not open it."""
+        """Record the decision of a transaction without participants, so that a late participant does not open it."""
         if request.commit and request.committed_participants:
             raise _aborted(app, request)
         t = app.transaction
@@ -377,8 +377,8 @@ class SharedTransactions(TransactionMachine[_Application]):
         return _Application(request.transactional_id)
 
     def _fence(self, app: _Application, request: Join | EndShared, now_ms: int, effects: Effects) -> bool:
-        """Whether the request's run is newer than the one that has opened the newest transaction; from now on older
-        ones are refused. Raises ProducerFencedError for an older one."""
+        """Return True if the request's run is newer than the one that has opened the newest transaction; from now on
+        older ones are refused. Raises ProducerFencedError for an older one."""
         t = app.transaction
         check_name("a run id", request.run_id, RUN_ID_CHARS_MAX)
         if not self._safeguards.run_fence:
