@@ -57,6 +57,13 @@ _NAME_CHARS_KEPT = 200
 """Of a directory's name when an ending is added: file systems allow 255 bytes."""
 
 
+def _kept(name: str) -> str:
+    """The part of a partition directory's name that stays when it is moved aside: of a long one both ends, because the
+    partition's number stands last."""
+    half = _NAME_CHARS_KEPT // 2
+    return name if len(name) <= _NAME_CHARS_KEPT else name[:half] + name[-half:]
+
+
 def take_lock(files: FileSystem, directory: Path, setting: str) -> File:
     """Makes the directory if needed and locks it. Raises DataDirLockedError, StorageError (naming `setting`)."""
     try:
@@ -95,7 +102,8 @@ class LogDirectory:
         self.files = WatchedFiles(files, self.health)
         """For everything in the directory."""
         self.points: dict[str, PartitionPoints] = {}
-        """The last checkpoint, by the partition directories' names."""
+        """The checkpoint that was there at the start, by the partition directories' names; of a partition that was put
+        aside since, its points of that moment."""
         self.has_stale_points = False
         """Whether the checkpoint on the disk may tell of replicas that were taken away. Of one that is made in the
         place of such a replica it would say what was never there: a new checkpoint comes before that, and before the
@@ -186,24 +194,39 @@ class LogDirectory:
             self.points = dict(points.partitions)
         elif data is not None:
             logger.warning("%s cannot be read; offsets are taken from the logs", path)
-        self._forget_removed()
-
-    def _forget_removed(self) -> None:
-        """A crash came between the removal of a replica and the next checkpoint."""
-        for moved in filter(REMOVED.fullmatch, self.files.list_directory(self.path)):
-            owner = self.owner_of(moved)
-            name = "" if owner is None else f"{owner.topic}-{owner.partition}"
-            points = self.points.get(name)
-            is_of_it = owner is not None and points is not None and points.topic_id == owner.topic_id
-            if is_of_it and not self.files.exists(self.path / name):
-                del self.points[name]
-                self.has_stale_points = True
+        names = set(self.files.list_directory(self.path))
+        self._follow_moved(names)
+        self._follow_taken_back(names)
         if self.has_stale_points:
             try:
                 self.write_points(self.points)
                 self.has_stale_points = False
             except StorageFullError as e:
                 logger.warning("%s: that replicas are gone is not written down yet: %s", self.path, e)
+
+    def _follow_moved(self, names: set[str]) -> None:
+        """Points of a partition whose replica was moved, before a crash came ahead of the next checkpoint: of one that
+        was put aside they go with it, of one that was removed they are forgotten."""
+        for moved in sorted(n for n in names if REMOVED.fullmatch(n) or STRAY.fullmatch(n)):
+            owner = self.owner_of(moved)
+            name = "" if owner is None else f"{owner.topic}-{owner.partition}"
+            points = self.points.get(name)
+            is_of_it = owner is not None and points is not None and points.topic_id == owner.topic_id
+            if points is not None and is_of_it and name not in names:
+                del self.points[name]
+                if STRAY.fullmatch(moved):
+                    self.points.setdefault(moved, points)
+                self.has_stale_points = True
+
+    def _follow_taken_back(self, names: set[str]) -> None:
+        """Points of a stray that was taken back, before a crash came ahead of the next checkpoint."""
+        for stray in [n for n in self.points if STRAY.fullmatch(n) and n not in names]:
+            points, kept = self.points.pop(stray), stray.rpartition(".")[0]
+            for name in names - self.points.keys():
+                owner = self.owner_of(name) if _kept(name) == kept else None
+                if owner is not None and owner.topic_id == points.topic_id:
+                    self.points[name] = points
+            self.has_stale_points = True
 
     # --- partition directories ---
 
@@ -245,6 +268,9 @@ class LogDirectory:
         self._taken_back.add(owner.directory_name)
         self.files.rename(self.path / stray, self.path / owner.directory_name)
         self.files.sync_directory(self.path)
+        points = self.points.pop(stray, None)
+        if points is not None:
+            self.points[owner.directory_name] = points
         logger.info("%s was put aside as %s and is taken back", self.path / owner.directory_name, stray)
 
     def make_partitions(self, owners: Iterable[LogOwner]) -> None:
@@ -275,11 +301,14 @@ class LogDirectory:
         return points if points is not None and points.topic_id == owner.topic_id else None
 
     def move_aside(self, name: str, ending: str) -> Path:
-        """Renames the partition directory `name` to one that is not loaded; `ending`: one of the `…_ENDING`."""
-        target = self.path / f"{name[:_NAME_CHARS_KEPT]}.{uuid.uuid4().hex}-{ending}"
+        """Renames the partition directory `name` to one that is not loaded; `ending`: one of the `…_ENDING`. The points
+        of a stray are kept: when it is taken back, it begins where it began."""
+        target = self.path / f"{_kept(name)}.{uuid.uuid4().hex}-{ending}"
         self.files.rename(self.path / name, target)
         self.files.sync_directory(self.path)
-        self.points.pop(name, None)
+        points = self.points.pop(name, None)
+        if points is not None and ending == STRAY_ENDING:
+            self.points[target.name] = points
         self.has_stale_points |= ending != DELETED_ENDING  # another topic of that name has another id
         return target
 

@@ -367,6 +367,8 @@ class LogManager:
         """Leaves nothing behind if it fails, as far as the disk lets it."""
         path = directory.path / spec.owner.directory_name
         self._forget_stale_points(directory)
+        known = directory.points_of(spec.owner) if directory.files.exists(path) else None
+        points = known or PartitionPoints(spec.owner.topic_id, 0, 0, 0)
         try:
             log = PartitionLog.open(
                 path,
@@ -376,7 +378,10 @@ class LogManager:
                 files=directory.files,
                 clock=self._clock,
                 expiry_clock=self.expiry_clock,
-                clean=not directory.was_put_aside(path.name),
+                clean=directory.is_clean(path.name) if known else not directory.was_put_aside(path.name),
+                log_start_offset=points.log_start_offset,
+                high_watermark=points.high_watermark,
+                recovery_point=points.recovery_point,
                 handles=self._handles,
                 inflated=self._inflated,
                 newest_schema_id=spec.newest_schema_id,
@@ -420,8 +425,10 @@ class LogManager:
         tp = owner.topic_partition
         log = self._logs.pop(tp, None)
         self._offline.pop(tp, None)
-        self._place.pop(tp, None)
+        place = self._place.pop(tp, None)
         if log is not None:
+            if place is not None and ending == STRAY_ENDING:
+                place.points[owner.directory_name] = _points_of(log)
             log.mark_deleted(error)
         self.remove_replicas(lambda found, _: found.topic_id == owner.topic_id, [owner.directory_name], ending=ending)
 
@@ -578,14 +585,14 @@ class LogManager:
                 log.retention.note_checkpoint(points[str(tp)].log_start_offset)
 
     def _points(self, directory: LogDirectory) -> dict[str, PartitionPoints]:
-        """What is to be remembered of the directory's partitions; of one that is offline, what was."""
-        points = {n: directory.points[n] for n in map(str, list(self._offline)) if n in directory.points}
-        for tp, log in self._logs.copy().items():
-            if self._place.get(tp) is directory:
-                points[str(tp)] = PartitionPoints(
-                    log.owner.topic_id, log.log_start_offset, log.recovery_point, log.high_watermark
-                )
-        return points
+        """What is to be remembered of the directory's partitions; of one that no log is open in, what was: it may be
+        offline, put aside, or of a topic that the metadata do not name today."""
+        logs = {
+            str(tp): _points_of(log) for tp, log in self._logs.copy().items() if self._place.get(tp) is directory
+        }
+        offline = set(map(str, list(self._offline)))
+        rest = {n: p for n, p in directory.points.copy().items() if n not in logs}
+        return {n: p for n, p in rest.items() if n in offline or directory.files.exists(directory.path / n)} | logs
 
     def close(self) -> bool:
         """Seals and fsyncs all logs, writes the checkpoints and the clean-shutdown marks, and unlocks the directories.
@@ -612,3 +619,7 @@ class LogManager:
         finally:
             self.directories.unlock()
         return not unclean and not self.directories.failed
+
+
+def _points_of(log: PartitionLog) -> PartitionPoints:
+    return PartitionPoints(log.owner.topic_id, log.log_start_offset, log.recovery_point, log.high_watermark)
