@@ -15,7 +15,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_rebuildable, read_whole
+from sparklog.environment.files import (
+    MISPLACED_SUFFIX,
+    TEMPORARY_SUFFIX,
+    File,
+    FileSystem,
+    put_aside,
+    read_hint,
+    read_rebuildable,
+    read_whole,
+)
 from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
@@ -49,8 +58,8 @@ REMOVED = re.compile(r".+\.[0-9a-f]{32}-removed")
 
 
 def is_moved_aside(name: str) -> bool:
-    """Whether a directory of this name is no partition's any more: deleted, removed, or a stray."""
-    return any(kind.fullmatch(name) for kind in (DELETED, STRAY, REMOVED))
+    """True if a directory of this name is no partition's any more: deleted, removed, a stray or misplaced."""
+    return name.endswith(MISPLACED_SUFFIX) or any(kind.fullmatch(name) for kind in (DELETED, STRAY, REMOVED))
 
 
 _NAME_CHARS_KEPT = 200
@@ -155,12 +164,15 @@ class LogDirectory:
     def load(self, cluster_id: str) -> None:
         """Checks whose directory it is and reads its checkpoints. Raises StorageError (see also `failure`)."""
         for name in self.files.list_directory(self.path):
-            if name == PROBE_FILE or (
-                name.removesuffix(TEMPORARY_SUFFIX) in (*_OWN_FILES, PROBE_FILE) and name not in _OWN_FILES
-            ):
-                self.files.remove(self.path / name)  # a crash left it
+            path, target = self.path / name, name.removesuffix(TEMPORARY_SUFFIX)
+            if name in _OWN_FILES or target not in (*_OWN_FILES, PROBE_FILE):
+                continue
+            if self.files.is_directory(path):
+                put_aside(self.files, path, f"{path} is a directory, where a file is written")
+            else:
+                self.files.remove(path)  # a crash left it
         self._meta = self._load_meta(cluster_id)
-        mark = read_rebuildable(self.files, self.path / CLEAN_SHUTDOWN_FILE)
+        mark = read_hint(self.files, self.path / CLEAN_SHUTDOWN_FILE)
         if mark is not None:
             self._clean = decode(mark, CleanShutdown)
             self.files.remove(self.path / CLEAN_SHUTDOWN_FILE)  # a crash while loading counts as unclean
@@ -188,7 +200,7 @@ class LogDirectory:
 
     def _load_points(self) -> None:
         path = self.path / RECOVERY_POINTS_FILE
-        data = read_rebuildable(self.files, path)
+        data = read_hint(self.files, path)
         points = decode(data, RecoveryPoints) if data is not None else None
         if points is not None:
             self.points = dict(points.partitions)
@@ -243,7 +255,7 @@ class LogDirectory:
 
     def newest_epoch_of(self, name: str) -> int:
         """Read the leader epoch of the newest records in the directory `name`; -1 if nothing says it."""
-        data = read_whole(self.files, self.path / name / LEADER_EPOCHS_FILE)
+        data = read_rebuildable(self.files, self.path / name / LEADER_EPOCHS_FILE)
         entries = decode_epochs(data) if data is not None else None
         return entries[-1].epoch if entries else -1
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from sparklog.environment.clock import Clock, MachineClock, SystemClock
-from sparklog.environment.files import FileSystem, RealFiles, read_whole
+from sparklog.environment.files import FileSystem, OddFileError, RealFiles, read_whole
 from sparklog.errors import (
     SparklogError,
     StorageError,
@@ -112,7 +112,7 @@ class LogManager:
         self.directories = DirectorySet(
             self.data_dir, paths, self._files, broker_id, lambda: self.on_directory_failure()
         )
-        self.was_used = any(d.files.exists(d.path / META_FILE) for d in self.directories.live)
+        self.was_used = any(map(_has_meta, self.directories.live))
         """Whether a broker has had a log directory before."""
         self.expiry_clock: Clock = self._clock
         if expiry_rate is not None:
@@ -143,6 +143,8 @@ class LogManager:
         for directory in self.directories.live:
             try:
                 directory.load(cluster_id)
+            except OddFileError as e:
+                directory.health.fail(e)  # whose directory it is, is said nowhere
             except SparklogError:
                 if directory.failure is None:
                     raise
@@ -587,9 +589,7 @@ class LogManager:
     def _points(self, directory: LogDirectory) -> dict[str, PartitionPoints]:
         """What is to be remembered of the directory's partitions; of one that no log is open in, what was: it may be
         offline, put aside, or of a topic that the metadata do not name today."""
-        logs = {
-            str(tp): _points_of(log) for tp, log in self._logs.copy().items() if self._place.get(tp) is directory
-        }
+        logs = {str(tp): _points_of(log) for tp, log in self._logs.copy().items() if self._place.get(tp) is directory}
         offline = set(map(str, list(self._offline)))
         rest = {n: p for n, p in directory.points.copy().items() if n not in logs}
         return {n: p for n, p in rest.items() if n in offline or directory.files.exists(directory.path / n)} | logs
@@ -619,6 +619,13 @@ class LogManager:
         finally:
             self.directories.unlock()
         return not unclean and not self.directories.failed
+
+
+def _has_meta(directory: LogDirectory) -> bool:
+    try:
+        return directory.files.exists(directory.path / META_FILE)
+    except OddFileError:
+        return True  # something is there
 
 
 def _points_of(log: PartitionLog) -> PartitionPoints:
