@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
+import socket
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -11,6 +14,8 @@ from sparklog.errors import InvalidConfigError
 BOOTSTRAP_VARIABLE = "SPARKLOG_BOOTSTRAP_SERVERS"
 BOOTSTRAP_DEFAULT = "127.0.0.1:9292"
 PORT_DEFAULT = 9292
+_NO_HOST_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")
+_HOST_CHARACTERS_MAX = 253
 
 
 class Endpoint(NamedTuple):
@@ -45,6 +50,10 @@ def parse_bootstrap(text: str) -> list[Endpoint]:
 
 
 def _parse_endpoint(part: str, whole: str) -> Endpoint:
+    if "://" in part:
+        raise InvalidConfigError(
+            f"bootstrap server {part!r:.200}: give host:port, without {part.partition('://')[0]}://"
+        )
     if part.startswith("["):
         host, closed, rest = part[1:].partition("]")
         good = bool(closed) and (rest == "" or rest.startswith(":"))
@@ -60,11 +69,35 @@ def _parse_endpoint(part: str, whole: str) -> Endpoint:
         port = str(PORT_DEFAULT)
     if not good or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
         raise InvalidConfigError(f"bootstrap servers {whole!r:.200}: {part!r:.200} is not host:port")
-    try:
-        host.encode("idna")  # as the look-up of the name will
-    except UnicodeError as e:
-        raise InvalidConfigError(
-            f"bootstrap servers {whole!r:.200}: {host!r:.200} is no name of a host; between its dots are 1 to 63 "
-            f"characters ({e})"
-        ) from e
+    reason = _host_refusal(host, in_brackets=part.startswith("["))
+    if reason:
+        raise InvalidConfigError(f"bootstrap servers {whole!r:.200}: {host!r:.200} is no name of a host: {reason}")
     return Endpoint(host, int(port))
+
+
+def _host_refusal(host: str, *, in_brackets: bool) -> str:
+    """The reason why no look-up can ever find `host`; "" if one may. A client would wait for such a broker."""
+    if in_brackets:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError as e:
+            return f"in brackets stands an IPv6 address, as [::1]:{PORT_DEFAULT} ({e})"
+        return ""
+    try:
+        ascii_name = host.encode("idna").decode()  # as the look-up of the name will
+    except UnicodeError as e:
+        return f"between its dots are 1 to 63 characters ({e})"
+    odd = _NO_HOST_CHARACTER.search(ascii_name)
+    if odd:
+        return f"letters, digits, '-', '_' and '.' can be in it, not {odd.group()!r}"
+    if len(ascii_name.rstrip(".")) > _HOST_CHARACTERS_MAX:
+        return f"it has {len(ascii_name)} characters, at most {_HOST_CHARACTERS_MAX} are possible"
+    labels = ascii_name.removesuffix(".").split(".")
+    if any(label.startswith("-") or label.endswith("-") for label in labels):
+        return "no part between its dots begins or ends with '-'"
+    if labels[-1].isdigit():
+        try:
+            socket.inet_aton(ascii_name)
+        except OSError:
+            return "its last part is a number, so it is an IPv4 address, as 127.0.0.1"
+    return ""
