@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
-import socket
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from sparklog.environment.host_names import host_refusal
 from sparklog.errors import InvalidConfigError
 
 BOOTSTRAP_VARIABLE = "SPARKLOG_BOOTSTRAP_SERVERS"
 BOOTSTRAP_DEFAULT = "127.0.0.1:9292"
 PORT_DEFAULT = 9292
-_NO_HOST_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")
-_HOST_CHARACTERS_MAX = 253
 
 
 class Endpoint(NamedTuple):
@@ -83,21 +80,4 @@ def _host_refusal(host: str, *, in_brackets: bool) -> str:
         except ValueError as e:
             return f"in brackets stands an IPv6 address, as [::1]:{PORT_DEFAULT} ({e})"
         return ""
-    try:
-        ascii_name = host.encode("idna").decode()  # as the look-up of the name will
-    except UnicodeError as e:
-        return f"between its dots are 1 to 63 characters ({e})"
-    odd = _NO_HOST_CHARACTER.search(ascii_name)
-    if odd:
-        return f"letters, digits, '-', '_' and '.' can be in it, not {odd.group()!r}"
-    if len(ascii_name.rstrip(".")) > _HOST_CHARACTERS_MAX:
-        return f"it has {len(ascii_name)} characters, at most {_HOST_CHARACTERS_MAX} are possible"
-    labels = ascii_name.removesuffix(".").split(".")
-    if any(label.startswith("-") or label.endswith("-") for label in labels):
-        return "no part between its dots begins or ends with '-'"
-    if labels[-1].isdigit():
-        try:
-            socket.inet_aton(ascii_name)
-        except OSError:
-            return "its last part is a number, so it is an IPv4 address, as 127.0.0.1"
-    return ""
+    return host_refusal(host)
