@@ -16,6 +16,8 @@ import pytest
 
 from sparklog.cli.destination import destination
 from sparklog.cli.output import FileWriter, JsonWriter, TableWriter
+from sparklog.errors import InvalidQueryError
+from sparklog.export import writers as sql_writers
 from sparklog.export.printable import printable
 from sparklog.format.schema import ENVELOPE_SCHEMA
 
@@ -182,6 +184,25 @@ def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
             out.write(b"whole")
         assert path.read_bytes() == b"whole" and link.is_symlink()
         assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "x"]
+
+
+def test_nested_values_of_sql_have_a_form_in_text() -> None:
+    fine, last = pa.array([1_000_000_001], pa.timestamp("ns")), pa.array([2**31 - 1], pa.date32())
+    at = ["1970-01-01T00:00:01"]
+    for values, shown in ((fine, at), (last, [2**31 - 1]), (pa.array([b"x"], pa.large_binary()), ["x"])):
+        t = values.type
+        nested = (
+            (pa.ListArray.from_arrays([0, 1], values), [shown]),
+            (pa.FixedSizeListArray.from_arrays(values, 1), [shown]),
+            (pa.StructArray.from_arrays([values], ["a"]), [{"a": shown[0]}]),
+            (pa.MapArray.from_arrays([0, 1], pa.array(["k"]), values, pa.map_(pa.string(), t)), [{"k": shown[0]}]),
+        )
+        for column, expected in nested:
+            text = io.BytesIO()
+            sql_writers.JsonWriter(text, pa.schema([("x", column.type)])).write(pa.record_batch({"x": column}))
+            assert [json.loads(text.getvalue())["x"]] == expected, column.type
+    with pytest.raises(InvalidQueryError, match="month_day_nano_interval.*cast it"):
+        sql_writers.ParquetWriter(io.BytesIO(), pa.schema([("x", pa.month_day_nano_interval())]))
 
 
 def test_an_empty_result_is_a_file_with_a_schema(tmp_path: Path) -> None:
