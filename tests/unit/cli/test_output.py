@@ -201,7 +201,7 @@ def test_nested_values_of_sql_have_a_form_in_text() -> None:
             text = io.BytesIO()
             sql_writers.JsonWriter(text, pa.schema([("x", column.type)])).write(pa.record_batch({"x": column}))
             assert [json.loads(text.getvalue())["x"]] == expected, column.type
-    with pytest.raises(InvalidQueryError, match="month_day_nano_interval.*cast it"):
+    with pytest.raises(InvalidQueryError, match=r"month_day_nano_interval.*cast it"):
         sql_writers.ParquetWriter(io.BytesIO(), pa.schema([("x", pa.month_day_nano_interval())]))
 
 
