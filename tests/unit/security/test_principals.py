@@ -15,7 +15,7 @@ from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
 from sparklog.security.acl_records import acl_from_texts, acl_of, acl_record, filter_from_texts
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.plain import PlainServer, plain_message
-from sparklog.security.principal_mapping import certificate_name, map_name, parse_mapping_rules
+from sparklog.security.principal_mapping import certificate_expiry_ms, certificate_name, map_name, parse_mapping_rules
 from sparklog.security.principals import (
     ANONYMOUS,
     ANY_USER,
@@ -281,3 +281,25 @@ def test_a_name_cannot_pretend_to_have_another_attribute() -> None:
     name = certificate_name(certificate((NameOID.ORGANIZATION_NAME, "Evil"), (NameOID.COMMON_NAME, "alice,O=Org")))
     with pytest.raises(SaslAuthenticationFailedError):
         map_name(parse_mapping_rules("RULE:^CN=([a-z]+),O=Org(,.*)?$/$1/"), name)
+
+
+NAME_VALUES = (
+    (0x0C, b"\xff" * 8), (0x14, b"\xe9AAAAAAA"), (0x1E, b"\xd8\0\0B\0C\0D"), (0x16, b"\xe9AAAAAAA"), (0x13, b"\xff*AAAAAA"),
+    (0x03, b"AAAAAAAA"), (0x30, b"\x0c\x06AAAAAA"), (0x02, b"AAAAAAAA"),
+)  # fmt: skip
+"""Tags and contents of a common name that OpenSSL takes and that are no text."""
+
+
+def test_a_certificate_whose_name_is_no_text_is_a_failed_authentication() -> None:
+    whole = certificate((NameOID.COMMON_NAME, "AAAAAAAA"))
+    for tag, value in NAME_VALUES:
+        odd = bytearray(whole)
+        at = whole.rindex(b"AAAAAAAA")
+        odd[at - 2 : at + 8] = bytes([tag, 8]) + value
+        with pytest.raises(SaslAuthenticationFailedError, match="the certificate's name cannot be read"):
+            certificate_name(bytes(odd))
+    for length in range(len(whole)):
+        with pytest.raises(SaslAuthenticationFailedError):
+            certificate_name(whole[:length])
+        with pytest.raises(SaslAuthenticationFailedError):
+            certificate_expiry_ms(whole[:length])
