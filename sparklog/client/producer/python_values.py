@@ -50,6 +50,9 @@ def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
     except (pa.ArrowException, TypeError, ValueError) as e:
         known = _without_pandas_nulls(values)
         if known is None:
+            infinite = next((v for v in values if isinstance(v, Decimal) and not v.is_finite()), None)
+            if infinite is not None:
+                raise TypeError(f"{infinite!r} is no number that a decimal can have") from None
             if not isinstance(e, _MixedKindsError) and any(isinstance(v, float) and v != v for v in values):
                 raise TypeError("NaN is a number: give None for a missing value") from None
             raise

@@ -232,6 +232,12 @@ def test_booleans_among_numbers_are_refused() -> None:
     assert column({"xs": [[1.5], np.array([1, 2])]}, "xs") == [[1.5], [1.0, 2.0]]
 
 
+def test_a_decimal_is_finite() -> None:
+    for text in ("Infinity", "-Infinity", "NaN", "sNaN"):
+        for mixed in ([Decimal(text)], [Decimal(1), None, Decimal(text)]):
+            assert f"Decimal('{text}') is no number that a decimal can have" in refusal({"price": mixed})
+
+
 def test_numbers_among_dates_and_times_are_refused() -> None:
     day, noon, span = dt.date(2024, 1, 1), dt.datetime(2024, 1, 1, 12), dt.timedelta(1)
     for number in (1, 1.5, Decimal(1), np.int64(1), True):
