@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,10 +23,15 @@ def destination(path: Path | None) -> Iterator[BinaryIO]:
         with path.open("wb") as out:
             yield out
         return
-    path = path.resolve()  # a link stays one
+    path = Path(os.path.realpath(path))  # a link stays one
     unfinished = path.with_name(f"{path.name}{UNFINISHED_SUFFIX}")
     try:
-        with unfinished.open("wb") as out:
+        opened = unfinished.open("wb")
+    except OSError as e:
+        e.filename = str(path)  # the name that was given
+        raise
+    try:
+        with opened as out:
             yield out
         unfinished.replace(path)
     finally:

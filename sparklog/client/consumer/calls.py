@@ -99,8 +99,8 @@ S = TypeVar("S", bound=_Guarded)
 
 
 def one_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """The method, refused with ConcurrentModificationError while another thread is inside a call of the same object, and
-    with ClosedError when the object is closed. A callback that runs inside a call may call the object."""
+    """The method, refused with ConcurrentModificationError while another thread is inside a call of the same object,
+    and with ClosedError when the object is closed. A callback that runs inside a call may call the object."""
 
     @wraps(method)
     def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:

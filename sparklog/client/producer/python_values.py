@@ -180,7 +180,8 @@ def require_one_kind(values: Sequence[Any], t: Any) -> None:
     for leaf, objects in _leaves(values, t):
         kinds = set(map(type, objects))
         is_number = not pa.types.is_temporal(leaf)
-        odd = next((k for k in kinds if issubclass(k, _BOOLEANS if is_number else _NUMBERS) and k is not _SPAN), None)
+        others = _BOOLEANS if is_number else _NUMBERS
+        odd = next((k for k in kinds if issubclass(k, others) and not issubclass(k, _SPAN)), None)
         if odd is not None:
             example = next(v for v in objects if type(v) is odd)
             raise _MixedKindsError(

@@ -205,6 +205,13 @@ def test_nested_values_of_sql_have_a_form_in_text() -> None:
         sql_writers.ParquetWriter(io.BytesIO(), pa.schema([("x", pa.month_day_nano_interval())]))
 
 
+def test_a_file_that_cannot_be_made_is_named_as_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "absent" / "x.parquet"
+    with pytest.raises(FileNotFoundError) as caught, destination(path):
+        pass
+    assert caught.value.filename == str(path)
+
+
 def test_an_empty_result_is_a_file_with_a_schema(tmp_path: Path) -> None:
     with (tmp_path / "x.parquet").open("wb") as out:
         FileWriter(out, "parquet", ENVELOPE_SCHEMA, metadata=False, is_stream=False).close()
