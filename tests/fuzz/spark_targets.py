@@ -1,5 +1,5 @@
-"""The Spark data source's readers and its sink on a hostile server, called in a child without a JVM: the calls of driver
-and tasks end in time, with a result or a typed error."""
+"""The Spark data source's readers and its sink on a hostile server, called in a child without a JVM: the calls of
+driver and tasks end in time, with a result or a typed error."""
 
 from __future__ import annotations
 

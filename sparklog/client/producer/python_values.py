@@ -29,9 +29,9 @@ import numpy as np
 import pyarrow as pa
 
 _BOOLEANS = (bool, np.bool_)
-_NUMBERS = (int, float, Decimal, np.number, np.bool_)
-_SPAN = np.timedelta64
-"""A duration, though NumPy derives it from its integers."""
+_SIGNED = (np.int8, np.int16, np.int32, np.int64, np.longlong)
+"""Not np.signedinteger: NumPy derives timedelta64 from it."""
+_NUMBERS = (int, float, Decimal, np.bool_, np.floating, np.unsignedinteger, *_SIGNED)
 
 
 class _MixedKindsError(ValueError):
@@ -181,7 +181,7 @@ def require_one_kind(values: Sequence[Any], t: Any) -> None:
         kinds = set(map(type, objects))
         is_number = not pa.types.is_temporal(leaf)
         others = _BOOLEANS if is_number else _NUMBERS
-        odd = next((k for k in kinds if issubclass(k, others) and not issubclass(k, _SPAN)), None)
+        odd = next((k for k in kinds if issubclass(k, others)), None)
         if odd is not None:
             example = next(v for v in objects if type(v) is odd)
             raise _MixedKindsError(
