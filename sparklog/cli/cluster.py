@@ -165,6 +165,7 @@ def restore_metadata(
     from sparklog_broker.config import load_config
 
     from sparklog.environment.files import RealFiles
+    from sparklog.replication.restoration import changes_of
 
     given = load_config(config, data_dir=str(data_dir[0]), zookeeper_connect=zookeeper)
     copy = restoration.newest_copy(RealFiles(), data_dir)
@@ -177,6 +178,8 @@ def restore_metadata(
     print(f"store    {'older than the copy: ' + done.why if done.why else 'not older than the copy'}")
     for name in done.decided.restored:
         print(f"topic    {name} {'is back' if yes else 'is to come back'}")
+    for name, change in changes_of(done.stored, done.decided.after):
+        print(f"{name}: {change}")
     for name in done.decided.refused:
         print(
             f"topic    {name} stays away: another topic has the name. Copy its records elsewhere, delete it, run this again"

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from sparklog.cli.destination import destination
 from sparklog.settings import Scope, Setting, Value, settings_of
 
 EPILOG = """\
@@ -50,7 +51,8 @@ def config(
     if output is None:
         print(text, end="")
         return
-    output.write_text(text, encoding="utf-8")
+    with destination(output) as out:
+        out.write(text.encode())
     print(f"wrote {output}")
 
 

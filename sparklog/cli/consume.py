@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -118,14 +118,20 @@ def consume(
         wanted = _columns(described, columns)
     end = None if follow else {tp: latest[tp].offset for tp in tps}
     consumer = Consumer(bootstrap_servers, columns=wanted, security=client_security(), **parameters)
-    try:
-        with consumer, closing(_writer(format, output, described, wanted, metadata)) as writer:
-            consumer.assign(tps)
-            for tp, offset in begin.items():
-                consumer.seek(tp, offset)
+    with (
+        consumer,
+        _opened(output, is_watched=bool(follow) and format is OutputFormat.json) as out,
+        closing(_writer(format, output, out, described, wanted, metadata)) as writer,
+    ):
+        consumer.assign(tps)
+        for tp, offset in begin.items():
+            consumer.seek(tp, offset)
+        try:
             count = _copy(consumer, writer, begin, end, max_records)
-    except KeyboardInterrupt:
-        return
+        except KeyboardInterrupt:
+            if output is not None and not follow:
+                raise  # a file with a part of the records would look whole
+            return
     _remark(format, output, topic, count, end, begin)
 
 
@@ -193,8 +199,21 @@ def _timestamp_ms(text: str) -> int:
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+def _opened(output: Path | None, *, is_watched: bool) -> AbstractContextManager[BinaryIO]:
+    """The output. A file appears when it is complete, unless `is_watched`: of lines that go on forever, each is there
+    at once."""
+    from sparklog.cli.destination import destination
+
+    return output.open("wb") if output is not None and is_watched else destination(output)
+
+
 def _writer(
-    format: OutputFormat, output: Path | None, topic: TopicDescription, columns: list[str] | None, metadata: bool
+    format: OutputFormat,
+    output: Path | None,
+    opened: BinaryIO,
+    topic: TopicDescription,
+    columns: list[str] | None,
+    metadata: bool,
 ) -> Writer:
     from sparklog.cli import output as out
 
@@ -202,16 +221,12 @@ def _writer(
     if format is OutputFormat.table:
         return out.TableWriter(envelope=envelope, metadata=metadata)
     if format is OutputFormat.json:
-        return out.JsonWriter(
-            sys.stdout.buffer if output is None else output.open("wb"),
-            envelope=envelope,
-            metadata=metadata,
-            close=output is not None,
-        )
+        return out.JsonWriter(opened, envelope=envelope, metadata=metadata)
     import pyarrow as pa
 
     schema = topic.schema if columns is None else pa.schema([topic.schema.field(c) for c in columns])
-    return out.FileWriter(str(output), format.value, schema, metadata=metadata)
+    is_stream = str(output) == "-" or str(output).lower().endswith(".arrows")
+    return out.FileWriter(opened, format.value, schema, metadata=metadata, is_stream=is_stream)
 
 
 def _copy(

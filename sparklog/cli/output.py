@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import msgspec
@@ -31,9 +30,8 @@ class JsonWriter:
     """One JSON object per line. Typed topics show their columns, and the record's metadata on demand; envelope topics
     always show partition, offset and timestamp, then key, value and headers."""
 
-    def __init__(self, out: BinaryIO, *, envelope: bool, metadata: bool, close: bool = False) -> None:
+    def __init__(self, out: BinaryIO, *, envelope: bool, metadata: bool) -> None:
         self._out = out
-        self._close = close
         self._envelope = envelope
         self._metadata = metadata
         self._encoder = msgspec.json.Encoder(decimal_format="number")
@@ -50,8 +48,6 @@ class JsonWriter:
 
     def close(self) -> None:
         self._out.flush()
-        if self._close:
-            self._out.close()
 
 
 def _envelope_view(table: pa.Table, *, topic: bool) -> pa.Table:
@@ -102,26 +98,24 @@ class TableWriter:
 
 
 class FileWriter:
-    """Writes an Arrow IPC or Parquet file as batches come; `schema` is the file's, so that an empty result has one
-    too."""
+    """Writes Arrow IPC, as a stream or a file, or Parquet as batches come; `schema` is the file's, so that an empty
+    result has one too."""
 
-    def __init__(self, path: str, format: str, schema: pa.Schema, *, metadata: bool) -> None:
+    def __init__(self, out: BinaryIO, format: str, schema: pa.Schema, *, metadata: bool, is_stream: bool) -> None:
         self._metadata = metadata
         if metadata:
             own = [("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())]
             schema = pa.schema([*own, ("_timestamp", pa.timestamp("us", tz="UTC")), *schema])
         self._schema = schema
-        self._sink: Any = sys.stdout.buffer if path == "-" else path
-        self._writer = self._open(format)
+        self._writer = self._open(out, format, is_stream=is_stream)
 
-    def _open(self, format: str) -> Any:
+    def _open(self, out: BinaryIO, format: str, *, is_stream: bool) -> Any:
         if format == "parquet":
             import pyarrow.parquet as pq
 
-            return pq.ParquetWriter(self._sink, self._schema, compression="zstd")
-        is_stream = self._sink is sys.stdout.buffer or str(self._sink).lower().endswith(".arrows")
+            return pq.ParquetWriter(out, self._schema, compression="zstd")
         make = pa.ipc.new_stream if is_stream else pa.ipc.new_file
-        return make(self._sink, self._schema)
+        return make(out, self._schema)
 
     def write(self, batch: ConsumedBatch, rows: int) -> None:
         for part in _rows(batch, rows, metadata=self._metadata).to_batches():

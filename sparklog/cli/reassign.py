@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sparklog.cli.destination import destination
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_list
 from sparklog.cli.sizes import parse_size_bytes
 from sparklog.types import TopicPartition
@@ -76,7 +77,8 @@ def plan(
     if output is None:
         print(text, end="")
     else:
-        output.write_text(text, encoding="utf-8")
+        with destination(output) as out:
+            out.write(text.encode())
     new = sum(len(set(replicas) - set(current[tp])) for tp, replicas in moves.items())
     print(
         f"{len(moves)} of {len(current)} partitions change, {new} replicas are to be copied"

@@ -16,6 +16,7 @@ import logging
 import os
 import stat
 import time
+import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -169,6 +170,27 @@ def read_rebuildable(files: FileSystem, path: Path) -> bytes | None:
         return b""
 
 
+MISPLACED_SUFFIX = ".misplaced"
+"""Ending of files and directories that were put aside because they do not belong where they were."""
+
+
+def put_aside(files: FileSystem, path: Path, reason: object) -> None:
+    """Rename what is at `path`, so that a file can be written there. Raises StorageError."""
+    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}{MISPLACED_SUFFIX}")
+    logger.warning("%s; it is put aside as %s", reason, aside.name)
+    files.rename(path, aside)
+
+
+def read_hint(files: FileSystem, path: Path) -> bytes | None:
+    """As `read_rebuildable`, for a file that is written again by its path: an odd one is put aside. Raises
+    StorageError."""
+    try:
+        return read_whole(files, path)
+    except OddFileError as e:
+        put_aside(files, path, e)
+        return b""
+
+
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a pipe (FIFO)"),
@@ -288,6 +310,8 @@ def storage_error(what: str, path: Path, e: OSError) -> StorageError | StorageFu
     is_sync = what.startswith("fsync")
     if e.errno in SHORTAGE_ERRNOS and not is_sync:
         return StorageUnavailableError(f"cannot {what} {path} just now: {e.strerror or e}")
+    if e.errno == errno.ELOOP:
+        return OddFileError(f"cannot {what} {path}: {e.strerror}; move it away")
     if e.errno in REFUSAL_ERRNOS and what in ("open", "create"):
         return StorageUnavailableError(f"cannot {what} {path}: {e.strerror or e}")
     return StorageError(f"cannot {what} {path}: {e.strerror or e}")
@@ -485,7 +509,11 @@ class RealFiles:
 
     def write_atomic(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-        file = self.open(temporary, create=True)
+        try:
+            file = self.open(temporary, create=True)
+        except OddFileError as e:
+            put_aside(self, temporary, e)
+            file = self.open(temporary, create=True)
         try:
             file.truncate(0)
             file.write(0, data)

@@ -70,6 +70,8 @@ def _object(scalar: Any) -> Any:
         return [(_object(entry[0]), _object(entry[1])) for entry in scalar.values]
     if pa.types.is_list(t):
         return [_object(v) for v in scalar.values]
+    if pa.types.is_union(t):
+        return _object(scalar.value)
     try:
         return scalar.as_py()
     except NO_PYTHON_OBJECT:

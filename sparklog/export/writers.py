@@ -7,6 +7,7 @@ from typing import Any, BinaryIO, Protocol
 import msgspec
 import pyarrow as pa
 
+from sparklog.errors import InvalidQueryError
 from sparklog.export.printable import printable
 
 
@@ -73,7 +74,13 @@ class ParquetWriter:
         self._schema = pa.schema(
             [pa.field(name, f.type) for name, f in zip(distinct(schema.names), schema, strict=True)]
         )
-        self._writer = pq.ParquetWriter(out, self._schema, compression="zstd")
+        try:
+            self._writer = pq.ParquetWriter(out, self._schema, compression="zstd")
+        except pa.ArrowNotImplementedError as e:
+            raise InvalidQueryError(
+                f"Parquet has no form for a column of the result ({e}): cast it, for example with ::VARCHAR, or choose "
+                f"another format"
+            ) from e
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
@@ -115,11 +122,23 @@ def plain_column(column: Any) -> Any:
     """The column without chunks, in a type that `printable` knows."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    if pa.types.is_large_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
-        return column.cast(pa.binary())
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)  # Python's have no more
-    return column
+    plain = _plain_type(column.type)
+    return column if plain == column.type else column.cast(plain, safe=False)
+
+
+def _plain_type(t: Any) -> Any:
+    """The type without what `printable` does not know, at any depth."""
+    if pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t):
+        return pa.binary()
+    if pa.types.is_timestamp(t) and t.unit == "ns":
+        return pa.timestamp("us", tz=t.tz)  # Python's have no more
+    if pa.types.is_struct(t):
+        return pa.struct([f.with_type(_plain_type(f.type)) for f in t])
+    if pa.types.is_map(t):
+        return pa.map_(t.key_field.with_type(_plain_type(t.key_type)), t.item_field.with_type(_plain_type(t.item_type)))
+    if pa.types.is_list(t) or pa.types.is_fixed_size_list(t):
+        return pa.list_(t.value_field.with_type(_plain_type(t.value_type)))
+    return t
 
 
 def is_number(t: Any) -> bool:

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sparklog.environment.files import FileSystem, read_whole
+from sparklog.environment.files import FileSystem, read_hint
 from sparklog.format.checkpoint import CLUSTER_IMAGE_FILE
 from sparklog.format.checksum import crc32c
 from sparklog.format.decoders import msgpack_decoder
@@ -72,7 +72,7 @@ def decode_copy(data: bytes) -> ImageCopy | None:
 
 def read_copy(files: FileSystem, data_dir: Path) -> ImageCopy | None:
     """Read the copy in `data_dir`; None if there is no sound one. Raises StorageError."""
-    data = read_whole(files, data_dir / CLUSTER_IMAGE_FILE)
+    data = read_hint(files, data_dir / CLUSTER_IMAGE_FILE)
     copy = None if data is None else decode_copy(data)
     if data is not None and copy is None:
         logger.warning(

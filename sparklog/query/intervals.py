@@ -11,24 +11,54 @@ HOURS_MAX = 2_562_046
 
 
 def with_checked_intervals(relation: Any) -> Any:
-    """A DuckDB relation whose INTERVAL columns raise an error for a value that Arrow has no form for; `relation` itself
-    if it has none. Intervals inside lists and structs are not looked at."""
-    types = [str(t) for t in relation.types]
-    if "INTERVAL" not in types:
+    """A DuckDB relation whose columns raise an error for an INTERVAL, at any depth, that Arrow has no form for;
+    `relation` itself if it has none."""
+    checks = [_too_long(f"#{place}", t, 0) for place, t in enumerate(relation.types, 1)]
+    if not any(checks):
         return relation
-    columns = zip(relation.columns, types, strict=True)
-    return relation.project(", ".join(_column(i, name, t) for i, (name, t) in enumerate(columns, 1)))
+    columns = zip(relation.columns, relation.types, checks, strict=True)
+    return relation.project(", ".join(_column(i, name, t, check) for i, (name, t, check) in enumerate(columns, 1)))
 
 
-def _column(number: int, name: str, t: str) -> str:
+def _column(number: int, name: str, t: Any, check: str) -> str:
     """The column by its place: a result may have two columns of a name."""
-    if t != "INTERVAL":
+    if not check:
         return f"#{number} AS {quoted(name)}"
+    as_number = f"epoch_us({written(name)}), a number of microseconds, or as " if t.id == "interval" else ""
     text = (
         f"column {name}: an INTERVAL has at most {HOURS_MAX:,} hours (292 years) in a result; longer ones can be read as "
-        f"epoch_us({written(name)}), a number of microseconds, or as {written(name)}::VARCHAR"
+        f"{as_number}{written(name)}::VARCHAR"
     ).replace("'", "''")
-    return (
-        f"CASE WHEN abs(extract('hour' FROM #{number})) > {HOURS_MAX} THEN error('{text}') ELSE #{number} END "
-        f"AS {quoted(name)}"
-    )
+    return f"CASE WHEN {check} THEN error('{text}') ELSE #{number} END AS {quoted(name)}"
+
+
+def _too_long(value: str, t: Any, depth: int) -> str:
+    """The SQL condition that `value` of the type `t` has such an INTERVAL inside; "" for a type that has none. `depth`
+    gives each lambda a parameter of its own."""
+    if t.id == "interval":
+        return f"abs(extract('hour' FROM {value})) > {HOURS_MAX}"
+    if t.id in ("list", "array"):
+        return _any_too_long(value, t.children[0][1], depth)
+    if t.id == "map":
+        (_, key), (_, item) = t.children
+        parts = [
+            _any_too_long(f"map_keys({value})", key, depth),
+            _any_too_long(f"map_values({value})", item, depth),
+        ]
+    elif t.id in ("struct", "tuple"):  # by place: the fields of a tuple have no names
+        fields = enumerate(t.children, 1)
+        parts = [_too_long(f"struct_extract_at({value}, {place})", child, depth) for place, (_, child) in fields]
+    elif t.id == "union":
+        parts = [_too_long(f"union_extract({value}, {_text(name)})", child, depth) for name, child in t.children]
+    else:
+        return ""
+    return " OR ".join(f"({part})" for part in parts if part)
+
+
+def _any_too_long(values: str, t: Any, depth: int) -> str:
+    check = _too_long(f"e{depth}", t, depth + 1)
+    return f"len(list_filter({values}, lambda e{depth}: {check})) > 0" if check else ""
+
+
+def _text(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"

@@ -2,7 +2,7 @@
 
 | record | older store | store that only lacks topics |
 |---|---|---|
-| topics of the copy | as in the copy | as stored |
+| topics of the copy | as in the copy; partitions that only the store has stay | as stored |
 | topics that were put aside | as they were | as they were |
 | stored topics that the copy has the order to delete | deleted | as stored |
 | stored topics that the copy does not know | as stored | as stored |
@@ -85,6 +85,8 @@ def _led_by_nobody(topic: TopicImage, stored: TopicImage | None) -> TopicImage:
         if stored is not None and number < len(stored.partitions):
             known.append(stored.partitions[number])
         partitions.append(_after_all(partition, known))
+    if stored is not None:  # a copy that lacks partitions is no order to delete them
+        partitions += stored.partitions[len(partitions) :]
     schemas = topic.schemas if stored is None else {**stored.schemas, **topic.schemas}
     return replace(topic, partitions=tuple(partitions), schemas=schemas)
 
@@ -102,6 +104,34 @@ def _after_all(partition: PartitionImage, known: list[PartitionImage]) -> Partit
 def is_restored(partition: PartitionImage) -> bool:
     """True if a partition unknown to a broker was written back: a new partition has a lower leader epoch."""
     return partition.leader_epoch >= EPOCHS_SKIPPED
+
+
+def changes_of(stored: ClusterImage, after: ClusterImage) -> list[tuple[str, str]]:
+    """The changes to what the store has, beside topics that come back: pairs of a name and the change."""
+    found: list[tuple[str, str]] = []
+    for name, topic in sorted(after.topics.items()):
+        before = stored.topics.get(name)
+        if before is None:
+            continue
+        if before.topic_id != topic.topic_id:
+            found.append((f"topic    {name}", "is another topic of that name, the stored one was deleted"))
+        elif len(topic.partitions) > len(before.partitions):
+            gained = f"{len(before.partitions)} to {len(topic.partitions) - 1}"
+            found.append((f"topic    {name}", f"has {len(topic.partitions)} partitions, the store lacks {gained}"))
+        elif replace(before, partitions=()) != replace(topic, partitions=()):
+            found.append((f"topic    {name}", "has other settings or schemas"))
+    found += [
+        (f"topic    {name}", "was deleted, the store has it") for name in sorted(stored.topics.keys() - after.topics)
+    ]
+    delta = difference(stored, after)
+    kinds: dict[str, list[bool]] = {}
+    for record, value in delta.security.items():
+        kinds.setdefault(record.kind, []).append(value is None)
+    if delta.configs:
+        kinds["broker settings"] = [value is None for value in delta.configs.values()]
+    for kind, gone in sorted(kinds.items()):
+        found.append((f"records  {kind}", f"{gone.count(False)} are written, {gone.count(True)} are removed"))
+    return found
 
 
 def difference(before: ClusterImage, after: ClusterImage) -> ClusterDelta:

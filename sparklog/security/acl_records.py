@@ -23,7 +23,7 @@ from sparklog.security.acls import (
     canonical_host,
     check_acl,
 )
-from sparklog.security.principals import Principal, parse_principal
+from sparklog.security.principals import Principal, parse_principal, stored_principal
 from sparklog.security.records import VALUE_BYTES_MAX, RecordId, RecordKind
 
 E = TypeVar("E", bound=StrEnum)
@@ -90,7 +90,7 @@ def acl_of(value: bytes) -> Acl:
         raise InvalidConfigError("what is stored is no ACL") from e
     if not isinstance(fields, list) or len(fields) != len(Acl._fields) or not all(isinstance(f, str) for f in fields):
         raise InvalidConfigError("what is stored is no ACL")
-    return acl_from_texts(*fields)
+    return stored_acl(*fields)
 
 
 def as_texts(acl: Acl) -> tuple[str, ...]:
@@ -101,13 +101,22 @@ def as_texts(acl: Acl) -> tuple[str, ...]:
 def acl_from_texts(
     resource_type: str, pattern_type: str, name: str, principal: str, host: str, operation: str, permission: str
 ) -> Acl:
-    """The ACL of texts; types and operations in any case. Raises InvalidConfigError."""
+    """The ACL of texts, for a principal that can be; types and operations in any case. Raises InvalidConfigError."""
+    parse_principal(principal, wildcard=True)
+    return stored_acl(resource_type, pattern_type, name, principal, host, operation, permission)
+
+
+def stored_acl(
+    resource_type: str, pattern_type: str, name: str, principal: str, host: str, operation: str, permission: str
+) -> Acl:
+    """As `acl_from_texts`, of an ACL that is there: an earlier release may have taken a name that no user can have any
+    more. Raises InvalidConfigError."""
     return check_acl(
         Acl(
             parse_choice(ResourceType, resource_type, "resource type"),
             parse_choice(PatternType, pattern_type, "pattern type"),
             name,
-            parse_principal(principal, wildcard=True),
+            stored_principal(principal),
             host,
             parse_choice(Operation, operation, "operation"),
             parse_choice(Permission, permission, "permission"),
@@ -130,7 +139,7 @@ def filter_from_texts(
         None if resource_type is None else parse_choice(ResourceType, resource_type, "resource type"),
         lower if lower in (ANY, MATCH) else parse_choice(PatternType, pattern_type, "pattern type"),
         name,
-        None if principal is None else parse_principal(principal, wildcard=True),
+        None if principal is None else stored_principal(principal),
         None if host is None else (host if host == ANY_NAME else canonical_host(host)),
         None if operation is None else parse_choice(Operation, operation, "operation"),
         None if permission is None else parse_choice(Permission, permission, "permission"),

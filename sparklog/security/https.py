@@ -30,7 +30,7 @@ def fetch(
     that are trusted; "": those of the system. `timeout_s`: for the whole answer, however slowly it comes.
 
     Raises InvalidConfigError (not https, or the file of authorities cannot be read), urllib.error.HTTPError (it
-    refuses, or redirects), OSError (it does not answer, or its certificate is not valid).
+    refuses, or redirects), OSError (it does not answer, ends in the middle, or its certificate is not valid).
     """
     import urllib.request  # slow to import
 
@@ -46,6 +46,8 @@ def fetch(
     request = urllib.request.Request(url, data, dict(headers or {}))
     with opener.open(request, timeout=max(timeout_s, 0.001)) as answer:
         content: bytes = answer.read(bytes_max)
+        if answer.length and len(content) < bytes_max:
+            raise ConnectionError(f"the answer ends after {len(content)} bytes, {answer.length} before its end")
     return content
 
 

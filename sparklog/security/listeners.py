@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from sparklog.environment.host_names import host_refusal
 from sparklog.errors import InvalidConfigError
 
 LISTENERS_MAX = 100
@@ -133,6 +134,8 @@ def _parse_one(text: str, protocols: Mapping[str, SecurityProtocol], setting: st
             ipaddress.IPv6Address(host)
         except ValueError as e:
             raise InvalidConfigError(f"{setting}: {host!r} is no IPv6 address") from e
+    elif host and (reason := host_refusal(host)):
+        raise InvalidConfigError(f"{setting}: {host!r} is no name of a host: {reason}")
     return Listener(name, "" if host == "0.0.0.0" else host, port, protocols[name])
 
 

@@ -33,6 +33,7 @@ RSA_BITS_MAX = 16_384
 """OpenSSL verifies with no larger ones."""
 _SEPARATOR = "\x01"
 _KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+_CURVES = ("P-256", "P-384", "P-521", "Ed25519")
 
 
 class UnknownKeyError(SaslAuthenticationFailedError):
@@ -140,12 +141,13 @@ class TokenVerifier:
 
 
 def _parse_jwks(jwt: Any, text: str) -> list[_Key]:
-    """The set's keys for signatures. Keys of other kinds are left out, as RFC 7517 asks; private ones are refused."""
+    """The set's keys for signatures. Keys of other kinds, curves and algorithms are left out, as RFC 7517 asks; private
+    ones are refused."""
     if len(text) > JWKS_CHARS_MAX:
         raise InvalidConfigError(f"the set of keys has {len(text)} characters; at most {JWKS_CHARS_MAX} are allowed")
     try:
         entries = json.loads(text)["keys"]
-        usable = [e for e in entries if e.get("kty") in _KEY_TYPES.values() and e.get("use", "sig") == "sig"]
+        usable = [e for e in entries if _is_for_tokens(e)]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidConfigError('the set of keys is not of the form {"keys": [{"kty": …}, …]}') from None
     if len(usable) > KEYS_MAX:
@@ -167,6 +169,12 @@ def _parse_jwks(jwt: Any, text: str) -> list[_Key]:
     if not keys:
         raise InvalidConfigError("the set has no key for signatures (kty RSA, EC or OKP)")
     return keys
+
+
+def _is_for_tokens(entry: Mapping[str, Any]) -> bool:
+    if entry.get("kty") not in _KEY_TYPES.values() or entry.get("use", "sig") != "sig":
+        return False
+    return entry.get("alg", "") in ("", *ALGORITHMS) and entry.get("crv") in (None, *_CURVES)
 
 
 def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:

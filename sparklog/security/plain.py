@@ -12,8 +12,8 @@ from sparklog.security.sasl import CREDENTIALS_WRONG, SCRAM_SHA_256, SaslStep
 from sparklog.security.scram import (
     CredentialLookup,
     UnknownUsers,
-    checked_name,
     credential_matches,
+    login_name,
 )
 from sparklog.security.secrets import Secret
 
@@ -54,6 +54,6 @@ def _parse(token: bytes) -> tuple[str, Secret]:
         authzid, name, password = token[: MESSAGE_BYTES_MAX + 1].decode().split("\0")
         if authzid not in ("", name) or not password or len(token) > MESSAGE_BYTES_MAX:
             raise ValueError
-        return checked_name(name), Secret(password)
+        return login_name(name), Secret(password)
     except (ValueError, InvalidConfigError):
         raise SaslAuthenticationFailedError(CREDENTIALS_WRONG) from None

@@ -163,16 +163,24 @@ def map_name(rules: tuple[MappingRule, ...], name: str) -> Principal:
 
 
 def certificate_name(der: bytes) -> str:
-    """The subject of a certificate (DER bytes) as an X.500 name after RFC 2253, the last attribute first."""
+    """The subject of a certificate (DER bytes) as an X.500 name after RFC 2253, the last attribute first. Raises
+    SaslAuthenticationFailedError for a certificate that TLS takes and whose subject has no text."""
     x509 = require("cryptography.x509", "a principal from a certificate")
-    subject = x509.load_der_x509_certificate(der).subject
-    return ",".join("+".join(_attribute(a) for a in rdn) for rdn in reversed(subject.rdns))
+    try:
+        subject = x509.load_der_x509_certificate(der).subject
+        return ",".join("+".join(_attribute(a) for a in rdn) for rdn in reversed(subject.rdns))
+    except (ValueError, TypeError) as e:
+        raise SaslAuthenticationFailedError(f"the certificate's name cannot be read: {e}") from None
 
 
 def certificate_expiry_ms(der: bytes) -> int:
-    """Until when a certificate (DER bytes) is valid, in ms since 1970."""
+    """Until when a certificate (DER bytes) is valid, in ms since 1970. Raises SaslAuthenticationFailedError for one
+    that TLS takes and that cannot be read here."""
     x509 = require("cryptography.x509", "the end of a certificate")
-    return int(x509.load_der_x509_certificate(der).not_valid_after_utc.timestamp() * 1000)
+    try:
+        return int(x509.load_der_x509_certificate(der).not_valid_after_utc.timestamp() * 1000)
+    except (ValueError, OverflowError) as e:
+        raise SaslAuthenticationFailedError(f"the certificate's end cannot be read: {e}") from None
 
 
 def _attribute(attribute: NameAttribute[str] | NameAttribute[bytes]) -> str:

@@ -88,6 +88,24 @@ def parse_principal(text: str, *, wildcard: bool = False) -> Principal:
     return Principal(USER_TYPE, check_name(name))
 
 
+def stored_principal(text: str) -> Principal:
+    """A principal that is stored or looked for. The name may be one that no user can have any more: what names it has
+    no effect, and can be shown and removed. Raises InvalidConfigError."""
+    kind, colon, name = text.partition(":")
+    if not colon or kind != USER_TYPE or not name:
+        raise InvalidConfigError(f"{text!r} is no principal: write {USER_TYPE}:name")
+    return Principal(kind, name)
+
+
+def name_refusal(name: str) -> str:
+    """The reason why no user of this name can be authenticated; "" if one can."""
+    try:
+        check_user_name(name)
+    except InvalidConfigError as e:
+        return str(e)
+    return ""
+
+
 def parse_super_users(text: str) -> frozenset[Principal]:
     """`super.users`: principals separated by semicolons, because names of certificates contain commas.
 

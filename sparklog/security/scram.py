@@ -64,6 +64,12 @@ def checked_name(name: str) -> str:
     return name
 
 
+def login_name(name: str) -> str:
+    """The name of the user that a peer logs in as: the prepared form of the name that the peer sends, for not every
+    client prepares it. Raises InvalidConfigError if no user can have it."""
+    return check_user_name(_prepared(name, "the user's name"))
+
+
 def make_credential(
     mechanism: str, password: Secret, iterations: int = ITERATIONS_MIN, salt: bytes | None = None
 ) -> ScramCredential:
@@ -206,25 +212,24 @@ class ScramServer:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
         return SaslStep(final, user(self._name))
 
-    def _auth_info(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+    def _looked_up(self, name: str) -> ScramCredential | None:
         try:
-            credential = self._lookup(name) if _is_allowed(name) else None
+            return self._lookup(name)
         except Exception as e:
             self._lookup_error = e  # the library would make a failed authentication of it
             raise
+
+    def _auth_info(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+        try:
+            name = login_name(name)
+        except InvalidConfigError:
+            credential = None  # an earlier release may have stored a user of that name
+        else:
+            credential = self._looked_up(name)
         self._name, self._known = name, credential is not None
         unknown = self._unknown.credential(name)
         found = credential or unknown  # made for known ones, too: the time must not tell
         return found.salt, found.stored_key, found.server_key, found.iterations
-
-
-def _is_allowed(name: str) -> bool:
-    """True if the name could be given to a new user. Brokers before this rule may have stored others."""
-    try:
-        check_user_name(name)
-    except InvalidConfigError:
-        return False
-    return True
 
 
 class ScramClient:

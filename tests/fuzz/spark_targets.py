@@ -1,11 +1,14 @@
-"""The Spark data source's readers on a hostile server, called in a child without a JVM: what the driver and the tasks
-would do, they end in time, with a result or a typed error."""
+"""The Spark data source's readers and its sink on a hostile server, called in a child without a JVM: the calls of
+driver and tasks end in time, with a result or a typed error."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark_sparklog.sink.writer import batch_writer
 from pyspark_sparklog.source.source import batch_reader, infer_schema, stream_reader
 
 from sparklog.client.net.cluster import forget
@@ -42,6 +45,7 @@ def spark(address: str) -> list[str]:
     for local in ("off", "auto"):
         tried(_batch, local)
         tried(_stream, local)
+    tried(_sink, "off")
     forget(address)
     return errors
 
@@ -53,6 +57,19 @@ def _batch(options: dict[str, str]) -> None:
         for batch in reader.read(task):
             rows += batch.num_rows
             assert rows <= ROWS_MAX
+
+
+def _sink(options: dict[str, str]) -> None:
+    """Writes rows in one task and commits them, as the driver does; a failure aborts."""
+    rows = pa.record_batch({"value": [b"a", b"b"]})
+    given = {n: v for n, v in options.items() if n not in ("subscribe", "startingOffsets", "sparklog.local.read")}
+    given |= {"topic": "envelope", "kafka.delivery.timeout.ms": str(TIMEOUT_MS), "kafka.linger.ms": "0"}
+    writer = batch_writer(given, StructType([StructField("value", BinaryType())]), overwrite=False)
+    try:
+        writer.commit([writer.write(iter([rows]))])
+    except SparklogError:
+        writer.abort([])
+        raise
 
 
 def _stream(options: dict[str, str]) -> None:

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sparklog.cli import output
+from sparklog.errors import RequestTimedOutError
 from tests.support.cli import COMMAND, Run, rows
 from tests.system.broker_process import readable
 
@@ -193,6 +195,31 @@ def test_consume_formats(run: Run, topic: str, tmp_path: Path) -> None:
     assert pa.ipc.open_file(str(tmp_path / "out.arrow")).read_all().equals(written)
     assert "needs --output" in run("consume", topic, "--format", "parquet", code=2).stderr
     assert "no column c" in run("consume", topic, "--columns", "c", code=2).stderr.replace("\n", " ")
+
+
+def test_a_failed_consume_leaves_no_file(run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("topic", "create", topic, "--schema", "a INT")
+    run("produce", topic, stdin='{"a": 1}\n')
+    stop: list[BaseException] = []
+
+    def write(self: Any, batch: Any, rows: int) -> None:
+        before(self, batch, rows)
+        raise stop[-1]
+
+    for writer, ending in ((output.JsonWriter, "jsonl"), (output.FileWriter, "arrow"), (output.FileWriter, "parquet")):
+        before: Any = writer.write
+        for error in (RequestTimedOutError("nothing came"), KeyboardInterrupt()):
+            stop.append(error)
+            monkeypatch.setattr(writer, "write", write)
+            run("consume", topic, "--output", f"x.{ending}", code=1 if error is stop[0] else 130)
+            assert list(tmp_path.iterdir()) == []
+            run("consume", topic, "--output", f"x.{ending}", "--follow", code=1 if error is stop[0] else 0)
+            monkeypatch.setattr(writer, "write", before)
+            followed = [] if error is stop[0] and ending != "jsonl" else [tmp_path / f"x.{ending}"]
+            assert list(tmp_path.iterdir()) == followed  # an end that was asked for; lines are there at once
+            for path in followed:
+                path.unlink()
+        stop.clear()
 
 
 def test_a_reader_that_has_had_enough(run: Run, topic: str, broker: LocalBroker) -> None:

@@ -285,7 +285,12 @@ class Server:
         outcome = 0 if admitted else self._admit(connection.peer_host, listener)
         if not isinstance(outcome, SparklogError):
             connection.mute_now(outcome)
-            self._greet(connection, listener, certificate)
+            try:
+                self._greet(connection, listener, certificate)
+            except Exception:  # of a peer that nobody knows nothing is served
+                log.exception("connection of %s ended: it could not be greeted", connection.peer_name)
+                connection.close()
+                return
             if not connection.is_known:
                 self._note_stranger(connection, connection.peer_host)
             return

@@ -99,17 +99,19 @@ class Authenticator:
     def greet(self, connection: Connection, listener: OpenListener, certificate: bytes | None) -> None:
         """Says who the peer is, or what it has to do before that is known. A connection with a certificate ends with
         it."""
-        if certificate is not None:
-            self._certificates.watch(connection, certificate_expiry_ms(certificate))
-        if not listener.rules.mechanisms:
-            try:
+        try:
+            if certificate is not None:
+                self._certificates.watch(connection, certificate_expiry_ms(certificate))
+            if not listener.rules.mechanisms:
                 connection.principal = self._principal_of(listener, certificate)
                 self.on_identified(connection)
-            except SaslAuthenticationFailedError as e:
-                self._failed(connection, "certificate", f"{listener.name}: {e}")
-                connection.refuse(e)
-            except TooManyConnectionsError as e:
-                connection.refuse(e)
+                return
+        except SaslAuthenticationFailedError as e:
+            self._failed(connection, "certificate", f"{listener.name}: {e}")
+            connection.refuse(e)
+            return
+        except TooManyConnectionsError as e:
+            connection.refuse(e)
             return
         now_ms = self._clock.now_ms()
         keys = self._tokens.get(listener.name)

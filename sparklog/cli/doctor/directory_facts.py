@@ -9,7 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sparklog.cli.doctor.facts import DataDirFacts, DirectoryFacts, DiskFacts, HostFacts, ProcessFacts
-from sparklog.environment.files import TEMPORARY_SUFFIX, OddFileError, RealFiles, open_regular, read_regular
+from sparklog.environment.files import (
+    MISPLACED_SUFFIX,
+    TEMPORARY_SUFFIX,
+    OddFileError,
+    RealFiles,
+    open_regular,
+    read_regular,
+)
 from sparklog.errors import StorageError
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
@@ -93,7 +100,7 @@ def directory_facts(path: Path, *, deep: bool | None, verified_bytes_max: int = 
         return DirectoryFacts(str(path), f"{path} cannot be read: {e.strerror or e}")
     partitions = [Path(e) for e in entries if _is_partition(Path(e))]
     held = {p.name for p in partitions}
-    aside = [e.name for e in entries if STRAY.fullmatch(e.name)]
+    aside = [e.name for e in entries if STRAY.fullmatch(e.name) or e.name.endswith(MISPLACED_SUFFIX)]
     aside += [f"{p.name}/{f.name}" for p in partitions for f in p.glob(f"*{QUARANTINE_SUFFIX}")]
     meta = _read(path / META_FILE)
     found = decode(meta, DataDirMeta) if meta is not None else None

@@ -126,7 +126,7 @@ def add(
     from sparklog.security.acls import Acl, PatternType, check_acl
 
     resources = _resources(topic, group, transactional_id, user, cluster=cluster)
-    subjects = _subjects(allow_principal, deny_principal, allow_host, deny_host)
+    subjects = _subjects(allow_principal, deny_principal, allow_host, deny_host, new=True)
     if not subjects:
         raise typer.BadParameter("name a principal: --allow-principal User:NAME or --deny-principal User:NAME")
     pattern = parse_choice(PatternType, resource_pattern_type, "--resource-pattern-type")
@@ -162,10 +162,10 @@ def list_acls(
 
     from sparklog.security.acl_records import parse_choice
     from sparklog.security.acls import Operation
-    from sparklog.security.principals import parse_principal
+    from sparklog.security.principals import stored_principal
 
     resources = _resources(topic, group, transactional_id, user, cluster=cluster, needed=False)
-    who = {parse_principal(text, wildcard=True) for text in principal or []}
+    who = set(map(stored_principal, principal or []))
     what = {parse_choice(Operation, text, "operation") for text in operation or []}
     with open_admin(bootstrap_servers) as admin:
         filters = [_filter(resource, resource_pattern_type) for resource in resources] or [_filter(None, "any")]
@@ -207,7 +207,7 @@ def remove(
     import sys
 
     resources = _resources(topic, group, transactional_id, user, cluster=cluster)
-    named = _subjects(allow_principal, deny_principal, allow_host, deny_host)
+    named = _subjects(allow_principal, deny_principal, allow_host, deny_host, new=False)
     subjects: Sequence[tuple[Permission | None, Principal | None, str | None]] = named or [(None, None, None)]
     wanted: list[tuple[Wanted, Operation | None]]
     if operation or producer or consumer or idempotent:
@@ -273,11 +273,17 @@ def _resources(
 
 
 def _subjects(
-    allow: list[str] | None, deny: list[str] | None, allow_hosts: list[str] | None, deny_hosts: list[str] | None
+    allow: list[str] | None,
+    deny: list[str] | None,
+    allow_hosts: list[str] | None,
+    deny_hosts: list[str] | None,
+    *,
+    new: bool,
 ) -> list[tuple[Permission, Principal, str]]:
-    """Raises InvalidConfigError, typer.BadParameter for hosts of nobody."""
+    """The principals with their hosts; those of `new` ACLs have names that users can have. Raises InvalidConfigError,
+    typer.BadParameter for hosts of nobody."""
     from sparklog.security.acls import ANY_NAME, Permission, canonical_host
-    from sparklog.security.principals import parse_principal
+    from sparklog.security.principals import parse_principal, stored_principal
 
     found = []
     for permission, principals, hosts in ((Permission.ALLOW, allow, allow_hosts), (Permission.DENY, deny, deny_hosts)):
@@ -285,7 +291,7 @@ def _subjects(
             word = permission.value.lower()
             raise typer.BadParameter(f"--{word}-host needs --{word}-principal")
         for text in principals or []:
-            principal = parse_principal(text, wildcard=True)
+            principal = parse_principal(text, wildcard=True) if new else stored_principal(text)
             found += [(permission, principal, canonical_host(host)) for host in hosts or [ANY_NAME]]
     return found
 

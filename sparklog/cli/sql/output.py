@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,26 +14,6 @@ WRITERS: dict[OutputFormat, Any] = {
     OutputFormat.json: JsonWriter,
     OutputFormat.parquet: ParquetWriter,
 }
-
-
-@contextmanager
-def destination(path: Path | None) -> Iterator[BinaryIO]:
-    """The output of a result: stdout, or a file that appears when it is complete."""
-    if path is None or str(path) == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    if path.exists() and not path.is_file():  # a device or a pipe
-        with path.open("wb") as out:
-            yield out
-        return
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    try:
-        with unfinished.open("wb") as out:
-            yield out
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def print_table(table: pa.Table) -> None:

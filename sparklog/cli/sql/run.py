@@ -15,9 +15,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from sparklog.cli import console
+from sparklog.cli.destination import destination
 from sparklog.cli.file_format import delimiter_of
 from sparklog.cli.sql.format import OutputFormat
-from sparklog.cli.sql.output import WRITERS, destination, print_table
+from sparklog.cli.sql.output import WRITERS, print_table
 from sparklog.export.writers import CsvWriter
 from sparklog.query.session import SqlSession
 

@@ -23,7 +23,7 @@ from sparklog.protocol.acl_messages import (
     DescribeAclsResponse,
 )
 from sparklog.protocol.messages import Api
-from sparklog.security.acl_records import AclFilter, acl_from_texts, acl_record, as_texts
+from sparklog.security.acl_records import AclFilter, acl_record, as_texts, stored_acl
 from sparklog.security.acls import Acl, check_acl
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _name(acl: Acl) -> str:
 
 
 def _acl(entry: AclEntry) -> Acl:
-    return acl_from_texts(*(getattr(entry, name) for name in entry.__struct_fields__))
+    return stored_acl(*(getattr(entry, name) for name in entry.__struct_fields__))
 
 
 def _entry(wanted: AclFilter) -> AclFilterEntry:

@@ -92,19 +92,22 @@ class Calls:
 class _Guarded(Protocol):
     _calls: Calls
 
+    def _check_open(self) -> None: ...
+
 
 S = TypeVar("S", bound=_Guarded)
 
 
 def one_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """The method, refused with ConcurrentModificationError while another thread is inside a call of the same object. A
-    callback that runs inside a call may call the object."""
+    """The method, refused with ConcurrentModificationError while another thread is inside a call of the same object,
+    and with ClosedError when the object is closed. A callback that runs inside a call may call the object."""
 
     @wraps(method)
     def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         calls, call = self._calls, [threading.get_ident()]
         try:  # around `enter`, too: Ctrl-C may come when it returns
             calls.enter(call)
+            self._check_open()
             return method(self, *args, **kwargs)
         finally:
             calls.leave(call)

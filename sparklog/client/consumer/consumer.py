@@ -164,7 +164,6 @@ class Consumer:
             InvalidRequestError: The consumer has subscribed, or `partitions` holds something else.
             ClosedError: The consumer is closed.
         """
-        self._check_open()
         if self._group is not None and self._group.subscribed:
             raise InvalidRequestError("the group assigns the partitions: call unsubscribe first, or do not subscribe")
         positions: dict[TopicPartition, Position] = {}
@@ -224,7 +223,6 @@ class Consumer:
             consumer.subscribe(pattern=r"trips\\..*", on_revoke=lambda partitions: consumer.commit())
             ```
         """
-        self._check_open()
         group = require_group(self._group, "subscribe")
         if (topics is None) == (pattern is None):
             raise InvalidRequestError("subscribe takes either topics or pattern")
@@ -242,7 +240,6 @@ class Consumer:
         Raises:
             ClosedError: The consumer is closed.
         """
-        self._check_open()
         return [] if self._group is None else self._group.subscription
 
     @one_thread
@@ -252,7 +249,6 @@ class Consumer:
         Raises:
             ClosedError: The consumer is closed.
         """
-        self._check_open()
         if self._group is not None:
             self._group.unsubscribe(timeout_ms=self._close_timeout_ms)
         self._replace({})
@@ -268,7 +264,6 @@ class Consumer:
             InvalidRequestError: A partition is not assigned.
             ClosedError: The consumer is closed.
         """
-        self._check_open()
         positions = dict(self._fetcher.positions)
         for tp in arg.partitions("partitions", partitions):
             old = self._assigned(tp)
@@ -288,7 +283,6 @@ class Consumer:
             InvalidRequestError: A partition is not assigned.
             ClosedError: The consumer is closed.
         """
-        self._check_open()
         for tp in arg.partitions("partitions", partitions):
             self._assigned(tp).paused = False
         self._fetcher.wake()
@@ -303,7 +297,6 @@ class Consumer:
         Raises:
             ClosedError: The consumer is closed.
         """
-        self._check_open()
         with self._fetcher.changed:
             return sorted(tp for tp, position in self._fetcher.positions.items() if position.paused)
 
@@ -317,7 +310,6 @@ class Consumer:
         Raises:
             ClosedError: The consumer is closed.
         """
-        self._check_open()
         return sorted(self._fetcher.positions)
 
     @one_thread
@@ -333,7 +325,6 @@ class Consumer:
             InvalidRequestError: The partition is not assigned, or `offset` is not a whole number from 0.
             ClosedError: The consumer is closed.
         """
-        self._check_open()
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= arg.INT64_MAX:
             raise InvalidRequestError(f"cannot seek {tp} to {offset!r}: an offset is a whole number from 0 on")
         self._move([tp], offset, None)
@@ -380,7 +371,6 @@ class Consumer:
             OffsetOutOfRangeError: The partition has no position and auto.offset.reset is none.
             ClosedError: The consumer is closed.
         """
-        self._check_open()
         position = self._assigned(tp)
         deadline = Deadline(self._api_timeout_ms)
         if position.waiting and self._group is not None:
@@ -442,7 +432,6 @@ class Consumer:
             CommitFailedError: Too many commits are waiting.
             ClosedError: The consumer is closed.
         """
-        self._check_open()
         require_group(self._group, "commit_async").commit_async(offsets, callback)
 
     @one_thread
@@ -460,7 +449,6 @@ class Consumer:
             UnstableOffsetCommitError: A transaction with these offsets stayed open for `default.api.timeout.ms`.
             ClosedError: The consumer is closed.
         """
-        self._check_open()
         return require_group(self._group, "committed").committed(arg.partitions("partitions", partitions))
 
     @one_thread
@@ -474,7 +462,6 @@ class Consumer:
             InvalidGroupIdError: The consumer has no `group_id`.
             ClosedError: The consumer is closed.
         """
-        self._check_open()
         return require_group(self._group, "group_metadata").metadata
 
     # -- reading
@@ -507,7 +494,6 @@ class Consumer:
                 print(record.partition, record.offset, record.value)
             ```
         """
-        self._check_open()
         self._calls.check_signal()
         timeout_ms = arg.wait("timeout_ms", timeout_ms)
         limit = self._max_poll_records if max_records is None else _MAX_RECORDS("max_records", max_records)
@@ -614,7 +600,6 @@ class Consumer:
                 print(batch.tp, batch.base_offset, batch.data.num_rows)
             ```
         """
-        self._check_open()
         self._calls.check_signal()
         timeout_ms = arg.wait("timeout_ms", timeout_ms)
         if self._group is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from sparklog.environment.host_names import host_refusal
 from sparklog.errors import InvalidConfigError
 
 BOOTSTRAP_VARIABLE = "SPARKLOG_BOOTSTRAP_SERVERS"
@@ -45,6 +47,10 @@ def parse_bootstrap(text: str) -> list[Endpoint]:
 
 
 def _parse_endpoint(part: str, whole: str) -> Endpoint:
+    if "://" in part:
+        raise InvalidConfigError(
+            f"bootstrap server {part!r:.200}: give host:port, without {part.partition('://')[0]}://"
+        )
     if part.startswith("["):
         host, closed, rest = part[1:].partition("]")
         good = bool(closed) and (rest == "" or rest.startswith(":"))
@@ -60,11 +66,18 @@ def _parse_endpoint(part: str, whole: str) -> Endpoint:
         port = str(PORT_DEFAULT)
     if not good or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
         raise InvalidConfigError(f"bootstrap servers {whole!r:.200}: {part!r:.200} is not host:port")
-    try:
-        host.encode("idna")  # as the look-up of the name will
-    except UnicodeError as e:
-        raise InvalidConfigError(
-            f"bootstrap servers {whole!r:.200}: {host!r:.200} is no name of a host; between its dots are 1 to 63 "
-            f"characters ({e})"
-        ) from e
+    reason = _host_refusal(host, in_brackets=part.startswith("["))
+    if reason:
+        raise InvalidConfigError(f"bootstrap servers {whole!r:.200}: {host!r:.200} is no name of a host: {reason}")
     return Endpoint(host, int(port))
+
+
+def _host_refusal(host: str, *, in_brackets: bool) -> str:
+    """The reason why no look-up can ever find `host`; "" if one may. A client would wait for such a broker."""
+    if in_brackets:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError as e:
+            return f"in brackets stands an IPv6 address, as [::1]:{PORT_DEFAULT} ({e})"
+        return ""
+    return host_refusal(host)

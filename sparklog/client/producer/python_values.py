@@ -1,7 +1,8 @@
 """Lists of Python objects as Arrow arrays: each object with the type that it has, and none changed to fit another.
 
-PyArrow guesses where objects of one list differ in kind. It cuts the time off a datetime behind a date, gives a zone to
-a datetime without one, drops the nanoseconds of pandas' timestamps. With a type given it cuts 1.5 to 1 and drops the
+PyArrow guesses where objects of one list differ in kind. It makes 1.0 of True behind a float, a day of 1970 of a number
+behind a date, and the year 1 of NaT there. It cuts the time off a datetime behind a date, gives a zone to a datetime
+without one, drops the nanoseconds of pandas' timestamps. With a type given it cuts 1.5 to 1 and drops the
 fields of a dict that the type does not have. Such a change is an error here.
 
 ================================  ===========================================================
@@ -19,12 +20,22 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+_BOOLEANS = (bool, np.bool_)
+_SIGNED = (np.int8, np.int16, np.int32, np.int64, np.longlong)
+"""Not np.signedinteger: NumPy derives timedelta64 from it."""
+_NUMBERS = (int, float, Decimal, np.bool_, np.floating, np.unsignedinteger, *_SIGNED)
+
+
+class _MixedKindsError(ValueError):
+    """Objects of one list are of kinds that do not go together."""
 
 
 def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
@@ -35,14 +46,18 @@ def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
     """
     try:
         array = _inferred(values, target)
-    except (pa.ArrowException, TypeError, ValueError):
+        require_one_kind(values, array.type)
+    except (pa.ArrowException, TypeError, ValueError) as e:
         known = _without_pandas_nulls(values)
         if known is None:
-            if any(isinstance(v, float) and v != v for v in values):
+            infinite = next((v for v in values if isinstance(v, Decimal) and not v.is_finite()), None)
+            if infinite is not None:
+                raise TypeError(f"{infinite!r} is no number that a decimal can have") from None
+            if not isinstance(e, _MixedKindsError) and any(isinstance(v, float) and v != v for v in values):
                 raise TypeError("NaN is a number: give None for a missing value") from None
             raise
-        values, array = known, _inferred(known, target)
-    require_one_kind(values, array.type)
+        array = _inferred(known, target)
+        require_one_kind(known, array.type)
     return array
 
 
@@ -125,49 +140,72 @@ def _mask(values: Sequence[Any]) -> Any:
     return pa.array([v is None for v in values], pa.bool_())
 
 
-def _time_leaves(values: Sequence[Any], t: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """The objects of each type of date or time in `values` of the type `t`, at any depth, without None."""
-    if pa.types.is_date(t) or pa.types.is_timestamp(t) or pa.types.is_duration(t):
+def _leaves(values: Sequence[Any], t: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """The objects of each number, date and time type in `values` of the type `t`, at any depth, without None."""
+    if _is_guessed(t):
         yield t, [v for v in values if v is not None]
-    elif pa.types.is_nested(t) and _holds_times(t):
+    elif pa.types.is_nested(t) and _holds_guessed(t):
         present = [v for v in values if v is not None]
         if pa.types.is_struct(t):
             for f in t:
-                yield from _time_leaves([v.get(f.name) for v in present], f.type)
+                yield from _leaves([v.get(f.name) for v in present], f.type)
         elif pa.types.is_map(t):
             pairs = [p for v in present for p in (v.items() if isinstance(v, Mapping) else v)]
-            yield from _time_leaves([k for k, _ in pairs], t.key_type)
-            yield from _time_leaves([v for _, v in pairs], t.item_type)
+            yield from _leaves([k for k, _ in pairs], t.key_type)
+            yield from _leaves([v for _, v in pairs], t.item_type)
         else:
-            yield from _time_leaves(list(chain.from_iterable(present)), t.value_type)
+            yield from _leaves(list(chain.from_iterable(map(_elements, present))), t.value_type)
 
 
-def _holds_times(t: Any) -> bool:
+def _elements(values: Any) -> Any:
+    """The elements of a list; of a NumPy array one, for they all have its type."""
+    return values[:1] if isinstance(values, np.ndarray) and values.dtype != object else values
+
+
+def _is_guessed(t: Any) -> bool:
+    """True for a type into which PyArrow puts objects of other kinds than its own."""
+    is_number = pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t)
+    return bool(is_number or pa.types.is_date(t) or pa.types.is_timestamp(t) or pa.types.is_duration(t))
+
+
+def _holds_guessed(t: Any) -> bool:
     if pa.types.is_nested(t):
-        return any(_holds_times(t.field(i).type) for i in range(t.num_fields))
-    return bool(pa.types.is_date(t) or pa.types.is_timestamp(t) or pa.types.is_duration(t))
+        return any(_holds_guessed(t.field(i).type) for i in range(t.num_fields))
+    return _is_guessed(t)
 
 
 def require_one_kind(values: Sequence[Any], t: Any) -> None:
-    """Raises ValueError if PyArrow has changed dates or times among `values` to make an array of type `t` of them."""
-    for leaf, times in _time_leaves(values, t):
-        _require_unchanged(times, leaf)
+    """Raises ValueError if PyArrow has changed booleans, numbers, dates or times among `values` to make an array of
+    type `t` of them."""
+    for leaf, objects in _leaves(values, t):
+        kinds = set(map(type, objects))
+        is_number = not pa.types.is_temporal(leaf)
+        others = _BOOLEANS if is_number else _NUMBERS
+        odd = next((k for k in kinds if issubclass(k, others)), None)
+        if odd is not None:
+            example = next(v for v in objects if type(v) is odd)
+            raise _MixedKindsError(
+                f"{example!r:.80} is a boolean among numbers: give 1 or 0 if a number is meant"
+                if is_number
+                else f"{example!r:.80} is a number among dates or times: give all of them as one or the other"
+            )
+        if not is_number:
+            _require_unchanged(objects, leaf, kinds)
 
 
-def _require_unchanged(values: list[Any], t: Any) -> None:
-    kinds = set(map(type, values))
+def _require_unchanged(values: list[Any], t: Any, kinds: set[type]) -> None:
     if pa.types.is_date(t):
         if any(issubclass(k, dt.datetime) for k in kinds):
             example = next(v for v in values if isinstance(v, dt.datetime))
-            raise ValueError(f"dates, and times such as {example}: make all of them one or the other")
+            raise _MixedKindsError(f"dates, and times such as {example}: make all of them one or the other")
     elif pa.types.is_timestamp(t):
         times = values if kinds == {dt.datetime} else [v for v in values if isinstance(v, dt.datetime)]
         zones = set(map(attrgetter("tzinfo"), times))
         if len(zones) > 1 and None in zones:
-            raise ValueError("times with a time zone and times without: say which zone is meant")
+            raise _MixedKindsError("times with a time zone and times without: say which zone is meant")
     for kind in kinds:
         for attribute in ("nanosecond", "nanoseconds"):  # of pandas' Timestamp, and of its Timedelta
             if hasattr(kind, attribute):
                 finer = next((v for v in values if getattr(v, attribute, 0)), None)
                 if finer is not None:
-                    raise ValueError(f'{finer} has nanoseconds, the log keeps microseconds: use .floor("us")')
+                    raise _MixedKindsError(f'{finer} has nanoseconds, the log keeps microseconds: use .floor("us")')

@@ -271,7 +271,7 @@ def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> An
         if target is not None and holds_map(target) and _of_pandas(values):
             return array_of_objects(values.where(values.notna(), None).tolist(), target)
         made = pa.array(values)
-        if _of_pandas(values) and values.dtype == object and pa.types.is_temporal(made.type):
+        if _of_pandas(values) and values.dtype == object:
             require_one_kind(values.dropna().tolist(), made.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
         reason = str(e).splitlines()[0]

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sparklog.environment.files import File, FileSystem
+from sparklog.environment.files import MISPLACED_SUFFIX, File, FileSystem
 from sparklog.errors import CorruptBatchError, LogCorruptError, SparklogError, StorageError
 from sparklog.format.segment import decode_head, decode_seal, parse_segment_name, segment_name
 from sparklog.log.model.log_config import LogOwner
@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 DELETED_SUFFIX = ".deleted"
-MISPLACED_SUFFIX = ".misplaced"
 
 _numbers = itertools.count()
 

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sparklog.environment.files import FileSystem, read_whole
+from sparklog.environment.files import FileSystem, read_hint, read_whole
 from sparklog.format.checkpoint import META_FILE, DataDirMeta, decode, encode
 from sparklog.log.directories.log_directory import LogDirectory
 
@@ -112,7 +112,7 @@ def _lives(content: _Content, *, was_away: bool) -> Lives:
 def _read(directory: LogDirectory) -> _Content:
     """Return the present content of a usable directory's file; an empty one if the file cannot be read. Raises
     StorageError."""
-    data = read_whole(directory.files, directory.path / BROKER_EPOCH_FILE)
+    data = read_hint(directory.files, directory.path / BROKER_EPOCH_FILE)
     content = (None if data is None else decode(data, _Content)) or _Content()
     same_boot = directory.same_boot and content.boot_id == directory.files.boot_id()
     return content if directory.started_clean or same_boot else replace(content, clean=())

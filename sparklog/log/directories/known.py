@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from sparklog.environment.files import FileSystem, read_whole
+from sparklog.environment.files import FileSystem, read_hint, read_whole
 from sparklog.errors import SparklogError, StorageError
 from sparklog.format.checkpoint import LOG_DIRS_FILE, KnownLogDirs, decode, encode
 
@@ -37,7 +37,7 @@ class KnownDirectories:
     def compare(self, present: Mapping[str, Path]) -> None:
         """Read the file: a directory that it names and that is not in `present` (path by identity) is away. Raises
         StorageError."""
-        data = read_whole(self._files, self._path)
+        data = read_hint(self._files, self._path)
         found = decode(data, KnownLogDirs) if data is not None else None
         if data is not None and found is None:
             logger.warning("%s cannot be read; log directories that are not there are not missed", self._path)

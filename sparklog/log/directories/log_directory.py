@@ -15,7 +15,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_rebuildable, read_whole
+from sparklog.environment.files import (
+    MISPLACED_SUFFIX,
+    TEMPORARY_SUFFIX,
+    File,
+    FileSystem,
+    put_aside,
+    read_hint,
+    read_rebuildable,
+    read_whole,
+)
 from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
 from sparklog.format.checkpoint import (
     CLEAN_SHUTDOWN_FILE,
@@ -49,12 +58,20 @@ REMOVED = re.compile(r".+\.[0-9a-f]{32}-removed")
 
 
 def is_moved_aside(name: str) -> bool:
-    """Return True if a directory of this name belongs to no partition any more: it is deleted, removed, or a stray."""
-    return any(kind.fullmatch(name) for kind in (DELETED, STRAY, REMOVED))
+    """Return True if a directory of this name belongs to no partition any more: it is deleted, removed, a stray, or
+    misplaced."""
+    return name.endswith(MISPLACED_SUFFIX) or any(kind.fullmatch(name) for kind in (DELETED, STRAY, REMOVED))
 
 
 _NAME_CHARS_KEPT = 200
 """Of a directory's name when an ending is added: file systems allow 255 bytes."""
+
+
+def _kept(name: str) -> str:
+    """The part of a partition directory's name that stays when it is moved aside: of a long one both ends, because the
+    partition's number stands last."""
+    half = _NAME_CHARS_KEPT // 2
+    return name if len(name) <= _NAME_CHARS_KEPT else name[:half] + name[-half:]
 
 
 def take_lock(files: FileSystem, directory: Path, setting: str) -> File:
@@ -95,7 +112,8 @@ class LogDirectory:
         self.files = WatchedFiles(files, self.health)
         """For everything in the directory."""
         self.points: dict[str, PartitionPoints] = {}
-        """The last checkpoint, by the partition directories' names."""
+        """The checkpoint that was there at the start, by the partition directories' names; of a partition that was put
+        aside since, its points of that moment."""
         self.has_stale_points = False
         """True if the checkpoint on the disk may still name replicas that were removed. A new replica in the place of
         such a one would inherit wrong points. So a new checkpoint is written before a new replica is created, and
@@ -147,12 +165,15 @@ class LogDirectory:
     def load(self, cluster_id: str) -> None:
         """Checks whose directory it is and reads its checkpoints. Raises StorageError (see also `failure`)."""
         for name in self.files.list_directory(self.path):
-            if name == PROBE_FILE or (
-                name.removesuffix(TEMPORARY_SUFFIX) in (*_OWN_FILES, PROBE_FILE) and name not in _OWN_FILES
-            ):
-                self.files.remove(self.path / name)  # a crash left it
+            path, target = self.path / name, name.removesuffix(TEMPORARY_SUFFIX)
+            if name in _OWN_FILES or target not in (*_OWN_FILES, PROBE_FILE):
+                continue
+            if self.files.is_directory(path):
+                put_aside(self.files, path, f"{path} is a directory, where a file is written")
+            else:
+                self.files.remove(path)  # a crash left it
         self._meta = self._load_meta(cluster_id)
-        mark = read_rebuildable(self.files, self.path / CLEAN_SHUTDOWN_FILE)
+        mark = read_hint(self.files, self.path / CLEAN_SHUTDOWN_FILE)
         if mark is not None:
             self._clean = decode(mark, CleanShutdown)
             self.files.remove(self.path / CLEAN_SHUTDOWN_FILE)  # a crash while loading counts as unclean
@@ -180,30 +201,45 @@ class LogDirectory:
 
     def _load_points(self) -> None:
         path = self.path / RECOVERY_POINTS_FILE
-        data = read_rebuildable(self.files, path)
+        data = read_hint(self.files, path)
         points = decode(data, RecoveryPoints) if data is not None else None
         if points is not None:
             self.points = dict(points.partitions)
         elif data is not None:
             logger.warning("%s cannot be read; offsets are taken from the logs", path)
-        self._forget_removed()
-
-    def _forget_removed(self) -> None:
-        """A crash came between the removal of a replica and the next checkpoint."""
-        for moved in filter(REMOVED.fullmatch, self.files.list_directory(self.path)):
-            owner = self.owner_of(moved)
-            name = "" if owner is None else f"{owner.topic}-{owner.partition}"
-            points = self.points.get(name)
-            is_of_it = owner is not None and points is not None and points.topic_id == owner.topic_id
-            if is_of_it and not self.files.exists(self.path / name):
-                del self.points[name]
-                self.has_stale_points = True
+        names = set(self.files.list_directory(self.path))
+        self._follow_moved(names)
+        self._follow_taken_back(names)
         if self.has_stale_points:
             try:
                 self.write_points(self.points)
                 self.has_stale_points = False
             except StorageFullError as e:
                 logger.warning("%s: that replicas are gone is not written down yet: %s", self.path, e)
+
+    def _follow_moved(self, names: set[str]) -> None:
+        """Points of a partition whose replica was moved, before a crash came ahead of the next checkpoint: of one that
+        was put aside they go with it, of one that was removed they are forgotten."""
+        for moved in sorted(n for n in names if REMOVED.fullmatch(n) or STRAY.fullmatch(n)):
+            owner = self.owner_of(moved)
+            name = "" if owner is None else f"{owner.topic}-{owner.partition}"
+            points = self.points.get(name)
+            is_of_it = owner is not None and points is not None and points.topic_id == owner.topic_id
+            if points is not None and is_of_it and name not in names:
+                del self.points[name]
+                if STRAY.fullmatch(moved):
+                    self.points.setdefault(moved, points)
+                self.has_stale_points = True
+
+    def _follow_taken_back(self, names: set[str]) -> None:
+        """Points of a stray that was taken back, before a crash came ahead of the next checkpoint."""
+        for stray in [n for n in self.points if STRAY.fullmatch(n) and n not in names]:
+            points, kept = self.points.pop(stray), stray.rpartition(".")[0]
+            for name in names - self.points.keys():
+                owner = self.owner_of(name) if _kept(name) == kept else None
+                if owner is not None and owner.topic_id == points.topic_id:
+                    self.points[name] = points
+            self.has_stale_points = True
 
     # --- partition directories ---
 
@@ -220,7 +256,7 @@ class LogDirectory:
 
     def newest_epoch_of(self, name: str) -> int:
         """Read the leader epoch of the newest records in the directory `name`; -1 if nothing says it."""
-        data = read_whole(self.files, self.path / name / LEADER_EPOCHS_FILE)
+        data = read_rebuildable(self.files, self.path / name / LEADER_EPOCHS_FILE)
         entries = decode_epochs(data) if data is not None else None
         return entries[-1].epoch if entries else -1
 
@@ -245,6 +281,9 @@ class LogDirectory:
         self._taken_back.add(owner.directory_name)
         self.files.rename(self.path / stray, self.path / owner.directory_name)
         self.files.sync_directory(self.path)
+        points = self.points.pop(stray, None)
+        if points is not None:
+            self.points[owner.directory_name] = points
         logger.info("%s was put aside as %s and is taken back", self.path / owner.directory_name, stray)
 
     def make_partitions(self, owners: Iterable[LogOwner]) -> None:
@@ -276,11 +315,14 @@ class LogDirectory:
         return points if points is not None and points.topic_id == owner.topic_id else None
 
     def move_aside(self, name: str, ending: str) -> Path:
-        """Renames the partition directory `name` to one that is not loaded; `ending`: one of the `…_ENDING`."""
-        target = self.path / f"{name[:_NAME_CHARS_KEPT]}.{uuid.uuid4().hex}-{ending}"
+        """Renames the partition directory `name` to one that is not loaded; `ending`: one of the `…_ENDING`. The points
+        of a stray are kept: when it is taken back, it begins where it began."""
+        target = self.path / f"{_kept(name)}.{uuid.uuid4().hex}-{ending}"
         self.files.rename(self.path / name, target)
         self.files.sync_directory(self.path)
-        self.points.pop(name, None)
+        points = self.points.pop(name, None)
+        if points is not None and ending == STRAY_ENDING:
+            self.points[target.name] = points
         self.has_stale_points |= ending != DELETED_ENDING  # another topic of that name has another id
         return target
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sparklog.environment.files import read_whole
+from sparklog.environment.files import read_hint
 from sparklog.format.checkpoint import decode, encode
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.compaction.rewrite import (
@@ -77,7 +77,7 @@ class CompactionResult(Struct):
 
 def load_point(context: RunContext) -> CleanerPoint:
     """Raises StorageError."""
-    data = read_whole(context.files, context.directory / CLEANER_POINT_FILE)
+    data = read_hint(context.files, context.directory / CLEANER_POINT_FILE)
     point = decode(data, CleanerPoint) if data is not None else None
     return (
         point

@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from sparklog.environment.clock import Clock
-from sparklog.environment.files import FileSystem, read_whole
+from sparklog.environment.files import FileSystem, read_hint
 from sparklog.errors import SparklogError
 from sparklog.format.checkpoint import decode, encode
 
@@ -76,7 +76,7 @@ class ExpiryClock:
         self._boot_id = files.boot_id()
         self._lock = threading.Lock()
         self._told = False
-        data = read_whole(files, self._path)
+        data = read_hint(files, self._path)
         found = decode(data, ClockState) if data is not None else None
         if data is not None and found is None:
             logger.warning("%s cannot be read; the clock is believed", self._path)

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from sparklog.environment.clock import Clock, MachineClock, SystemClock
-from sparklog.environment.files import FileSystem, RealFiles, read_whole
+from sparklog.environment.files import FileSystem, OddFileError, RealFiles, read_whole
 from sparklog.errors import (
     SparklogError,
     StorageError,
@@ -112,7 +112,7 @@ class LogManager:
         self.directories = DirectorySet(
             self.data_dir, paths, self._files, broker_id, lambda: self.on_directory_failure()
         )
-        self.was_used = any(d.files.exists(d.path / META_FILE) for d in self.directories.live)
+        self.was_used = any(map(_has_meta, self.directories.live))
         """True if a broker has had a log directory before."""
         self.expiry_clock: Clock = self._clock
         if expiry_rate is not None:
@@ -143,6 +143,8 @@ class LogManager:
         for directory in self.directories.live:
             try:
                 directory.load(cluster_id)
+            except OddFileError as e:
+                directory.health.fail(e)  # whose directory it is, is said nowhere
             except SparklogError:
                 if directory.failure is None:
                     raise
@@ -367,6 +369,8 @@ class LogManager:
         """Leaves nothing behind if it fails, as far as the disk lets it."""
         path = directory.path / spec.owner.directory_name
         self._forget_stale_points(directory)
+        known = directory.points_of(spec.owner) if directory.files.exists(path) else None
+        points = known or PartitionPoints(spec.owner.topic_id, 0, 0, 0)
         try:
             log = PartitionLog.open(
                 path,
@@ -376,7 +380,10 @@ class LogManager:
                 files=directory.files,
                 clock=self._clock,
                 expiry_clock=self.expiry_clock,
-                clean=not directory.was_put_aside(path.name),
+                clean=directory.is_clean(path.name) if known else not directory.was_put_aside(path.name),
+                log_start_offset=points.log_start_offset,
+                high_watermark=points.high_watermark,
+                recovery_point=points.recovery_point,
                 handles=self._handles,
                 inflated=self._inflated,
                 newest_schema_id=spec.newest_schema_id,
@@ -420,8 +427,10 @@ class LogManager:
         tp = owner.topic_partition
         log = self._logs.pop(tp, None)
         self._offline.pop(tp, None)
-        self._place.pop(tp, None)
+        place = self._place.pop(tp, None)
         if log is not None:
+            if place is not None and ending == STRAY_ENDING:
+                place.points[owner.directory_name] = _points_of(log)
             log.mark_deleted(error)
         self.remove_replicas(lambda found, _: found.topic_id == owner.topic_id, [owner.directory_name], ending=ending)
 
@@ -579,15 +588,12 @@ class LogManager:
                 log.retention.note_checkpoint(points[str(tp)].log_start_offset)
 
     def _points(self, directory: LogDirectory) -> dict[str, PartitionPoints]:
-        """Return the points of the directory's partitions for the checkpoint; for an offline partition, those of the
-        last checkpoint."""
-        points = {n: directory.points[n] for n in map(str, list(self._offline)) if n in directory.points}
-        for tp, log in self._logs.copy().items():
-            if self._place.get(tp) is directory:
-                points[str(tp)] = PartitionPoints(
-                    log.owner.topic_id, log.log_start_offset, log.recovery_point, log.high_watermark
-                )
-        return points
+        """Return the points of the directory's partitions for the checkpoint; for a partition without an open log
+        (offline, put aside, or of a topic that the metadata do not name today), those of the last checkpoint."""
+        logs = {str(tp): _points_of(log) for tp, log in self._logs.copy().items() if self._place.get(tp) is directory}
+        offline = set(map(str, list(self._offline)))
+        rest = {n: p for n, p in directory.points.copy().items() if n not in logs}
+        return {n: p for n, p in rest.items() if n in offline or directory.files.exists(directory.path / n)} | logs
 
     def close(self) -> bool:
         """Seal and fsync all logs, write the checkpoints and the clean-shutdown marks, and unlock the directories.
@@ -614,3 +620,14 @@ class LogManager:
         finally:
             self.directories.unlock()
         return not unclean and not self.directories.failed
+
+
+def _has_meta(directory: LogDirectory) -> bool:
+    try:
+        return directory.files.exists(directory.path / META_FILE)
+    except OddFileError:
+        return True  # something is there
+
+
+def _points_of(log: PartitionLog) -> PartitionPoints:
+    return PartitionPoints(log.owner.topic_id, log.log_start_offset, log.recovery_point, log.high_watermark)

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
-from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_whole, write_whole
+from sparklog.environment.files import TEMPORARY_SUFFIX, File, FileSystem, read_rebuildable, read_whole, write_whole
 from sparklog.errors import LogCorruptError
 from sparklog.format.batch import (
     stamp_batch,
@@ -134,7 +134,7 @@ def _begin_anew(directory: Path, files: FileSystem, *, dry_run: bool) -> RepairR
 def read_points(directory: Path, files: FileSystem) -> PartitionPoints:
     """Return the last checkpoint's points of the partition in `directory`; zeros if it has none. Raises
     StorageError."""
-    data = read_whole(files, directory.parent / RECOVERY_POINTS_FILE)
+    data = read_rebuildable(files, directory.parent / RECOVERY_POINTS_FILE)
     points = decode(data, RecoveryPoints) if data is not None else None
     found = points.partitions.get(directory.name) if points is not None else None
     return found if found is not None else PartitionPoints("", 0, 0, 0)

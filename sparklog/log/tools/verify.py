@@ -186,7 +186,7 @@ def _verify_directory(
                 findings.add(directory / PARTITION_FILE, 0, PARTITION_FILE, f"the same partition is in {other}, too")
         _verify_partition(directory, around, report, progress)
     for name, points in (around.points.partitions if around.points else {}).items():
-        if name not in seen and max(points.high_watermark, points.recovery_point):
+        if name not in seen and not is_moved_aside(name) and max(points.high_watermark, points.recovery_point):
             message = (
                 f"partition {name} has no directory here; the checkpoint knows offsets up to {points.high_watermark}"
             )

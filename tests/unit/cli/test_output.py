@@ -14,7 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sparklog.cli.destination import destination
 from sparklog.cli.output import FileWriter, JsonWriter, TableWriter
+from sparklog.errors import InvalidQueryError
+from sparklog.export import writers as sql_writers
 from sparklog.export.printable import printable
 from sparklog.format.schema import ENVELOPE_SCHEMA
 
@@ -153,10 +156,11 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("metadata", [False, True])
 def test_files(tmp_path: Path, format: str, metadata: bool) -> None:
     path = tmp_path / f"x.{format}"
-    writer = FileWriter(str(path), format, ENVELOPE_SCHEMA, metadata=metadata)
-    writer.write(ENVELOPE, 1)  # type: ignore[arg-type]
-    writer.write(ENVELOPE, 2)  # type: ignore[arg-type]
-    writer.close()
+    with path.open("wb") as out:
+        writer = FileWriter(out, format, ENVELOPE_SCHEMA, metadata=metadata, is_stream=False)
+        writer.write(ENVELOPE, 1)  # type: ignore[arg-type]
+        writer.write(ENVELOPE, 2)  # type: ignore[arg-type]
+        writer.close()
     table = pq.read_table(path) if format == "parquet" else pa.ipc.open_file(str(path)).read_all()
     assert table.num_rows == 3
     assert ("_offset" in table.column_names) is metadata
@@ -164,8 +168,53 @@ def test_files(tmp_path: Path, format: str, metadata: bool) -> None:
         assert table.column("_offset").to_pylist() == [100, 100, 101]
 
 
+def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
+    path, link = tmp_path / "x", tmp_path / "link"
+    link.symlink_to("x")
+    for given in (path, link):
+        path.write_bytes(b"before")
+        for stop in (ValueError, KeyboardInterrupt):
+            with pytest.raises(stop), destination(given) as out:
+                out.write(b"half")
+                out.flush()
+                assert path.read_bytes() == b"before"
+                raise stop
+            assert path.read_bytes() == b"before"
+        with destination(given) as out:
+            out.write(b"whole")
+        assert path.read_bytes() == b"whole" and link.is_symlink()
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "x"]
+
+
+def test_nested_values_of_sql_have_a_form_in_text() -> None:
+    fine, last = pa.array([1_000_000_001], pa.timestamp("ns")), pa.array([2**31 - 1], pa.date32())
+    at = ["1970-01-01T00:00:01"]
+    for values, shown in ((fine, at), (last, [2**31 - 1]), (pa.array([b"x"], pa.large_binary()), ["x"])):
+        t = values.type
+        nested = (
+            (pa.ListArray.from_arrays([0, 1], values), [shown]),
+            (pa.FixedSizeListArray.from_arrays(values, 1), [shown]),
+            (pa.StructArray.from_arrays([values], ["a"]), [{"a": shown[0]}]),
+            (pa.MapArray.from_arrays([0, 1], pa.array(["k"]), values, pa.map_(pa.string(), t)), [{"k": shown[0]}]),
+        )
+        for column, expected in nested:
+            text = io.BytesIO()
+            sql_writers.JsonWriter(text, pa.schema([("x", column.type)])).write(pa.record_batch({"x": column}))
+            assert [json.loads(text.getvalue())["x"]] == expected, column.type
+    with pytest.raises(InvalidQueryError, match=r"month_day_nano_interval.*cast it"):
+        sql_writers.ParquetWriter(io.BytesIO(), pa.schema([("x", pa.month_day_nano_interval())]))
+
+
+def test_a_file_that_cannot_be_made_is_named_as_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "absent" / "x.parquet"
+    with pytest.raises(FileNotFoundError) as caught, destination(path):
+        pass
+    assert caught.value.filename == str(path)
+
+
 def test_an_empty_result_is_a_file_with_a_schema(tmp_path: Path) -> None:
-    FileWriter(str(tmp_path / "x.parquet"), "parquet", ENVELOPE_SCHEMA, metadata=False).close()
+    with (tmp_path / "x.parquet").open("wb") as out:
+        FileWriter(out, "parquet", ENVELOPE_SCHEMA, metadata=False, is_stream=False).close()
     assert pq.read_table(tmp_path / "x.parquet").column_names == ENVELOPE_SCHEMA.names
 
 

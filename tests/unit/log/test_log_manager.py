@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from sparklog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from sparklog.log.directories.log_directory import STRAY_ENDING
 from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.testing.sim_files import PowerCut, SimFiles
 from sparklog.types import TopicPartition
@@ -281,3 +283,55 @@ def test_a_replica_that_was_taken_away_and_comes_back_is_empty_not_damaged(tmp_p
         assert values(manager.get(E0)) == []
         assert len(values(manager.get(E1))) == 5
     manager.close()
+
+
+@pytest.mark.parametrize("how", ["while running", "in a start", "left alone"])
+@pytest.mark.parametrize("crash", ["none", "put aside", "taken back", "both"])
+def test_a_log_that_was_put_aside_begins_where_it_began(tmp_path: Path, how: str, crash: str) -> None:
+    """Deleted records do not come back with it, neither after a crash on the way."""
+    others = [spec(partition=1)]
+    mine, gone = spec("t" * 249), UnknownTopicOrPartitionError("not in the metadata")
+    tp = mine.owner.topic_partition
+    manager = started(tmp_path, mine, *others)
+    append(manager.get(tp), records(5))
+    append(manager.get(tp), records(5))
+    manager.get(tp).raise_high_watermark(10)
+    manager.get(tp).flusher.flush()
+    manager.get(tp).retention.delete_records(7)
+    manager.checkpoint()
+    if how == "while running":
+        manager.remove_replica(mine.owner, gone, STRAY_ENDING)
+        assert manager.put_aside == 1
+    if how == "in a start":
+        kill(manager)
+        manager = LogManager(tmp_path)
+        manager.load("c1", [spec("t" * 249, topic_id="b" * 32), *others], puts_aside=True)
+        manager.delete_partition(tp)
+    if how != "while running" or crash in ("put aside", "both"):
+        kill(manager) if crash in ("put aside", "both") else manager.close()
+        manager = started(tmp_path, *others)
+    manager.create_partitions([mine], take_back=True)
+    if crash in ("taken back", "both"):
+        kill(manager)
+        manager = started(tmp_path, mine, *others)
+    log = manager.get(tp)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (7, 10, 10)
+    manager.close()
+    manager = started(tmp_path, mine, *others)
+    assert (manager.get(tp).log_start_offset, manager.offline) == (7, {})
+    manager.close()
+
+
+def test_a_checkpoint_forgets_a_stray_that_is_gone(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    append(manager.get(E0), records(5))
+    manager.remove_replica(spec().owner, UnknownTopicOrPartitionError("gone"), STRAY_ENDING)
+    manager.checkpoint()
+    written = json.loads((tmp_path / "recovery-points.json").read_bytes())["partitions"]
+    (stray,) = [name for name in written if name.endswith("-stray")]
+    assert "events-0" not in written
+    manager.close()
+    shutil.rmtree(tmp_path / stray)
+    manager = started(tmp_path, spec(partition=1))
+    manager.close()
+    assert list(json.loads((tmp_path / "recovery-points.json").read_bytes())["partitions"]) == ["events-1"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,16 +13,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from sparklog.cli.doctor.directory_facts import data_dir_facts
 from sparklog.cli.log.segment_dump import dump_segment, segment_paths
 from sparklog.environment.databases import SqliteDatabases
-from sparklog.environment.files import FILE_BYTES_MAX, OddFileError, RealFiles, read_regular, read_whole
+from sparklog.environment.files import FILE_BYTES_MAX, OddFileError, RealFiles, odd_file, read_regular, read_whole
 from sparklog.errors import SparklogError, StorageError
+from sparklog.log.directories.broker_epoch import noted_lives
+from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.log.tools.repair import repair
 from sparklog.log.tools.verify import bytes_to_check, verify
 from tests.support.inspection import stopped_directory
-from tests.support.log_managers import E0, E1, started
+from tests.support.log_managers import E0, E1, spec, started
 
 TIB = 1 << 40
 BOUND_S = 60
@@ -95,9 +99,12 @@ PARTITION_NAMES = (
     "FIRST.snapshot", "LAST.snapshot", "FIRST.arrow.cleaned", "FIRST.arrow.swap", "FIRST.arrow.deleted",
     "leader-epochs.json.tmp",
 )  # fmt: skip
+VITAL = (".lock", "meta.json")
+"""Without them nobody knows whose directory it is, or whether another broker uses it."""
+ALWAYS_WRITTEN = ("recovery-points.json", "clean-shutdown", "log-dirs.json", "expiry-clock.json")
 DIRECTORY_NAMES = (
     ".lock", "meta.json", "clean-shutdown", "recovery-points.json", "log-dirs.json", "expiry-clock.json",
-    "broker-epoch.json", "recovery-points.json.tmp", ".probe",
+    "broker-epoch.json", "recovery-points.json.tmp", ".probe", "expiry-clock.json.tmp",
 )  # fmt: skip
 
 
@@ -107,7 +114,7 @@ def pairs(names: tuple[str, ...], always: tuple[str, ...]) -> list[tuple[str, Ca
 
 
 PAIRS = pairs(PARTITION_NAMES, ("leader-epochs.json", "LAST.arrow"))
-DIRECTORY_PAIRS = pairs(DIRECTORY_NAMES, ("recovery-points.json",))
+DIRECTORY_PAIRS = pairs(DIRECTORY_NAMES, ("recovery-points.json", "recovery-points.json.tmp", ".probe"))
 
 
 def named(directory: Path, name: str) -> Path:
@@ -141,18 +148,44 @@ def test_in_a_partition_only_that_one_is_offline(stopped: Path, tmp_path: Path) 
                 manager.close()
 
 
-def test_of_a_directory_a_start_goes_on_or_says_why_not(stopped: Path, tmp_path: Path) -> None:
+def test_of_a_directory_a_start_goes_on_without_a_hint(stopped: Path, tmp_path: Path) -> None:
+    """Two starts: an odd file does not keep the next one from being written either."""
     for name, make in DIRECTORY_PAIRS:
         data_dir = copy(stopped, tmp_path / "data")
         put(make, data_dir / name)
         with bounded(name):
-            try:
-                manager = started(data_dir)
-            except StorageError as e:
-                assert name.removesuffix(".tmp") in str(e), name
-            else:
-                assert set(manager.logs) == {E0, E1}, name
-                manager.close()
+            if name in VITAL:
+                with pytest.raises(StorageError, match=re.escape(name)):
+                    started(data_dir)
+                continue
+            for _ in range(2):
+                manager = LogManager(data_dir, expiry_rate=100)
+                manager.load("c1", [spec(), spec(partition=1)])
+                assert (set(manager.logs), manager.offline) == ({E0, E1}, {}), name
+                assert noted_lives(manager.directories.all) is not None
+                manager.get(E0).raise_high_watermark(manager.get(E0).log_end_offset)
+                assert manager.get(E0).reader.read(0, 1 << 20) is not None
+                manager.directories.all[0].health.probe()
+                assert manager.close(), (name, make)
+            assert not odd_file(data_dir / name), name
+            assert RealFiles().exists(data_dir / name) or name not in ALWAYS_WRITTEN
+
+
+def test_an_odd_identity_takes_its_directory_alone_offline(tmp_path: Path) -> None:
+    for make in ODD:
+        with bounded(make):
+            data_dir = tmp_path / str(ODD.index(make))
+            paths = [data_dir / "a", data_dir / "b"]
+            manager = LogManager(data_dir, log_dirs=paths)
+            manager.load("c1", [spec(), spec(partition=1)])
+            (place,) = [p for p in paths if manager.location_of(E0)[0] == p]
+            manager.close()
+            put(make, place / "meta.json")
+            manager = LogManager(data_dir, log_dirs=paths)
+            manager.load("c1", [replace(s, made=True) for s in (spec(), spec(partition=1))])
+            assert set(manager.logs) == {E1} and "meta.json" in str(manager.offline[E0]), make
+            assert [d.path for d in manager.directories.all if d.failure] == [place]
+            manager.close()
 
 
 def test_the_tools_say_which_file_it_is(stopped: Path, tmp_path: Path) -> None:
@@ -170,7 +203,7 @@ def test_the_tools_say_which_file_it_is(stopped: Path, tmp_path: Path) -> None:
             assert not [f for f in found.damage if "events-1" in f.path], place
             with contextlib.suppress(SparklogError):
                 repair(data_dir / "events-0", RealFiles(), dry_run=True)
-            repair(data_dir / "events-1", RealFiles(), dry_run=True) if place != "recovery-points.json" else None
+            repair(data_dir / "events-1", RealFiles(), dry_run=True)
             data_dir_facts(data_dir)
             for segment in segment_paths(data_dir / "events-0"):
                 with contextlib.suppress(SparklogError):

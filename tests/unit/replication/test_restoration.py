@@ -18,7 +18,8 @@ from sparklog.replication.cluster_image import (
 )
 from sparklog.replication.controller.draft import Draft
 from sparklog.replication.controller.model import ALL_SAFEGUARDS
-from sparklog.replication.restoration import EPOCHS_SKIPPED, difference, is_restored, restore
+from sparklog.replication.restoration import EPOCHS_SKIPPED, changes_of, difference, is_restored, restore
+from sparklog.security.records import RecordId
 
 PARTITION = PartitionImage((1, 2), 1, 3, 5, (1, 2))
 
@@ -115,6 +116,28 @@ def test_an_older_store_gets_what_the_copy_has() -> None:
     assert is_restored(partition) and not is_restored(PARTITION)
     assert (after.configs, after.known) == ({"b": 2}, {1: 8, 9: 9})
     assert stored.apply(difference(stored, after), Version(5, 1)).topics == after.topics
+
+
+def test_partitions_that_a_topic_has_gained_come_back_and_are_told() -> None:
+    small, large = topic("t"), replace(topic("t"), partitions=(PARTITION,) * 4)
+    other = replace(topic("settings"), configs={"retention.ms": 1})
+    gone = {"id-gone": DeletedTopic("gone", 0)}
+    records = {RecordId("users", "a"): b"1", RecordId("acls", "b"): b"2"}
+    stored = image(small, topic("settings"), topic("gone"), security={RecordId("users", "old"): b"0"})
+    copy = image(large, other, topic("new"), deleted=gone, security=records, configs={"x": 1})
+    done = restore(stored, copy, {}, is_older=True)
+    assert len(done.after.topics["t"].partitions) == 4
+    assert changes_of(stored, done.after) == [
+        ("topic    settings", "has other settings or schemas"),
+        ("topic    t", "has 4 partitions, the store lacks 1 to 3"),
+        ("topic    gone", "was deleted, the store has it"),
+        ("records  acls", "1 are written, 0 are removed"),
+        ("records  broker settings", "1 are written, 0 are removed"),
+        ("records  users", "1 are written, 1 are removed"),
+    ]
+    assert changes_of(done.after, done.after) == []
+    back = restore(image(large), image(small), {}, is_older=True).after.topics["t"].partitions
+    assert len(back) == 4 and back[1:] == large.partitions[1:], "a copy that lacks partitions deletes none"
 
 
 def test_epochs_are_above_those_of_both_sides() -> None:

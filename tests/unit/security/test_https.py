@@ -72,6 +72,16 @@ def test_an_answer_that_never_ends_ends(tmp_path: Path, serve: Callable[[ssl.SSL
         fetch(url, ca_location=str(tmp_path / "ca.pem"), timeout_s=0.5, bytes_max=1 << 20)
 
 
+def test_an_answer_that_ends_in_the_middle_is_none(tmp_path: Path) -> None:
+    """A part of a set of keys, or of a token, must not be taken for the whole."""
+
+    def cut(sock: ssl.SSLSocket) -> None:
+        sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}")
+
+    with endpoint(tmp_path, cut) as url, pytest.raises(ConnectionError, match="ends after 2 bytes, 98 before its end"):
+        fetch(url, ca_location=str(tmp_path / "ca.pem"), timeout_s=30, bytes_max=1 << 20)
+
+
 def test_an_endless_answer_is_read_up_to_its_limit(tmp_path: Path) -> None:
     with endpoint(tmp_path, flood) as url:
         assert len(fetch(url, ca_location=str(tmp_path / "ca.pem"), timeout_s=30, bytes_max=1 << 20)) == 1 << 20

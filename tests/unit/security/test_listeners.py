@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,12 @@ from sparklog.security.listeners import (
 from tests.support.cases import for_each
 
 MAP = "INTERNAL:SSL,CLIENTS:SASL_SSL"
+
+
+def test_an_address_that_no_client_can_find_is_refused() -> None:
+    for host in ("${HOST}", "999.1.1.1", "-a", "a..b"):
+        with pytest.raises(InvalidConfigError, match=f"{re.escape(repr(host))} is no name of a host"):
+            parse_listeners("PLAINTEXT://127.0.0.1:9292", "", f"PLAINTEXT://{host}:9292")
 
 
 def test_several_listeners() -> None:

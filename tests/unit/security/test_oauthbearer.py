@@ -181,6 +181,38 @@ def test_a_key_is_used_for_its_own_algorithm_only() -> None:
         verifier.verify(token(algorithm="RS256"), NOW_MS)
 
 
+def test_keys_that_no_token_is_signed_with_are_left_out() -> None:
+    """A set that also has keys for encryption, or of curves that come later, is the issuer's usual one."""
+    odd = [
+        public(OTHER_KEY, "r", alg="RSA-OAEP"),
+        public(OTHER_KEY, "r", alg="none"),
+        public(OTHER_KEY, "r", alg="HS256"),
+        public(EC_KEY, "e") | {"crv": "secp256k1"},
+        {"kty": "OKP", "crv": "X25519", "x": "AAAA", "kid": "r"},
+        {"kty": "OKP", "crv": "Ed448", "x": "AAAA", "kid": "r"},
+        {"kty": "post-quantum", "kid": "r"},
+    ]
+    verifier = TokenVerifier(json.dumps({"keys": [*odd, public(RSA_KEY, "r")]}), RULES)
+    assert verifier.verify(token(), NOW_MS)[0] == "alice"
+    for key in odd:
+        with pytest.raises(InvalidConfigError, match="no key for signatures"):
+            TokenVerifier(json.dumps({"keys": [key]}), RULES)
+
+
+def test_a_token_that_ends_in_the_middle_is_refused() -> None:
+    whole = token()
+    verifier = TokenVerifier(JWKS, RULES)
+    message = bearer_message(Secret(whole))
+    for length in range(len(whole)):
+        with pytest.raises(SaslAuthenticationFailedError):
+            verifier.verify(whole[:length], NOW_MS)
+    for length in range(len(message)):
+        server = OAuthBearerServer(verifier)
+        with pytest.raises(SaslAuthenticationFailedError):
+            server.respond(message[:length], NOW_MS)
+            server.respond(b"\x01", NOW_MS)
+
+
 def test_two_keys_of_one_id_open_nothing() -> None:
     """Which of them is meant cannot be told; a set that an attacker may add to would let the attacker in."""
     for first, second in ((RSA_KEY, OTHER_KEY), (OTHER_KEY, RSA_KEY)):

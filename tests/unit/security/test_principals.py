@@ -9,16 +9,20 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from sparklog_broker.security.users import Users
 
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
-from sparklog.security.acl_records import acl_from_texts
-from sparklog.security.principal_mapping import certificate_name, map_name, parse_mapping_rules
+from sparklog.security.acl_records import acl_from_texts, acl_of, acl_record, filter_from_texts
+from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from sparklog.security.plain import PlainServer, plain_message
+from sparklog.security.principal_mapping import certificate_expiry_ms, certificate_name, map_name, parse_mapping_rules
 from sparklog.security.principals import (
     ANONYMOUS,
     ANY_USER,
     Principal,
     check_name,
     check_user_name,
+    name_refusal,
     parse_principal,
     parse_super_users,
     user,
@@ -35,7 +39,7 @@ from sparklog.security.scram import (
     make_credential,
 )
 from sparklog.security.secrets import Secret
-from sparklog.security.users import UserAlteration, altered_users, parse_initial
+from sparklog.security.users import UserAlteration, altered_users, encode_user, parse_initial
 from tests.support.cases import for_each
 
 CREDENTIAL = make_credential(SCRAM_SHA_256, Secret("pencil"))
@@ -123,6 +127,48 @@ def test_a_stored_user_with_a_strange_name_can_be_removed_and_not_log_in() -> No
     proof = client.respond(server.respond(client.first(), 0).challenge)
     with pytest.raises(SaslAuthenticationFailedError):
         server.respond(proof, 0)
+
+
+def test_a_name_in_another_form_logs_in_as_the_user_that_it_stands_for() -> None:
+    """Earlier releases stored users under the prepared form. Not every client prepares the name that it sends."""
+    credential = make_credential(SCRAM_SHA_256, Secret("pencil"))
+    lookup = {"admin": credential}.get
+    unknown = UnknownUsers(SCRAM_SHA_256, bytes(32))
+    for name in ("\uff41\uff44\uff4d\uff49\uff4e", "ad\u00admin", "admin"):
+        assert PlainServer(lookup, unknown).respond(plain_message(name, Secret("pencil")), 0).principal == user("admin")
+        with pytest.raises(SaslAuthenticationFailedError):
+            PlainServer(lookup, unknown).respond(plain_message(name, Secret("pen")), 0)
+        server, client = (
+            ScramServer(SCRAM_SHA_256, lookup, unknown),
+            ScramClient(SCRAM_SHA_256, "admin", Secret("pencil")),
+        )
+        first = client.first().replace(b"n=admin", b"n=" + name.encode())
+        client._exchange.client_first_bare = first.decode().split(",", 2)[2]  # as a client that prepares nothing
+        step = server.respond(client.respond(server.respond(first, 0).challenge), 0)
+        assert step.principal == user("admin")
+    for strange in STRANGE_NAMES:
+        if strange.strip() == strange and strange and "\0" not in strange and "admin" not in strange:
+            with pytest.raises(SaslAuthenticationFailedError):
+                PlainServer({strange: credential}.get, unknown).respond(plain_message(strange, Secret("pencil")), 0)
+
+
+def test_what_is_stored_of_strange_names_can_be_read_and_removed(caplog: pytest.LogCaptureFixture) -> None:
+    """One ACL of a name that is refused now must not make all ACLs unreadable: everybody would be denied."""
+    for name in STRANGE_NAMES:
+        if name in ("", "*"):
+            continue
+        acl = Acl(
+            ResourceType.TOPIC, PatternType.LITERAL, "t", Principal("User", name), "*", Operation.READ, Permission.DENY
+        )
+        _, record = acl_record(acl)
+        assert acl_of(record) == acl
+        assert filter_from_texts(None, "any", None, f"User:{name}", None, None, None).takes(acl)
+        assert name_refusal(name)
+        users = Users(bytes(32))
+        caplog.clear()
+        users.follow({name: encode_user({SCRAM_SHA_256: CREDENTIAL})})
+        assert f"user {name!r} cannot log in" in caplog.text and "sparklog user remove" in caplog.text
+    assert not name_refusal("admin")
 
 
 @pytest.mark.parametrize(
@@ -235,3 +281,25 @@ def test_a_name_cannot_pretend_to_have_another_attribute() -> None:
     name = certificate_name(certificate((NameOID.ORGANIZATION_NAME, "Evil"), (NameOID.COMMON_NAME, "alice,O=Org")))
     with pytest.raises(SaslAuthenticationFailedError):
         map_name(parse_mapping_rules("RULE:^CN=([a-z]+),O=Org(,.*)?$/$1/"), name)
+
+
+NAME_VALUES = (
+    (0x0C, b"\xff" * 8), (0x14, b"\xe9AAAAAAA"), (0x1E, b"\xd8\0\0B\0C\0D"), (0x16, b"\xe9AAAAAAA"), (0x13, b"\xff*AAAAAA"),
+    (0x03, b"AAAAAAAA"), (0x30, b"\x0c\x06AAAAAA"), (0x02, b"AAAAAAAA"),
+)  # fmt: skip
+"""Tags and contents of a common name that OpenSSL takes and that are no text."""
+
+
+def test_a_certificate_whose_name_is_no_text_is_a_failed_authentication() -> None:
+    whole = certificate((NameOID.COMMON_NAME, "AAAAAAAA"))
+    for tag, value in NAME_VALUES:
+        odd = bytearray(whole)
+        at = whole.rindex(b"AAAAAAAA")
+        odd[at - 2 : at + 8] = bytes([tag, 8]) + value
+        with pytest.raises(SaslAuthenticationFailedError, match="the certificate's name cannot be read"):
+            certificate_name(bytes(odd))
+    for length in range(len(whole)):
+        with pytest.raises(SaslAuthenticationFailedError):
+            certificate_name(whole[:length])
+        with pytest.raises(SaslAuthenticationFailedError):
+            certificate_expiry_ms(whole[:length])

@@ -223,6 +223,25 @@ def test_an_acl_that_cannot_be_read_may_be_a_denial(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_an_acl_of_a_name_that_is_refused_now_denies_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = b'["topic","literal","secret","User: admin","*","Read","Deny"]'
+
+    async def scenario(world: World) -> None:
+        await world.grant(ALICE, [(Op.READ, topic("secret"))])
+        await world.broker.security_records.change({record("old"): old})
+        assert "an ACL on topic secret is for User: admin" in caplog.text and "sparklog acl remove" in caplog.text
+        ends = m.ListOffsetsRequest([m.ListOffsetsPartition("secret", 0, -1)])
+        assert item_codes((await world.ask(ALICE, Api.LIST_OFFSETS, ends)).message) == [0]
+        create = acls.CreateAclsRequest([acls.AclEntry("topic", "literal", "t", "User: admin", "*", "Read", "Deny")])
+        assert "begins or ends with a space" in text_of(await world.ask(ADMIN, Api.CREATE_ACLS, create))
+        delete = acls.DeleteAclsRequest([acls.AclFilterEntry(principal="User: admin")])
+        assert [a.name for a in (await world.do(ADMIN, Api.DELETE_ACLS, delete)).deleted] == ["secret"]
+
+    run(tmp_path, scenario)
+
+
 def test_acls_are_added_listed_and_removed(tmp_path: Path) -> None:
     entry = acls.AclEntry("TOPIC", "Prefixed", "pub", "User:alice", "::ffff:10.0.0.7", "describe_configs", "allow")
     stored = acls.AclEntry("topic", "prefixed", "pub", "User:alice", "10.0.0.7", "DescribeConfigs", "Allow")

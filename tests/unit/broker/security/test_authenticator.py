@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,6 +76,34 @@ class World:
 
         asyncio.run(all_of_it())
         return peer
+
+
+class Stranger:
+    """A new connection, with the answers that it gets."""
+
+    peer_name = "a stranger"
+
+    def __init__(self) -> None:
+        self.principal: object = None
+        self.refusals: list[Exception] = []
+
+    def refuse(self, error: Exception) -> None:
+        self.refusals.append(error)
+
+
+def test_who_has_a_certificate_that_cannot_be_read_is_refused_and_not_anonymous(world: World) -> None:
+    async def greet() -> Stranger:
+        authenticator = Authenticator(
+            world.security, asyncio.get_running_loop(), SystemClock(), world.users, {}, world.threads
+        )
+        stranger = Stranger()
+        listener = SimpleNamespace(rules=ListenerRules("SSL", (), tls=True, failed_delay_ms=0), name="SSL")
+        authenticator.greet(stranger, listener, b"\x30\x03\x02\x01\x01")  # type: ignore[arg-type]
+        return stranger
+
+    stranger = asyncio.run(greet())
+    assert stranger.principal is None
+    assert ["cannot be read" in str(e) for e in stranger.refusals] == [True]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import datetime as dt
 import math
 from array import array
 from collections import deque
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,44 @@ def test_dates_and_times_are_not_mixed() -> None:
     assert "say which zone is meant" in refusal([{"fx": {"a": noon}}, {"fx": {"a": noon.replace(tzinfo=UTC)}}])
     east = noon.replace(tzinfo=dt.timezone(dt.timedelta(hours=5)))
     assert column({"at": [noon.replace(tzinfo=UTC), east]}, "at")[1] == east
+
+
+def test_booleans_among_numbers_are_refused() -> None:
+    for odd in (True, np.True_):
+        for number in (1.5, 1, np.float32(1), Decimal("1.5")):
+            for mixed in ([number, odd], [odd, number], [None, number, odd, NAN]):
+                for data in (
+                    *({name: mixed} for name in ("x", "f", "n", "price")),
+                    {"xs": [mixed]},
+                    {"xs": [[number], [odd]]},
+                    {"xs": [np.array(mixed, object)]},
+                    {"x": np.array(mixed, object)},
+                    [{"fx": {"a": v}} for v in mixed],
+                    [{"fm": {"a": v}} for v in mixed],
+                    pd.DataFrame({"x": pd.Series(mixed, dtype=object)}),
+                ):
+                    assert "data do not fit topic" in refusal(data)
+    assert "True is a boolean among numbers" in refusal({"x": [1.5, True]})
+    assert "boolean among numbers" in refusal({"xs": [[1], np.array([True])]})
+    assert column({"x": [1.5, 2, np.int8(3), None]}, "x") == [1.5, 2.0, 3.0, None]
+    assert column({"xs": [[1.5], np.array([1, 2])]}, "xs") == [[1.5], [1.0, 2.0]]
+
+
+def test_a_decimal_is_finite() -> None:
+    for text in ("Infinity", "-Infinity", "NaN", "sNaN"):
+        for mixed in ([Decimal(text)], [Decimal(1), None, Decimal(text)]):
+            assert f"Decimal('{text}') is no number that a decimal can have" in refusal({"price": mixed})
+
+
+def test_numbers_among_dates_and_times_are_refused() -> None:
+    day, noon, span = dt.date(2024, 1, 1), dt.datetime(2024, 1, 1, 12), dt.timedelta(1)
+    for number in (1, 1.5, Decimal(1), np.int64(1), True):
+        for name, known in (("day", day), ("local", noon), ("took", span)):
+            for mixed in ([known, number], [number, known]):
+                assert "data do not fit topic" in refusal({name: mixed})
+    assert "1 is a number among dates" in refusal([{"day": day}, {"day": 1}])
+    assert column({"day": [day, pd.NaT, None]}, "day") == [day, None, None]
+    assert column({"took": [span, np.timedelta64(5, "us")]}, "took") == [span, dt.timedelta(microseconds=5)]
 
 
 def test_nanoseconds_that_microseconds_cannot_hold_say_what_to_do() -> None:
