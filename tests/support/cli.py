@@ -36,7 +36,7 @@ def run_here(*arguments: object, stdin: str = "", environment: Mapping[str, str]
         redirect_stderr(err),
     ):
         returncode = run_app([*map(str, arguments)])
-    said = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
+    said = [stream.buffer.getvalue().decode() for stream in (out, err)]
     return Result(returncode, *said)
 
 

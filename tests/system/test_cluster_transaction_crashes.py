@@ -32,9 +32,9 @@ POINTS = (
     "txn.before-completion",
     "txn.after-completion",
 )
-USUAL = {("txn.after-decision", "commit"): (), ("txn.between-markers", "abort"): pytest.mark.nightly}
+USUAL = {("txn.after-decision", "commit"): [], ("txn.between-markers", "abort"): [pytest.mark.nightly]}
 CASES = [
-    pytest.param(point, end, marks=USUAL.get((point, end), pytest.mark.torture))
+    pytest.param(point, end, marks=USUAL.get((point, end), [pytest.mark.torture]))
     for point in POINTS
     for end in ("commit", "abort")
 ]

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 import sparklog
 from sparklog.settings import flatten
@@ -66,7 +65,7 @@ def test_commands_and_python_programs(page: str, broker: sparklog.LocalBroker, t
 
 def test_every_program_is_run() -> None:
     """A fenced block without a mark is shown only."""
-    shown = {}
+    shown: dict[str, list[str]] = {}
     for page in PAGES:
         whole = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
         unmarked = re.sub(r"<!-- (?:output|test: [^>]*) -->\n```\w+\n.*?```", "", whole, flags=re.DOTALL)
@@ -106,6 +105,7 @@ def test_producers_of_other_languages(language: str, broker: sparklog.LocalBroke
 
 def test_a_broker_starts_as_in_a_container(tmp_path: Path) -> None:
     config = text("docker-kubernetes", "broker.toml")
+    yaml = pytest.importorskip("yaml")
     service, stateful = yaml.safe_load_all(text("docker-kubernetes", "yaml"))
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
     (arguments,) = container["args"]
