@@ -62,7 +62,7 @@ def elect_leaders(
             )
             if not yes and sys.stdin.isatty():
                 typer.confirm("Elect leaders all the same?", abort=True)
-        elif topics is None:  # what cannot be had is not asked for
+        elif topics is None:  # impossible elections are not requested
             chosen = [tp for tp in chosen if states[tp].replicas[:1] != (states[tp].leader,)]
             out_of_sync = [tp for tp in chosen if states[tp].replicas[0] not in states[tp].isr]
             if out_of_sync:

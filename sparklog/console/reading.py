@@ -194,7 +194,7 @@ def matching_rows(batch: ConsumedBatch, filter_text: str, rows_max: int | None) 
         if not len(chosen):
             return []
         if len(chosen) < data.num_rows:
-            data = data.take(pa.array(chosen))  # what was looked through need not be kept
+            data = data.take(pa.array(chosen))  # skipped records need not be kept
         offsets, times_ms = offsets[chosen], times_ms[chosen]
     else:
         offsets, times_ms = offsets[:rows_max], times_ms[:rows_max]

@@ -44,7 +44,7 @@ class Work:
     async def steps(self, made: Generator[bytes, None, None]) -> AsyncIterator[bytes]:
         """Yield a generator's items, each step run in a thread. The generator is closed at the end, and when the client
         has gone."""
-        lock = threading.Lock()  # it may be closed while a step that nobody waits for any more is at work
+        lock = threading.Lock()  # it may be closed while a step is still running
 
         def step() -> bytes | None:
             with lock:

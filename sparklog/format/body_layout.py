@@ -135,7 +135,7 @@ class BodyLayout:
             if body is None:
                 return
             sizes = self._inflated_sizes(buffers, wanted, body)
-        self._check_sizes(seen, nodes, sizes, wanted)  # first: what no topic's bound would make right is damage
+        self._check_sizes(seen, nodes, sizes, wanted)  # first: a size beyond every topic's bound is damage
         if message.compression != "none":
             total = sum(sizes.tolist())  # may be more than an i64 holds
             if total > inflated_bytes_max:

@@ -179,7 +179,7 @@ def _timestamps(array: Any) -> _Timestamps:
 def _put_column(body: memoryview, places: Sequence[int], column: _Column) -> None:
     """`places`: position and length of the offsets, then of the bytes. The offsets written begin with 0."""
     at, size, data_at, data_size = places
-    I64.pack_into(body, at + (size - 1 & ~7), 0)  # what fills it up
+    I64.pack_into(body, at + (size - 1 & ~7), 0)  # the padding
     I64.pack_into(body, at, -1)
     np.subtract(column.offsets, column.offsets[0], out=np.frombuffer(body, np.int32, len(column.offsets), at + 8))
     if data_size:

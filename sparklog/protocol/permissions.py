@@ -301,7 +301,7 @@ def _error(rule: Rule, name: str) -> SparklogError:
     """The same text whether the resource exists or not."""
     what = f"the {rule.resource_type} {name!r}" if name else f"this {rule.resource_type}"
     what = "the cluster" if rule.resource_type is ResourceType.CLUSTER else what
-    if rule.or_else is not None and rule.or_else[1] == ANY_TOPIC:  # what a user needs for the work, not in its place
+    if rule.or_else is not None and rule.or_else[1] == ANY_TOPIC:  # an additional need, no alternative
         other = rule.or_else[0]
         return _ERRORS[rule.resource_type](
             f"{other} on {ANY_TOPIC} is not allowed, nor {rule.operation} on {what}: one of them is needed"

@@ -260,7 +260,7 @@ class Group(Struct):
                 f"process has died, its place is free after its session timeout ({holder.wish.session_timeout_ms} ms)"
             )
         owned, target = holder.owned, self.targets.get(holder.member_id, _NONE)
-        before = holder.wish  # what it wants now is compared with this
+        before = holder.wish  # to compare the new subscription with
         self._forget(holder)
         member = Member(member_id, wish._replace(topics=before.topics, assignor=before.assignor), owned=owned)
         self.members[member_id] = member

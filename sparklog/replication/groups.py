@@ -291,7 +291,7 @@ class GroupCoordinator:
             if used_ms < oldest_ms and tp.topic not in subscribed.get(group_id, ()):
                 expired.setdefault(group_id, []).append(tp)
         for group_id, partitions in expired.items():
-            pending = self.offsets.pending_of(group_id)  # a deletion would be newer than what the transaction brings
+            pending = self.offsets.pending_of(group_id)  # a deletion would be newer than the transaction's offsets
             out += self.offsets.delete(group_id, [tp for tp in partitions if tp not in pending])
         kept = self.offsets.counts
         for group in list(self._groups.values()):

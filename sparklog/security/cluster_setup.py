@@ -199,7 +199,7 @@ def new_authority(directory: Path, now: datetime.datetime) -> list[Path]:
     if len(trusted) != 1:
         raise InvalidConfigError(f"{directory / 'ca.pem'} has {len(trusted)} authorities: retire the old one first")
     made = Authority("sparklog CA", now).identity
-    # trusted before it signs: a crash in between leaves an authority that nobody needs
+    # trusted before it signs: a crash in between leaves an unused authority
     paths = _trust(directory, made.certificate + trusted[0])
     replace_file(directory / "ca-key.pem", 0o600, made.key.reveal())
     return paths

@@ -104,7 +104,7 @@ def _resolved(name: str, value: object, environment: Mapping[str, str], read: Ca
     try:
         text = _REFERENCE.sub(lambda m: _look_up(m[1], m[2], environment, read), value)
     except InvalidConfigError as e:
-        raise InvalidConfigError(f"{name}: {e}") from None  # a cause could quote what it has read
+        raise InvalidConfigError(f"{name}: {e}") from None  # a cause could quote the content
     return Secret(text) if text != value or is_sensitive(name) else value
 
 

@@ -91,7 +91,7 @@ def server_context(settings: Mapping[str, object]) -> ssl.SSLContext:
         )
     context = _context(ssl.PROTOCOL_TLS_SERVER, settings, material)
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
-    context.num_tickets = 0  # a session that is resumed would bring a client's certificate that nobody looks at again
+    context.num_tickets = 0  # a resumed session would bring a client's certificate without another check
     context.verify_mode = CLIENT_AUTH[client_auth]
     return context
 

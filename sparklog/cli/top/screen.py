@@ -61,7 +61,7 @@ def after(state: State, event: Snapshot | Failure | str) -> State:
     if isinstance(event, Failure):
         since_s = event.at_s if state.failure is None else state.failing_since_s
         return state._replace(failure=event, failing_since_s=since_s)
-    # over a time without samples a rate would be a mean of what nobody has seen
+    # over a time without samples a rate would be a mean of unobserved values
     before = None if state.failure is not None else state.now
     return state._replace(before=before, now=event, failure=None)
 

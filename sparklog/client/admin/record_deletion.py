@@ -37,7 +37,7 @@ def delete_records(
         return {}
     attempts = Retries(RetryPolicy.within(timeout_ms))
     ends = {tp: found.offset for tp, found in find_offsets(cluster, dict.fromkeys(wanted, "latest"), attempts).items()}
-    # ALL is settled once: a request that is sent again does not delete what was appended in between
+    # ALL is resolved once: a repeated request must not delete later appends
     wanted = {tp: ends[tp] if offset == ALL else offset for tp, offset in wanted.items()}
     _refuse_beyond(wanted, ends)
     outcomes: dict[TopicPartition, int | SparklogError] = {}

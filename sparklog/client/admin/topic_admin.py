@@ -123,7 +123,7 @@ def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:
         except UnknownTopicOrPartitionError:
             if not topic_id:
                 raise
-            delete("")  # it was made anew, and who told of it had not heard of that
+            delete("")  # it was created again, and the reporting broker did not know that yet
     finally:
         cluster.invalidate(name)
 

@@ -634,7 +634,7 @@ class Consumer:
     def _take_batches(self, timeout_ms: float, batches: list[ConsumedBatch], moved: dict[Position, int | None]) -> None:
         """Append to `batches`. Positions are entered in `moved` before they change."""
         left_bytes = max(self.settings["prefetch.bytes"], self.settings["max.partition.fetch.bytes"])
-        # without a bound it might never end: what is taken makes room for more
+        # without a bound it might never end: consumed records make room for more
         if self._hand:
             rest, position = self._hand.remainder(), self._hand.position
             assert position is not None

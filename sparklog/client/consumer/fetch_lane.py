@@ -374,7 +374,7 @@ class FetchLane:
                 position.from_files = False
                 if e.retriable:
                     self._step_back(part)
-                    if self.under_way is not None:  # it asks for what is behind
+                    if self.under_way is not None:  # it asks for the records behind
                         self.under_way = None
                         self._connection.drop()
                     self._retry(position, e, at_once=self._is_told_leader(part))
@@ -383,7 +383,7 @@ class FetchLane:
             else:
                 position.came()
         with self._shared.changed:
-            for position, bytes_per_offset in behind.items():  # what came before has been delivered
+            for position, bytes_per_offset in behind.items():  # the received records have been delivered
                 assert self._shared.files is not None
                 self._shared.files.take_over(position, bytes_per_offset)
 
@@ -417,7 +417,7 @@ class FetchLane:
             is_room = self._shared.ready.size_bytes + taken_bytes < self._config.prefetch_bytes
         if not is_room or not wanted or not last.is_for(wanted):
             return
-        with contextlib.suppress(SparklogError):  # the next request meets it again, when what has come is safe
+        with contextlib.suppress(SparklogError):  # the next request meets it again, when the received records are safe
             if all(self._serving.stays(p, last.broker) for p in wanted):
                 self.under_way = self._ask(wanted, taken_bytes=taken_bytes)
 
@@ -433,7 +433,7 @@ class FetchLane:
             return
         if result.error_code:
             error = error_from_code(result.error_code, result.message)
-            # What a follower does not have, its leader may; a broker may hear of a new topic later than others.
+            # A leader may have records that a follower lacks; brokers hear of a new topic at different times.
             is_new = isinstance(error, UnknownTopicOrPartitionError) and position.attempts < UNKNOWN_TRIES
             raise BrokerNotAvailableError(str(error)) if position.replica >= 0 or is_new else error
         if not result.length_bytes:
@@ -444,7 +444,7 @@ class FetchLane:
             for batch in part.decode(check_crcs=self._config.check_crcs):
                 batches.append(batch)
             end, epoch = part.end_offset, part.end_epoch
-        except SparklogError as e:  # what is before is intact
+        except SparklogError as e:  # the records before it are intact
             failure, end = e, batches[-1].next_offset if batches else offset
             epoch = batches[-1].leader_epoch if batches else part.epoch
         piece = Piece(batches, offset, end, result.length_bytes, epoch)

@@ -202,7 +202,7 @@ class Fetcher:
             if len(moved) < len(current):
                 self.positions = {tp: p for tp, p in current.items() if tp not in moved} | moved
 
-    # -- what is fetched
+    # -- fetched records
 
     def has_room(self) -> bool:
         return self.ready.size_bytes < self._config.prefetch_bytes or (self.first.turn.is_polling and not self.ready)
@@ -223,7 +223,7 @@ class Fetcher:
                 self.ready.add(position, piece.batches, piece.size_bytes)
             if not by_first:
                 self.tell()
-            elif not self.first.turn.poll_receives:  # else who waits for it is here
+            elif not self.first.turn.poll_receives:  # else the waiting thread is this one
                 self.changed.notify_all()
 
     def take_back(self, position: Position) -> None:

@@ -236,7 +236,7 @@ class _DeliveryFuture(_Base[T]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'done' if self.done() else 'under way'}>"
 
-    # -- what concurrent.futures.wait and as_completed look at
+    # -- attributes that concurrent.futures.wait and as_completed read
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]

@@ -155,7 +155,7 @@ def _map(found: SegmentRange) -> Any:
             raise LocalReadUnavailableError(
                 f"{found.path} has {status.st_size} bytes, {found.start_position} to {found.end_position} were announced"
             )
-        opened = f"{DESCRIPTORS}/{descriptor}"  # what has been looked at, should the path lead elsewhere by now
+        opened = f"{DESCRIPTORS}/{descriptor}"  # the checked file, even if the path leads to another one by now
         with pa.memory_map(opened if Path(opened).exists() else found.path, "r") as mapped:
             mapped.seek(found.start_position)
             return mapped.read_buffer(found.end_position - found.start_position)

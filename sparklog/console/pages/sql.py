@@ -126,7 +126,7 @@ async def _file(request: Request, query: str, format: str) -> Response:
     console = console_of(request)
     statement = await console.statements.start(*_job(console, query, format))
     try:
-        await _while_wanted(request, statement.started(), statement)  # what is wrong with it is known by now
+        await _while_wanted(request, statement.started(), statement)  # an error in the statement is known by now
     except BaseException:
         statement.stop()
         raise

@@ -17,7 +17,7 @@ ENTRIES_MAX = 20
 _HEX_ROW = 16
 _UTF8_CHAR_BYTES_MAX = 4
 
-# Controls, and what turns the direction of text around or has no width: it could hide what is there.
+# Controls, and characters that change the direction of text or have no width: they could hide text.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
 
 

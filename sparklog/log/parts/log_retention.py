@@ -98,7 +98,7 @@ class LogRetention:
             count = sum(s.next_offset <= self._state.offsets.log_start for s in segments[:-1])
             if count:
                 if self._state.producer_files.newest_snapshot < self._state.offsets.log_start:
-                    self._state.save_producers()  # what is deleted cannot be replayed
+                    self._state.save_producers()  # deleted records cannot be replayed
                 self._state.writer.drop_oldest(count, self._state.delete_due_ms())
                 self._state.producer_files.drop_below(self._state.offsets.log_start)
             return count

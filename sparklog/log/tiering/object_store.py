@@ -165,7 +165,7 @@ class ObjectStore:
         while prefix:
             try:
                 self._fs.rmdir(self.path(prefix))
-            except Exception:  # noqa: BLE001 - not empty, or this store has no such call: an empty folder harms nobody
+            except Exception:  # noqa: BLE001 - not empty, or this store has no such call: an empty folder does no harm
                 return
             prefix = prefix.rpartition("/")[0]
 

@@ -238,7 +238,7 @@ class _Plan:
                     self._gaps.add((due, base))
                     segment.needs_rewrite |= not compacted  # so that it is sealed
             elif base > due and _is_bad_between(segment, kept[-1] if kept else None, batch):
-                self._gaps.add((due, base))  # some of them compaction may have left out, which ones nobody knows
+                self._gaps.add((due, base))  # compaction may have left some of them out; which ones is unknown
             kept.append(batch)
             due = batch.next_offset
         segment.kept = kept

@@ -71,7 +71,7 @@ def _derived(checks: list[SegmentCheck]) -> PartitionProducers:
         try:
             end = positions[-1] + header_at(file.read, positions[-1], check.size_bytes).size_bytes
             producers.apply((header for _, header in walk_headers(file.read, positions[0], end)), 0)
-        except CorruptBatchError:  # has been looked at already: somebody is changing it
+        except CorruptBatchError:  # checked already: the broker is changing it
             raise FileNotFoundError(check.path) from None
         finally:
             file.close()

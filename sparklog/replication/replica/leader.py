@@ -154,7 +154,7 @@ class Leader:
         self._propose_recovered(now_ms, effects)
         return effects
 
-    # --- what there is
+    # --- present state
 
     @property
     def broker_epoch(self) -> int:
@@ -285,8 +285,8 @@ class Leader:
             return UnknownTopicOrPartitionError(
                 f"broker {fetch.replica_id} is no follower, the replicas are {self._committed.replicas}"
             )
-        # Who stops is not eligible any more, and goes on. Anybody may say that he is a later life: if that is so, the
-        # image will say so, too, and until then nothing counts that he says.
+        # A stopping broker is not eligible any more, but continues to fetch. Any fetch may claim to be of a later life:
+        # if that is true, the image will confirm it, and until then such fetches do not count.
         known = self._eligible.get(fetch.replica_id, progress.broker_epoch)
         if fetch.broker_epoch != known or known == NO_EPOCH:
             return StaleBrokerEpochError(
@@ -375,7 +375,7 @@ class Leader:
             others_led = partition.leader_epoch > before.leader_epoch + 1  # and may have cut their logs
             for replica, progress in self._followers.items():
                 progress.caught_up_ms = now_ms
-                if others_led or replica in partition.adding:  # removed and added again: it may have begun anew
+                if others_led or replica in partition.adding:  # removed and added again: it may have begun empty
                     progress.log_end_offset = UNKNOWN_END
         self._know_followers(now_ms)
         self._advance(now_ms, effects)

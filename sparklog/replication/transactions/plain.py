@@ -208,7 +208,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         found = self._current(request.transactional_id, sender)
         if found.state.is_prepared:
             return None
-        # What is not open is ended too: batches that are still under way must not begin something.
+        # A transaction that is not open is ended, too: batches in transit must not begin one.
         self._decide(found, now_ms, effects, commit=request.commit)
         return None
 
@@ -261,7 +261,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
     def _expiration_ms(self, found: _Plain) -> int:
         return self._limits.id_expiration_ms
 
-    # -- what there is
+    # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
         """Why a partition has refused a batch of `identity` as too old."""

@@ -431,7 +431,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         limit_ms = self._limits.app_expiration_ms
         return min(limit_ms, UNNAMED_EXPIRATION_MS) if app.name.startswith(UNNAMED_APP_PREFIX) else limit_ms
 
-    # -- what there is
+    # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
         """Why a partition has refused a batch of a participant as too old."""
