@@ -199,7 +199,7 @@ class ProducerStates:
             is_same = header.producer_epoch == state.epoch
             due = sequence_after(state.last_sequence) if is_same and state.batches else 0
             if header.base_sequence not in (due, NONE):  # a coordinator's batches have none
-                original = self._repeated(header, state) if is_same else None
+                original = self._repeated_batch(header, state) if is_same else None
                 if original is not None:
                     return original
                 if self._safeguards.sequence_check:
@@ -215,7 +215,7 @@ class ProducerStates:
             )
         return None
 
-    def _repeated(self, header: BatchHeader, state: ProducerState) -> ProducedBatch | None:
+    def _repeated_batch(self, header: BatchHeader, state: ProducerState) -> ProducedBatch | None:
         """Return the batch that is in the log already. Raises OutOfOrderSequenceError if the stored one has other
         content: an acknowledged batch must be the stored one."""
         last = last_sequence_of(header)

@@ -57,10 +57,10 @@ def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findi
             return
         known.update(entries)
     if stopped_clean:
-        _compare(path, known, _derived(checks), newest.offset, findings)
+        _compare(path, known, _derive_producers(checks), newest.offset, findings)
 
 
-def _derived(checks: list[SegmentCheck]) -> PartitionProducers:
+def _derive_producers(checks: list[SegmentCheck]) -> PartitionProducers:
     """As the batches say."""
     producers = PartitionProducers()
     for check in checks:
