@@ -38,7 +38,7 @@ class SpokenVersions:
         InvalidRequestError for a list that no broker sends."""
         self._broker = broker
         try:
-            self._theirs, self._common = _agreed(tuple((r.api, r.version_min, r.version_max) for r in apis))
+            self._theirs, self._common = _agree(tuple((r.api, r.version_min, r.version_max) for r in apis))
         except ValueError as e:
             raise InvalidRequestError(f"{broker} cannot be understood: {e}") from e
 
@@ -68,7 +68,7 @@ class SpokenVersions:
 
 
 @lru_cache(maxsize=RANGES_CACHED_MAX)
-def _agreed(ranges: Ranges) -> tuple[dict[int, tuple[int, int]], dict[Api, Version]]:
+def _agree(ranges: Ranges) -> tuple[dict[int, tuple[int, int]], dict[Api, Version]]:
     """The broker's versions, and the newest common one, per API. Brokers of one release say the same with each
     connection. Raises ValueError."""
     theirs: dict[int, tuple[int, int]] = {}
@@ -85,7 +85,7 @@ def _agreed(ranges: Ranges) -> tuple[dict[int, tuple[int, int]], dict[Api, Versi
     return theirs, common
 
 
-def _named(versions: tuple[int, int]) -> str:
+def _versions_text(versions: tuple[int, int]) -> str:
     oldest, newest = versions
     return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"
 
