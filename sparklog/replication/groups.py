@@ -261,9 +261,9 @@ class GroupCoordinator:
             wanted: Iterable[TopicPartition] = sorted(tp for tp in {*committed, *pending} if tp > after)
         else:
             wanted = _each_once(TopicPartition(t.topic, p) for t in request.partitions for p in t.partitions)
-        return (self._fetched(tp, committed.get(tp), request.require_stable and tp in pending) for tp in wanted)
+        return (self._fetched_offset(tp, committed.get(tp), request.require_stable and tp in pending) for tp in wanted)
 
-    def _fetched(self, tp: TopicPartition, value: OffsetValue | None, unstable: bool) -> m.FetchedOffset:
+    def _fetched_offset(self, tp: TopicPartition, value: OffsetValue | None, unstable: bool) -> m.FetchedOffset:
         if unstable:
             error = UnstableOffsetCommitError(f"a transaction with an offset of {tp} has not ended yet")
             return m.FetchedOffset(*tp, error.code, message=str(error))

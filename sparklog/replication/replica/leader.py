@@ -97,7 +97,7 @@ class FollowerProgress(Struct):
         self.broker_epoch = fetch.broker_epoch
 
 
-class _Pending(Struct):
+class _PendingProposal(Struct):
     proposal: ProposeIsr
     sent_ms: int
 
@@ -135,9 +135,9 @@ class Leader:
         self._committed = image.partition
         self._eligible: Mapping[int, int] = image.eligible
         self._min_insync = image.min_insync
-        self._pending: _Pending | None = None
+        self._pending: _PendingProposal | None = None
         if proposed is not None and proposed.partition_epoch == image.partition.partition_epoch:
-            self._pending = _Pending(proposed, now_ms)  # it may be stored already
+            self._pending = _PendingProposal(proposed, now_ms)  # it may be stored already
         self._waiters: dict[Hashable, int] = {}
         self._followers: dict[int, FollowerProgress] = {}
         self._heard_ms = heard_ms
@@ -414,7 +414,7 @@ class Leader:
     def _propose(self, members: list[int] | tuple[int, ...], now_ms: int, effects: list[LeaderEffect]) -> None:
         isr = tuple((m, self._broker_epoch if m == self._me else self._followers[m].broker_epoch) for m in members)
         proposal = ProposeIsr(self._committed.leader_epoch, self._committed.partition_epoch, isr)
-        self._pending = _Pending(proposal, now_ms)
+        self._pending = _PendingProposal(proposal, now_ms)
         effects.append(proposal)
         if not self._guards.maximal_isr:
             self._advance(now_ms, effects)
