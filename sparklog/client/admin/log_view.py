@@ -172,7 +172,7 @@ def describe_batches(
         before = offset
         view, position = memoryview(payload), 0
         while position < len(view) and len(found) < batches_max:
-            batch, size_bytes = _described(view, position)
+            batch, size_bytes = _describe(view, position)
             found.append(batch)
             position += size_bytes
             offset = max(offset, batch.last_offset + 1)
@@ -181,7 +181,7 @@ def describe_batches(
     return found
 
 
-def _described(view: memoryview, position: int) -> tuple[BatchDescription, int]:
+def _describe(view: memoryview, position: int) -> tuple[BatchDescription, int]:
     header = decode_header(view, position)
     try:
         verify_checksum(view, position, header)

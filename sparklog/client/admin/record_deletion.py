@@ -32,7 +32,7 @@ def delete_records(
     Raises:
         SparklogError: Of the first partition that failed. `outcomes` holds a low watermark or an error for each.
     """
-    wanted = {TopicPartition(*tp): _checked(tp, offset) for tp, offset in before_offsets.items()}
+    wanted = {TopicPartition(*tp): _check_offset(tp, offset) for tp, offset in before_offsets.items()}
     if not wanted:
         return {}
     attempts = Retries(RetryPolicy.within(timeout_ms))
@@ -89,7 +89,7 @@ def _refuse_beyond(wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPart
     )
 
 
-def _checked(tp: object, offset: object) -> int:
+def _check_offset(tp: object, offset: object) -> int:
     """Return the offset if it is one. Raises InvalidRequestError."""
     if isinstance(offset, bool) or not isinstance(offset, int) or not ALL <= offset < 2**63:
         raise InvalidRequestError(f"{tp}: delete records before {offset!r}: an offset is needed, or -1 for all")

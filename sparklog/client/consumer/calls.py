@@ -89,11 +89,11 @@ class Calls:
         self.check_signal()
 
 
-class _Guarded(Protocol):
+class _GuardedConsumer(Protocol):
     _calls: Calls
 
 
-S = TypeVar("S", bound=_Guarded)
+S = TypeVar("S", bound=_GuardedConsumer)
 
 
 def one_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:

@@ -181,7 +181,7 @@ class FetchLane:
     def _is_mine(self, position: Position) -> bool:
         return position.lane is self or (self._is_first and position.lane is None)
 
-    def _wanted(self, now: float) -> list[Position]:
+    def _wanted_positions(self, now: float) -> list[Position]:
         """The positions to fetch for, least recently served first."""
         return [
             p for p in self._shared.positions.values() if self._is_mine(p) and p.is_fetchable and p.resume_at <= now
@@ -201,7 +201,7 @@ class FetchLane:
                 if self.turn.poll_receives or left is not None:
                     self.turn.leave_to_poll(None if left is None else left.connection)
                     continue
-                wanted = self._wanted(now)
+                wanted = self._wanted_positions(now)
                 if self.under_way is not None:
                     wanted = self.under_way.positions
                 elif now < self._resume_at:
@@ -413,7 +413,7 @@ class FetchLane:
         """Sends the request that follows `last`, for the partitions that stay with the socket, if there will be room
         for its answer."""
         with self._shared.changed:
-            wanted = self._wanted(time.monotonic())
+            wanted = self._wanted_positions(time.monotonic())
             is_room = self._shared.ready.size_bytes + taken_bytes < self._config.prefetch_bytes
         if not is_room or not wanted or not last.is_for(wanted):
             return

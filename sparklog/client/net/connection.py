@@ -86,7 +86,7 @@ _FATAL = (
 """Answers after which the broker closes the connection."""
 
 
-class _Expected(NamedTuple):
+class _ExpectedAnswer(NamedTuple):
     correlation_id: int
     api: Api
     deadline: float
@@ -126,7 +126,7 @@ class Connection:
         self.timeout_ms = timeout_ms
         self._client_id = client_id
         self._next_id = 0
-        self._expected: deque[_Expected] = deque()
+        self._expected: deque[_ExpectedAnswer] = deque()
         self._closed = False
         self._muted_until = 0.0
         self._spoken = HANDSHAKE_ONLY
@@ -263,7 +263,7 @@ class Connection:
             self.close()
             raise
         if answered:
-            self._expected.append(_Expected(self._next_id, api, deadline, begun + wait_ms / 1000))
+            self._expected.append(_ExpectedAnswer(self._next_id, api, deadline, begun + wait_ms / 1000))
         self.used_at = time.monotonic()
 
     def receive(self, response: type[M]) -> tuple[M, pa.Buffer]:

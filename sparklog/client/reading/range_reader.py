@@ -182,7 +182,7 @@ class _RangeReader:
             try:
                 leader = self._cluster.leader(self._tp, timeout_ms=self._left_ms)
                 projection = self._projection = self._projection or self._project()
-                source = self._fetched(self._replica or leader, offset, projection)
+                source = self._fetch(self._replica or leader, offset, projection)
                 direct = may_read_files and self._is_remote(leader, offset)
                 if direct:
                     source = self._remote(leader, offset, projection)
@@ -310,7 +310,7 @@ class _RangeReader:
 
     # -- socket
 
-    def _fetched(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
+    def _fetch(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
         """Fetches until the end; the next request is under way while the rows of the last one are worked on."""
         stalled_until = time.monotonic() + self._retry_s
         with self._cluster.connection(leader, purpose="range", timeout_ms=self._left_ms) as connection:
