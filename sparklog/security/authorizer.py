@@ -131,7 +131,7 @@ class AclAuthorizer:
         for acl in new:
             self._by_type[acl.resource_type].add(acl)
         self._acls |= new
-        self._changed(new)
+        self._change(new)
         return len(new)
 
     def remove(self, acls: Iterable[Acl]) -> int:
@@ -140,10 +140,10 @@ class AclAuthorizer:
         for acl in gone:
             self._by_type[acl.resource_type].remove(acl)
         self._acls -= gone
-        self._changed(gone)
+        self._change(gone)
         return len(gone)
 
-    def _changed(self, acls: set[Acl]) -> None:
+    def _change(self, acls: set[Acl]) -> None:
         if acls:
             self.version += 1
             self._decisions.clear()

@@ -95,10 +95,10 @@ def resolve_secrets(
     Raises InvalidConfigError, which names setting and reference, and never a value.
     """
     read = read_file or read_text_file
-    return {name: _resolved(name, value, environment, read) for name, value in settings.items()}
+    return {name: _resolve(name, value, environment, read) for name, value in settings.items()}
 
 
-def _resolved(name: str, value: object, environment: Mapping[str, str], read: Callable[[str], str]) -> object:
+def _resolve(name: str, value: object, environment: Mapping[str, str], read: Callable[[str], str]) -> object:
     if not isinstance(value, str):
         return value
     try:

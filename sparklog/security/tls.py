@@ -143,15 +143,15 @@ def _pem(settings: Mapping[str, object], texts: tuple[str, ...], files: tuple[st
         text = _text(settings, name)
         if text:
             # in one line of a properties file the line ends are written as \n
-            return _checked(name, text.replace("\\n", "\n"), kind)
+            return _check(name, text.replace("\\n", "\n"), kind)
     for name in files:
         path = _text(settings, name)
         if path:
-            return _checked(name, _read(name, path), kind)
+            return _check(name, _read(name, path), kind)
     return ""
 
 
-def _checked(name: str, text: str, kind: str) -> str:
+def _check(name: str, text: str, kind: str) -> str:
     if f"{kind}-----" not in text or "-----BEGIN " not in text:
         raise InvalidConfigError(f"{name}: there is no PEM block of the kind {kind!r}")
     return text
