@@ -52,6 +52,6 @@ def _quote(query: str, topics: Iterable[str]) -> str:
     return f"\nA name that is no identifier stands in double quotes: {', '.join(written(t) for t in sorted(bare)[:NEAR_MAX])}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_text(names: Sequence[str]) -> str:
     more = len(names) - SHOWN_MAX
     return ", ".join(names[:SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")

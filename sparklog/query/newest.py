@@ -142,12 +142,12 @@ def bound(
 
 def _newest(node: Node, sql: bytes, row_functions: frozenset[str]) -> NewestRows | None:
     try:
-        return _checked(node, sql, row_functions)
+        return _check_query(node, sql, row_functions)
     except (KeyError, TypeError, ValueError, AttributeError, UnicodeDecodeError):
         return None  # another version's JSON
 
 
-def _checked(node: Node, sql: bytes, row_functions: frozenset[str]) -> NewestRows | None:
+def _check_query(node: Node, sql: bytes, row_functions: frozenset[str]) -> NewestRows | None:
     table = node["from_table"]
     plain = (
         table["type"] == "BASE_TABLE"
