@@ -243,7 +243,7 @@ async def tail(request: Request) -> Response:
     return render(request, "tail.html", **context)
 
 
-def _one(console: Console, wish: Wish, partition: int, offset: int) -> tuple[TopicDescription, Any, int]:
+def _read_record(console: Console, wish: Wish, partition: int, offset: int) -> tuple[TopicDescription, Any, int]:
     """The topic, and the record's batch (one row) with its time. Raises OffsetOutOfRangeError."""
     topic = console.admin.describe_topic(wish.topic)
     bounds = _bounds(console, topic, wish)[partition]
@@ -257,7 +257,7 @@ def _one(console: Console, wish: Wish, partition: int, offset: int) -> tuple[Top
 
 
 def _message(console: Console, wish: Wish, offset: int) -> dict[str, Any]:
-    topic, data, timestamp_ms = _one(console, wish, wish.partition, offset)
+    topic, data, timestamp_ms = _read_record(console, wish, wish.partition, offset)
     tp = TopicPartition(topic.name, wish.partition)
     return {
         "topic": topic,
@@ -282,7 +282,7 @@ async def message_value(request: Request) -> Response:
     name = text(request.query_params, "column")
 
     def work(console: Console) -> bytes:
-        _, data, _ = _one(console, wish, wish.partition, offset)
+        _, data, _ = _read_record(console, wish, wish.partition, offset)
         if name not in data.schema.names:
             raise InvalidRequestError(f"there is no column {name!r}")
         return raw_bytes(data.column(name)[0])
