@@ -106,7 +106,7 @@ def print_report(report: VerifyReport, *, notes: bool) -> None:
     for finding in report.notes if notes else ():
         print(f"note     {finding}")
     counts = ", ".join(
-        _counted(count, noun)
+        _count_text(count, noun)
         for count, noun in (
             (report.partitions, "partition"),
             (report.segments, "segment"),
@@ -130,5 +130,5 @@ def _verdict(report: VerifyReport, notes: bool) -> str:
     return "sound"
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
