@@ -247,7 +247,7 @@ class Publisher:
         )
         reach("sink.after-commit")
         if not ended.committed:
-            raise self._aborted(transaction)
+            raise self._aborted_error(transaction)
         if not committed_participants:
             if ours is not None:
                 check_input(transaction, ended.last, ours)
@@ -306,7 +306,7 @@ class Publisher:
                 f"more; stop it ({e})"
             ) from e
         except TransactionAbortedError as e:
-            raise self._aborted(transaction) from e
+            raise self._aborted_error(transaction) from e
         except TransactionalIdAuthorizationFailedError as e:
             raise self.denied(transaction.app_id, e) from e
 
@@ -328,7 +328,7 @@ class Publisher:
     def _driver_was_away(self) -> str:
         return f"the broker heard nothing of the driver for {self.lease_ms} ms, " if self.lease_ms else ""
 
-    def _aborted(self, transaction: SharedTransaction) -> TransactionAbortedError:
+    def _aborted_error(self, transaction: SharedTransaction) -> TransactionAbortedError:
         return TransactionAbortedError(
             f"{_describe(transaction)} was aborted before it could be committed (it took longer than "
             f"sparklog.transaction.timeout.ms = {self.timeout_ms}, {self._driver_was_away}an operator aborted it, or a newer run "
