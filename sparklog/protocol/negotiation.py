@@ -53,7 +53,7 @@ class SpokenVersions:
         """Return the error with the versions of both sides and the side to upgrade. `theirs` None: the broker has no
         such API."""
         spec = APIS[api]
-        ours = f"this client has {_named((spec.version_min, spec.version_max))}"
+        ours = f"this client has {_versions_text((spec.version_min, spec.version_max))}"
         if theirs is None:
             return UnsupportedApiError(f"{self._broker} has no {api.name}, {ours} of it: upgrade the broker")
         if theirs[NEWEST] < spec.version_min:
@@ -63,7 +63,7 @@ class SpokenVersions:
         else:
             remedy = "it refuses what it says that it has: see its log"
         return UnsupportedVersionError(
-            f"{self._broker} has {_named(theirs)} of {api.name}, {ours}: {remedy}", supported=theirs
+            f"{self._broker} has {_versions_text(theirs)} of {api.name}, {ours}: {remedy}", supported=theirs
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]  # without the stubs, which nothing else needs
 
 import sparklog
 from sparklog.settings import flatten
@@ -66,7 +66,7 @@ def test_commands_and_python_programs(page: str, broker: sparklog.LocalBroker, t
 
 def test_every_program_is_run() -> None:
     """A fenced block without a mark is shown only."""
-    shown = {}
+    shown: dict[str, list[str]] = {}
     for page in PAGES:
         whole = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
         unmarked = re.sub(r"<!-- (?:output|test: [^>]*) -->\n```\w+\n.*?```", "", whole, flags=re.DOTALL)

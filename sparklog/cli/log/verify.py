@@ -117,7 +117,7 @@ def print_report(report: VerifyReport, *, notes: bool) -> None:
     if report.damage:
         report_error(
             "damaged",
-            f"{_counted(len(report.damage), 'place')} in {_counted(len({f.path for f in report.damage}), 'file')}",
+            f"{_count_text(len(report.damage), 'place')} in {_count_text(len({f.path for f in report.damage}), 'file')}",
             DAMAGED_HINT,
         )
 
@@ -126,7 +126,7 @@ def _verdict(report: VerifyReport, notes: bool) -> str:
     if report.damage:
         return "DAMAGED"
     if report.notes and not notes:
-        return f"sound ({_counted(len(report.notes), 'note')}, shown with --notes)"
+        return f"sound ({_count_text(len(report.notes), 'note')}, shown with --notes)"
     return "sound"
 
 

@@ -137,12 +137,12 @@ def _nested_text(scalar: Any, chars_max: int) -> str:
         return "null"
     t = scalar.type
     if pa.types.is_struct(t):
-        parts = [f"{quoted(f.name)}: {_nested(scalar[i], chars_max)}" for i, f in enumerate(t) if i < ENTRIES_MAX]
+        parts = [f"{quoted(f.name)}: {_nested_text(scalar[i], chars_max)}" for i, f in enumerate(t) if i < ENTRIES_MAX]
         return _join_parts("{", parts, len(t), "}", chars_max)
     if pa.types.is_map(t):
         entries = scalar.values
         pairs = [entries[i] for i in range(min(len(entries), ENTRIES_MAX))]
-        parts = [f"{_nested(pair[0], chars_max)}: {_nested(pair[1], chars_max)}" for pair in pairs]
+        parts = [f"{_nested_text(pair[0], chars_max)}: {_nested_text(pair[1], chars_max)}" for pair in pairs]
         return _join_parts("{", parts, len(entries), "}", chars_max)
     if pa.types.is_nested(t):  # the kinds of lists
         values = scalar.values
