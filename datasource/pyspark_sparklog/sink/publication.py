@@ -210,7 +210,7 @@ class Publisher:
         Raises ProducerFencedError when a newer run has taken over, StaleCheckpointError for a batch below the last one.
         """
         reach("sink.before-join")
-        joined = self._tell(
+        joined = self._ask_coordinator(
             transaction,
             lambda c: join_shared_transaction(
                 c, transaction, timeout_ms=self.timeout_ms, lease_ms=self.lease_ms, policy=self._policy
@@ -234,7 +234,7 @@ class Publisher:
         transaction, committed_participants = ending
         ours = _input_of(messages) if self.is_stream else None
         reach("sink.before-commit")
-        ended = self._tell(
+        ended = self._ask_coordinator(
             transaction,
             lambda c: end_shared_transaction(
                 c,
@@ -296,7 +296,7 @@ class Publisher:
     def _own_fencing_token(self) -> int:
         return _draw(self.address, self.wait_ms) if self.fencing_token is None else self.fencing_token
 
-    def _tell(self, transaction: SharedTransaction, ask: Callable[[Cluster], T]) -> T:
+    def _ask_coordinator(self, transaction: SharedTransaction, ask: Callable[[Cluster], T]) -> T:
         """The answer, with errors that name the next step."""
         try:
             return ask(self.address.connect())

@@ -273,7 +273,7 @@ class Consumer:
         for tp in arg.partitions("partitions", partitions):
             old = self._assigned_position(tp)
             with self._fetcher.changed:
-                new = positions[old.tp] = old.afresh()
+                new = positions[old.tp] = old.restart()
                 new.paused, new.error = True, None
         self._replace(positions)
 
@@ -793,7 +793,7 @@ class Consumer:
         """Let poll raise `error` for the partition from now on."""
         positions = dict(self._fetcher.positions)
         if positions.get(position.tp) is position:
-            failed = positions[position.tp] = position.afresh()
+            failed = positions[position.tp] = position.restart()
             failed.error = error
             self._replace(positions)
 

@@ -61,7 +61,7 @@ class Shared(Protocol):
     reset_to: int | None
     lane_idle_s: float
 
-    def tell(self) -> None: ...
+    def notify(self) -> None: ...
     def hand_over(self, positions: Iterable[Position], broker: Endpoint) -> None: ...
     def has_lane(self, broker: Endpoint) -> bool: ...
     def retire(self, lane: FetchLane) -> None: ...
@@ -163,7 +163,7 @@ class FetchLane:
         with self._shared.changed:
             self.turn.leave_socket()
             if self.left_to_poll() is None:
-                self._shared.tell()
+                self._shared.notify()
 
     # -- the thread
 
@@ -325,7 +325,7 @@ class FetchLane:
             for position in positions:
                 if position.tp in found and position.offset is None:  # `position()` may have asked, too
                     position.begin_at(found[position.tp].offset, found[position.tp].leader_epoch)
-            self._shared.tell()
+            self._shared.notify()
 
     def _check_epochs(self, positions: list[Position]) -> None:
         """Ask new leaders if they have the records that were read (KIP-320)."""
@@ -381,7 +381,7 @@ class FetchLane:
                 else:
                     self._shared.fail_positions([position], e)
             else:
-                position.came()
+                position.on_answer()
         with self._shared.changed:
             for position, bytes_per_offset in behind.items():  # the received records have been delivered
                 assert self._shared.files is not None

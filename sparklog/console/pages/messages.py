@@ -163,7 +163,7 @@ def _read(console: Console, topic: TopicDescription, wish: Wish) -> Read:
     )
 
 
-def _look(console: Console, topic: TopicDescription, wish: Wish, rows_max: int) -> tuple[dict[int, Bounds], Found]:
+def _read_page(console: Console, topic: TopicDescription, wish: Wish, rows_max: int) -> tuple[dict[int, Bounds], Found]:
     bounds = _bounds(console, topic, wish)
     cursor = _cursor(console, topic.name, wish, bounds)
     clock = console.clock
@@ -185,7 +185,7 @@ def _tail_cursor(found: Found, bounds: Mapping[int, Bounds]) -> Cursor:
 
 def _messages(console: Console, wish: Wish) -> dict[str, Any]:
     topic = console.admin.describe_topic(wish.topic)
-    bounds, found = _look(console, topic, wish, wish.rows)
+    bounds, found = _read_page(console, topic, wish, wish.rows)
     columns, rows = _table(topic, wish, found)
     page = f"/topics/{topic.name}/messages"
     return {
@@ -217,7 +217,7 @@ async def messages(request: Request) -> Response:
 
 def _tail(console: Console, wish: Wish) -> dict[str, Any]:
     topic = console.admin.describe_topic(wish.topic)
-    bounds, found = _look(console, topic, wish, TAIL_ROWS_MAX)
+    bounds, found = _read_page(console, topic, wish, TAIL_ROWS_MAX)
     columns, rows = _table(topic, wish, found)
     following = _tail_cursor(found, bounds)
     return {

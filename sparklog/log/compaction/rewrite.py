@@ -233,7 +233,7 @@ class BatchPlan(NamedTuple):
         return self.header.record_count if self.keep is None else int(np.count_nonzero(self.keep))
 
     @property
-    def as_it_is(self) -> bool:
+    def is_unchanged(self) -> bool:
         """True if a compacted segment can take the batch's bytes unchanged."""
         compacted = self.header.attributes & ATTRIBUTE_OFFSET_COLUMN
         return bool(compacted) and self.keep is None and self.horizon_ms == horizon_of(self.header)
@@ -361,7 +361,7 @@ def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
                 continue
             data = sources[batch.segment].file.read(batch.position, batch.header.size_bytes)
             source = SourceBatch(plan.segments[batch.segment], batch.position, batch.header, data)
-            written = data if batch.as_it_is else _encode_rows(source, batch, context)
+            written = data if batch.is_unchanged else _encode_rows(source, batch, context)
             context.throttle(len(written))
             writer.add(written)
         return writer.finish()

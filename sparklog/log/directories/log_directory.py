@@ -376,7 +376,7 @@ def make_new_partitions(
     return made
 
 
-def the_one_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:
+def directory_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:
     """Return the one of several log directories with a partition directory of this name that holds the partition.
     Raises LogCorruptError if more than one does: an operator has to decide."""
     name = owner.directory_name

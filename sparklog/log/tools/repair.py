@@ -98,7 +98,7 @@ def repair(
     Raises LogCorruptError when something cannot be repaired, StorageError, StorageFullError.
     """
     if has_lost_everything(directory, files):
-        return _begin_anew(directory, files, dry_run=dry_run)
+        return _begin_empty(directory, files, dry_run=dry_run)
     plan = _Plan(directory, files, schema_of)
     report = plan.make(dry_run=dry_run)
     if not dry_run and report.changed:
@@ -118,7 +118,7 @@ def has_lost_everything(directory: Path, files: FileSystem) -> bool:
     return not files.exists(directory) or not files.list_directory(directory)
 
 
-def _begin_anew(directory: Path, files: FileSystem, *, dry_run: bool) -> RepairReport:
+def _begin_empty(directory: Path, files: FileSystem, *, dry_run: bool) -> RepairReport:
     """Makes the directory, with a list of gaps: it says that the loss has been agreed to, and where the log goes on."""
     points = read_points(directory, files)
     end = max(points.log_start_offset, points.high_watermark, points.recovery_point)
