@@ -40,5 +40,5 @@ def register(spark: SparkSession) -> None:
     # a session of Spark Connect has no JVM here: its server sets the active session for every request
     java_session = getattr(spark, "_jsparkSession", None)
     if java_session is not None:
-        # what PySpark itself does in `createDataFrame`, the only public call that does it
+        # PySpark does the same in `createDataFrame`, the only public call that does it
         java_session.setActiveSession(java_session)

@@ -50,7 +50,7 @@ def offsets_behind_latest(source: Any) -> dict[str, str]:
 def _offsets(source: Any, name: str) -> dict[str, dict[str, int]]:
     value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
     try:
-        parsed = _parsed(value) if isinstance(value, str) else value
+        parsed = _parse(value) if isinstance(value, str) else value
         return {
             topic: {partition: int(offset) for partition, offset in partitions.items()}
             for topic, partitions in (parsed or {}).items()
@@ -60,7 +60,7 @@ def _offsets(source: Any, name: str) -> dict[str, dict[str, int]]:
         raise InvalidConfigError(f"{name} = {value!r} are not offsets of topics, as sparklog's source has them") from e
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     """Parse JSON, or the text of a Python value that PySpark 4.0 and 4.1 make of it."""
     try:
         return json.loads(text)

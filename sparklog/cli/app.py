@@ -135,7 +135,7 @@ def run_app(arguments: Sequence[str] | None = None) -> int:
         # typer turns both into exit status 1
         if isinstance(e.__context__, BrokenPipeError):
             return _close_pipe()
-        if _interrupted(e):
+        if _is_interrupt(e):
             return EXIT_INTERRUPTED
         return _flush(e.code if isinstance(e.code, int) else EXIT_FAILED if e.code else 0)
     except KeyboardInterrupt:
@@ -146,17 +146,17 @@ def run_app(arguments: Sequence[str] | None = None) -> int:
         if _debug:
             raise
         if isinstance(e.__context__, UnicodeEncodeError) and any(map(_has_raw_bytes, given)):
-            return _not_utf8(e.__context__, given)
+            return _report_encoding(e.__context__, given)
         report(e.name, str(e), hint_for(e))
         return EXIT_FAILED
     except UnicodeEncodeError as e:
         if _debug:
             raise
-        return _not_utf8(e, given)
+        return _report_encoding(e, given)
     except OSError as e:
         if _debug:
             raise
-        return _failed(e)
+        return _report_failure(e)
     except Exception as e:
         if _debug:
             raise
@@ -165,13 +165,13 @@ def run_app(arguments: Sequence[str] | None = None) -> int:
     return _flush(0)
 
 
-def _not_utf8(error: UnicodeEncodeError, arguments: Sequence[str]) -> int:
+def _report_encoding(error: UnicodeEncodeError, arguments: Sequence[str]) -> int:
     is_given = any(map(_has_raw_bytes, arguments))
     report("error", f"{'an argument' if is_given else 'a text'} is not UTF-8: {error.object!r}")
     return EXIT_USAGE if is_given else EXIT_FAILED
 
 
-def _failed(error: OSError) -> int:
+def _report_failure(error: OSError) -> int:
     """Reports the operation that the system has refused. Without a file's name it was standard output, or the
     network."""
     what = error.strerror or str(error) or type(error).__name__
@@ -192,7 +192,7 @@ def _has_raw_bytes(argument: str) -> bool:
     return any("\udc80" <= c <= "\udcff" for c in argument)
 
 
-def _interrupted(error: BaseException | None) -> bool:
+def _is_interrupt(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -207,7 +207,7 @@ def _flush(code: int) -> int:
     except BrokenPipeError:
         return _close_pipe()
     except OSError as e:
-        return _failed(e)
+        return _report_failure(e)
     return code
 
 

@@ -50,7 +50,7 @@ def setting_names(scope: Scope) -> Callable[[str], Offers]:
     """A completion of the names of settings."""
 
     def complete(incomplete: str) -> Offers:
-        return [(s.name, _meaning(s)) for s in settings_of(scope).values() if s.name.startswith(incomplete)]
+        return [(s.name, _first_sentence(s)) for s in settings_of(scope).values() if s.name.startswith(incomplete)]
 
     return complete
 
@@ -73,13 +73,13 @@ def complete_setting(scope: Scope, typed: str) -> Offers:
     if not equals:
         left = [s for s in known if s.name.startswith(name)]
         if len(left) != 1:
-            return [(f"{s.name}=", _meaning(s)) for s in left]
+            return [(f"{s.name}=", _first_sentence(s)) for s in left]
     else:
         left = [s for s in known if s.name == name]
-    return [(f"{s.name}={v}", _meaning(s)) for s in left for v in _values(s) if v.startswith(value)]
+    return [(f"{s.name}={v}", _first_sentence(s)) for s in left for v in _values(s) if v.startswith(value)]
 
 
-def _meaning(setting: Setting) -> str:
+def _first_sentence(setting: Setting) -> str:
     """The first sentence: shells show it in one line."""
     return setting.doc.split(". ")[0].rstrip(".")
 

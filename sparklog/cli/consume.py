@@ -263,7 +263,7 @@ def _copy(
         for tp in list(open_ends):
             if (
                 consumer.position(tp) >= open_ends[tp]
-            ):  # not the last row's offset: compaction may have removed what follows
+            ):  # not the last row's offset: compaction may have removed later records
                 del open_ends[tp]
     return count
 

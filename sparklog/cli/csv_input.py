@@ -210,7 +210,7 @@ def parse_as(table: pa.Table, schema: pa.Schema) -> pa.Table:
         column, t = table.column(index), field.type
         try:
             if pa.types.is_temporal(t) and pa.types.is_string(column.type):
-                parsed = _zoned(column, t) if pa.types.is_timestamp(t) and t.tz else column.cast(t)
+                parsed = _add_zone(column, t) if pa.types.is_timestamp(t) and t.tz else column.cast(t)
             elif column.type != t and column.type == wide_type(t):
                 parsed = fit_column(column, t, rounded=True)
             else:
@@ -227,7 +227,7 @@ def _time_hint(t: Any) -> str:
     return " (write dates as 2024-03-01)" if pa.types.is_date(t) else ""
 
 
-def _zoned(text: Any, t: Any) -> Any:
+def _add_zone(text: Any, t: Any) -> Any:
     has_zone = pc.match_substring_regex(text, _WITH_ZONE)
     has_time = pc.match_substring_regex(text, _WITH_TIME)
     suffix = pc.if_else(has_zone, "", pc.if_else(has_time, "Z", " 00:00:00Z"))

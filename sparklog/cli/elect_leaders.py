@@ -48,7 +48,7 @@ def elect_leaders(
             chosen = [
                 tp
                 for text in parse_list(topics)
-                for tp in _named(text, {n: t.partitions for n, t in described.items()})
+                for tp in _parse_partitions(text, {n: t.partitions for n, t in described.items()})
             ]
         states = {TopicPartition(n, p.partition): p for n, t in described.items() for p in t.partition_details}
         if kind is Kind.unclean:
@@ -62,7 +62,7 @@ def elect_leaders(
             )
             if not yes and sys.stdin.isatty():
                 typer.confirm("Elect leaders all the same?", abort=True)
-        elif topics is None:  # what cannot be had is not asked for
+        elif topics is None:  # impossible elections are not requested
             chosen = [tp for tp in chosen if states[tp].replicas[:1] != (states[tp].leader,)]
             out_of_sync = [tp for tp in chosen if states[tp].replicas[0] not in states[tp].isr]
             if out_of_sync:
@@ -76,7 +76,7 @@ def _partitions(name: str, count: int) -> list[TopicPartition]:
     return [TopicPartition(name, number) for number in range(count)]
 
 
-def _named(text: str, topics: dict[str, int]) -> list[TopicPartition]:
+def _parse_partitions(text: str, topics: dict[str, int]) -> list[TopicPartition]:
     """`events` or `events:3`. Raises typer.BadParameter."""
     name, colon, number = text.partition(":")
     if name not in topics:

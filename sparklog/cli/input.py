@@ -72,10 +72,10 @@ def open_input(path: Path | None, stdin: BinaryIO, format: str, options: InputOp
         read = _jsonl if options.schema is not None else _lines
     else:
         read = _lines
-    return Source(_closing(file, path is not None, read(file, options)), total)
+    return Source(_close_at_end(file, path is not None, read(file, options)), total)
 
 
-def _closing(file: BinaryIO, ours: bool, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+def _close_at_end(file: BinaryIO, ours: bool, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     try:
         yield from chunks
     finally:

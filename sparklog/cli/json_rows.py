@@ -70,12 +70,12 @@ def _column(rows: list[dict[str, Any]], field: pa.Field) -> Any:
         except (ValueError, TypeError, ArithmeticError, AttributeError, KeyError) as e:
             raise JsonValueError(f"column {field.name!r} is {field.type}: {row.get(field.name)!r} does not fit") from e
     try:
-        return _fitted(values, field.type)
+        return _fit(values, field.type)
     except _UNFIT as e:
         raise _first_unfit(values, field) from e
 
 
-def _fitted(values: list[Any], t: Any) -> Any:
+def _fit(values: list[Any], t: Any) -> Any:
     """`values` as `t`, by the rules of `send_batch`: PyArrow with a type given would cut 1.5 to 1."""
     return fit_column(array_of_objects(values, t), t, rounded=True)
 
@@ -84,7 +84,7 @@ def _first_unfit(values: list[Any], field: pa.Field) -> JsonValueError:
     """Which value it was: Arrow does not say."""
     for value in values:
         try:
-            _fitted([value], field.type)
+            _fit([value], field.type)
         except _UNFIT as e:
             return JsonValueError(f"column {field.name!r} is {field.type}: {str(e).splitlines()[0]}")
     return JsonValueError(f"column {field.name!r} is {field.type}: the values do not fit together")

@@ -227,7 +227,7 @@ class _Sent:
                 advance(done, self.records)
             producer.flush()
             self._collect(0)
-        except (KeyboardInterrupt, InputError):  # what was read before is sent: the count says where to go on
+        except (KeyboardInterrupt, InputError):  # earlier lines are sent: the count shows where to continue
             producer.flush()
             self._collect(0)
             raise

@@ -92,7 +92,7 @@ def create(
         )
     print(f"created {made.kind} topic {made.name} with {_plural(made.partitions, 'partition')}")
     if timestamp_column:
-        _tell_retention(made)
+        _warn_of_retention(made)
     if arrow_schema is not None:
         _print_schema(made)
 
@@ -263,7 +263,7 @@ def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]
     return hints
 
 
-def _tell_retention(topic: TopicDescription) -> None:
+def _warn_of_retention(topic: TopicDescription) -> None:
     """Warn that retention soon deletes old data, so that their loss does not surprise the user."""
     import sys
 

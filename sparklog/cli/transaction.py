@@ -80,7 +80,7 @@ def describe(
     from sparklog.cli import console
 
     with open_admin(bootstrap_servers) as admin:
-        found = _described(admin, id)
+        found = _describe(admin, id)
     summary = found.summary
     assert summary is not None
     print(f"id              {found.transactional_id}  ({summary.kind})")
@@ -135,7 +135,7 @@ def abort(
     hanging = (topic, partition, producer_id)
     with open_admin(bootstrap_servers) as admin:
         if id is not None and hanging == (None, None, None):
-            count = admin.abort_transaction(_described(admin, id).transactional_id)
+            count = admin.abort_transaction(_describe(admin, id).transactional_id)
             print(f"aborted the transaction of {id}: {count} partition{'' if count == 1 else 's'}")
         elif id is None and topic is not None and partition is not None and producer_id is not None:
             admin.abort_hanging_transaction(TopicPartition(topic, partition), producer_id)
@@ -196,7 +196,7 @@ def _state(text: str) -> str:
     raise typer.BadParameter(f"{text!r}: a state is one of {', '.join(STATES)}")
 
 
-def _described(admin: Admin, id: str) -> TransactionDetails:
+def _describe(admin: Admin, id: str) -> TransactionDetails:
     """The transaction of a transactional id, or of an application's id."""
     from sparklog.errors import InvalidProducerIdMappingError
     from sparklog.types import SHARED_PREFIX, shared_transactional_id

@@ -373,8 +373,8 @@ def _layout(directory: Path, brokers: int | None, zookeeper: str | None) -> _Lay
     layout.zookeeper = zookeeper if zookeeper is not None else layout.zookeeper
     wanted = max(brokers if brokers is not None else len(layout.ports) or BROKERS_DEFAULT, len(layout.ports))
     free = iter(_free_ports(wanted + 1))
-    layout.zookeeper_port = _kept(layout.zookeeper_port, free)
-    layout.ports = {i: _kept(layout.ports.get(i, 0), free) for i in range(1, wanted + 1)}
+    layout.zookeeper_port = _keep_port(layout.zookeeper_port, free)
+    layout.ports = {i: _keep_port(layout.ports.get(i, 0), free) for i in range(1, wanted + 1)}
     written = directory / f"{LAYOUT_FILE}.new"
     written.write_text(json.dumps(asdict(layout)) + "\n", encoding="utf-8")
     written.replace(directory / LAYOUT_FILE)
@@ -394,7 +394,7 @@ def _read_layout(directory: Path) -> _Layout:
         raise InvalidConfigError(f"{path} cannot be read ({e!r}): remove it, then the cluster gets new ports") from e
 
 
-def _kept(port: int, free: Iterator[int]) -> int:
+def _keep_port(port: int, free: Iterator[int]) -> int:
     """`port` if no other process has taken it meanwhile, else a free one."""
     with socket.socket() as probe, contextlib.suppress(OSError):
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

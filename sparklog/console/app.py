@@ -93,7 +93,7 @@ def make_app(
         routes=[static, *(route for page in PAGES for route in page.routes)],
         exception_handlers={
             SparklogError: _sparklog_error,
-            RefusedError: _refused,
+            RefusedError: _refusal_page,
             BusyError: _busy,
             HTTPException: _http_error,
             Exception: _defect,
@@ -142,27 +142,29 @@ def status_of(error: SparklogError) -> int:
     return 400
 
 
-def _failed(request: Request, status: int, title: str, message: str, next_step: str = "") -> Response:
+def _error_page(request: Request, status: int, title: str, message: str, next_step: str = "") -> Response:
     template = "error_part.html" if is_fragment(request) else "error.html"
     return render(request, template, status, title=title, message=message, hint=next_step)
 
 
 async def _sparklog_error(request: Request, error: Any) -> Response:
-    return _failed(request, status_of(error), error.name, str(error), console_of(request).hint(error))
+    return _error_page(request, status_of(error), error.name, str(error), console_of(request).hint(error))
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    return _failed(request, 403, "REFUSED", str(error))
+async def _refusal_page(request: Request, error: Exception) -> Response:
+    return _error_page(request, 403, "REFUSED", str(error))
 
 
 async def _busy(request: Request, error: Exception) -> Response:
-    return _failed(request, 503, "BUSY", str(error), "try again in a moment")
+    return _error_page(request, 503, "BUSY", str(error), "try again in a moment")
 
 
 async def _http_error(request: Request, error: Any) -> Response:
-    return _failed(request, error.status_code, str(error.status_code), "there is no such page")
+    return _error_page(request, error.status_code, str(error.status_code), "there is no such page")
 
 
 async def _defect(request: Request, error: Exception) -> Response:
     _log.error("a page failed: %s %s", request.method, request.url.path, exc_info=error)
-    return _failed(request, 500, "DEFECT", "the console failed in a way it has no name for; its log has the details")
+    return _error_page(
+        request, 500, "DEFECT", "the console failed in a way it has no name for; its log has the details"
+    )

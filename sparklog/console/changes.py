@@ -48,7 +48,7 @@ def plan_of(kind: str, fields: Mapping[str, str], admin: Admin) -> Plan:
     return make(fields, admin)
 
 
-def _needed(fields: Mapping[str, str], name: str) -> str:
+def _required_field(fields: Mapping[str, str], name: str) -> str:
     value = fields.get(name, "").strip()
     if not value:
         raise InvalidRequestError(f"{name} is needed")
@@ -57,12 +57,12 @@ def _needed(fields: Mapping[str, str], name: str) -> str:
 
 def _id(fields: Mapping[str, str], name: str) -> str:
     """An id as it is: spaces around it belong to it. Raises InvalidRequestError."""
-    _needed(fields, name)
+    _required_field(fields, name)
     return fields[name]
 
 
 def _int(fields: Mapping[str, str], name: str) -> int:
-    value = _needed(fields, name)
+    value = _required_field(fields, name)
     try:
         return int(value)
     except ValueError as e:
@@ -89,7 +89,7 @@ def _target(fields: Mapping[str, str]) -> OffsetTarget:
     if to == "shift":
         return ShiftBy(_int(fields, "value"))
     if to == "time":
-        return AtTime(max(0, time_ms_of(_needed(fields, "value"))))
+        return AtTime(max(0, time_ms_of(_required_field(fields, "value"))))
     raise InvalidRequestError(f"to = {to!r}: use one of {', '.join(TARGETS)}")
 
 
@@ -178,7 +178,7 @@ def _abort_transaction(fields: Mapping[str, str], admin: Admin) -> Plan:
 
 
 def _abort_hanging(fields: Mapping[str, str], admin: Admin) -> Plan:
-    tp = TopicPartition(_needed(fields, "topic"), _int(fields, "partition"))
+    tp = TopicPartition(_required_field(fields, "topic"), _int(fields, "partition"))
     producer_id = _int(fields, "producer_id")
     page = f"/topics/{tp.topic}/producers?partition={tp.partition}"
 
@@ -200,7 +200,7 @@ def _abort_hanging(fields: Mapping[str, str], admin: Admin) -> Plan:
 
 
 def _create_topic(fields: Mapping[str, str], admin: Admin) -> Plan:
-    name, partitions = _needed(fields, "topic"), _int(fields, "partitions")
+    name, partitions = _required_field(fields, "topic"), _int(fields, "partitions")
 
     def perform(admin: Admin) -> str:
         admin.create_topic(name, partitions)
@@ -220,7 +220,7 @@ def _create_topic(fields: Mapping[str, str], admin: Admin) -> Plan:
 
 
 def _add_partitions(fields: Mapping[str, str], admin: Admin) -> Plan:
-    name, total = _needed(fields, "topic"), _int(fields, "total")
+    name, total = _required_field(fields, "topic"), _int(fields, "total")
 
     def perform(admin: Admin) -> str:
         admin.add_partitions(name, total)
@@ -243,7 +243,11 @@ def _add_partitions(fields: Mapping[str, str], admin: Admin) -> Plan:
 
 
 def _set_config(fields: Mapping[str, str], admin: Admin) -> Plan:
-    topic, name, value = _needed(fields, "topic"), _needed(fields, "name"), fields.get("value", "").strip()
+    topic, name, value = (
+        _required_field(fields, "topic"),
+        _required_field(fields, "name"),
+        fields.get("value", "").strip(),
+    )
 
     def perform(admin: Admin) -> str:
         admin.alter_topic(topic, {name: value or None})
@@ -267,7 +271,7 @@ def _set_config(fields: Mapping[str, str], admin: Admin) -> Plan:
 
 
 def _delete_topic(fields: Mapping[str, str], admin: Admin) -> Plan:
-    name = _needed(fields, "topic")
+    name = _required_field(fields, "topic")
 
     def perform(admin: Admin) -> str:
         admin.delete_topic(name)

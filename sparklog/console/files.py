@@ -91,13 +91,13 @@ def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch
         rows += batch.num_rows
         size_bytes += batch.nbytes
         if rows >= ROWS_TOGETHER or size_bytes >= BYTES_TOGETHER:
-            yield _combined(held)
+            yield _combine(held)
             held, rows, size_bytes = [], 0, 0
         else:
             yield []
     if held:
-        yield _combined(held)
+        yield _combine(held)
 
 
-def _combined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _combine(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return list(pa.Table.from_batches(batches).combine_chunks().to_batches())

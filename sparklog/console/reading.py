@@ -125,7 +125,7 @@ def look_through(
     order: Callable[[Row], int] = (lambda r: r.timestamp_ms) if newer else (lambda r: -r.timestamp_ms)
     merged = list(heapq.merge(*(part.rows for part in parts.values()), key=order))
     shown = merged[:rows_max]
-    goes_on = {p: _goes_on(p, part, merged[rows_max:], newer) for p, part in parts.items()}
+    goes_on = {p: _resume_offset(p, part, merged[rows_max:], newer) for p, part in parts.items()}
     is_partial = budget.is_spent() and len(shown) < rows_max
     forth = any(goes_on[p] < bounds[p].end if newer else goes_on[p] > bounds[p].start for p in asked)
     back = any(asked[p] > bounds[p].start if newer else asked[p] < bounds[p].end for p in asked)
@@ -135,7 +135,7 @@ def look_through(
     return Found(shown[::-1] if newer else shown, older, newest, budget.scanned_rows, is_partial)
 
 
-def _goes_on(partition: int, part: _Part, unshown: Sequence[Row], newer: bool) -> int:
+def _resume_offset(partition: int, part: _Part, unshown: Sequence[Row], newer: bool) -> int:
     for row in unshown:  # in the order of reading
         if row.partition == partition:
             return row.offset if newer else row.offset + 1
@@ -194,7 +194,7 @@ def matching_rows(batch: ConsumedBatch, filter_text: str, rows_max: int | None) 
         if not len(chosen):
             return []
         if len(chosen) < data.num_rows:
-            data = data.take(pa.array(chosen))  # what was looked through need not be kept
+            data = data.take(pa.array(chosen))  # skipped records need not be kept
         offsets, times_ms = offsets[chosen], times_ms[chosen]
     else:
         offsets, times_ms = offsets[:rows_max], times_ms[:rows_max]

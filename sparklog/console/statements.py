@@ -88,7 +88,7 @@ class _Forker:
                 self.process.kill()  # its children end with it
         await self.process.wait()
         await self._answers
-        await _closed(self._writer)
+        await _wait_closed(self._writer)
 
     async def _read_answers(self) -> None:
         try:
@@ -155,7 +155,7 @@ class Statement:
         """Stops the statement and waits until its process has ended, so that another one may run."""
         self.stop()
         await asyncio.shield(self._ended)
-        await _closed(self._writer)
+        await _wait_closed(self._writer)
 
     def _end_late(self) -> None:
         self._is_late = True
@@ -251,7 +251,7 @@ class Statements:
         self.running -= 1
 
 
-async def _closed(writer: asyncio.StreamWriter) -> None:
+async def _wait_closed(writer: asyncio.StreamWriter) -> None:
     """Wait until a closed connection has released its descriptor."""
     with contextlib.suppress(OSError):
         await writer.wait_closed()

@@ -155,12 +155,12 @@ class GroupWatch:
             return
         self.left_out = max(0, len(listed) - GROUPS_WATCHED_MAX)
         before = self._groups
-        found = {g.group_id: self._measured(g, before.get(g.group_id)) for g in listed[:GROUPS_WATCHED_MAX]}
+        found = {g.group_id: self._measure(g, before.get(g.group_id)) for g in listed[:GROUPS_WATCHED_MAX]}
         self._groups = found
         self.problem = ""
         self.rounds += 1
 
-    def _measured(self, listing: GroupListing, before: WatchedGroup | None) -> WatchedGroup:
+    def _measure(self, listing: GroupListing, before: WatchedGroup | None) -> WatchedGroup:
         watched = WatchedGroup(listing)
         if before is not None:
             watched.samples = before.samples

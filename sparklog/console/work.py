@@ -38,13 +38,13 @@ class Work:
         self._under_way += 1
         loop = asyncio.get_running_loop()
         future = self._pool.submit(fn)
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._ended) if not loop.is_closed() else None)
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._on_end) if not loop.is_closed() else None)
         return await asyncio.wrap_future(future)
 
     async def steps(self, made: Generator[bytes, None, None]) -> AsyncIterator[bytes]:
         """Yield a generator's items, each step run in a thread. The generator is closed at the end, and when the client
         has gone."""
-        lock = threading.Lock()  # it may be closed while a step that nobody waits for any more is at work
+        lock = threading.Lock()  # it may be closed while a step is still running
 
         def step() -> bytes | None:
             with lock:
@@ -66,5 +66,5 @@ class Work:
         """Drop the waiting jobs; running ones end by themselves."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
         self._under_way -= 1

@@ -33,7 +33,7 @@ class SqliteDatabases:
     credentials."""
 
     def open(self, path: Path) -> sqlite3.Connection:
-        try:  # SQLite would let everybody read it; what it puts beside the file has the file's mode
+        try:  # SQLite would make it readable for everybody; files that SQLite adds get the file's mode
             os.close(open_regular(path, os.O_RDWR | os.O_CREAT, PRIVATE_MODE))
             for one in (path, *(path.with_name(path.name + ending) for ending in BESIDE)):
                 if reason := odd_file(one):
@@ -48,7 +48,7 @@ class SqliteDatabases:
 
 def _make_private(path: Path) -> None:
     """Restrict a file that an earlier release, or a person, has made readable. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError, PermissionError):  # somebody else's file stays as its owner has it
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's file keeps its owner's mode
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & ~PRIVATE_MODE:
             path.chmod(mode & PRIVATE_MODE)

@@ -53,7 +53,7 @@ def parse_fault(text: str) -> Fault:
     return Fault(step, int(nth), action)
 
 
-class _Armed:
+class _ArmedFault:
     """A fault that has not happened yet in this process."""
 
     def __init__(self, fault: Fault, mark: str | None) -> None:
@@ -98,7 +98,7 @@ class _Call:
             self._action()
 
 
-_armed: list[_Armed | _Call] = []
+_armed: list[_ArmedFault | _Call] = []
 
 
 def reach(step: str) -> None:
@@ -109,7 +109,7 @@ def reach(step: str) -> None:
 
 def arm(given: str, mark: str | None = None) -> None:
     """Arms faults in this process instead of those before, as SPARKLOG_FAULT does at the import. Raises ValueError."""
-    _armed[:] = [_Armed(parse_fault(fault), mark) for fault in given.split(",")]
+    _armed[:] = [_ArmedFault(parse_fault(fault), mark) for fault in given.split(",")]
 
 
 def call_at(step: str, action: Callable[[], None]) -> None:

@@ -435,7 +435,7 @@ class RealFiles:
 
     def list_directory(self, path: Path) -> list[str]:
         try:
-            return sorted(os.listdir(path))  # noqa: PTH208  (names are what is wanted)
+            return sorted(os.listdir(path))  # noqa: PTH208  (the names are needed)
         except OSError as e:
             raise storage_error("list", path, e) from e
 

@@ -214,7 +214,7 @@ def encode_batch(
     placeholder = VERSION_MARK + b"A" * (STAMP_CHARS + PRODUCER_FIELDS_CHARS)
     options = pa.ipc.IpcWriteOptions(compression=_codec(compression), use_threads=False)
     stream = _write_stream(batch, placeholder, options, allocate=allocate if compression == "none" else None)
-    # what the stream holds: schema message, our message, 8 bytes end-of-stream
+    # content of the stream: schema message, our message, 8 bytes end-of-stream
     schema_bytes = PREFIX_BYTES + _PREFIX.unpack_from(stream, 0)[1]
     message = stream[schema_bytes : len(stream) - 8]
     metadata_length = _PREFIX.unpack_from(message, 0)[1]

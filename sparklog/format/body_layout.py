@@ -70,7 +70,7 @@ class BodyLayout:
 
     def __init__(self, schema: pa.Schema) -> None:
         """Raises CorruptBatchError for a type that no topic has."""
-        compiled = _Compiled()
+        compiled = _CompiledLayout()
         node_starts, buffer_starts = [], []
         for field in schema:
             node_starts.append(len(compiled.tied_to))
@@ -135,7 +135,7 @@ class BodyLayout:
             if body is None:
                 return
             sizes = self._inflated_sizes(buffers, wanted, body)
-        self._check_sizes(seen, nodes, sizes, wanted)  # first: what no topic's bound would make right is damage
+        self._check_sizes(seen, nodes, sizes, wanted)  # first: a size beyond every topic's bound is damage
         if message.compression != "none":
             total = sum(sizes.tolist())  # may be more than an i64 holds
             if total > inflated_bytes_max:
@@ -259,7 +259,7 @@ def _too_large(why: str, inflated_bytes_max: int) -> InflatedSizeError:
     return InflatedSizeError(f"{why}, at most {inflated_bytes_max} bytes are allowed for a batch")
 
 
-class _Compiled:
+class _CompiledLayout:
     """Columns of the tables in `BodyLayout`; a row each for nodes and for buffers.
 
     `tied_to`: the node whose length this one must have; its own number: any. A buffer of a node of

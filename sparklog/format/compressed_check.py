@@ -109,21 +109,21 @@ class _Frames:
     def check_nulls(self, number: int, nulls: int) -> None:
         """Check that validity buffer `number` has the number of nulls that the batch states. Raises pa.ArrowInvalid."""
         if nulls:
-            bits = self._inflated(number)
+            bits = self._inflate(number)
             pa.Array.from_buffers(pa.bool_(), self._rows, [bits, bits], nulls).validate(full=True)
 
     def check_offsets(self, number: int) -> None:
         """Check that a binary column's values are inside its data, one behind the other. Raises CorruptBatchError."""
         data_bytes = self._stated_bytes(number + 1)
-        offsets = np.frombuffer(self._inflated(number), "<i4", self._rows + 1)
+        offsets = np.frombuffer(self._inflate(number), "<i4", self._rows + 1)
         if offsets[0] < 0 or offsets[-1] > data_bytes or (offsets[1:] < offsets[:-1]).any():
             raise CorruptBatchError(f"its offsets are outside of its {data_bytes} bytes, or fall")
 
     def text(self, first: int, nulls: int) -> Any:
         """A text column, not validated."""
-        validity = self._inflated(first) if nulls else None
+        validity = self._inflate(first) if nulls else None
         return pa.Array.from_buffers(
-            pa.string(), self._rows, [validity, self._inflated(first + 1), self._inflated(first + 2)], nulls
+            pa.string(), self._rows, [validity, self._inflate(first + 1), self._inflate(first + 2)], nulls
         )
 
     def _stated_bytes(self, number: int) -> int:
@@ -133,7 +133,7 @@ class _Frames:
         (size,) = _I64.unpack_from(self._body, at)
         return stored - _I64.size if size == -1 else int(size)
 
-    def _inflated(self, number: int) -> Any:
+    def _inflate(self, number: int) -> Any:
         """Raises CorruptBatchError."""
         at, stored = self._places[number]
         frame = pa.py_buffer(self._body[at + _I64.size : at + stored])

@@ -163,7 +163,7 @@ class _Parser:
                 self._expect(part)
             return pa.duration("us")
         if word in _NESTED:
-            return self._nested(word, token)
+            return self._nested_type(word, token)
         near = difflib.get_close_matches(word, TYPE_NAMES, n=1, cutoff=0.6)
         known = f"did you mean {near[0]}?" if near else f"the types are {', '.join(TYPE_NAMES)}"
         raise self._error(f"unknown type ({known})", token)
@@ -179,7 +179,7 @@ class _Parser:
             raise self._error(f"DECIMAL({precision},{scale}): 1 to 38 digits, of which at most all are decimals", token)
         return pa.decimal128(precision, scale)
 
-    def _nested(self, word: str, token: _Token) -> Any:
+    def _nested_type(self, word: str, token: _Token) -> Any:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise self._error(f"types are nested more than {DEPTH_MAX} deep", token)

@@ -23,12 +23,12 @@ _json: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
     """For `kind` (a struct, or a type in which there are some). Any thread."""
-    return _msgpack.get(kind) or _made(_msgpack, kind, msgspec.msgpack.Decoder)
+    return _msgpack.get(kind) or _make_once(_msgpack, kind, msgspec.msgpack.Decoder)
 
 
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     """As `msgpack_decoder`."""
-    return _json.get(kind) or _made(_json, kind, msgspec.json.Decoder)
+    return _json.get(kind) or _make_once(_json, kind, msgspec.json.Decoder)
 
 
 def convert(value: object, kind: type[T]) -> T:
@@ -37,7 +37,7 @@ def convert(value: object, kind: type[T]) -> T:
     return msgspec.convert(value, kind)
 
 
-def _made(known: dict[Any, Any], kind: Any, make: Callable[[Any], Any]) -> Any:
+def _make_once(known: dict[Any, Any], kind: Any, make: Callable[[Any], Any]) -> Any:
     with _making:
         found = known[kind] = make(kind)
     return found

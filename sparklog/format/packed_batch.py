@@ -129,7 +129,7 @@ def encode_packed_batch(
     key, value, time = None if no_keys else _column(keys), _column(values), _timestamps(stamps)
     key_sizes = (*null_sizes, 0) if key is None else key.sizes
     sizes = (*key_sizes, *value.sizes, *null_sizes, *_CHILDREN_SIZES, 0, len(time.before) + len(time.data))
-    buffers = _placed(sizes)
+    buffers = _place_buffers(sizes)
     end = _end(buffers)
     form = template("lz4")
     start = len(form.head)
@@ -138,12 +138,12 @@ def encode_packed_batch(
     form.write_numbers(message, n, no_keys, buffers, end)
     body = message[start:]
     if key is None:
-        _put(body, 0, nulls.both)
+        _put_size(body, 0, nulls.both)
     else:
         _put_column(body, buffers[2:6], key)
     _put_column(body, buffers[8:12], value)
-    _put(body, buffers[12], nulls.both, _CHILDREN)
-    _put(body, buffers[32], time.before, time.data)
+    _put_size(body, buffers[12], nulls.both, _CHILDREN)
+    _put_size(body, buffers[32], time.before, time.data)
     low, high = time.low // 1000, time.high // 1000
     fields = ProducerFields(attributes, schema_id, n, n - 1, low, high, -1, -1, -1, end)
     write_producer_fields(message, form.stamp_position, fields, checksum=checksum)
@@ -179,7 +179,7 @@ def _timestamps(array: Any) -> _Timestamps:
 def _put_column(body: memoryview, places: Sequence[int], column: _Column) -> None:
     """`places`: position and length of the offsets, then of the bytes. The offsets written begin with 0."""
     at, size, data_at, data_size = places
-    I64.pack_into(body, at + (size - 1 & ~7), 0)  # what fills it up
+    I64.pack_into(body, at + (size - 1 & ~7), 0)  # the padding
     I64.pack_into(body, at, -1)
     np.subtract(column.offsets, column.offsets[0], out=np.frombuffer(body, np.int32, len(column.offsets), at + 8))
     if data_size:
@@ -188,7 +188,7 @@ def _put_column(body: memoryview, places: Sequence[int], column: _Column) -> Non
         np.copyto(np.frombuffer(body, np.uint8, data_size - 8, data_at + 8), column.data)
 
 
-def _put(body: memoryview, at: int, *parts: Any) -> None:
+def _put_size(body: memoryview, at: int, *parts: Any) -> None:
     for part in parts:
         body[at : at + len(part)] = part
         at += len(part)
@@ -242,10 +242,10 @@ def _places(rows: int, key_bytes: int, value_bytes: int, stamp_bytes: int, *, ha
     nulls, offsets = _nulls(rows), 8 + 4 * (rows + 1)
     null_sizes = len(nulls.validity), len(nulls.offsets)
     of_keys = (0, offsets, key_bytes) if has_keys else (*null_sizes, 0)
-    return tuple(_placed((*of_keys, 0, offsets, value_bytes, *null_sizes, *_CHILDREN_SIZES, 0, stamp_bytes)))
+    return tuple(_place_buffers((*of_keys, 0, offsets, value_bytes, *null_sizes, *_CHILDREN_SIZES, 0, stamp_bytes)))
 
 
-def _placed(sizes: Sequence[int]) -> list[int]:
+def _place_buffers(sizes: Sequence[int]) -> list[int]:
     """Position and length of buffers of these sizes, one behind the other."""
     buffers: list[int] = []
     end = 0
@@ -286,20 +286,20 @@ class _Body:
             found.append(array)
         return pa.RecordBatch.from_arrays(found, schema=_schema_of(None if columns is None else tuple(columns)))
 
-    def _stored(self, number: int) -> pa.Buffer:
+    def _stored_buffer(self, number: int) -> pa.Buffer:
         """A buffer as it stands in the body."""
         return self._body.slice(*self._buffers[2 * number : 2 * number + 2])
 
     def _raw(self, number: int, size_min: int) -> pa.Buffer | None:
         """A buffer that is not packed."""
-        stored = self._stored(number)
+        stored = self._stored_buffer(number)
         if stored.size < 8 + size_min or I64.unpack_from(stored)[0] != -1:
             return None
         return stored.slice(8)
 
     def _binary(self, first: int) -> Any:
         offsets = self._raw(first + 1, 4 * (self._rows + 1))
-        data = self._raw(first + 2, 0) if self._buffers[2 * first + 5] else self._stored(first + 2)
+        data = self._raw(first + 2, 0) if self._buffers[2 * first + 5] else self._stored_buffer(first + 2)
         if offsets is None or data is None:
             return None
         array = pa.Array.from_buffers(pa.binary(), self._rows, [None, offsets, data], 0)
@@ -315,20 +315,20 @@ class _Body:
 
     def _timestamps(self) -> Any:
         size = 8 * self._rows
-        stored = self._stored(_STAMPS)
+        stored = self._stored_buffer(_STAMPS)
         if stored.size < 8:
             return None
         (length,) = I64.unpack_from(stored)
         if length == -1 and stored.size >= 8 + size:
             stamps = stored.slice(8)
         elif length == size:
-            stamps = _unpacked(stored.slice(8), size)
+            stamps = _unpack(stored.slice(8), size)
         else:
             return None
         return pa.Array.from_buffers(TIMESTAMP_TYPE, self._rows, [None, stamps], 0) if stamps.size >= size else None
 
 
-def _unpacked(frame: pa.Buffer, size: int) -> pa.Buffer:
+def _unpack(frame: pa.Buffer, size: int) -> pa.Buffer:
     """Return the frame's content, at most one byte more than `size`, regardless of the size that it states. Raises
     OSError."""
     pattern = pattern_of(frame.to_pybytes(), size)

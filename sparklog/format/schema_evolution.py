@@ -64,13 +64,13 @@ class SchemaChange(Struct, frozen=True):
         if self.whole is not None:
             wanted = canonical_schema(self.whole)
         else:
-            wanted = canonical_schema(self._edited(schema, problems))
+            wanted = canonical_schema(self._edit(schema, problems))
         problems += _refusals(schema, wanted, key_columns, timestamp_column)
         if problems:
             raise InvalidTopicError("the schema cannot be changed so: " + "; ".join(problems))
         return schema if wanted.equals(schema) else wanted
 
-    def _edited(self, schema: pa.Schema, problems: list[str]) -> pa.Schema:
+    def _edit(self, schema: pa.Schema, problems: list[str]) -> pa.Schema:
         fields = list(schema)
         names = {f.name.lower(): i for i, f in enumerate(fields)}
         for f in self.add or ():

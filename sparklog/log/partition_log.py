@@ -273,7 +273,7 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """Readers of committed records end here: all transactions that begin below are decided."""
-        high_watermark = self._state.offsets.high_watermark  # first: what it passes has been entered before
+        high_watermark = self._state.offsets.high_watermark  # first: transactions are entered before
         unstable = self._state.producers.open.first_unstable_offset
         if unstable is None or unstable >= high_watermark:
             return high_watermark

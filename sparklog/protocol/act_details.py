@@ -46,7 +46,7 @@ def _user(one: Any) -> str:
     return f"{'password of' if hasattr(one, 'salt') else 'removed'} {_name(one.name)} ({one.mechanism})"
 
 
-def _setting(item: tuple[str, Any]) -> str:
+def _setting_text(item: tuple[str, Any]) -> str:
     return _settings(dict([item]))
 
 
@@ -68,5 +68,5 @@ _DESCRIBED: Mapping[Api, Callable[[Any], tuple[Collection[Any], Callable[[Any], 
     Api.DELETE_ACLS: lambda request: (request.filters, _acl),
     Api.ALTER_CLIENT_QUOTAS: lambda request: (request.alterations, _quota),
     Api.ALTER_USER_SCRAM_CREDENTIALS: lambda request: ([*request.deletions, *request.upsertions], _user),
-    Api.ALTER_TOPIC: lambda request: (request.configs.items(), _setting),
+    Api.ALTER_TOPIC: lambda request: (request.configs.items(), _setting_text),
 }

@@ -38,7 +38,7 @@ class SpokenVersions:
         InvalidRequestError for a list that no broker sends."""
         self._broker = broker
         try:
-            self._theirs, self._common = _agreed(tuple((r.api, r.version_min, r.version_max) for r in apis))
+            self._theirs, self._common = _agree(tuple((r.api, r.version_min, r.version_max) for r in apis))
         except ValueError as e:
             raise InvalidRequestError(f"{broker} cannot be understood: {e}") from e
 
@@ -53,7 +53,7 @@ class SpokenVersions:
         """Return the error with the versions of both sides and the side to upgrade. `theirs` None: the broker has no
         such API."""
         spec = APIS[api]
-        ours = f"this client has {_named((spec.version_min, spec.version_max))}"
+        ours = f"this client has {_versions_text((spec.version_min, spec.version_max))}"
         if theirs is None:
             return UnsupportedApiError(f"{self._broker} has no {api.name}, {ours} of it: upgrade the broker")
         if theirs[NEWEST] < spec.version_min:
@@ -63,12 +63,12 @@ class SpokenVersions:
         else:
             remedy = "it refuses what it says that it has: see its log"
         return UnsupportedVersionError(
-            f"{self._broker} has {_named(theirs)} of {api.name}, {ours}: {remedy}", supported=theirs
+            f"{self._broker} has {_versions_text(theirs)} of {api.name}, {ours}: {remedy}", supported=theirs
         )
 
 
 @lru_cache(maxsize=RANGES_CACHED_MAX)
-def _agreed(ranges: Ranges) -> tuple[dict[int, tuple[int, int]], dict[Api, Version]]:
+def _agree(ranges: Ranges) -> tuple[dict[int, tuple[int, int]], dict[Api, Version]]:
     """The broker's versions, and the newest common one, per API. Brokers of one release say the same with each
     connection. Raises ValueError."""
     theirs: dict[int, tuple[int, int]] = {}
@@ -85,7 +85,7 @@ def _agreed(ranges: Ranges) -> tuple[dict[int, tuple[int, int]], dict[Api, Versi
     return theirs, common
 
 
-def _named(versions: tuple[int, int]) -> str:
+def _versions_text(versions: tuple[int, int]) -> str:
     oldest, newest = versions
     return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"
 

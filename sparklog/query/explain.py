@@ -27,7 +27,7 @@ def explained(
             f"{text.strip()}\n{_nearest(unknown['name'], topics)}{_quote(query, topics)}"
         )
     if kind == "BinderException" and columns:
-        listed = "\n".join(f"columns of {topic}: {_listed(names)}" for topic, names in columns.items())
+        listed = "\n".join(f"columns of {topic}: {_list_text(names)}" for topic, names in columns.items())
         return InvalidQueryError(f"{message.strip()}\n{listed}")
     if kind == "OutOfMemoryException":
         first = message.strip().splitlines()[0]
@@ -41,7 +41,7 @@ def _nearest(name: str, topics: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.lower(), by_lower, n=NEAR_MAX, cutoff=0.6)
     if near:
         return f"Did you mean {' or '.join(written(by_lower[n]) for n in near)}?"
-    return f"Topics: {_listed([written(t) for t in known])}" if known else "There are no topics."
+    return f"Topics: {_list_text([written(t) for t in known])}" if known else "There are no topics."
 
 
 def _quote(query: str, topics: Iterable[str]) -> str:
@@ -52,6 +52,6 @@ def _quote(query: str, topics: Iterable[str]) -> str:
     return f"\nA name that is no identifier stands in double quotes: {', '.join(written(t) for t in sorted(bare)[:NEAR_MAX])}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_text(names: Sequence[str]) -> str:
     more = len(names) - SHOWN_MAX
     return ", ".join(names[:SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")

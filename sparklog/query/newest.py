@@ -99,7 +99,7 @@ def tails(logs: Sequence[OffsetRange], newest: NewestRows) -> Iterator[list[Offs
     top = max(log.end for log in logs)
     length = 2 * newest.rows
     while True:
-        if newest.by == OFFSET:  # the same offset for all: what is below is behind all that is above
+        if newest.by == OFFSET:  # the same offset for all: rows below come after all rows above
             tail = [log.between(top - length, log.end) for log in logs]
         else:
             tail = [log.begun_at(log.end - length) for log in logs]
@@ -142,12 +142,12 @@ def bound(
 
 def _newest(node: Node, sql: bytes, row_functions: frozenset[str]) -> NewestRows | None:
     try:
-        return _checked(node, sql, row_functions)
+        return _check_query(node, sql, row_functions)
     except (KeyError, TypeError, ValueError, AttributeError, UnicodeDecodeError):
         return None  # another version's JSON
 
 
-def _checked(node: Node, sql: bytes, row_functions: frozenset[str]) -> NewestRows | None:
+def _check_query(node: Node, sql: bytes, row_functions: frozenset[str]) -> NewestRows | None:
     table = node["from_table"]
     plain = (
         table["type"] == "BASE_TABLE"

@@ -174,10 +174,10 @@ def narrow(
     near = {n + d for n in hints for d in (-1, 0, 1, 2)} if len(hints) <= HINTS_MAX else set()
     starts = sorted(n for n in {within.first, within.first + 1, within.last, *near} if within.first <= n <= within.last)
     pieces = [Interval(a, b - 1) for a, b in zip(starts, [*starts[1:], within.last + 1], strict=True)]
-    return _merge_nearest(_Narrowing(ask).of(pieces))
+    return _merge_nearest(_RangeNarrower(ask).of(pieces))
 
 
-class _Narrowing:
+class _RangeNarrower:
     def __init__(self, ask: Callable[[Sequence[Interval]], list[bool]]) -> None:
         self._ask = ask
         self._questions_left = QUESTIONS_MAX
@@ -201,7 +201,7 @@ class _Narrowing:
         """The pieces that may do, neighbours together."""
         runs: list[list[Interval]] = []
         before = False
-        for piece, may in self._asked(pieces):
+        for piece, may in self._ask_offsets(pieces):
             if may and before:
                 runs[-1].append(piece)
             elif may:
@@ -212,7 +212,7 @@ class _Narrowing:
     def _first(self, piece: Interval) -> int:
         """The first number of `piece` that may do; the one behind it if none does."""
         while piece.first < piece.last and self._questions_left > 0:
-            smaller = next((p for p, may in self._asked(_cut(piece)) if may), None)
+            smaller = next((p for p, may in self._ask_offsets(_cut(piece)) if may), None)
             if smaller is None:
                 return piece.last + 1
             piece = smaller
@@ -220,13 +220,13 @@ class _Narrowing:
 
     def _last(self, piece: Interval) -> int:
         while piece.first < piece.last and self._questions_left > 0:
-            smaller = next((p for p, may in reversed(self._asked(_cut(piece))) if may), None)
+            smaller = next((p for p, may in reversed(self._ask_offsets(_cut(piece))) if may), None)
             if smaller is None:
                 return piece.first - 1
             piece = smaller
         return piece.last
 
-    def _asked(self, pieces: Sequence[Interval]) -> list[tuple[Interval, bool]]:
+    def _ask_offsets(self, pieces: Sequence[Interval]) -> list[tuple[Interval, bool]]:
         self._questions_left -= 1
         return list(zip(pieces, self._ask(pieces), strict=True))
 

@@ -174,7 +174,7 @@ class TopicScan:
         first, last = self._times[0].first, self._times[-1].last
         if first >= 0 and ranges:
             found = self._offsets_from(ranges, first)
-            # what is found may lie in the same batch as the range's last row
+            # the found row may be in the same batch as the range's last row
             ranges = [r.begun_at(min(found[r.partition], r.end - 1)) for r in ranges if r.partition in found]
         lateness_ms = self._options.lateness_ms
         if lateness_ms is not None and 0 <= last + lateness_ms < TIME_MS_MAX and ranges:

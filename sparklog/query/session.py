@@ -249,7 +249,7 @@ class SqlSession:
             query.encode()
             statements = self._connection.extract_statements(query)
         except self._duckdb.Error as e:
-            raise self._translated(e, query, self._known(), []) from e
+            raise self._translate(e, query, self._known_topics(), []) from e
         except UnicodeEncodeError as e:
             raise InvalidQueryError(f"the statement is no Unicode text: {e.reason} at position {e.start}") from e
         if not statements:
@@ -281,7 +281,7 @@ class SqlSession:
         Returns:
             Names in order.
         """
-        return sorted(name for name in self._known() if include_internal or name not in INTERNAL_TOPICS)
+        return sorted(name for name in self._known_topics() if include_internal or name not in INTERNAL_TOPICS)
 
     @arg.takes(topic=arg.text)
     def columns(self, topic: str) -> pa.Schema:
@@ -314,7 +314,7 @@ class SqlSession:
     ) -> None:
         self.close()
 
-    def _known(self) -> Mapping[str, int]:
+    def _known_topics(self) -> Mapping[str, int]:
         attempts = Retries(RetryPolicy.within(self._options.request_timeout_ms))
         return until_answered(lambda left_ms: self._cluster.partition_counts(timeout_ms=left_ms), attempts)
 
@@ -329,20 +329,20 @@ class SqlSession:
         known: Collection[str] = ()
         named: list[str] = []
         try:
-            known = self._known()
+            known = self._known_topics()
             named = topics_named(query, known)
             for topic in named:
                 self._bind(topic)
             if kind == "TRANSACTION":
                 self._in_transaction = _END.search(query) is None
-            bounded = self._bounded(query, named) if kind == "SELECT" and not self._in_transaction else None
+            bounded = self._run_bounded(query, named) if kind == "SELECT" and not self._in_transaction else None
             if bounded is not None:
                 return bounded
-            return self._reading(self._connection.sql(query), query, known, named)
+            return self._read(self._connection.sql(query), query, known, named)
         except self._duckdb.Error as e:
-            raise self._translated(e, query, known, named) from e
+            raise self._translate(e, query, known, named) from e
 
-    def _reading(
+    def _read(
         self,
         relation: Any,
         query: str,
@@ -351,7 +351,7 @@ class SqlSession:
         end: Callable[[], None] | None = None,
     ) -> QueryResult:
         reader = with_checked_intervals(relation).to_arrow_reader(RESULT_BATCH_ROWS)
-        return QueryResult(reader, lambda e: self._translated(e, query, known, named), self._control, end)
+        return QueryResult(reader, lambda e: self._translate(e, query, known, named), self._control, end)
 
     def _bind(self, topic: str) -> None:
         """Register the topic's current state as a table."""
@@ -376,9 +376,9 @@ class SqlSession:
             given = Filter(expression, schema)
             return TopicScan(self._cluster, snapshot, schema, columns, given, self._options, self._control)
 
-        return TopicTable(schema, self._noting(open_scan))
+        return TopicTable(schema, self._note_errors(open_scan))
 
-    def _noting(self, open_scan: OpenScan) -> OpenScan:
+    def _note_errors(self, open_scan: OpenScan) -> OpenScan:
         """`open_scan`, which also keeps its exception, because DuckDB keeps only the text."""
 
         def open_noting(columns: Sequence[str] | None, expression: Any) -> Any:
@@ -390,7 +390,7 @@ class SqlSession:
 
         return open_noting
 
-    def _bounded(self, query: str, named: Sequence[str]) -> QueryResult | None:
+    def _run_bounded(self, query: str, named: Sequence[str]) -> QueryResult | None:
         """Run a SELECT on the part of its topics that it needs, if it asks for the newest rows.
 
         The result is None if the SELECT asks for something else or is not understood. The SELECT runs in a transaction
@@ -409,7 +409,7 @@ class SqlSession:
         self._connection.begin()
         try:
             relation = self._connection.sql(rewriter.rewrite(query, found))
-            return self._reading(relation, query, topics, named, self._end_bounded)
+            return self._read(relation, query, topics, named, self._end_bounded)
         except (self._duckdb.Error, RecursionError) as e:
             self._end_bounded()
             if self._control.failure is not None or self._control.cancelled.is_set():
@@ -436,7 +436,7 @@ class SqlSession:
 
         return TopicPart(snapshot.logs, make, offsets_from_ms)
 
-    def _translated(self, error: Exception, query: str, known: Collection[str], named: Sequence[str]) -> BaseException:
+    def _translate(self, error: Exception, query: str, known: Collection[str], named: Sequence[str]) -> BaseException:
         """The error to raise for DuckDB's error: the error of a scan, if a scan has failed."""
         control = self._control
         if control.failure is not None:

@@ -165,7 +165,7 @@ class ClusterImage(Struct, frozen=True):
         that there is not."""
         if version <= self.version:
             return self
-        topics = _merged(self.topics, delta.topics)
+        topics = _merge(self.topics, delta.topics)
         by_topic: dict[str, list[tuple[int, PartitionImage]]] = {}
         for tp, partition in delta.partitions.items():
             by_topic.setdefault(tp.topic, []).append((tp.partition, partition))
@@ -176,12 +176,12 @@ class ClusterImage(Struct, frozen=True):
             topics[name] = replace(topics[name], partitions=tuple(partitions))
         return ClusterImage(
             version,
-            MappingProxyType(_merged(self.brokers, delta.brokers)),
+            MappingProxyType(_merge(self.brokers, delta.brokers)),
             MappingProxyType({**self.known, **delta.known}),
             MappingProxyType(topics),
-            MappingProxyType(_merged(self.configs, delta.configs)),
-            MappingProxyType(_merged(self.security, delta.security)) if delta.security else self.security,
-            MappingProxyType(_merged(self.deleted, delta.deleted)) if delta.deleted else self.deleted,
+            MappingProxyType(_merge(self.configs, delta.configs)),
+            MappingProxyType(_merge(self.security, delta.security)) if delta.security else self.security,
+            MappingProxyType(_merge(self.deleted, delta.deleted)) if delta.deleted else self.deleted,
             self.writes + 1 if self.writes != UNKNOWN_WRITES else UNKNOWN_WRITES,
             self.term,
             self.generation,
@@ -224,7 +224,7 @@ def cordoned_brokers(value: Value) -> frozenset[int]:
     return frozenset(int(i) for i in str(value).split(",") if i)
 
 
-def _merged(old: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
+def _merge(old: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
     merged = dict(old)
     for key, value in changes.items():
         if value is None:

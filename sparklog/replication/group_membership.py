@@ -157,7 +157,7 @@ class Group(Struct):
             member, joined = self._join(request, host, now_ms)
             owned = _NONE if owned is None else owned
         else:
-            member, joined = self._known(request, owned), False
+            member, joined = self._known_member(request, owned), False
         member.last_sequence = max(member.last_sequence, request.sequence)
         member.session_until_ms = now_ms + member.wish.session_timeout_ms
         before = member.current
@@ -174,7 +174,7 @@ class Group(Struct):
         interval_ms = min(self.config.heartbeat_interval_ms, max(1, member.wish.session_timeout_ms // 3))
         return interval_ms if self.is_stable(member) else max(1, interval_ms // 10)
 
-    def _known(self, request: GroupHeartbeatRequest, owned: frozenset[TopicPartition] | None) -> Member:
+    def _known_member(self, request: GroupHeartbeatRequest, owned: frozenset[TopicPartition] | None) -> Member:
         member = self.members.get(request.member_id)
         if member is None:
             self._check_instance(request)
@@ -260,7 +260,7 @@ class Group(Struct):
                 f"process has died, its place is free after its session timeout ({holder.wish.session_timeout_ms} ms)"
             )
         owned, target = holder.owned, self.targets.get(holder.member_id, _NONE)
-        before = holder.wish  # what it wants now is compared with this
+        before = holder.wish  # to compare the new subscription with
         self._forget(holder)
         member = Member(member_id, wish._replace(topics=before.topics, assignor=before.assignor), owned=owned)
         self.members[member_id] = member

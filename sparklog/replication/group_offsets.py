@@ -83,7 +83,7 @@ class GroupOffsets:
                     self._count(group_id, existing is None)
                     known[tp] = pending
 
-    # -- what there is
+    # -- present state
 
     def groups(self) -> set[str]:
         """Groups with committed or pending offsets."""

@@ -261,9 +261,9 @@ class GroupCoordinator:
             wanted: Iterable[TopicPartition] = sorted(tp for tp in {*committed, *pending} if tp > after)
         else:
             wanted = _each_once(TopicPartition(t.topic, p) for t in request.partitions for p in t.partitions)
-        return (self._fetched(tp, committed.get(tp), request.require_stable and tp in pending) for tp in wanted)
+        return (self._fetched_offset(tp, committed.get(tp), request.require_stable and tp in pending) for tp in wanted)
 
-    def _fetched(self, tp: TopicPartition, value: OffsetValue | None, unstable: bool) -> m.FetchedOffset:
+    def _fetched_offset(self, tp: TopicPartition, value: OffsetValue | None, unstable: bool) -> m.FetchedOffset:
         if unstable:
             error = UnstableOffsetCommitError(f"a transaction with an offset of {tp} has not ended yet")
             return m.FetchedOffset(*tp, error.code, message=str(error))
@@ -291,7 +291,7 @@ class GroupCoordinator:
             if used_ms < oldest_ms and tp.topic not in subscribed.get(group_id, ()):
                 expired.setdefault(group_id, []).append(tp)
         for group_id, partitions in expired.items():
-            pending = self.offsets.pending_of(group_id)  # a deletion would be newer than what the transaction brings
+            pending = self.offsets.pending_of(group_id)  # a deletion would be newer than the transaction's offsets
             out += self.offsets.delete(group_id, [tp for tp in partitions if tp not in pending])
         kept = self.offsets.counts
         for group in list(self._groups.values()):

@@ -45,7 +45,7 @@ class Authority:
         builder = _builder(self._name, self._name, self._key.public_key(), now, AUTHORITY_DAYS)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
-        self.identity = _signed(builder, self._key, self._key)
+        self.identity = _sign(builder, self._key, self._key)
 
     @classmethod
     def load(cls, identity: Identity) -> Authority:
@@ -107,7 +107,7 @@ class Authority:
         names = [_general_name(host) for host in hosts]
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return _signed(builder, self._key, key)
+        return _sign(builder, self._key, key)
 
 
 def _builder(
@@ -120,7 +120,7 @@ def _builder(
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
 
 
-def _signed(
+def _sign(
     builder: x509.CertificateBuilder, signer: ec.EllipticCurvePrivateKey, key: ec.EllipticCurvePrivateKey
 ) -> Identity:
     from cryptography.hazmat.primitives import hashes, serialization

@@ -131,7 +131,7 @@ class AclAuthorizer:
         for acl in new:
             self._by_type[acl.resource_type].add(acl)
         self._acls |= new
-        self._changed(new)
+        self._change(new)
         return len(new)
 
     def remove(self, acls: Iterable[Acl]) -> int:
@@ -140,10 +140,10 @@ class AclAuthorizer:
         for acl in gone:
             self._by_type[acl.resource_type].remove(acl)
         self._acls -= gone
-        self._changed(gone)
+        self._change(gone)
         return len(gone)
 
-    def _changed(self, acls: set[Acl]) -> None:
+    def _change(self, acls: set[Acl]) -> None:
         if acls:
             self.version += 1
             self._decisions.clear()
@@ -166,9 +166,9 @@ class AclAuthorizer:
         matching = list(self._by_type[resource.resource_type].matching(resource.name))
         if not matching:
             return self._without_acl
-        if any(_says(rights, Permission.DENY, peer, {operation, Operation.ALL}) for rights in matching):
+        if any(_has_match(rights, Permission.DENY, peer, {operation, Operation.ALL}) for rights in matching):
             return False
-        return any(_says(rights, Permission.ALLOW, peer, ALLOWED_BY[operation]) for rights in matching)
+        return any(_has_match(rights, Permission.ALLOW, peer, ALLOWED_BY[operation]) for rights in matching)
 
     def allowed_by_type(self, peer: Peer, operation: Operation, resource_type: ResourceType) -> bool:
         """Return True if there can be a resource of the type to which `peer` may do `operation` (KIP-679). The result
@@ -187,20 +187,24 @@ class AclAuthorizer:
         denied, allowed = (operation, Operation.ALL), ALLOWED_BY[operation]
 
         def denied_by(patterns: Iterable[_Rights]) -> bool:
-            return any(_says(rights, Permission.DENY, peer, denied) for rights in patterns)
+            return any(_has_match(rights, Permission.DENY, peer, denied) for rights in patterns)
 
         if denied_by([index.literals.get(ANY_NAME, {})]):
             return False
         if self._without_acl:
             return True
-        literals = (name for name, rights in index.literals.items() if _says(rights, Permission.ALLOW, peer, allowed))
+        literals = (
+            name for name, rights in index.literals.items() if _has_match(rights, Permission.ALLOW, peer, allowed)
+        )
         if any(name == ANY_NAME or not denied_by(index.matching(name)) for name in literals):
             return True
-        prefixes = (name for name, rights in index.prefixes.items() if _says(rights, Permission.ALLOW, peer, allowed))
+        prefixes = (
+            name for name, rights in index.prefixes.items() if _has_match(rights, Permission.ALLOW, peer, allowed)
+        )
         return any(not denied_by(index.covering(prefix)) for prefix in prefixes)
 
 
-def _says(rights: _Rights, permission: Permission, peer: Peer, operations: Iterable[Operation]) -> bool:
+def _has_match(rights: _Rights, permission: Permission, peer: Peer, operations: Iterable[Operation]) -> bool:
     for operation in operations:
         for principal in (peer.principal, ANY_USER):
             hosts = rights.get((permission, principal, operation))

@@ -166,7 +166,7 @@ class SecuritySettings:
         def look_up(name: str, text: str) -> object:
             return resolve_secrets({name: text}, known, read_file)[name]
 
-        return _checked(
+        return _check(
             {name: look_up(name, text) for name, text in self._given.items() if name != _JAAS}, self._jaas(look_up)
         )
 
@@ -308,7 +308,7 @@ def _known_name(name: str) -> str | None:
     raise InvalidConfigError(f"unknown security setting {name!r}{did_you_mean(name, known)}")
 
 
-def _checked(given: dict[str, object], jaas: Callable[[str], dict[str, object]] | None) -> ClientSecurity:
+def _check(given: dict[str, object], jaas: Callable[[str], dict[str, object]] | None) -> ClientSecurity:
     handler = _text(given.pop("sasl.login.callback.handler.class", ""))
     if handler and handler.rpartition(".")[2] != CALLBACK_CLASS:
         raise InvalidConfigError(

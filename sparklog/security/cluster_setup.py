@@ -195,11 +195,11 @@ def renew(directory: Path, now: datetime.datetime, broker_id: int | None = None)
 def new_authority(directory: Path, now: datetime.datetime) -> list[Path]:
     """A new authority beside the one before: both are trusted, the new one signs. The files that say whom to trust. The
     old one's key is gone afterwards. Raises InvalidConfigError: there are two already."""
-    trusted = _trusted(directory)
+    trusted = _trusted_certificates(directory)
     if len(trusted) != 1:
         raise InvalidConfigError(f"{directory / 'ca.pem'} has {len(trusted)} authorities: retire the old one first")
     made = Authority("sparklog CA", now).identity
-    # trusted before it signs: a crash in between leaves an authority that nobody needs
+    # trusted before it signs: a crash in between leaves an unused authority
     paths = _trust(directory, made.certificate + trusted[0])
     replace_file(directory / "ca-key.pem", 0o600, made.key.reveal())
     return paths
@@ -208,7 +208,7 @@ def new_authority(directory: Path, now: datetime.datetime) -> list[Path]:
 def retire_authority(directory: Path) -> list[Path]:
     """Only the newest authority is trusted from now on. The files that say so. Raises InvalidConfigError: there is only
     one."""
-    trusted = _trusted(directory)
+    trusted = _trusted_certificates(directory)
     if len(trusted) < 2:
         raise InvalidConfigError(
             f"{directory / 'ca.pem'} has one authority: `sparklog certificate new-authority` first"
@@ -216,7 +216,7 @@ def retire_authority(directory: Path) -> list[Path]:
     return _trust(directory, trusted[0])
 
 
-def _trusted(directory: Path) -> list[str]:
+def _trusted_certificates(directory: Path) -> list[str]:
     """The newest one is the first."""
     try:
         text = read_regular(directory / "ca.pem", FILE_BYTES_MAX).decode("ascii")

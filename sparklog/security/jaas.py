@@ -73,13 +73,13 @@ def _tokens(text: str) -> list[tuple[str, bool]]:
         if match is None:
             raise _wrong(f"a quotation mark at character {at + 1} has no partner")
         quoted = match[1] if match[1] is not None else match[2]
-        word = _ESCAPE.sub(_unescaped, quoted) if quoted is not None else match[3] or match[4]
+        word = _ESCAPE.sub(_unescape, quoted) if quoted is not None else match[3] or match[4]
         tokens.append((word, match[4] is not None))
         at = _end_of_space(text, match.end())
     return tokens
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     """Return the character of an escape: an octal number, a letter for a control character, or a character that stands
     for itself."""
     text = match[1]

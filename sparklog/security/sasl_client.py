@@ -41,7 +41,7 @@ class _OneMessage:
         return self._message
 
     def answer(self, challenge: bytes) -> bytes | None:
-        # what a broker says of a token that it does not take is answered with one byte (RFC 7628), and then it fails
+        # one byte answers the broker's refusal of a token (RFC 7628), and then the exchange fails
         return b"\x01" if challenge else None
 
 

@@ -58,7 +58,7 @@ class ScramCredential(Struct, frozen=True):
 def checked_name(name: str) -> str:
     """Returns the name of a user with a password. Clients prepare names (SASLprep, RFC 4013) before they send them, so
     only a name that stays as it is can log in. Raises InvalidConfigError, which shows the prepared name."""
-    prepared = _prepared(check_user_name(name), f"the user's name {name!r}")
+    prepared = _prepare(check_user_name(name), f"the user's name {name!r}")
     if prepared != name:
         raise InvalidConfigError(f"the user's name {name!r} is not in its normal form (SASLprep): write {prepared!r}")
     return name
@@ -76,7 +76,7 @@ def make_credential(
     """The credential of a password; a fresh salt unless one is given. Raises InvalidConfigError."""
     if not isinstance(iterations, int) or not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         raise InvalidConfigError(f"iterations = {iterations}: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed")
-    if not _prepared(password.reveal(), "the password"):
+    if not _prepare(password.reveal(), "the password"):
         raise InvalidConfigError("the password is empty")
     made = _mechanism(mechanism).make_auth_info(password.reveal(), iterations, salt)
     return ScramCredential(*made)
@@ -91,7 +91,7 @@ def credential_matches(mechanism: str, password: Secret, credential: ScramCreden
     return hmac.compare_digest(salted.stored_key, credential.stored_key)
 
 
-def _prepared(text: str, what: str) -> str:
+def _prepare(text: str, what: str) -> str:
     if not text:
         return ""  # the library fails
     try:
@@ -153,11 +153,11 @@ class UnknownUsers:
     def credential(self, name: str) -> ScramCredential:
         """The credential of an unknown name: no password matches it, and it is the same at every call."""
         shape = self._shape(name)
-        stored, server = self._derived(f"stored\0{name}"), self._derived(f"server\0{name}")
+        stored, server = self._derive(f"stored\0{name}"), self._derive(f"server\0{name}")
         # another shape, another salt: so it looks like a new password
         seed = f"salt\0{shape.iterations}\0{shape.salt_bytes}\0{name}"
         blocks = range(-(-shape.salt_bytes // hashlib.sha512().digest_size))
-        salt = b"".join(self._derived(f"{block}\0{seed}") for block in blocks)
+        salt = b"".join(self._derive(f"{block}\0{seed}") for block in blocks)
         return ScramCredential(
             salt[: shape.salt_bytes], stored[: self._hash_bytes], server[: self._hash_bytes], shape.iterations
         )
@@ -169,12 +169,12 @@ class UnknownUsers:
             return self._shapes[0][0]
 
         def drawn(shape: Shape, users: int) -> float:
-            found = self._derived(f"shape\0{shape.iterations}\0{shape.salt_bytes}\0{name}")
+            found = self._derive(f"shape\0{shape.iterations}\0{shape.salt_bytes}\0{name}")
             return math.log((int.from_bytes(found[:8], "big") + 1) / 2**64) / users
 
         return max(self._shapes, key=lambda known: drawn(*known))[0]
 
-    def _derived(self, purpose: str) -> bytes:
+    def _derive(self, purpose: str) -> bytes:
         return hmac.digest(self._secret, f"{self._mechanism}\0{purpose}".encode(), "sha512")
 
 
@@ -245,7 +245,7 @@ class ScramClient:
 
     def first(self) -> bytes:
         """The first message."""
-        return _encoded(self._exchange.get_client_first())
+        return _encode(self._exchange.get_client_first())
 
     def respond(self, server_first: bytes) -> bytes:
         """The proof. Raises SaslAuthenticationFailedError: the answer is not one, or asks for too little or too much
@@ -255,7 +255,7 @@ class ScramClient:
             iterations = int(self._exchange.iterations)
             if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
                 raise SaslAuthenticationFailedError(f"the broker asks for {iterations} iterations")
-            return _encoded(self._exchange.get_client_final())
+            return _encode(self._exchange.get_client_final())
         except (UnicodeDecodeError, *_scram_error()):
             raise SaslAuthenticationFailedError("the broker's SCRAM message is not valid") from None
 
@@ -269,7 +269,7 @@ class ScramClient:
             ) from None
 
 
-def _encoded(message: str) -> bytes:
+def _encode(message: str) -> bytes:
     return message.encode()
 
 

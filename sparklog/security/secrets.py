@@ -95,16 +95,16 @@ def resolve_secrets(
     Raises InvalidConfigError, which names setting and reference, and never a value.
     """
     read = read_file or read_text_file
-    return {name: _resolved(name, value, environment, read) for name, value in settings.items()}
+    return {name: _resolve(name, value, environment, read) for name, value in settings.items()}
 
 
-def _resolved(name: str, value: object, environment: Mapping[str, str], read: Callable[[str], str]) -> object:
+def _resolve(name: str, value: object, environment: Mapping[str, str], read: Callable[[str], str]) -> object:
     if not isinstance(value, str):
         return value
     try:
         text = _REFERENCE.sub(lambda m: _look_up(m[1], m[2], environment, read), value)
     except InvalidConfigError as e:
-        raise InvalidConfigError(f"{name}: {e}") from None  # a cause could quote what it has read
+        raise InvalidConfigError(f"{name}: {e}") from None  # a cause could quote the content
     return Secret(text) if text != value or is_sensitive(name) else value
 
 

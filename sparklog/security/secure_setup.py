@@ -167,7 +167,7 @@ def write_file(path: Path, mode: int, content: str) -> None:
     with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor)
         file.write(content)
         file.flush()
-        os.fchmod(descriptor, mode)  # whatever the umask is
+        os.fchmod(descriptor, mode)  # regardless of the umask
         os.fsync(descriptor)
 
 

@@ -91,7 +91,7 @@ def server_context(settings: Mapping[str, object]) -> ssl.SSLContext:
         )
     context = _context(ssl.PROTOCOL_TLS_SERVER, settings, material)
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
-    context.num_tickets = 0  # a session that is resumed would bring a client's certificate that nobody looks at again
+    context.num_tickets = 0  # a resumed session would bring a client's certificate without another check
     context.verify_mode = CLIENT_AUTH[client_auth]
     return context
 
@@ -143,15 +143,15 @@ def _pem(settings: Mapping[str, object], texts: tuple[str, ...], files: tuple[st
         text = _text(settings, name)
         if text:
             # in one line of a properties file the line ends are written as \n
-            return _checked(name, text.replace("\\n", "\n"), kind)
+            return _check(name, text.replace("\\n", "\n"), kind)
     for name in files:
         path = _text(settings, name)
         if path:
-            return _checked(name, _read(name, path), kind)
+            return _check(name, _read(name, path), kind)
     return ""
 
 
-def _checked(name: str, text: str, kind: str) -> str:
+def _check(name: str, text: str, kind: str) -> str:
     if f"{kind}-----" not in text or "-----BEGIN " not in text:
         raise InvalidConfigError(f"{name}: there is no PEM block of the kind {kind!r}")
     return text

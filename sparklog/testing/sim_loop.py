@@ -192,7 +192,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._run_once()  # type: ignore[attr-defined]
             return
         ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
-        self.due_s()  # without what was cancelled
+        self.due_s()  # without cancelled timers
         end_s = self.simulation.now_s + self._clock_resolution  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._when < end_s:
             handle = heapq.heappop(scheduled)
@@ -225,7 +225,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """An executor whose jobs are events of this loop."""
         return SimExecutor(self, threads)
 
-    # --- what BaseEventLoop leaves open ---
+    # --- methods that BaseEventLoop leaves open ---
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any

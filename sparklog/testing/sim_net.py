@@ -57,7 +57,7 @@ class SimConnection:
         """Nothing happens on a connection that is closed or lost."""
         if self.is_open:
             assert self._peer is not None
-            self._peer._loop.call_at(self._next_arrival_s(), self._peer._arrived, message)
+            self._peer._loop.call_at(self._next_arrival_s(), self._peer._on_arrival, message)
 
     def _next_arrival_s(self) -> float:
         """Return a time behind all earlier messages: an event loop does not keep the order of events that are due at
@@ -65,7 +65,7 @@ class SimConnection:
         self._arrives_at = max(self._arrives_at + GAP_S, self._net.simulation.now_s + self._net.delay_s())
         return self._arrives_at
 
-    def _arrived(self, message: bytes | None) -> None:
+    def _on_arrival(self, message: bytes | None) -> None:
         """None: the other end has closed, and this is all that it had sent."""
         self._inbox.append(message)
         if len(self._inbox) == 1:
@@ -98,7 +98,7 @@ class SimConnection:
         if lingers is None:
             lingers = self._net.simulation.rng.random() < LINGERS_SHARE
         if lingers:
-            peer._loop.call_at(self._next_arrival_s(), peer._arrived, None)
+            peer._loop.call_at(self._next_arrival_s(), peer._on_arrival, None)
         else:
             peer._loop.call_later(self._net.delay_s(), peer._lost)
 

@@ -76,7 +76,7 @@ class Znodes:
 
     def children(self, path: str) -> list[str]:
         """Raises NoNodeError."""
-        return sorted(_existing(self._nodes, path).children)
+        return sorted(_find_existing(self._nodes, path).children)
 
     def commit(
         self, ops: Sequence[Op], session_id: int, *, in_transaction: bool
@@ -105,7 +105,7 @@ def _apply(nodes: dict[str, _Znode], op: Op, zxid: int, session_id: int, changes
     match op:
         case Create(path, data, ephemeral, sequential):
             parent_path = _parent(path)
-            parent = _existing(nodes, parent_path)
+            parent = _find_existing(nodes, parent_path)
             if parent.owner:
                 raise NoChildrenForEphemeralsError(parent_path)
             if sequential:
@@ -120,12 +120,12 @@ def _apply(nodes: dict[str, _Znode], op: Op, zxid: int, session_id: int, changes
             changes += [(path, False), (parent_path, True)]
             return OpResult(path)
         case SetData(path, data, version):
-            node = _existing(nodes, path, version)
+            node = _find_existing(nodes, path, version)
             nodes[path] = node._replace(data=data, version=node.version + 1, mzxid=zxid)
             changes.append((path, False))
             return OpResult(path, node.version + 1, zxid)
         case Delete(path, version):
-            if _existing(nodes, path, version).children:
+            if _find_existing(nodes, path, version).children:
                 raise NotEmptyError(path)
             del nodes[path]
             parent_path = _parent(path)
@@ -134,7 +134,7 @@ def _apply(nodes: dict[str, _Znode], op: Op, zxid: int, session_id: int, changes
             changes += [(path, False), (path, True), (parent_path, True)]
             return OpResult(path)
         case Check(path, version):
-            _existing(nodes, path, version)
+            _find_existing(nodes, path, version)
             return OpResult(path)
 
 
@@ -142,7 +142,7 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-def _existing(nodes: dict[str, _Znode], path: str, version: int = ANY_VERSION) -> _Znode:
+def _find_existing(nodes: dict[str, _Znode], path: str, version: int = ANY_VERSION) -> _Znode:
     node = nodes.get(path)
     if node is None:
         raise NoNodeError(path)

@@ -323,14 +323,14 @@ class SimClient:
         if self._session_id != NO_SESSION and not self._server.has_session(self._session_id):
             self._session_id = NO_SESSION
             self._fail_waiting(SessionExpiredError)
-            self._tell(SessionState.LOST)
+            self._notify(SessionState.LOST)
         self._session_id = self._server.open_session(self, self._session_id)
         self._connection += 1
         self._is_connected = True
         self._request_due_ms = self._answer_due_ms = self._server.now_ms
         for request in list(self._waiting):
             self._send(request)
-        self._tell(SessionState.CONNECTED)
+        self._notify(SessionState.CONNECTED)
 
     def break_connection(self, notice_ms: int | None) -> None:
         """None: the client never notices, it is dead."""
@@ -355,7 +355,7 @@ class SimClient:
             return
         self._unnoticed = None
         self._fail_waiting(ConnectionLossError, only_sent=True)
-        self._tell(SessionState.SUSPENDED)
+        self._notify(SessionState.SUSPENDED)
         for watch in watches:
             watch()
         if self.is_reachable:
@@ -367,7 +367,7 @@ class SimClient:
         for request in failed:
             request.future.set_exception(error())
 
-    def _tell(self, state: SessionState) -> None:
+    def _notify(self, state: SessionState) -> None:
         for listener in list(self._listeners):
             listener(state)
 

@@ -43,7 +43,7 @@ def _by_spark(table: pa.Table, cuts: list[int]) -> Iterator[Any]:
     typed = table.schema.equals(TYPED)
     task = SinkTask(options, envelope=not typed, keyed=typed, publisher=None)  # type: ignore[arg-type]
     batches = (b for chunk in _chunks(table, cuts) for b in chunk.to_batches())
-    yield from (piece.data for piece in task._gathered(batches, spread_bytes=700))
+    yield from (piece.data for piece in task._gather_by_topic(batches, spread_bytes=700))
 
 
 def _by_command(table: pa.Table, cuts: list[int]) -> Iterator[Any]:

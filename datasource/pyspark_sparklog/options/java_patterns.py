@@ -178,7 +178,7 @@ class _Translation:
 
     def _escape(self) -> str:
         if self._take("Q"):
-            return re.escape(self._quoted())
+            return re.escape(self._read_quoted())
         char = self._pattern[self._at : self._at + 1]
         if char in _PLACES and char:
             self._at += 1
@@ -196,7 +196,7 @@ class _Translation:
             raise self._fail(f"\\{char} is not supported")
         return self._of_class() or _literal(self._character())
 
-    def _quoted(self) -> str:
+    def _read_quoted(self) -> str:
         """The text between \\Q, which has been read, and \\E or the end."""
         stop = self._pattern.find(r"\E", self._at)
         text = self._pattern[self._at :] if stop < 0 else self._pattern[self._at : stop]
@@ -297,7 +297,7 @@ class _Translation:
         if self._take("["):
             return self._class(depth + 1)
         if self._take(r"\Q"):
-            return "".join(_literal(c) for c in self._quoted())
+            return "".join(_literal(c) for c in self._read_quoted())
         if self._take("\\"):
             named = self._of_class()
             if named:

@@ -81,7 +81,7 @@ def _batch_size(text: str, setting: Setting | None) -> Taken:
     return Taken(str(BATCH_SIZE_BYTES_MIN), f"{BATCH_SIZE_BYTES_MIN} is used, the least that is worth an Arrow batch")
 
 
-def _as_it_stands(text: str, _: Setting | None) -> Taken:
+def _take_unchanged(text: str, _: Setting | None) -> Taken:
     return Taken(text)
 
 
@@ -107,14 +107,14 @@ _READ, _WRITE, _BOTH = Where.SOURCE, Where.SINK, Where.ALL
 _NUMBER = within_bounds
 
 _MAPPED: tuple[tuple[str, Where, str, Convert], ...] = (
-    ("bootstrap.servers", _BOTH, "sparklog.bootstrap.servers", _as_it_stands),
-    ("isolation.level", _READ, "sparklog.isolation.level", _as_it_stands),
-    ("group.id", _READ, "sparklog.group.id", _as_it_stands),
-    ("check.crcs", _READ, "sparklog.check.crcs", _as_it_stands),
+    ("bootstrap.servers", _BOTH, "sparklog.bootstrap.servers", _take_unchanged),
+    ("isolation.level", _READ, "sparklog.isolation.level", _take_unchanged),
+    ("group.id", _READ, "sparklog.group.id", _take_unchanged),
+    ("check.crcs", _READ, "sparklog.check.crcs", _take_unchanged),
     ("fetch.max.bytes", _READ, "sparklog.fetch.max.bytes", _NUMBER),
     ("max.partition.fetch.bytes", _READ, "sparklog.max.partition.fetch.bytes", _NUMBER),
     ("fetch.max.wait.ms", _READ, "sparklog.fetch.max.wait.ms", _NUMBER),
-    ("client.rack", _READ, "sparklog.client.rack", _as_it_stands),
+    ("client.rack", _READ, "sparklog.client.rack", _take_unchanged),
     ("request.timeout.ms", _BOTH, "sparklog.request.timeout.ms", _NUMBER),
     ("acks", _WRITE, "sparklog.acks", _acks),
     ("compression.type", _WRITE, "sparklog.compression", _compression),
@@ -230,7 +230,7 @@ UNDER_PLAINTEXT = "without effect with security.protocol = PLAINTEXT, as in Kafk
 def _security_row(name: str) -> KafkaSetting:
     known = SECURITY_ALIASES.get(name, name)
     if known in settings_of(Scope.CLIENT):
-        return KafkaSetting(name, _BOTH, Treatment.MAPPED, f"sparklog.{known}", _as_it_stands)
+        return KafkaSetting(name, _BOTH, Treatment.MAPPED, f"sparklog.{known}", _take_unchanged)
     if name in WITHOUT_EFFECT:
         return KafkaSetting(name, _BOTH, Treatment.IGNORED, WITHOUT_EFFECT[name])
     if name == CALLBACK_HANDLER:

@@ -146,7 +146,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None) 
     if "maxtriggerdelay" in given and "minoffsetspertrigger" not in given:
         remarks += ("maxTriggerDelay (without minOffsetsPerTrigger nothing is waited for)",)
     subscription = _subscription(given)
-    starting, ending = _starting(given, streaming=streaming), _ending(given)
+    starting, ending = _start_position(given, streaming=streaming), _end_position(given)
     _check_both(starting, ending)
     return SourceOptions(
         address=address_of(given, NO_OPTIONS),
@@ -362,7 +362,7 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
     return Subscription(assign=assign)
 
 
-def _starting(given: Mapping[str, str], *, streaming: bool | None) -> Position:
+def _start_position(given: Mapping[str, str], *, streaming: bool | None) -> Position:
     default = "latest" if streaming else "earliest"
     position = _position(given, "starting", default)
     if streaming is False and (where := _where(position, "latest", LATEST_OFFSET)) is not None:
@@ -371,7 +371,7 @@ def _starting(given: Mapping[str, str], *, streaming: bool | None) -> Position:
     return position
 
 
-def _ending(given: Mapping[str, str]) -> Position:
+def _end_position(given: Mapping[str, str]) -> Position:
     position = _position(given, "ending", "latest")
     if (where := _where(position, "earliest", EARLIEST_OFFSET)) is not None:
         what = f"ending offset for {where}" if where else "ending offset"

@@ -72,7 +72,7 @@ def _check_secrets(options: Mapping[str, str]) -> None:
 
 def readable(options: Mapping[str, str]) -> dict[str, str]:
     """The options of a table that a read may have."""
-    return _used(options, Where.SOURCE)
+    return _used_options(options, Where.SOURCE)
 
 
 def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
@@ -155,10 +155,10 @@ def _of_table(text: str, where: Where) -> dict[str, str]:
         raise InvalidConfigError(
             f"the table's columns have no options of sparklog with them ({e}): make it anew"
         ) from e
-    return _used(options, where)
+    return _used_options(options, where)
 
 
-def _used(options: Mapping[str, str], where: Where) -> dict[str, str]:
+def _used_options(options: Mapping[str, str], where: Where) -> dict[str, str]:
     here, everywhere = options_for(where), options_for(Where.ALL)
     return {name: value for name, value in options.items() if name in here or name not in everywhere}
 

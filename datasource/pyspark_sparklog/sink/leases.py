@@ -41,13 +41,13 @@ class LeaseKeepers:
             return 0
         try:
             with self._lock:
-                self._tell(Lease(address.bootstrap_servers, *transaction, security=address.security.items()))
+                self._announce(Lease(address.bootstrap_servers, *transaction, security=address.security.items()))
         except OSError as e:
             log.warning("the write has no lease: should the driver be killed, its timeout ends it: %s", e)
             return 0
         return LEASE_MS
 
-    def _tell(self, lease: Lease) -> None:
+    def _announce(self, lease: Lease) -> None:
         """Send a lease to the keeper, which is started if necessary. Raises OSError if it cannot be reached."""
         line = json.dumps(lease) + "\n"
         if self._keeper is not None and self._keeper.poll() is None:

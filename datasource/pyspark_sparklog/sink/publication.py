@@ -210,7 +210,7 @@ class Publisher:
         Raises ProducerFencedError when a newer run has taken over, StaleCheckpointError for a batch below the last one.
         """
         reach("sink.before-join")
-        joined = self._tell(
+        joined = self._ask_coordinator(
             transaction,
             lambda c: join_shared_transaction(
                 c, transaction, timeout_ms=self.timeout_ms, lease_ms=self.lease_ms, policy=self._policy
@@ -234,7 +234,7 @@ class Publisher:
         transaction, committed_participants = ending
         ours = _input_of(messages) if self.is_stream else None
         reach("sink.before-commit")
-        ended = self._tell(
+        ended = self._ask_coordinator(
             transaction,
             lambda c: end_shared_transaction(
                 c,
@@ -247,7 +247,7 @@ class Publisher:
         )
         reach("sink.after-commit")
         if not ended.committed:
-            raise self._aborted(transaction)
+            raise self._aborted_error(transaction)
         if not committed_participants:
             if ours is not None:
                 check_input(transaction, ended.last, ours)
@@ -296,7 +296,7 @@ class Publisher:
     def _own_fencing_token(self) -> int:
         return _draw(self.address, self.wait_ms) if self.fencing_token is None else self.fencing_token
 
-    def _tell(self, transaction: SharedTransaction, ask: Callable[[Cluster], T]) -> T:
+    def _ask_coordinator(self, transaction: SharedTransaction, ask: Callable[[Cluster], T]) -> T:
         """The answer, with errors that name the next step."""
         try:
             return ask(self.address.connect())
@@ -306,7 +306,7 @@ class Publisher:
                 f"more; stop it ({e})"
             ) from e
         except TransactionAbortedError as e:
-            raise self._aborted(transaction) from e
+            raise self._aborted_error(transaction) from e
         except TransactionalIdAuthorizationFailedError as e:
             raise self.denied(transaction.app_id, e) from e
 
@@ -328,7 +328,7 @@ class Publisher:
     def _driver_was_away(self) -> str:
         return f"the broker heard nothing of the driver for {self.lease_ms} ms, " if self.lease_ms else ""
 
-    def _aborted(self, transaction: SharedTransaction) -> TransactionAbortedError:
+    def _aborted_error(self, transaction: SharedTransaction) -> TransactionAbortedError:
         return TransactionAbortedError(
             f"{_describe(transaction)} was aborted before it could be committed (it took longer than "
             f"sparklog.transaction.timeout.ms = {self.timeout_ms}, {self._driver_was_away}an operator aborted it, or a newer run "

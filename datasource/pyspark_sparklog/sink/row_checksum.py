@@ -24,7 +24,7 @@ def row_checksum(batch: pa.RecordBatch) -> int:
     """The sum of the rows' hashes, modulo 2^64."""
     hashes = np.zeros(batch.num_rows, np.uint64)
     for column in batch.columns:
-        hashes = _mixed(hashes ^ _hashes(column))
+        hashes = _mix(hashes ^ _hashes(column))
     return int(hashes.sum(dtype=np.uint64))
 
 
@@ -40,7 +40,7 @@ def _hashes(values: pa.Array) -> np.ndarray:
     if pa.types.is_struct(kind):
         found = np.zeros(len(values), np.uint64)
         for child in values.flatten():
-            found = _mixed(found ^ _hashes(child))
+            found = _mix(found ^ _hashes(child))
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         found = _of_lists(values)
     elif pa.types.is_fixed_size_list(kind):
@@ -70,7 +70,7 @@ def _of_fixed_width(values: pa.Array) -> np.ndarray:
         word = np.zeros((len(values), 8), np.uint8)
         part = rows[:, first : first + 8]
         word[:, : part.shape[1]] = part
-        found = _mixed(found ^ word.reshape(-1).view(np.uint64))
+        found = _mix(found ^ word.reshape(-1).view(np.uint64))
     return found
 
 
@@ -83,7 +83,7 @@ def _of_bytes(values: pa.LargeBinaryArray) -> np.ndarray:
 
 def _of_lists(values: pa.Array) -> np.ndarray:
     if pa.types.is_map(values.type):
-        items = _mixed(_hashes(values.keys)) ^ _hashes(values.items)
+        items = _mix(_hashes(values.keys)) ^ _hashes(values.items)
     else:
         items = _hashes(values.values)
     ends = values.offsets.to_numpy().astype(np.int64)
@@ -107,7 +107,7 @@ def _of_ranges(items: np.ndarray, ends: np.ndarray) -> np.ndarray:
         if ends[low] < start:  # the range began in an earlier step: its places go on
             part[:1] *= np.uint64(pow(_PLACE, start - int(ends[low]), 1 << 64))
         sums[low:high] += part
-    return _mixed(sums ^ np.diff(ends).astype(np.uint64))
+    return _mix(sums ^ np.diff(ends).astype(np.uint64))
 
 
 @cache
@@ -122,7 +122,7 @@ def _powers_of(base: int) -> np.ndarray:
     return np.cumprod(found, dtype=np.uint64)
 
 
-def _mixed(hashes: np.ndarray) -> np.ndarray:
+def _mix(hashes: np.ndarray) -> np.ndarray:
     """The finalizer of splitmix64 on its next state."""
     h = hashes + np.uint64(_PLACE)
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -64,7 +64,7 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
     """
     if topic is not None and shape is not None and shape.kind != KIND_ENVELOPE:
         names = _spelt_as(schema.names, shape.schema.names)
-        _check_typed(_renamed(schema, names), topic, shape)
+        _check_typed(_rename_columns(schema, names), topic, shape)
         return Fitted(names, (), names == tuple(schema.names))
     names = _spelt_as(schema.names, _ENVELOPE_INPUT)
     if topic is None and "topic" not in names:
@@ -75,7 +75,7 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
     problems, places, left_out = [], [], []
     if "value" not in names:
         problems.append(f"Required attribute 'value' not found (columns: {', '.join(schema.names)})")
-    for f in _renamed(schema, names):
+    for f in _rename_columns(schema, names):
         place = f.name
         if _IGNORED.get(f.name) == f.type:
             place = ""
@@ -83,7 +83,7 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
             place = ""
             left_out.append(f.name)
             if strict:
-                problems.append(_unknown(f.name, _ENVELOPE_INPUT))
+                problems.append(_unknown_column(f.name, _ENVELOPE_INPUT))
         elif not _accepts(f.name, f.type):
             kinds = _ENVELOPE_INPUT[f.name][1]
             problems.append(
@@ -111,7 +111,7 @@ def _spelt_as(given: Sequence[str], wanted: Iterable[str]) -> tuple[str, ...]:
     return result
 
 
-def _renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+def _rename_columns(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     return pa.schema([f.with_name(n) for f, n in zip(schema, names, strict=True)])
 
 
@@ -129,12 +129,13 @@ def _check_typed(schema: pa.Schema, topic: str, shape: TopicShape) -> None:
     surplus = [n for n in schema.names if n in _SOURCE_ONLY and shape.schema.get_field_index(n) < 0]
     if surplus:
         raise SchemaMismatchError(
-            f"the rows do not fit topic {topic!r}: " + "; ".join(_unknown(n, shape.schema.names) for n in surplus)
+            f"the rows do not fit topic {topic!r}: "
+            + "; ".join(_unknown_column(n, shape.schema.names) for n in surplus)
         )
     fit_table(schema.empty_table(), shape.schema, topic)
 
 
-def _unknown(name: str, known: Any) -> str:
+def _unknown_column(name: str, known: Any) -> str:
     if name in _SOURCE_ONLY:
         return f"column {name!r} comes from reading and cannot be written: drop it"
     return f"unknown column {name!r}{did_you_mean(name, known)}"

@@ -49,8 +49,8 @@ class SinkTask:
         place = task_place()
         transaction = self.publisher.transaction_of(place)
         message = SinkCommitMessage(place, transaction)
-        batches = self._counted(batches, message)
-        pieces = self._gathered(batches)
+        batches = self._count_rows(batches, message)
+        pieces = self._gather_by_topic(batches)
         first = next(pieces, None)
         if first is None:
             return message
@@ -83,7 +83,7 @@ class SinkTask:
         while pending:
             _take_result(message, pending.popleft())
 
-    def _counted(self, batches: Iterator[pa.RecordBatch], message: SinkCommitMessage) -> Iterator[pa.RecordBatch]:
+    def _count_rows(self, batches: Iterator[pa.RecordBatch], message: SinkCommitMessage) -> Iterator[pa.RecordBatch]:
         """Note in the message the number of rows that pass, and their checksum if nothing else distinguishes one batch
         from another."""
         message.checkpoint = self.publisher.checkpoint_of(message.place)
@@ -95,7 +95,9 @@ class SinkTask:
                 message.checksum = (message.checksum + row_checksum(batch)) % (1 << 64)
             yield batch
 
-    def _gathered(self, batches: Iterator[pa.RecordBatch], *, spread_bytes: int = SPREAD_BYTES) -> Iterator[TopicBatch]:
+    def _gather_by_topic(
+        self, batches: Iterator[pa.RecordBatch], *, spread_bytes: int = SPREAD_BYTES
+    ) -> Iterator[TopicBatch]:
         """The rows per topic in pieces as large as the producer can use at once, in order within a topic."""
         held: dict[str, list[pa.RecordBatch]] = {}
         size, spread = 0, self.keyed

@@ -116,7 +116,7 @@ class BatchAssembler:
             column = data.column("timestamp")
             if column.null_count == 0:
                 return column
-            if len(batches) > 1:  # what those without a null have stays as exact as it is
+            if len(batches) > 1:  # rows of batches without a null keep their exact times
                 return pa.chunked_array([self._timestamps([b], b.data) for b in batches], TIMESTAMP_TYPE)
         stamps = np.concatenate([b.timestamps_ms() for b in batches])
         return pa.array(stamps * 1000, pa.int64()).cast(TIMESTAMP_TYPE)

@@ -119,9 +119,7 @@ class Catalog:
         return found
 
     def _describe(self, names: list[str] | None, *, to_write: bool = False) -> dict[str, TopicInfo]:
-        response = self._asking(
-            "topics", lambda c, wait: c.metadata(names, to_write=to_write, timeout_ms=wait.attempt_ms)
-        )
+        response = self._ask("topics", lambda c, wait: c.metadata(names, to_write=to_write, timeout_ms=wait.attempt_ms))
         found = {}
         for state in response.topics:
             if state.error_code == 0:
@@ -166,7 +164,7 @@ class Catalog:
             return {}
         isolation = self.isolation if isolation is None else isolation
         are_ends = all(t in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) for asked in questions.values() for t in asked)
-        found = self._asking(
+        found = self._ask(
             "offsets",
             lambda c, wait: look_up_offsets(
                 c, questions, wait, isolation=isolation, all_at_once=are_ends, refused=_left_out
@@ -179,11 +177,11 @@ class Catalog:
         if not positions:
             time.sleep(max_wait_ms / 1000)
             return True
-        return self._asking(
+        return self._ask(
             "new data", lambda c, wait: _wait_for_data(c, positions, max_wait_ms, self.isolation, wait.attempt_ms)
         )
 
-    def _asking(self, what: str, ask: Callable[[Cluster, BrokerWait], T]) -> T:
+    def _ask(self, what: str, ask: Callable[[Cluster, BrokerWait], T]) -> T:
         wait = BrokerWait(f"asking {self.address} for {what}", self.wait_ms, self.request_timeout_ms)
         while True:
             try:

@@ -44,11 +44,11 @@ class HeldUp:
             ends = self._catalog.extents(extents)
             behind = [tp for tp, e in extents.items() if tp in ends and ends[tp].end > e.end]
             if behind:
-                self._tell(min(behind), len(behind), now_s)
+                self._warn(min(behind), len(behind), now_s)
         except SparklogError as e:
             log.info("which transaction holds up the readers cannot be seen: %s", e)
 
-    def _tell(self, tp: TopicPartition, count: int, now_s: float) -> None:
+    def _warn(self, tp: TopicPartition, count: int, now_s: float) -> None:
         connections = self._catalog.address.connect()
         found = describe_producers(connections, tp, timeout_ms=TIMEOUT_MS).producers
         oldest = min(

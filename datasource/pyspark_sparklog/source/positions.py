@@ -66,7 +66,7 @@ def _resolve(
     else:
         wanted = _per_partition(position, extents)
     if position.kind == "offsets":
-        return {tp: _checked(options, position, tp, o, extents[tp]) for tp, o in wanted.items()}
+        return {tp: _check_offset(options, position, tp, o, extents[tp]) for tp, o in wanted.items()}
     found = catalog.offsets_for_timestamps(wanted)
     without = [tp for tp in sorted(wanted) if found[tp] is None]
     if without and none_is_error:
@@ -97,7 +97,7 @@ def _per_partition(position: Position, extents: Mapping[TopicPartition, Extent])
     return given
 
 
-def _checked(options: SourceOptions, position: Position, tp: TopicPartition, offset: int, extent: Extent) -> int:
+def _check_offset(options: SourceOptions, position: Position, tp: TopicPartition, offset: int, extent: Extent) -> int:
     if offset == EARLIEST_OFFSET:
         return extent.start
     if offset == LATEST_OFFSET:

@@ -142,7 +142,7 @@ class RangeRead:
         isolation, wait_ms = self.options.isolation, self.options.broker_wait_ms
         try:
             return task.frame.bounds(connections, tp, planned, task.edges, isolation, wait_ms)
-        except UnknownTopicOrPartitionError:  # a loss, which is told as what it is if there was anything to read
+        except UnknownTopicOrPartitionError:  # a loss, which is reported as such if there was anything to read
             return planned
 
     def _check_incarnation(self, tp: TopicPartition, task: RangePartition, position: int, end: int) -> TopicInfo:
@@ -191,7 +191,7 @@ class SparklogBatchReader(DataSourceReader):
         options = self._options
         at_once = Catalog(options.address, 0, options.isolation, options.request_timeout_ms)
         topics = at_once.topics(options.subscription, missing_is_error=True)
-        catalog = replace(at_once, wait_ms=options.broker_wait_ms)  # somebody answers: another broker leads in a moment
+        catalog = replace(at_once, wait_ms=options.broker_wait_ms)  # another broker leads in a moment
         extents = catalog.extents(partitions_of(options.subscription, topics))
         end = resolve_ending(options, catalog, extents)
         if options.fail_on_data_loss:

@@ -38,7 +38,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> SparklogBatchR
     told = parse_source_options(given, streaming=None).remarks
     tell(tuple(r for r in options.remarks if r not in told))
     full, _ = _full_schema(options, wait_ms=0)
-    return SparklogBatchReader(options, _picked(options, full, schema))
+    return SparklogBatchReader(options, _picked_schema(options, full, schema))
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> SparklogStreamReader:
@@ -46,10 +46,10 @@ def stream_reader(given: Mapping[str, str], schema: StructType) -> SparklogStrea
     options = parse_source_options(of_read(given, schema, Where.STREAM), streaming=True)
     check_read_limits(options.limits_batches)
     full, topics = _full_schema(options, wait_ms=options.broker_wait_ms)
-    return SparklogStreamReader(options, _picked(options, full, schema), topics)
+    return SparklogStreamReader(options, _picked_schema(options, full, schema), topics)
 
 
-def _picked(options: SourceOptions, full: ReadSchema, schema: StructType) -> ReadSchema:
+def _picked_schema(options: SourceOptions, full: ReadSchema, schema: StructType) -> ReadSchema:
     """The columns `schema` picks. Raises SchemaMismatchError if it does not fit or contradicts the option `columns`."""
     picked = project(full, schema)
     if options.columns is not None and options.columns != tuple(schema.fieldNames()):

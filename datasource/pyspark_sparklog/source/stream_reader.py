@@ -66,7 +66,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """The beginning of a new query. Spark asks twice: the answer stays the same."""
         if self._initial is None:
-            ids, extents = self._look(missing_is_error=True)
+            ids, extents = self._read_extents(missing_is_error=True)
             if self._frozen is not None:
                 extents = {
                     tp: Extent(e.start, max(e.start, min(e.end, self._frozen.positions.get(tp, e.start))))
@@ -86,7 +86,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of Trigger.AvailableNow at the current end of the topics."""
-        ids, extents = self._look(missing_is_error=True)
+        ids, extents = self._read_extents(missing_is_error=True)
         self._frozen = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, begin: SourceOffset | None, limit: ReadLimit) -> SourceOffset:
         """The end of the next batch after `begin`, as things are now."""
-        ids, extents = self._look(missing_is_error=False, reached=None if begin is None else begin.positions)
+        ids, extents = self._read_extents(missing_is_error=False, reached=None if begin is None else begin.positions)
         self._held_up.look(extents)
         self._latest = SourceOffset({tp: e.end for tp, e in extents.items()}, ids)
         seen = extents
@@ -191,7 +191,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _wait(self, latest: SourceOffset) -> bool:
         return self._catalog.wait_for_data(latest.positions, IDLE_WAIT_MS)
 
-    def _look(
+    def _read_extents(
         self, *, missing_is_error: bool, reached: Positions | None = None
     ) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
         """Current ids of the subscribed topics and extents of their partitions (`reached`: see Catalog).

@@ -111,10 +111,10 @@ def falls_behind(facts: Facts) -> Iterator[Finding]:
             if lag >= LAG_HUGE:
                 yield _behind(group, "is far behind", "Run the command again, and compare the lag.")
         else:
-            yield from _paced(group, lag, cluster.over_s)
+            yield from _slow_reader(group, lag, cluster.over_s)
 
 
-def _paced(group: GroupFacts, lag: int, over_s: float) -> Iterator[Finding]:
+def _slow_reader(group: GroupFacts, lag: int, over_s: float) -> Iterator[Finding]:
     produced = sum(max(0, p.end - p.end_before) for p in group.partitions if p.end_before >= 0)
     read = _read(group)
     if read == 0:

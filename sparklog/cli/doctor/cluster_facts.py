@@ -135,7 +135,7 @@ class ClusterLook:
             disks=self._disks(admin),
             topics=topics,
             transactions=self._transactions(admin, opened),
-            hanging=self._hanging(admin, topics),
+            hanging=self._hanging_transactions(admin, topics),
             groups=groups,
             over_s=over_s,
         )
@@ -162,7 +162,7 @@ class ClusterLook:
             found.append(TransactionFacts(t.transactional_id, t.state, age_ms, t.timeout_ms, partitions))
         return tuple(found)
 
-    def _hanging(self, admin: Admin, topics: Iterable[TopicFacts]) -> tuple[HangingFacts, ...]:
+    def _hanging_transactions(self, admin: Admin, topics: Iterable[TopicFacts]) -> tuple[HangingFacts, ...]:
         """Only where readers of committed records are held back can something be open."""
         held = [
             (TopicPartition(topic.name, p.partition), p.end)
@@ -187,7 +187,7 @@ class ClusterLook:
         self, admin: Admin, described: Mapping[str, TopicDescription], ends: Offsets, interval_s: float
     ) -> tuple[tuple[GroupFacts, ...], float | None]:
         listed = self._limit("groups", self._try("groups", admin.list_groups) or [], GROUPS_MAX)
-        committed = self._committed(admin, [g.group_id for g in listed])
+        committed = self._committed_offsets(admin, [g.group_id for g in listed])
         starts = {TopicPartition(n, p.partition): p for n, topic in described.items() for p in topic.partition_details}
         groups = []
         for group in listed:
@@ -203,14 +203,14 @@ class ClusterLook:
             return tuple(groups), None
         began_s = self._clock.monotonic_s()
         self._wait(interval_s)
-        again = self._committed(admin, [g.group_id for g in behind])
+        again = self._committed_offsets(admin, [g.group_id for g in behind])
         wanted = sorted({p.partition for g in behind for p in g.partitions})
         later = self._try("where committed records end, again", _ends, admin, wanted) or {}
         over_s = self._clock.monotonic_s() - began_s
         looked = {g.group_id: second_look(g, again.get(g.group_id, {}), later) for g in behind}
         return tuple(looked.get(g.group_id, g) for g in groups), over_s
 
-    def _committed(self, admin: Admin, names: Iterable[str]) -> dict[str, Offsets]:
+    def _committed_offsets(self, admin: Admin, names: Iterable[str]) -> dict[str, Offsets]:
         found: dict[str, Offsets] = {}
         left = OFFSETS_MAX
         for name in names:

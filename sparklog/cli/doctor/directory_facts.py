@@ -116,10 +116,10 @@ def directory_facts(path: Path, *, deep: bool | None, verified_bytes_max: int = 
         tuple(others),
         _user(owner),
     )
-    return _verified(facts, path, deep, verified_bytes_max) if partitions or found is not None else facts
+    return _verify(facts, path, deep, verified_bytes_max) if partitions or found is not None else facts
 
 
-def _verified(facts: DirectoryFacts, path: Path, deep: bool | None, bytes_max: int) -> DirectoryFacts:
+def _verify(facts: DirectoryFacts, path: Path, deep: bool | None, bytes_max: int) -> DirectoryFacts:
     size_bytes = bytes_to_check([path])
     if deep is False or (deep is None and size_bytes > bytes_max):
         return facts._replace(damage=None, size_bytes=size_bytes)

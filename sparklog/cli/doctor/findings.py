@@ -49,11 +49,11 @@ class Found(NamedTuple):
 
 def examine(facts: Facts, checks: Iterable[Check]) -> list[Found]:
     """The findings of the checks, the worst first, else in the order of the checks."""
-    found = [Found(check.name, finding) for check in checks for finding in _limited(check.look(facts))]
+    found = [Found(check.name, finding) for check in checks for finding in _limit(check.look(facts))]
     return sorted(found, key=lambda f: -f.finding.severity)
 
 
-def _limited(findings: Iterable[Finding]) -> Iterator[Finding]:
+def _limit(findings: Iterable[Finding]) -> Iterator[Finding]:
     """The worst ones, and how many more there are."""
     ordered = sorted(findings, key=lambda finding: -finding.severity)
     yield from ordered[:FINDINGS_MAX]

@@ -123,7 +123,7 @@ def dump_segment(path: Path) -> SegmentFacts:
             next_offset=head.info.base_offset,
         )
         if result.end is not segment.ScanEnd.END:
-            facts.extend(_damaged(read, result.position, size, rows))
+            facts.extend(_damaged_batch(read, result.position, size, rows))
     return SegmentFacts(
         path=str(path),
         size_bytes=size,
@@ -221,7 +221,7 @@ def _kind(attributes: int) -> str:
     return "transactional" if attributes & batches.ATTRIBUTE_TRANSACTIONAL else "data"
 
 
-def _damaged(read: segment.PositionedRead, position: int, size: int, rows: RowsCheck) -> list[BatchFacts]:
+def _damaged_batch(read: segment.PositionedRead, position: int, size: int, rows: RowsCheck) -> list[BatchFacts]:
     """The batch at which a scan stopped, if its header at least can be read."""
     try:
         head = read(position, batches.HEADER_READ_BYTES)

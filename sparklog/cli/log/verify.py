@@ -106,7 +106,7 @@ def print_report(report: VerifyReport, *, notes: bool) -> None:
     for finding in report.notes if notes else ():
         print(f"note     {finding}")
     counts = ", ".join(
-        _counted(count, noun)
+        _count_text(count, noun)
         for count, noun in (
             (report.partitions, "partition"),
             (report.segments, "segment"),
@@ -117,7 +117,7 @@ def print_report(report: VerifyReport, *, notes: bool) -> None:
     if report.damage:
         report_error(
             "damaged",
-            f"{_counted(len(report.damage), 'place')} in {_counted(len({f.path for f in report.damage}), 'file')}",
+            f"{_count_text(len(report.damage), 'place')} in {_count_text(len({f.path for f in report.damage}), 'file')}",
             DAMAGED_HINT,
         )
 
@@ -126,9 +126,9 @@ def _verdict(report: VerifyReport, notes: bool) -> str:
     if report.damage:
         return "DAMAGED"
     if report.notes and not notes:
-        return f"sound ({_counted(len(report.notes), 'note')}, shown with --notes)"
+        return f"sound ({_count_text(len(report.notes), 'note')}, shown with --notes)"
     return "sound"
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -22,24 +22,27 @@ def complete(
     if before.startswith((".", "\\")):
         command, blank, typed = before.partition(" ")
         if blank:
-            return len(typed), _fitting([written(t) for t in topics], typed)
-        return len(command), _fitting(COMMANDS, command)
-    typed = _typed(before)
+            return len(typed), _matching_names([written(t) for t in topics], typed)
+        return len(command), _matching_names(COMMANDS, command)
+    typed = _typed_word(before)
     head = before[: len(before) - len(typed)]
     if _TABLE_COMES.search(head):
-        return len(typed), _fitting([written(t) for t in topics], typed)
+        return len(typed), _matching_names([written(t) for t in topics], typed)
     if not typed:
         return 0, []
     typed = typed.rpartition(".")[2] if not typed.startswith('"') else typed
     columns = dict.fromkeys(c for topic in topics_named(before, topics) for c in columns_of(topic))
-    names = [*_fitting([written(c) for c in columns], typed), *_fitting([written(t) for t in topics], typed)]
-    keywords = _fitting(words, typed)
+    names = [
+        *_matching_names([written(c) for c in columns], typed),
+        *_matching_names([written(t) for t in topics], typed),
+    ]
+    keywords = _matching_names(words, typed)
     if typed.islower():
         keywords = [k.lower() for k in keywords]
     return len(typed), list(dict.fromkeys([*names, *keywords]))[:OFFERED_MAX]
 
 
-def _typed(before: str) -> str:
+def _typed_word(before: str) -> str:
     """The word that is being typed, with the double quote it may begin with; nothing within a string."""
     text = _CLOSED.sub(lambda closed: " " * len(closed[0]), before)
     if "'" in text:
@@ -50,7 +53,7 @@ def _typed(before: str) -> str:
     return word[0] if word else ""
 
 
-def _fitting(names: Sequence[str], typed: str) -> list[str]:
+def _matching_names(names: Sequence[str], typed: str) -> list[str]:
     """The names that begin with the typed text, in any case and with or without a quote; sorted."""
     start = typed.lstrip('"').lower()
     return sorted(n for n in names if n.lstrip('"').lower().startswith(start))[:OFFERED_MAX]

@@ -64,7 +64,7 @@ def cancellable(session: SqlSession, work: Callable[[], T]) -> T:
         while not ended.is_set():
             try:
                 if not ended.wait(TICK_S) and interrupted:
-                    session.interrupt()  # again: what comes before the statement has begun does not end it
+                    session.interrupt()  # again: an interrupt before the start of the statement has no effect
                 show()
             except KeyboardInterrupt:
                 interrupted = True

@@ -205,24 +205,24 @@ R = TypeVar("R", TopicRow, GroupRow)
 
 def sorted_topics(rows: Iterable[TopicRow], order: Order) -> list[TopicRow]:
     """Equal ones by rate, then by name."""
-    return _sorted(rows, order, lambda row: row.name, {
-        Order.lag: lambda row: (_known(row.lag), _known(row.records_per_s)),
-        Order.rate: lambda row: (_known(row.records_per_s), _known(row.lag)),
+    return _sort_rows(rows, order, lambda row: row.name, {
+        Order.lag: lambda row: (_sort_key(row.lag), _sort_key(row.records_per_s)),
+        Order.rate: lambda row: (_sort_key(row.records_per_s), _sort_key(row.lag)),
         Order.size: lambda row: (row.size_bytes,),
     })  # fmt: skip
 
 
 def sorted_groups(rows: Iterable[GroupRow], order: Order) -> list[GroupRow]:
     """A group has no size: then it goes by lag."""
-    by_lag: Callable[[GroupRow], tuple[float, ...]] = lambda row: (_known(row.lag), _known(row.read_per_s))  # noqa: E731
-    return _sorted(rows, order, lambda row: row.group_id, {
+    by_lag: Callable[[GroupRow], tuple[float, ...]] = lambda row: (_sort_key(row.lag), _sort_key(row.read_per_s))  # noqa: E731
+    return _sort_rows(rows, order, lambda row: row.group_id, {
         Order.lag: by_lag,
-        Order.rate: lambda row: (_known(row.read_per_s), _known(row.lag)),
+        Order.rate: lambda row: (_sort_key(row.read_per_s), _sort_key(row.lag)),
         Order.size: by_lag,
     })  # fmt: skip
 
 
-def _sorted(
+def _sort_rows(
     rows: Iterable[R],
     order: Order,
     name: Callable[[R], str],
@@ -233,6 +233,6 @@ def _sorted(
     return by_name if key is None else sorted(by_name, key=key, reverse=True)
 
 
-def _known(value: float | None) -> float:
+def _sort_key(value: float | None) -> float:
     """The sort key; unknown values come last."""
     return -1.0 if value is None else value

@@ -103,7 +103,7 @@ class Sampler:
                 sample = group_sample(group, committed[group.group_id], starts, ends)
                 if 0 < (sample.lag or 0) <= 2 * len(sample.committed) and refined < REFINED_MAX:
                     refined += 1
-                    sample = self._refined(group.group_id, sample)
+                    sample = self._refine_lag(group.group_id, sample)
                 found[group.group_id] = sample
             elif page is not None and group.group_id in page.group_lags:
                 found[group.group_id] = GroupSample(
@@ -133,7 +133,7 @@ class Sampler:
             return {tp: watermarks[tp] for tp in known}
         return {tp: end.offset for tp, end in found.items()}
 
-    def _refined(self, group_id: str, sample: GroupSample) -> GroupSample:
+    def _refine_lag(self, group_id: str, sample: GroupSample) -> GroupSample:
         """With the lag that is 0 when nothing but markers of transactions is left."""
         try:
             described = self._admin.describe_group(group_id)

@@ -61,7 +61,7 @@ def after(state: State, event: Snapshot | Failure | str) -> State:
     if isinstance(event, Failure):
         since_s = event.at_s if state.failure is None else state.failing_since_s
         return state._replace(failure=event, failing_since_s=since_s)
-    # over a time without samples a rate would be a mean of what nobody has seen
+    # over a time without samples a rate would be a mean of unobserved values
     before = None if state.failure is not None else state.now
     return state._replace(before=before, now=event, failure=None)
 
@@ -140,7 +140,7 @@ def run_screen(
         size = None
         try:
             while not state.ended:
-                events = [*_waiting(samples), *_typed(keys)]
+                events = [*_wait_for_samples(samples), *_typed_keys(keys)]
                 for event in events:
                     state = after(state, event)
                 if events or console.size != size:
@@ -150,7 +150,7 @@ def run_screen(
             samples.stop()
 
 
-def _waiting(samples: SampleThread) -> Iterator[Snapshot | Failure]:
+def _wait_for_samples(samples: SampleThread) -> Iterator[Snapshot | Failure]:
     try:
         event = samples.events.get_nowait()
     except queue.Empty:
@@ -160,7 +160,7 @@ def _waiting(samples: SampleThread) -> Iterator[Snapshot | Failure]:
     yield event
 
 
-def _typed(keys: IO[str]) -> Iterator[str]:
+def _typed_keys(keys: IO[str]) -> Iterator[str]:
     """The keys that are typed within KEY_WAIT_S."""
     if select.select([keys], [], [], KEY_WAIT_S)[0]:
         yield from os.read(keys.fileno(), 64).decode("utf-8", "replace") or QUIT  # nothing: the terminal is gone

@@ -40,7 +40,7 @@ def render(
 ) -> RenderableType:
     """Brokers, topics, groups and open transactions in a room of `columns` and `lines` (None: all lines, with ROWS_MAX
     rows each). `problem`: one line about the current fault; `hint`: the meaning of the keys."""
-    head = _heading(model, order, problem, hint)
+    head = _heading_lines(model, order, problem, hint)
     topics, groups = sorted_topics(model.topics, order), sorted_groups(model.groups, order)
     sections = (
         (model.brokers, 0, _brokers, "broker"),
@@ -78,7 +78,7 @@ def share_out(lines: int, rows: Sequence[int]) -> list[int]:
     return shown
 
 
-def _heading(model: Model, order: Order, problem: str, hint: str) -> list[Text]:
+def _heading_lines(model: Model, order: Order, problem: str, hint: str) -> list[Text]:
     over = "rates with the next sample" if model.over_s is None else f"rates over {model.over_s:.1f} s"
     first = "; ".join((*((hint,) if hint else ()), f"by {order}", over, f"cluster {name(model.cluster_id)}"))
     head = [Text(first, overflow="ellipsis", no_wrap=True)]
@@ -90,18 +90,18 @@ def _section(
     rows: Sequence[T], left_out: int, table: Callable[[Sequence[T]], Table], noun: str, rows_max: int
 ) -> list[RenderableType]:
     if not rows:
-        return [Text(f"{_counted(left_out, noun)}, not looked at"), Text("")] if left_out else []
+        return [Text(f"{_count_text(left_out, noun)}, not looked at"), Text("")] if left_out else []
     shown = rows[:rows_max]
     parts: list[RenderableType] = [table(shown)] if shown else []
     hidden = len(rows) - len(shown)
     if hidden:
-        parts.append(Text(f"and {_counted(hidden, f'more {noun}')}", "dim"))
+        parts.append(Text(f"and {_count_text(hidden, f'more {noun}')}", "dim"))
     if left_out:
-        parts.append(Text(f"and {_counted(left_out, f'more {noun}')}, not looked at", "dim"))
+        parts.append(Text(f"and {_count_text(left_out, f'more {noun}')}, not looked at", "dim"))
     return [*parts, Text("")]
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

@@ -263,7 +263,7 @@ class Admin:
             InvalidRequestError: `request_timeout_ms` is not a whole number from 1.
         """
         security, others = with_parameters(security, settings)
-        from_parameters(Scope.CLIENT, others)  # raises for what is none
+        from_parameters(Scope.CLIENT, others)  # raises for a name that is no setting
         self._shared = cluster(bootstrap_servers, security, client_id)
         self._timeout_ms = arg.timeout("request_timeout_ms", request_timeout_ms)
         self._wait_for_broker = wait_for_broker

@@ -62,10 +62,10 @@ def change(
             return None
         if following is not Next.AGAIN:
             raise error
-        attempts.pause(_explained(error, cluster))
+        attempts.pause(_explain(error, cluster))
 
 
-def _explained(error: SparklogError, cluster: Cluster) -> SparklogError:
+def _explain(error: SparklogError, cluster: Cluster) -> SparklogError:
     """A broker of a cluster waits for the controller, which waits for ZooKeeper."""
     if not isinstance(error, RequestTimedOutError) or len(cluster.candidates()) == 1:
         return error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sparklog.client.admin.repeating import Next, Repeating
 from sparklog.client.group.group_offsets import Offsets, commit_offsets, fetch_offsets
 from sparklog.client.net.addresses import Endpoint
-from sparklog.client.net.answers import the_only
+from sparklog.client.net.answers import single
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import group_key
 from sparklog.client.net.deadline import Deadline
@@ -175,7 +175,7 @@ class GroupAdmin:
 
         group: GroupDetails | None = None
         for page in pages(ask, lambda page: page.members_from if page.members_from > 0 else None):
-            part = the_only(page.groups, "group")
+            part = single(page.groups, "group")
             if group is None or part.error_code:
                 group = part
             else:

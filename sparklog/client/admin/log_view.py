@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sparklog.client.net.addresses import Endpoint
-from sparklog.client.net.answers import the_only
+from sparklog.client.net.answers import single
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.leader_questions import LedGroup, until_led
@@ -150,7 +150,7 @@ def _state_at(cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: 
     """The partition's state at its leader. Other brokers may have no replica or one that lags."""
     request = MetadataRequest([tp.topic], with_schemas=False)
     answer = cluster.request(Api.METADATA, request, MetadataResponse, endpoint=leader, timeout_ms=deadline.left_ms())
-    topic = the_only(answer.topics, "topic")
+    topic = single(answer.topics, "topic")
     if topic.error_code:
         raise topic_error(topic.error_code, tp.topic)
     state = next((p for p in topic.partitions if p.partition == tp.partition), None)
@@ -172,7 +172,7 @@ def describe_batches(
         before = offset
         view, position = memoryview(payload), 0
         while position < len(view) and len(found) < batches_max:
-            batch, size_bytes = _described(view, position)
+            batch, size_bytes = _describe(view, position)
             found.append(batch)
             position += size_bytes
             offset = max(offset, batch.last_offset + 1)
@@ -181,7 +181,7 @@ def describe_batches(
     return found
 
 
-def _described(view: memoryview, position: int) -> tuple[BatchDescription, int]:
+def _describe(view: memoryview, position: int) -> tuple[BatchDescription, int]:
     header = decode_header(view, position)
     try:
         verify_checksum(view, position, header)

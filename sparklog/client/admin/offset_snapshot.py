@@ -16,6 +16,6 @@ def snapshot_offsets(
     """(first offset, end) of a partition. Raises UnsupportedApiError if the broker is older,
     UnknownTopicOrPartitionError."""
     request = SnapshotOffsetsRequest(name, list(topics), *tp, isolation)
-    first = TopicPartition(min(topics), 0)  # whose leader is the same one for all who ask
+    first = TopicPartition(min(topics), 0)  # its leader is the same one for all clients
     answer = request_until(cluster, Api.SNAPSHOT_OFFSETS, request, SnapshotOffsetsResponse, policy, leader_of=first)
     return answer.start, answer.end

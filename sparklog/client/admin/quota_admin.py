@@ -32,7 +32,7 @@ class QuotaDescription(NamedTuple):
     """Quota values by entity and quota name."""
     throttled: list[ThrottledGroup]
     """Groups that the queried broker throttles at the moment."""
-    used: dict[Entity, dict[str, int]] = {}  # noqa: RUF012 - a default that nobody changes
+    used: dict[Entity, dict[str, int]] = {}  # noqa: RUF012 - a default that is never changed
     """Current numbers of users that have such a quota by name; connections are those to the queried broker."""
 
 

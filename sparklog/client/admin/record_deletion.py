@@ -32,12 +32,12 @@ def delete_records(
     Raises:
         SparklogError: Of the first partition that failed. `outcomes` holds a low watermark or an error for each.
     """
-    wanted = {TopicPartition(*tp): _checked(tp, offset) for tp, offset in before_offsets.items()}
+    wanted = {TopicPartition(*tp): _check_offset(tp, offset) for tp, offset in before_offsets.items()}
     if not wanted:
         return {}
     attempts = Retries(RetryPolicy.within(timeout_ms))
     ends = {tp: found.offset for tp, found in find_offsets(cluster, dict.fromkeys(wanted, "latest"), attempts).items()}
-    # ALL is settled once: a request that is sent again does not delete what was appended in between
+    # ALL is resolved once: a repeated request must not delete later appends
     wanted = {tp: ends[tp] if offset == ALL else offset for tp, offset in wanted.items()}
     _refuse_beyond(wanted, ends)
     outcomes: dict[TopicPartition, int | SparklogError] = {}
@@ -89,7 +89,7 @@ def _refuse_beyond(wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPart
     )
 
 
-def _checked(tp: object, offset: object) -> int:
+def _check_offset(tp: object, offset: object) -> int:
     """Return the offset if it is one. Raises InvalidRequestError."""
     if isinstance(offset, bool) or not isinstance(offset, int) or not ALL <= offset < 2**63:
         raise InvalidRequestError(f"{tp}: delete records before {offset!r}: an offset is needed, or -1 for all")

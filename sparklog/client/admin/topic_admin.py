@@ -45,7 +45,7 @@ def create_topic(cluster: Cluster, request: CreateTopicRequest, timeout_ms: int)
     cluster.invalidate(request.name)
     answer = change(cluster, Api.CREATE_TOPIC, request, CreateTopicResponse, timeout_ms)
     assert answer is not None
-    return _kept(cluster, answer.topic)
+    return _keep_state(cluster, answer.topic)
 
 
 def alter_schema(cluster: Cluster, request: AlterSchemaRequest, timeout_ms: int) -> TopicInfo:
@@ -53,7 +53,7 @@ def alter_schema(cluster: Cluster, request: AlterSchemaRequest, timeout_ms: int)
     cluster.invalidate(request.name)
     answer = change(cluster, Api.ALTER_SCHEMA, request, AlterSchemaResponse, timeout_ms)
     assert answer is not None
-    return _kept(cluster, answer.topic)
+    return _keep_state(cluster, answer.topic)
 
 
 def alter_topic(cluster: Cluster, request: AlterTopicRequest, timeout_ms: int) -> TopicInfo:
@@ -61,7 +61,7 @@ def alter_topic(cluster: Cluster, request: AlterTopicRequest, timeout_ms: int) -
     cluster.invalidate(request.name)
     answer = change(cluster, Api.ALTER_TOPIC, request, AlterTopicResponse, timeout_ms)
     assert answer is not None
-    return _kept(cluster, answer.topic)
+    return _keep_state(cluster, answer.topic)
 
 
 def add_partitions(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInfo:
@@ -83,7 +83,7 @@ def add_partitions(cluster: Cluster, name: str, total: int, timeout_ms: int) -> 
     )
     if answer is None:
         return cluster.topic(name, timeout_ms=deadline.left_ms())
-    return _kept(cluster, answer.topic)
+    return _keep_state(cluster, answer.topic)
 
 
 def _grown(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInfo:
@@ -123,12 +123,12 @@ def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:
         except UnknownTopicOrPartitionError:
             if not topic_id:
                 raise
-            delete("")  # it was made anew, and who told of it had not heard of that
+            delete("")  # it was created again, and the reporting broker did not know that yet
     finally:
         cluster.invalidate(name)
 
 
-def _kept(cluster: Cluster, state: TopicState) -> TopicInfo:
+def _keep_state(cluster: Cluster, state: TopicState) -> TopicInfo:
     info = topic_info(state)
     cluster.remember(info)
     return info

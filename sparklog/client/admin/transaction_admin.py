@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from sparklog.client.net.addresses import Endpoint
-from sparklog.client.net.answers import the_only
+from sparklog.client.net.answers import single
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import transaction_key
 from sparklog.client.net.deadline import Deadline
@@ -90,7 +90,7 @@ def describe_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms:
 
     found: TransactionDetails | None = None
     for page in pages(ask, lambda page: page.partitions_from if page.partitions_from > 0 else None):
-        part = the_only(page.transactions, "transaction")
+        part = single(page.transactions, "transaction")
         if part.error_code:
             raise error_from_code(part.error_code, part.message)
         if found is None:

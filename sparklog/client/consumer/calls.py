@@ -89,13 +89,13 @@ class Calls:
         self.check_signal()
 
 
-class _Guarded(Protocol):
+class _GuardedConsumer(Protocol):
     _calls: Calls
 
     def _check_open(self) -> None: ...
 
 
-S = TypeVar("S", bound=_Guarded)
+S = TypeVar("S", bound=_GuardedConsumer)
 
 
 def one_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:

@@ -24,14 +24,14 @@ class RecordDeserializer:
         converted: list[Record] = []
         for record in records:
             try:
-                converted.append(self._one(record))
+                converted.append(self._deserialize_record(record))
             except DeserializationError:
                 if not converted:
                     raise
                 break
         return converted
 
-    def _one(self, record: Record) -> Record:
+    def _deserialize_record(self, record: Record) -> Record:
         """Values of typed topics are dicts already."""
         key, value = record.key, record.value
         if self._key is not None and key is not None:

@@ -61,7 +61,7 @@ class Shared(Protocol):
     reset_to: int | None
     lane_idle_s: float
 
-    def tell(self) -> None: ...
+    def notify(self) -> None: ...
     def hand_over(self, positions: Iterable[Position], broker: Endpoint) -> None: ...
     def has_lane(self, broker: Endpoint) -> bool: ...
     def retire(self, lane: FetchLane) -> None: ...
@@ -163,7 +163,7 @@ class FetchLane:
         with self._shared.changed:
             self.turn.leave_socket()
             if self.left_to_poll() is None:
-                self._shared.tell()
+                self._shared.notify()
 
     # -- the thread
 
@@ -181,7 +181,7 @@ class FetchLane:
     def _is_mine(self, position: Position) -> bool:
         return position.lane is self or (self._is_first and position.lane is None)
 
-    def _wanted(self, now: float) -> list[Position]:
+    def _wanted_positions(self, now: float) -> list[Position]:
         """The positions to fetch for, least recently served first."""
         return [
             p for p in self._shared.positions.values() if self._is_mine(p) and p.is_fetchable and p.resume_at <= now
@@ -201,7 +201,7 @@ class FetchLane:
                 if self.turn.poll_receives or left is not None:
                     self.turn.leave_to_poll(None if left is None else left.connection)
                     continue
-                wanted = self._wanted(now)
+                wanted = self._wanted_positions(now)
                 if self.under_way is not None:
                     wanted = self.under_way.positions
                 elif now < self._resume_at:
@@ -325,7 +325,7 @@ class FetchLane:
             for position in positions:
                 if position.tp in found and position.offset is None:  # `position()` may have asked, too
                     position.begin_at(found[position.tp].offset, found[position.tp].leader_epoch)
-            self._shared.tell()
+            self._shared.notify()
 
     def _check_epochs(self, positions: list[Position]) -> None:
         """Ask new leaders if they have the records that were read (KIP-320)."""
@@ -374,16 +374,16 @@ class FetchLane:
                 position.from_files = False
                 if e.retriable:
                     self._step_back(part)
-                    if self.under_way is not None:  # it asks for what is behind
+                    if self.under_way is not None:  # it asks for the records behind
                         self.under_way = None
                         self._connection.drop()
                     self._retry(position, e, at_once=self._is_told_leader(part))
                 else:
                     self._shared.fail_positions([position], e)
             else:
-                position.came()
+                position.on_answer()
         with self._shared.changed:
-            for position, bytes_per_offset in behind.items():  # what came before has been delivered
+            for position, bytes_per_offset in behind.items():  # the received records have been delivered
                 assert self._shared.files is not None
                 self._shared.files.take_over(position, bytes_per_offset)
 
@@ -413,11 +413,11 @@ class FetchLane:
         """Sends the request that follows `last`, for the partitions that stay with the socket, if there will be room
         for its answer."""
         with self._shared.changed:
-            wanted = self._wanted(time.monotonic())
+            wanted = self._wanted_positions(time.monotonic())
             is_room = self._shared.ready.size_bytes + taken_bytes < self._config.prefetch_bytes
         if not is_room or not wanted or not last.is_for(wanted):
             return
-        with contextlib.suppress(SparklogError):  # the next request meets it again, when what has come is safe
+        with contextlib.suppress(SparklogError):  # the next request meets it again, when the received records are safe
             if all(self._serving.stays(p, last.broker) for p in wanted):
                 self.under_way = self._ask(wanted, taken_bytes=taken_bytes)
 
@@ -433,7 +433,7 @@ class FetchLane:
             return
         if result.error_code:
             error = error_from_code(result.error_code, result.message)
-            # What a follower does not have, its leader may; a broker may hear of a new topic later than others.
+            # A leader may have records that a follower lacks; brokers hear of a new topic at different times.
             is_new = isinstance(error, UnknownTopicOrPartitionError) and position.attempts < UNKNOWN_TRIES
             raise BrokerNotAvailableError(str(error)) if position.replica >= 0 or is_new else error
         if not result.length_bytes:
@@ -444,7 +444,7 @@ class FetchLane:
             for batch in part.decode(check_crcs=self._config.check_crcs):
                 batches.append(batch)
             end, epoch = part.end_offset, part.end_epoch
-        except SparklogError as e:  # what is before is intact
+        except SparklogError as e:  # the records before it are intact
             failure, end = e, batches[-1].next_offset if batches else offset
             epoch = batches[-1].leader_epoch if batches else part.epoch
         piece = Piece(batches, offset, end, result.length_bytes, epoch)

@@ -77,7 +77,7 @@ class FetchTurn:
         idle_s = self.idle_s
         self._changed.wait(idle_s if connection is None else min(idle_s / 2, max(self._left_s(connection), 0)))
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Something has changed: the background thread and a poll at the socket look again."""
         self._changed.notify_all()
         if self.poll_receives and self._waker is not None:

@@ -70,7 +70,7 @@ class Fetcher:
                 self.first.start()
             for lane in self.lanes:
                 lane.begin_again()
-            self.tell()
+            self.notify()
 
     def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
         """Ends the threads, and waits for each of them."""
@@ -88,7 +88,7 @@ class Fetcher:
             self.ready.keep({})
             for lane in self.lanes:
                 lane.begin_again()
-            self.tell()
+            self.notify()
             for lane in self.lanes:
                 lane.turn.close()
             if self.files is not None:
@@ -117,7 +117,7 @@ class Fetcher:
                     if self.has_diverged:
                         return None
                     if self.ready:
-                        self._tell_of_room()
+                        self._notify_of_room()
                         return self.ready.take()
                     self._raise_failure()
                     remaining = deadline - time.monotonic()
@@ -126,7 +126,7 @@ class Fetcher:
                     looked = True
                     first.turn.begin_poll()
                     if first.left_to_poll() is None:
-                        self._tell_of_room()
+                        self._notify_of_room()
                         self.changed.wait(max(remaining, 0))
                         continue
                     first.turn.go_to_socket()
@@ -138,26 +138,26 @@ class Fetcher:
     def _start_over(self) -> None:
         """Read everything again from behind the returned records, because an exception has ended a poll in the
         middle."""
-        self.replace({tp: position.afresh() for tp, position in self.positions.items()})
+        self.replace({tp: position.restart() for tp, position in self.positions.items()})
         self.first.forget_request()
-        self.tell()
+        self.notify()
 
-    def _tell_of_room(self) -> None:
+    def _notify_of_room(self) -> None:
         """Wakes the threads if they may be waiting for memory: to wake them for each batch would cost more than it
         has."""
         if self.ready.size_bytes >= self._config.prefetch_bytes:
-            self.tell()
+            self.notify()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """All look again: with `changed` held."""
         self.changed.notify_all()
         for lane in self.lanes:
-            lane.turn.tell()
+            lane.turn.notify()
 
     def wake(self) -> None:
         """Lets a `take` that waits, and the threads, look again."""
         with self.changed:
-            self.tell()
+            self.notify()
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -180,7 +180,7 @@ class Fetcher:
                 position.lane = None if lane is self.first else lane
             lane.abort()  # it may wait for others alone for long
             lane.start()
-            self.tell()
+            self.notify()
 
     def has_lane(self, broker: Endpoint) -> bool:
         """True if a lane besides the first one fetches from the broker."""
@@ -202,7 +202,7 @@ class Fetcher:
             if len(moved) < len(current):
                 self.positions = {tp: p for tp, p in current.items() if tp not in moved} | moved
 
-    # -- what is fetched
+    # -- fetched records
 
     def has_room(self) -> bool:
         return self.ready.size_bytes < self._config.prefetch_bytes or (self.first.turn.is_polling and not self.ready)
@@ -222,8 +222,8 @@ class Fetcher:
                 position.end_at(piece.batches, piece.start_offset, piece.end_offset, piece.epoch)
                 self.ready.add(position, piece.batches, piece.size_bytes)
             if not by_first:
-                self.tell()
-            elif not self.first.turn.poll_receives:  # else who waits for it is here
+                self.notify()
+            elif not self.first.turn.poll_receives:  # else the waiting thread is this one
                 self.changed.notify_all()
 
     def take_back(self, position: Position) -> None:
@@ -234,14 +234,14 @@ class Fetcher:
                 if position.lane is lane or (position.lane is None and lane is self.first):
                     lane.make_way()
             position.from_files = False
-            self.tell()
+            self.notify()
 
     def fail_positions(self, positions: list[Position], error: SparklogError) -> None:
         """poll raises `error`."""
         with self.changed:
             for position in positions:
                 position.error = error
-            self.tell()
+            self.notify()
 
     def diverge(self, found: Iterable[tuple[Position, Divergence]]) -> None:
         """Note positions whose leaders lack the records that were read. The polling thread chooses the next offset in
@@ -251,7 +251,7 @@ class Fetcher:
                 if self.is_wanted(position):
                     position.divergence = divergence
                     self.has_diverged = True
-            self.tell()
+            self.notify()
 
     def settle(self) -> dict[TopicPartition, Position]:
         """The positions, those that have diverged where they are to go on, or with an error. On the thread that
@@ -262,7 +262,7 @@ class Fetcher:
             for tp, position in positions.items():
                 if position.divergence is None:
                     continue
-                new = positions[tp] = position.afresh()
+                new = positions[tp] = position.restart()
                 try:
                     new.begin_at(*go_on_at(position, position.divergence, resets=self.reset_to is not None))
                 except LogTruncatedError as e:
@@ -272,4 +272,4 @@ class Fetcher:
     def fail(self, error: BaseException) -> None:
         with self.changed:
             self.failure = error
-            self.tell()
+            self.notify()

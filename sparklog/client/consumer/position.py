@@ -83,7 +83,7 @@ class Position:
         self.replica = -1
         self.replica_until = self.leader_until = 0.0
 
-    def afresh(self) -> Position:
+    def restart(self) -> Position:
         """A new Position behind the records that poll has returned. Nothing that was read for this one counts any
         more."""
         new = Position(self.tp, self.projection.copy(), self.consumed, self.reset_to)
@@ -99,7 +99,7 @@ class Position:
         self.epoch = self.consumed_epoch = epoch
         self.checked_epoch = -1
 
-    def came(self) -> None:
+    def on_answer(self) -> None:
         """Its leader has answered."""
         self.is_new, self.attempts = False, 0
 

@@ -46,7 +46,7 @@ def check_positions(
             endpoint=endpoint,
             timeout_ms=timeout_ms,
         )
-    except UnsupportedApiError:  # a broker of an earlier release: nobody can be asked
+    except UnsupportedApiError:  # an earlier release, which has no such request
         for position, leader in together:
             position.checked_epoch = leader.epoch
         return []
@@ -69,7 +69,7 @@ def go_on_at(position: Position, divergence: Divergence, *, resets: bool) -> tup
     """Offset and epoch to read from. Of the thread that polls: nothing is returned meanwhile. `resets`:
     auto.offset.reset is not none. Raises LogTruncatedError."""
     end_offset, consumed = divergence.end_offset, position.consumed
-    if consumed is None or consumed <= end_offset:  # only what poll has not returned is gone
+    if consumed is None or consumed <= end_offset:  # only records that poll has not returned are gone
         return (end_offset if consumed is None else consumed), divergence.epoch
     what = (
         f"{position.tp}: the records from offset {end_offset} to {consumed - 1}, which have been read, are not in the log "

@@ -180,7 +180,7 @@ class GroupConsumer:
             return
         try:
             held = heartbeats.held
-            self._let_go(held, timeout_ms, autocommit=autocommit)
+            self._release(held, timeout_ms, autocommit=autocommit)
         finally:
             heartbeats.leave(deadline.left_s)
             self._heartbeats = self._question = None
@@ -217,7 +217,7 @@ class GroupConsumer:
                 self._forget_automatic(lost)
                 self._call(self._listeners.on_lost or self._listeners.on_revoke, lost)
             if revoked:
-                self._let_go(revoked, REVOKE_COMMIT_TIMEOUT_MS)
+                self._release(revoked, REVOKE_COMMIT_TIMEOUT_MS)
             if added:
                 self._take(added)
         unstarted = self._reader.unstarted() if self._question is None else []
@@ -272,7 +272,7 @@ class GroupConsumer:
         due += [self._offsets_due] if self._reader.unstarted() else []
         return max(0.0, min(due, default=float("inf")) - now)
 
-    def _let_go(self, partitions: Partitions, timeout_ms: int, *, autocommit: bool = True) -> None:
+    def _release(self, partitions: Partitions, timeout_ms: int, *, autocommit: bool = True) -> None:
         heartbeats = self._heartbeats
         assert heartbeats is not None
         if self._auto_commit and autocommit:

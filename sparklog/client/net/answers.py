@@ -25,7 +25,7 @@ def check_named(who: object, asked: Sequence[Named], answered: Sequence[Named]) 
         raise InvalidRequestError(f"the answer of {who} is not about the {len(asked)} partitions that were asked for")
 
 
-def the_only(found: Sequence[T], what: str) -> T:
+def single(found: Sequence[T], what: str) -> T:
     """The only entry of an answer to a question about one thing. Raises InvalidRequestError."""
     if len(found) != 1:
         raise InvalidRequestError(f"the broker answered with {len(found)} entries where one {what} was asked for")

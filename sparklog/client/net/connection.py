@@ -86,7 +86,7 @@ _FATAL = (
 """Answers after which the broker closes the connection."""
 
 
-class _Expected(NamedTuple):
+class _ExpectedAnswer(NamedTuple):
     correlation_id: int
     api: Api
     deadline: float
@@ -126,7 +126,7 @@ class Connection:
         self.timeout_ms = timeout_ms
         self._client_id = client_id
         self._next_id = 0
-        self._expected: deque[_Expected] = deque()
+        self._expected: deque[_ExpectedAnswer] = deque()
         self._closed = False
         self._muted_until = 0.0
         self._spoken = HANDSHAKE_ONLY
@@ -263,7 +263,7 @@ class Connection:
             self.close()
             raise
         if answered:
-            self._expected.append(_Expected(self._next_id, api, deadline, begun + wait_ms / 1000))
+            self._expected.append(_ExpectedAnswer(self._next_id, api, deadline, begun + wait_ms / 1000))
         self.used_at = time.monotonic()
 
     def receive(self, response: type[M]) -> tuple[M, pa.Buffer]:
@@ -272,7 +272,7 @@ class Connection:
         now, late_at = time.monotonic(), self.late_at
         expected = self._expected.popleft()
         deadline, self._expected_at = expected.deadline, expected.expected_at
-        if now >= deadline and self._is_readable():  # it has come in time, and nobody has looked
+        if now >= deadline and self._is_readable():  # the answer has come in time, but was not read
             deadline = time.monotonic() + self.timeout_ms / 1000
         try:
             if late_at <= now < deadline and not self._is_readable():
@@ -287,7 +287,7 @@ class Connection:
             if prefix.error_code == 0:
                 self.used_at = time.monotonic()
                 answer = decode_response(expected.api, header, response)
-                throttle_ms = getattr(answer, "throttle_ms", 0)  # what the broker muted for is not the request's time
+                throttle_ms = getattr(answer, "throttle_ms", 0)  # a quota's delay is not the request's time
                 if throttle_ms > 0:
                     self._wait_for(throttle_ms)
                 return answer, payload
@@ -402,7 +402,7 @@ class Connection:
     def _send_all(self, parts: Sequence[Part], deadline: float) -> None:
         views = [memoryview(p).cast("B") for p in parts if len(p)]
         first, begun = 0, time.monotonic()
-        # TLS cannot go on with what it has begun to send
+        # TLS cannot continue a message that was sent in part
         step_s = math.inf if self._patience is None or self._tls is not None else self._patience.late_s
         try:
             while first < len(views):

@@ -21,7 +21,7 @@ class ConnectionPool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[tuple[Endpoint, str], list[Connection]] = {}
-        # a consumer may give connections back to a cluster that nobody else refers to
+        # a consumer may give connections back to a cluster without any other reference
         weakref.finalize(self, _close_all, self._idle).atexit = False
 
     def has(self, endpoints: Sequence[Endpoint], purpose: str) -> bool:

@@ -88,11 +88,11 @@ def _round(
         leaders = list(groups)
         groups = {leaders[chosen % len(leaders)]: [tp for tps in groups.values() for tp in tps]}
     for leader, tps in groups.items():
-        answers |= _asked(cluster, LedGroup(leader, tps, attempts.attempt_ms, for_others), ask)
+        answers |= _ask_leader(cluster, LedGroup(leader, tps, attempts.attempt_ms, for_others), ask)
     return answers
 
 
-def _asked(cluster: Cluster, group: LedGroup, ask: Ask[T]) -> dict[TopicPartition, T | SparklogError]:
+def _ask_leader(cluster: Cluster, group: LedGroup, ask: Ask[T]) -> dict[TopicPartition, T | SparklogError]:
     answers: dict[TopicPartition, T | SparklogError] = {}
     try:
         answers |= ask(group)

@@ -174,7 +174,7 @@ def request_until(
     Raises the last error; for a request which may have taken effect RequestTimedOutError or BrokerNotAvailableError.
     """
     attempts = Retries(policy, sleep=sleep, clock=clock)
-    if once:  # what has not been sent can be tried again
+    if once:  # an unsent request can be tried again
         until_answered(lambda left_ms: cluster.reach(timeout_ms=left_ms), attempts)
     while True:
         asked = leader_of is None

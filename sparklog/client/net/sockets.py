@@ -42,7 +42,7 @@ def connect_socket(
             return _connect_local(local_socket, deadline.left_s, offered_by)
         sock = _connect_tcp(endpoint, deadline)
         if sock.getsockname() == sock.getpeername():
-            # nobody listens on a port of the ephemeral range, and the kernel has connected the socket to itself
+            # no process listens on a port of the ephemeral range, and the kernel has connected the socket to itself
             sock.close()
             raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
     except (OSError, UnicodeError) as e:  # a name that another broker has told may be none

@@ -236,7 +236,7 @@ class _DeliveryFuture(_Base[T]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'done' if self.done() else 'under way'}>"
 
-    # -- what concurrent.futures.wait and as_completed look at
+    # -- attributes that concurrent.futures.wait and as_completed read
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
@@ -252,10 +252,10 @@ class _DeliveryFuture(_Base[T]):
         if not hasattr(self, "_waiting"):
             self._waiting = []
             if not self.done():
-                self.add_done_callback(lambda _: self._tell_waiters())
+                self.add_done_callback(lambda _: self._notify_waiters())
         return self._waiting
 
-    def _tell_waiters(self) -> None:
+    def _notify_waiters(self) -> None:
         error = self._outcome()
         with _condition:
             for waiter in self._waiting:

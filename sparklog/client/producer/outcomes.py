@@ -88,7 +88,7 @@ class Outcomes:
             batch.delivery.complete(base_offset, result.append_time_ms if stamped else -1)
             if base_offset >= 0:
                 base_offset += batch.delivery.record_count
-        self._begin_anew(queue)
+        self._restart_sequence(queue)
 
     def not_sent(self, entry: Entry) -> None:
         """Put batches back that were taken but did not fit into the request."""
@@ -124,7 +124,7 @@ class Outcomes:
             self._accumulator.complete(queue, [], error=None)
         else:
             self.give_up(entry, unknown_outcome(batches[0]) if then is AfterFailure.FAIL_UNKNOWN else error)
-        self._begin_anew(queue)
+        self._restart_sequence(queue)
 
     def _judge(self, entry: Entry, error: SparklogError, *, definite: bool) -> AfterFailure:
         queue, batches = entry
@@ -157,7 +157,7 @@ class Outcomes:
                 for batch in batches:
                     queue.sequences.expired(batch)
         self.give_up(Entry(queue, batches), error, release=False)
-        self._begin_anew(queue)
+        self._restart_sequence(queue)
 
     def expire(self) -> None:
         """Fail batches that are not under way and have reached their time limit, or belong to a failed transaction."""
@@ -168,7 +168,7 @@ class Outcomes:
             failed = accumulator.locked_take_all() if session is not None and session.error is not None else []
         for queue, batch in late:
             self.give_up(Entry(queue, [batch]), expired(batch), release=False)
-            self._begin_anew(queue)
+            self._restart_sequence(queue)
         for queue, batches in failed:
             self.give_up(Entry(queue, batches), session_failed(session), release=False)
 
@@ -195,7 +195,7 @@ class Outcomes:
         self._accumulator.put_back(entry.queue, entry.batches, retry_at=retry_at)
         self._accumulator.wake_sender()  # when to wake up next was computed before
 
-    def _begin_anew(self, queue: PartitionQueue) -> None:
+    def _restart_sequence(self, queue: PartitionQueue) -> None:
         with self._accumulator.lock:
             begun = self._accumulator.locked_begin_anew(queue)
         if begun:

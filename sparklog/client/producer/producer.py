@@ -245,7 +245,7 @@ class Producer:
         if size_bytes > state.max_bytes - ENVELOPE_FIXED_BYTES_MIN:
             raise too_large(state.info.name, size_bytes, state.max_bytes)
         accumulator = self._accumulator
-        accumulator.locked_reserve(size_bytes)  # first: who waits for memory lets go of the lock
+        accumulator.locked_reserve(size_bytes)  # first: a wait for memory releases the lock
         queue = state.queues[state.sticky.current if partition is None else partition]
         while (batch := queue.open) is not None and batch.size_bytes + size_bytes > state.target_bytes:
             accumulator.locked_close_open(queue)
@@ -450,7 +450,7 @@ class Producer:
         transactions.begin()
         try:
             yield self
-            # ended by hand: nothing is left to do; but who closes the producer may not take that for a commit
+            # ended by hand: nothing is left to do; but a closing of the producer must not count as a commit
             if transactions.state.state is not State.READY or self._accumulator.closing:
                 transactions.commit()
         except BaseException as e:

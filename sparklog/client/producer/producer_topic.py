@@ -122,12 +122,12 @@ class SerializingTopic(ProducerTopic):
     ) -> tuple[bytes | None, int, int | None, Rest | None]:
         """Serialize the record, then check it as `ProducerTopic.checked`. Raises SerializationError, too."""
         if key is not None and self._key_serializer is not None:
-            key = self._serialized(self._key_serializer, key, "key")
+            key = self._serialize(self._key_serializer, key, "key")
         if value is not None and self._value_serializer is not None:
-            value = self._serialized(self._value_serializer, value, "value")
+            value = self._serialize(self._value_serializer, value, "value")
         return super().checked(value, key, headers, timestamp_ms, partition)
 
-    def _serialized(self, serialize: Serialize, content: Any, what: str) -> bytes | None:
+    def _serialize(self, serialize: Serialize, content: Any, what: str) -> bytes | None:
         try:
             return _as_bytes(serialize(self.info.name, content), f"what the {what} serializer gives")
         except Exception as e:

@@ -179,7 +179,7 @@ class Sender:
                 self.on_left()
 
     def _step(self) -> None:
-        self._woken = False  # before looking: what changes from now on has to wake us
+        self._woken = False  # before the check: later changes have to wake this thread
         self._outcomes.expire()
         with self._accumulator.lock:
             ready, next_at = self._accumulator.locked_ready(time.monotonic())

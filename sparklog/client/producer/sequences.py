@@ -169,7 +169,7 @@ class PartitionSequences:
             if self.has_gap:
                 return self._beyond_gap(batch)
         self._is_disowned |= refusal is Refusal.NO_IDENTITY
-        self._give_up(batch)
+        self._abandon(batch)
         return AfterFailure.FAIL
 
     def _beyond_gap(self, batch: SequencedBatch) -> AfterFailure:
@@ -183,9 +183,9 @@ class PartitionSequences:
     def expired(self, batch: SequencedBatch) -> None:
         """Drop a batch that has reached its time limit and is not under way."""
         if batch.progress is Progress.WAITING:
-            self._give_up(batch)
+            self._abandon(batch)
 
-    def _give_up(self, batch: SequencedBatch) -> None:
+    def _abandon(self, batch: SequencedBatch) -> None:
         self.in_flight.remove(batch)
         self.has_gap = True
         self._ambiguous |= batch.maybe_stored

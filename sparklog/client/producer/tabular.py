@@ -58,7 +58,7 @@ def _table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
     if _is_pandas(data):
         return _from_pandas(data, schema, topic)
     if any(hasattr(data, protocol) for protocol in _ARROW_TABLES):
-        return _imported(data)
+        return _import_table(data)
     if isinstance(data, Mapping):
         return _from_columns(data, schema, topic)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray | memoryview):
@@ -66,7 +66,7 @@ def _table(data: Any, schema: pa.Schema, topic: str) -> pa.Table:
     raise TypeError(f"{_TAKEN}, not {type(data).__name__}")
 
 
-def _imported(data: Any) -> pa.Table:
+def _import_table(data: Any) -> pa.Table:
     _refuse_addresses(data)
     try:
         if hasattr(data, "__arrow_c_stream__"):
@@ -111,7 +111,7 @@ def reusable(data: Any) -> Any:
     """`data`, or the table made of it if it is a stream that can be read only once."""
     if _is_pandas(data) or isinstance(data, pa.Table) or not hasattr(data, "__arrow_c_stream__"):
         return data
-    return _imported(data)
+    return _import_table(data)
 
 
 def fit(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container[str] = ()) -> pa.Table:
@@ -148,11 +148,11 @@ def binary_array(values: Sequence[Any]) -> Any:
     """
     if "pandas" not in sys.modules:
         with suppress(TypeError, BufferError):  # None, or no bytes
-            return _joined(values)
+            return _join_values(values)
     return pa.array(values, pa.binary())
 
 
-def _joined(values: Sequence[Any]) -> Any:
+def _join_values(values: Sequence[Any]) -> Any:
     """Raises TypeError unless all are bytes or like them, and together below 2 GiB."""
     n, data = len(values), b"".join(values)
     if len(data) > _BINARY_BYTES_MAX:
@@ -174,7 +174,7 @@ def _lengths(values: Sequence[Any]) -> np.ndarray:
     n = len(values)
     if n > _PACKED_ROWS_MAX:
         return np.fromiter(map(len, values), np.int64, n)
-    return np.frombuffer(struct.pack(f"{n}i", *map(len, values)), np.int32)  # two thirds of what `fromiter` takes
+    return np.frombuffer(struct.pack(f"{n}i", *map(len, values)), np.int32)  # two thirds of the time of `fromiter`
 
 
 def _is_pandas(data: Any) -> bool:
@@ -263,7 +263,7 @@ def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> An
         if isinstance(values, pa.Array | pa.ChunkedArray):
             return values
         if target == pa.binary() and not hasattr(values, "__arrow_c_stream__"):
-            # what most send: one look at each object instead of two (inferring finds the same values)
+            # the usual types: one look at each object instead of two (inferring finds the same values)
             with suppress(pa.ArrowException, TypeError, ValueError):
                 return binary_array(values)
         if isinstance(values, list | tuple):

@@ -182,7 +182,7 @@ class _RangeReader:
             try:
                 leader = self._cluster.leader(self._tp, timeout_ms=self._left_ms)
                 projection = self._projection = self._projection or self._project()
-                source = self._fetched(self._replica or leader, offset, projection)
+                source = self._fetch(self._replica or leader, offset, projection)
                 direct = may_read_files and self._is_remote(leader, offset)
                 if direct:
                     source = self._remote(leader, offset, projection)
@@ -199,7 +199,7 @@ class _RangeReader:
             except _OtherReplica:
                 continue
             except SparklogError as e:
-                if self._replica is not None:  # its leader may have what it does not
+                if self._replica is not None:  # its leader may have records that it lacks
                     _log.debug("%s is read from its leader: %s", self._tp, e)
                     self._replica, self._leader_only = None, True
                     continue
@@ -211,7 +211,7 @@ class _RangeReader:
             else:
                 if direct and self._offset == offset:
                     may_read_files = False  # it cannot be read there
-                local = local and (direct or self._offset > offset)  # what the files did not have is fetched
+                local = local and (direct or self._offset > offset)  # records that the files lack are fetched
 
     def _note_progress(self) -> None:
         self._retry_until = Deadline(self._retry_s * 1000)
@@ -251,7 +251,7 @@ class _RangeReader:
                     yield batch
                 offset = self._offset = max(offset, min(header.next_offset, self._end))
         except OffsetOutOfRangeError:
-            return  # the fetch finds out what exactly is gone
+            return  # the fetch finds the exact loss
         except (LocalReadUnavailableError, RemoteStorageError, CorruptBatchError, InvalidConfigError, OSError) as e:
             _log.debug("%s is not read from the object store: %s", self._tp, e)
             self._cluster.no_remote_reads(leader, LOCAL_RETRY_S)
@@ -264,7 +264,7 @@ class _RangeReader:
                 self._cluster, leader, self._tp, offset, self._end, self._isolation, timeout_ms=self._left_ms
             )
         except OffsetOutOfRangeError:
-            return  # the fetch finds out what exactly is gone
+            return  # the fetch finds the exact loss
         aborted = Aborted(located.aborted)
         for data, view, position, header in mapped_batches(located.ranges):
             if offset >= self._end:
@@ -310,7 +310,7 @@ class _RangeReader:
 
     # -- socket
 
-    def _fetched(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
+    def _fetch(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
         """Fetches until the end; the next request is under way while the rows of the last one are worked on."""
         stalled_until = time.monotonic() + self._retry_s
         with self._cluster.connection(leader, purpose="range", timeout_ms=self._left_ms) as connection:

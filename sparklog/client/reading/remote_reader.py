@@ -43,7 +43,7 @@ def read_remote(
         reader = ColumnReader(store, segment, schema)
         if not reader.can_read:
             return
-        yield from reader.read(start_offset, end_offset, _wanted(projection, schema))
+        yield from reader.read(start_offset, end_offset, _wanted_columns(projection, schema))
 
 
 def _check_configured(url: str) -> None:
@@ -54,7 +54,7 @@ def _check_configured(url: str) -> None:
         raise LocalReadUnavailableError(f"fsspec has no settings for {protocol!r} here (FSSPEC_{protocol.upper()}_…)")
 
 
-def _wanted(projection: Projection, schema: pa.Schema) -> list[int]:
+def _wanted_columns(projection: Projection, schema: pa.Schema) -> list[int]:
     """The columns that may be looked at: the timestamps, too, which a batch gives even if they are not asked for."""
     if projection.columns is None:
         return list(range(len(schema)))

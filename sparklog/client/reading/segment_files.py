@@ -107,7 +107,7 @@ def mapped_batches(ranges: Iterable[SegmentRange]) -> Iterator[MappedBatch]:
 def _check_same_directory(located: LocateSegmentsResponse) -> None:
     """Raises LocalReadUnavailableError unless the broker's data directory is the one seen here under its path."""
     try:
-        with _opened(str(Path(located.data_dir, "meta.json"))) as (descriptor, _):
+        with _open_regular(str(Path(located.data_dir, "meta.json"))) as (descriptor, _):
             meta = json.loads(os.read(descriptor, META_BYTES_MAX))
         same = meta["data_dir_id"] == located.data_dir_id
     except (OSError, ValueError, KeyError, TypeError) as e:
@@ -127,7 +127,7 @@ def _check_names(located: LocateSegmentsResponse, tp: TopicPartition) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[tuple[int, os.stat_result]]:
+def _open_regular(path: str) -> Iterator[tuple[int, os.stat_result]]:
     """Descriptor and status of a regular file of its directory's owner. Opening never waits, even for a pipe or a
     device.
 
@@ -150,12 +150,12 @@ def _map(found: SegmentRange) -> Any:
 
     Raises OSError (the file is gone), LocalReadUnavailableError (it is shorter, or may not be offered by the broker).
     """
-    with _opened(found.path) as (descriptor, status):
+    with _open_regular(found.path) as (descriptor, status):
         if not 0 <= found.start_position <= found.end_position <= status.st_size:
             raise LocalReadUnavailableError(
                 f"{found.path} has {status.st_size} bytes, {found.start_position} to {found.end_position} were announced"
             )
-        opened = f"{DESCRIPTORS}/{descriptor}"  # what has been looked at, should the path lead elsewhere by now
+        opened = f"{DESCRIPTORS}/{descriptor}"  # the checked file, even if the path leads to another one by now
         with pa.memory_map(opened if Path(opened).exists() else found.path, "r") as mapped:
             mapped.seek(found.start_position)
             return mapped.read_buffer(found.end_position - found.start_position)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from sparklog.client.net.answers import the_only
+from sparklog.client.net.answers import single
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.leader_questions import LedGroup, until_led
 from sparklog.client.net.retry import Attempts
@@ -25,7 +25,7 @@ def fetch_once(
     def ask(group: LedGroup) -> dict[TopicPartition, tuple[FetchResult, pa.Buffer] | SparklogError]:
         with cluster.connection(group.leader, purpose="range", timeout_ms=group.timeout_ms) as connection:
             response, payload = connection.request(Api.FETCH, request, FetchResponse, timeout_ms=group.timeout_ms)
-            result = the_only(response.results, "partition")
+            result = single(response.results, "partition")
             if result.length_bytes != payload.size:
                 connection.close()
                 raise InvalidRequestError(f"the answer to a fetch of {tp} does not have the announced length")

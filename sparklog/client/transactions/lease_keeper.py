@@ -154,12 +154,12 @@ class Keeper:
             except queue.Empty:
                 pass
             if time.monotonic() >= renew_at_s:
-                self._leases = {lease for lease in self._leases if self._renewed(lease)}
+                self._leases = {lease for lease in self._leases if self._renew(lease)}
                 renew_at_s = time.monotonic() + self._renewal_s
         if not self._driver.lives:
             self._abort()
 
-    def _renewed(self, lease: Lease) -> bool:
+    def _renew(self, lease: Lease) -> bool:
         """Renew a lease; True if it is to be kept further."""
         try:
             return renew_shared_transaction(lease.cluster, lease.transaction, policy=ONE_ATTEMPT)

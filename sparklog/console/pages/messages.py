@@ -163,7 +163,7 @@ def _read(console: Console, topic: TopicDescription, wish: Wish) -> Read:
     )
 
 
-def _look(console: Console, topic: TopicDescription, wish: Wish, rows_max: int) -> tuple[dict[int, Bounds], Found]:
+def _read_page(console: Console, topic: TopicDescription, wish: Wish, rows_max: int) -> tuple[dict[int, Bounds], Found]:
     bounds = _bounds(console, topic, wish)
     cursor = _cursor(console, topic.name, wish, bounds)
     clock = console.clock
@@ -185,7 +185,7 @@ def _tail_cursor(found: Found, bounds: Mapping[int, Bounds]) -> Cursor:
 
 def _messages(console: Console, wish: Wish) -> dict[str, Any]:
     topic = console.admin.describe_topic(wish.topic)
-    bounds, found = _look(console, topic, wish, wish.rows)
+    bounds, found = _read_page(console, topic, wish, wish.rows)
     columns, rows = _table(topic, wish, found)
     page = f"/topics/{topic.name}/messages"
     return {
@@ -217,7 +217,7 @@ async def messages(request: Request) -> Response:
 
 def _tail(console: Console, wish: Wish) -> dict[str, Any]:
     topic = console.admin.describe_topic(wish.topic)
-    bounds, found = _look(console, topic, wish, TAIL_ROWS_MAX)
+    bounds, found = _read_page(console, topic, wish, TAIL_ROWS_MAX)
     columns, rows = _table(topic, wish, found)
     following = _tail_cursor(found, bounds)
     return {
@@ -243,7 +243,7 @@ async def tail(request: Request) -> Response:
     return render(request, "tail.html", **context)
 
 
-def _one(console: Console, wish: Wish, partition: int, offset: int) -> tuple[TopicDescription, Any, int]:
+def _read_record(console: Console, wish: Wish, partition: int, offset: int) -> tuple[TopicDescription, Any, int]:
     """The topic, and the record's batch (one row) with its time. Raises OffsetOutOfRangeError."""
     topic = console.admin.describe_topic(wish.topic)
     bounds = _bounds(console, topic, wish)[partition]
@@ -257,7 +257,7 @@ def _one(console: Console, wish: Wish, partition: int, offset: int) -> tuple[Top
 
 
 def _message(console: Console, wish: Wish, offset: int) -> dict[str, Any]:
-    topic, data, timestamp_ms = _one(console, wish, wish.partition, offset)
+    topic, data, timestamp_ms = _read_record(console, wish, wish.partition, offset)
     tp = TopicPartition(topic.name, wish.partition)
     return {
         "topic": topic,
@@ -282,7 +282,7 @@ async def message_value(request: Request) -> Response:
     name = text(request.query_params, "column")
 
     def work(console: Console) -> bytes:
-        _, data, _ = _one(console, wish, wish.partition, offset)
+        _, data, _ = _read_record(console, wish, wish.partition, offset)
         if name not in data.schema.names:
             raise InvalidRequestError(f"there is no column {name!r}")
         return raw_bytes(data.column(name)[0])

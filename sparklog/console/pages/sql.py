@@ -94,7 +94,7 @@ async def _first_rows(request: Request, query: str) -> dict[str, Any]:
     console = console_of(request)
     statement = await console.statements.start(*_job(console, query, ""))
     try:
-        content = await _while_wanted(request, _all(statement), statement)
+        content = await _while_wanted(request, _whole_result(statement), statement)
     finally:
         await statement.end()
     outcome = statement.outcome
@@ -104,7 +104,7 @@ async def _first_rows(request: Request, query: str) -> dict[str, Any]:
     return {"grid": shown, "complete": outcome.is_complete, "rows": table.num_rows, "read": outcome}
 
 
-async def _all(statement: Statement) -> bytes:
+async def _whole_result(statement: Statement) -> bytes:
     return b"".join([piece async for piece in statement.data()])
 
 
@@ -126,7 +126,7 @@ async def _file(request: Request, query: str, format: str) -> Response:
     console = console_of(request)
     statement = await console.statements.start(*_job(console, query, format))
     try:
-        await _while_wanted(request, statement.started(), statement)  # what is wrong with it is known by now
+        await _while_wanted(request, statement.started(), statement)  # an error in the statement is known by now
     except BaseException:
         statement.stop()
         raise

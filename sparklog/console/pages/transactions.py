@@ -48,7 +48,7 @@ async def transaction(request: Request) -> Response:
     return render(request, "transaction.html", **context)
 
 
-def _hanging(console: Console, topic: str) -> dict[str, Any]:
+def _hanging_view(console: Console, topic: str) -> dict[str, Any]:
     if not topic:
         return {"topic": "", "found": None}
     if console.admin.describe_topic(topic).partitions > HANGING_PARTITIONS_MAX:
@@ -61,7 +61,7 @@ def _hanging(console: Console, topic: str) -> dict[str, Any]:
 
 async def hanging(request: Request) -> Response:
     topic = text(request.query_params, "topic")
-    return render(request, "hanging.html", **await ask(request, lambda console: _hanging(console, topic)))
+    return render(request, "hanging.html", **await ask(request, lambda console: _hanging_view(console, topic)))
 
 
 routes = [

@@ -17,7 +17,7 @@ ENTRIES_MAX = 20
 _HEX_ROW = 16
 _UTF8_CHAR_BYTES_MAX = 4
 
-# Controls, and what turns the direction of text around or has no width: it could hide what is there.
+# Controls, and characters that change the direction of text or have no width: they could hide text.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
 
 
@@ -51,7 +51,7 @@ def cell_of(scalar: Any, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) ->
         start = buffer.slice(0, min(len(buffer), chars_max * _UTF8_CHAR_BYTES_MAX)).to_pybytes()
         return bytes_cell(start, len(buffer), mode if _is_bytes(t) else "text", chars_max)
     if pa.types.is_nested(t):
-        text = _nested(scalar, chars_max)
+        text = _nested_text(scalar, chars_max)
         return _cut(text, "json", -1, chars_max)
     kind = "number" if pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t) else "text"
     return _cut(_plain(scalar), kind, -1, chars_max)
@@ -131,29 +131,29 @@ def _plain(scalar: Any) -> str:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _nested(scalar: Any, chars_max: int) -> str:
+def _nested_text(scalar: Any, chars_max: int) -> str:
     """Like JSON, cut at any depth."""
     if not scalar.is_valid:
         return "null"
     t = scalar.type
     if pa.types.is_struct(t):
-        parts = [f"{quoted(f.name)}: {_nested(scalar[i], chars_max)}" for i, f in enumerate(t) if i < ENTRIES_MAX]
-        return _joined("{", parts, len(t), "}", chars_max)
+        parts = [f"{quoted(f.name)}: {_nested_text(scalar[i], chars_max)}" for i, f in enumerate(t) if i < ENTRIES_MAX]
+        return _join_parts("{", parts, len(t), "}", chars_max)
     if pa.types.is_map(t):
         entries = scalar.values
         pairs = [entries[i] for i in range(min(len(entries), ENTRIES_MAX))]
-        parts = [f"{_nested(pair[0], chars_max)}: {_nested(pair[1], chars_max)}" for pair in pairs]
-        return _joined("{", parts, len(entries), "}", chars_max)
+        parts = [f"{_nested_text(pair[0], chars_max)}: {_nested_text(pair[1], chars_max)}" for pair in pairs]
+        return _join_parts("{", parts, len(entries), "}", chars_max)
     if pa.types.is_nested(t):  # the kinds of lists
         values = scalar.values
-        parts = [_nested(values[i], chars_max) for i in range(min(len(values), ENTRIES_MAX))]
-        return _joined("[", parts, len(values), "]", chars_max)
+        parts = [_nested_text(values[i], chars_max) for i in range(min(len(values), ENTRIES_MAX))]
+        return _join_parts("[", parts, len(values), "]", chars_max)
     cell = cell_of(scalar, "auto", min(chars_max, CELL_CHARS_MAX))
     text = cell.text + ("…" if cell.is_cut else "")
     return text if cell.kind == "number" else quoted(text)
 
 
-def _joined(opening: str, parts: list[str], total: int, closing: str, chars_max: int) -> str:
+def _join_parts(opening: str, parts: list[str], total: int, closing: str, chars_max: int) -> str:
     more = f", … {total - len(parts):,} more" if total > len(parts) else ""
     return (opening + ", ".join(parts))[: 2 * chars_max] + more + closing
 

@@ -123,14 +123,14 @@ class SourceBatch(NamedTuple):
         try:
             return decode_rows(self.data, schema, self.header, columns, inflated_bytes_max=context.inflated_bytes_max)
         except CorruptBatchError as e:
-            raise self._not_compacted(e) from e
+            raise self._uncompacted_error(e) from e
 
     def decoding(self, context: RunContext, copies: int = 1) -> AbstractContextManager[None]:
         """The context in which the rows, and so many copies of them, may be in memory. Raises LogCorruptError."""
         try:
             return context.inflated.hold(copies * decoded_size_bytes(self.data, self.header))
         except CorruptBatchError as e:
-            raise self._not_compacted(e) from e
+            raise self._uncompacted_error(e) from e
 
     def schema(self, context: RunContext) -> pa.Schema:
         """Return the schema that the rows were written with. Raises LogCorruptError if the batch names a schema that
@@ -138,13 +138,13 @@ class SourceBatch(NamedTuple):
         try:
             return schema_of_batch(self.header, context.schema_of)
         except CorruptBatchError as e:
-            raise self._not_compacted(e) from e
+            raise self._uncompacted_error(e) from e
 
-    def _not_compacted(self, error: CorruptBatchError) -> LogCorruptError:
-        return _not_compacted(self.segment, self.position, self.header.base_offset, error)
+    def _uncompacted_error(self, error: CorruptBatchError) -> LogCorruptError:
+        return _uncompacted_error(self.segment, self.position, self.header.base_offset, error)
 
 
-def _not_compacted(segment: LogSegment, position: int, offset: int, error: CorruptBatchError) -> LogCorruptError:
+def _uncompacted_error(segment: LogSegment, position: int, offset: int, error: CorruptBatchError) -> LogCorruptError:
     too_large = isinstance(error, InflatedSizeError)
     hint = " (queued.max.inflated.bytes, or the topic's max.message.inflated.ratio: raise it)" if too_large else ""
     return LogCorruptError(
@@ -169,7 +169,7 @@ def source_batches(segment: LogSegment, context: RunContext, start_offset: int =
                 read = decode_header(data)
                 verify_batch(data, 0, read)
             except CorruptBatchError as e:
-                raise _not_compacted(segment, at, header.base_offset, e) from e
+                raise _uncompacted_error(segment, at, header.base_offset, e) from e
             batch = SourceBatch(segment, at, read, data)
             with batch.decoding(context):
                 yield batch
@@ -233,7 +233,7 @@ class BatchPlan(NamedTuple):
         return self.header.record_count if self.keep is None else int(np.count_nonzero(self.keep))
 
     @property
-    def as_it_is(self) -> bool:
+    def is_unchanged(self) -> bool:
         """True if a compacted segment can take the batch's bytes unchanged."""
         compacted = self.header.attributes & ATTRIBUTE_OFFSET_COLUMN
         return bool(compacted) and self.keep is None and self.horizon_ms == horizon_of(self.header)
@@ -361,7 +361,7 @@ def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
                 continue
             data = sources[batch.segment].file.read(batch.position, batch.header.size_bytes)
             source = SourceBatch(plan.segments[batch.segment], batch.position, batch.header, data)
-            written = data if batch.as_it_is else _encoded(source, batch, context)
+            written = data if batch.is_unchanged else _encode_rows(source, batch, context)
             context.throttle(len(written))
             writer.add(written)
         return writer.finish()
@@ -373,7 +373,7 @@ def write_group(plan: GroupPlan, context: RunContext) -> list[LogSegment]:
             shared.release()
 
 
-def _encoded(source: SourceBatch, plan: BatchPlan, context: RunContext) -> memoryview:
+def _encode_rows(source: SourceBatch, plan: BatchPlan, context: RunContext) -> memoryview:
     with source.decoding(context, REWRITTEN_COPIES):
         return _encode(source, plan, context)
 

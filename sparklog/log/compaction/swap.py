@@ -161,7 +161,7 @@ def finish_swaps(files: FileSystem, directory: Path, owner: LogOwner) -> None:
     swaps = sorted(b for b in (_base_of(n, SWAP_SUFFIX) for n in left) if b is not None)
     partial = [b for b in swaps if cleaned and b >= min(cleaned)]
     live = [b for b in map(parse_segment_name, names) if b is not None]
-    committed = _that_fit(files, directory, [b for b in swaps if b not in partial], live)
+    committed = _fitting_segments(files, directory, [b for b in swaps if b not in partial], live)
     for base in partial:  # before the .cleaned files, which tell that these are not complete
         files.remove(directory / (segment_name(base) + SWAP_SUFFIX))
     if partial:
@@ -195,7 +195,7 @@ def _set_aside(files: FileSystem, path: Path, reason: str) -> None:
     files.rename(path, path.with_name(path.name + MISPLACED_SUFFIX))
 
 
-def _that_fit(
+def _fitting_segments(
     files: FileSystem, directory: Path, committed: Sequence[int], live: Sequence[int]
 ) -> list[tuple[int, int]]:
     """Return the committed segments, as (base offset, end), whose end is the start of another segment: the log's active

@@ -334,7 +334,7 @@ class LogDirectory:
             for name in self.files.list_directory(path):
                 if name != JOURNAL_FILE:
                     self.files.remove(path / name)
-        paths = [path for path in self._deleted() if path not in in_tier]
+        paths = [path for path in self._deleted_directories() if path not in in_tier]
         paths += [self.path / n for n in self.files.list_directory(self.path) if REMOVED.fullmatch(n)]
         for path in paths:
             self.files.remove_tree(path)
@@ -342,9 +342,9 @@ class LogDirectory:
 
     def deleted_in_tier(self) -> list[Path]:
         """Return the deleted partitions with a journal of their objects in the object store. Raises StorageError."""
-        return [path for path in self._deleted() if self.files.exists(path / JOURNAL_FILE)]
+        return [path for path in self._deleted_directories() if self.files.exists(path / JOURNAL_FILE)]
 
-    def _deleted(self) -> list[Path]:
+    def _deleted_directories(self) -> list[Path]:
         return [self.path / n for n in self.files.list_directory(self.path) if DELETED.fullmatch(n)]
 
     # --- checkpoints, and stop ---
@@ -418,7 +418,7 @@ def make_new_partitions(
     return made
 
 
-def the_one_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:
+def directory_with_data(owner: LogOwner, candidates: list[LogDirectory]) -> LogDirectory:
     """Return the one of several log directories with a partition directory of this name that holds the partition.
     Raises LogCorruptError if more than one does: an operator has to decide."""
     name = owner.directory_name

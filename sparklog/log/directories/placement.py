@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sparklog.errors import LogCorruptError, StorageError
 from sparklog.log.directories.known import KnownDirectories
-from sparklog.log.directories.log_directory import STRAY_ENDING, LogDirectory, the_one_with_data
+from sparklog.log.directories.log_directory import STRAY_ENDING, LogDirectory, directory_with_data
 from sparklog.log.model.log_config import LogOwner
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def place_of_known(
     """
     name = owner.directory_name
     if len(candidates) > 1:
-        return the_one_with_data(owner, candidates)
+        return directory_with_data(owner, candidates)
     if candidates:
         return candidates[0]
     places = [d for d in directories if d.failure is None and d.points_of(owner) is not None]

@@ -149,7 +149,7 @@ def compact_log(due: Due, keys: OffsetMap, throttle: Callable[[int], None] = pas
     cuts = log.truncation.count
     log.flusher.flush(
         active=False
-    )  # what replaces a record must not be lost in a power cut that would have spared the record
+    )  # the replacement of a record must not be lost in a power cut that would have spared the record
     context = replace(
         log.replacement.context(throttle),
         deletions_may_go=due.deletions_may_go,

@@ -88,7 +88,7 @@ class ExpiryClock:
             wall_ms, at_ms = self._wall.now_ms(), self._uptime_ms()
             self._time_ms = advanced(self._time_ms, wall_ms, at_ms - self._at_ms, self._rate)
             self._at_ms = at_ms
-            self._tell(wall_ms - self._time_ms)
+            self._log_lag(wall_ms - self._time_ms)
             return self._time_ms
 
     @property
@@ -103,7 +103,7 @@ class ExpiryClock:
         """Time in ms until the clock has caught up with the wall clock."""
         return self.behind_ms // max(1, self._rate - 1)
 
-    def _tell(self, behind_ms: int) -> None:
+    def _log_lag(self, behind_ms: int) -> None:
         if behind_ms >= JUMP_MS_MIN and not self._told:
             logger.warning(
                 "the clock has jumped forward by %.1f h (or the machine was off for so long): what is too old only by the new "

@@ -267,7 +267,7 @@ class LogManager:
             checkpointed=known is not None,
         )
 
-    # --- what there is ---
+    # --- present state ---
 
     @property
     def data_dir_id(self) -> str:
@@ -570,7 +570,7 @@ class LogManager:
             self.directories.in_each(self._checkpoint)
 
     def _checkpoint(self, directory: LogDirectory) -> None:
-        is_stale, directory.has_stale_points = directory.has_stale_points, False  # what goes from here on says so again
+        is_stale, directory.has_stale_points = directory.has_stale_points, False  # a later removal sets it again
         try:
             self._write_points(directory)
         except SparklogError:

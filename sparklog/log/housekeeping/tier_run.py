@@ -67,7 +67,7 @@ Stop = Callable[[], None]
 """Called between pieces of work; raises to end the round."""
 
 
-def go_on() -> None:
+def never_stop() -> None:
     """Never stops."""
 
 
@@ -93,7 +93,7 @@ class Role(Enum):
 
 
 def tier_log(
-    log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop = go_on, role: Role = Role.ALONE
+    log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop = never_stop, role: Role = Role.ALONE
 ) -> TierResult:
     """One round. Raises RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
     cleaned = 0
@@ -139,7 +139,7 @@ def copy_segment(
     segment: LogSegment,
     store: ObjectStore,
     clock: Clock,
-    stop: Stop = go_on,
+    stop: Stop = never_stop,
     role: Role = Role.ALONE,
 ) -> None:
     """Copies one sealed segment. When it fails, its objects are deleted, now or with the next round, unless others may
@@ -366,7 +366,7 @@ def _delete_copy(
     record(DeleteFinished(copy.started.id))
 
 
-def delete_all(files: FileSystem, directory: Path, store: ObjectStore, stop: Stop = go_on) -> int:
+def delete_all(files: FileSystem, directory: Path, store: ObjectStore, stop: Stop = never_stop) -> int:
     """Deletes everything that the journal in `directory`, whose topic is deleted, knows, and then the journal; returns
     how many copies. Raises RemoteStorageError, StorageError, LogCorruptError."""
     journal = Journal(files, directory)

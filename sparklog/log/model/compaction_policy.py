@@ -98,7 +98,7 @@ def dirty_section(
         clean += before
         dirty += segment.data_bytes - before
     if uncleanable == first_dirty:
-        dirty = 0  # what the index could not tell apart
+        dirty = 0  # bytes that the index could not distinguish
     return DirtySection(first_dirty, uncleanable, clean, dirty)
 
 

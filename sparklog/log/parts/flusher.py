@@ -49,7 +49,7 @@ class LogFlusher:
         """Bring everything below `next_offset` to the disk, regardless of the settings. Raises StorageError."""
         with self.lock:
             if self._state.offsets.flushed < next_offset:
-                self._flush(active=True, snapshots=False)  # nobody waits for those
+                self._flush(active=True, snapshots=False)  # no append waits for those
 
     def flush(self, *, active: bool = True) -> None:
         """Fsync all data that are not on the disk yet, and move the recovery point; with `active` False only rolled

@@ -55,13 +55,13 @@ class LogRetention:
 
         Raises StorageError, LogCorruptError.
         """
-        found = self._expired(self._state.segments)  # may read index files: not while appends wait
+        found = self._expired_segments(self._state.segments)  # may read index files: not while appends wait
         if not found.count:
             return found
         with self._state.write_lock:
             self._state.health.check()
             view = self._state.segments
-            found = self._expired(view)
+            found = self._expired_segments(view)
             if found.count and found.count == len(view.all):
                 try:
                     self._state.writer.begin(self._state.offsets.written, view.all[-1].info.schema_id)
@@ -75,10 +75,13 @@ class LogRetention:
         """Return the number of segments, and bytes, that only the expiry clock, which has not followed a jump yet,
         keeps from deletion. Raises StorageError, LogCorruptError."""
         segments = self._state.segments
-        now, later = self._expired(segments).count, self._expired(segments, self._state.clock.now_ms()).count
+        now, later = (
+            self._expired_segments(segments).count,
+            self._expired_segments(segments, self._state.clock.now_ms()).count,
+        )
         return later - now, sum(s.data_bytes for s in segments.all[now:later])
 
-    def _expired(self, view: SegmentList, now_ms: int | None = None) -> Expired:
+    def _expired_segments(self, view: SegmentList, now_ms: int | None = None) -> Expired:
         return expired(
             view.all,
             self._state.config.retention,
@@ -98,7 +101,7 @@ class LogRetention:
             count = sum(s.next_offset <= self._state.offsets.log_start for s in segments[:-1])
             if count:
                 if self._state.producer_files.newest_snapshot < self._state.offsets.log_start:
-                    self._state.save_producers()  # what is deleted cannot be replayed
+                    self._state.save_producers()  # deleted records cannot be replayed
                 self._state.writer.drop_oldest(count, self._state.delete_due_ms())
                 self._state.producer_files.drop_below(self._state.offsets.log_start)
             return count

@@ -107,7 +107,7 @@ def _check_beginning(
     """Check the beginning of the log. If the log start `is_known` from a clean stop, missing segments were not deleted.
     After a crash they may have been, on a disk that was too full to record it. Raises LogCorruptError."""
     start = log_start_offset
-    for first, behind in gaps:  # what a repair has agreed to
+    for first, behind in gaps:  # losses that a repair has accepted
         if first <= start < behind:
             start = behind
     if is_known and segments and segments[0].base_offset > start:

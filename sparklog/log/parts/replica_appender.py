@@ -100,7 +100,7 @@ class ReplicaAppender:
         """
         view = memoryview(payload).cast("B")
         self._state.health.check()
-        found = self._checked(view, frozenset(gaps))
+        found = self._check_batches(view, frozenset(gaps))
         with self._state.write_lock:
             self._state.health.check()
             if not _follows(found[0].header, self._state.offsets.written, gaps):
@@ -145,7 +145,7 @@ class ReplicaAppender:
         self._state.offsets.reserve(offset)
         self._state.offsets.wrote()
 
-    def _checked(self, view: memoryview, gaps: frozenset[Gap]) -> list[PlacedBatch]:
+    def _check_batches(self, view: memoryview, gaps: frozenset[Gap]) -> list[PlacedBatch]:
         found: list[PlacedBatch] = []
         for position, header in iterate_batches(view, verify=False):
             verify_checksum(view, position, header)

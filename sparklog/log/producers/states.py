@@ -137,7 +137,7 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
 
-    # --- what a client sends ---
+    # --- batches of clients ---
 
     def admit(
         self,
@@ -198,8 +198,8 @@ class ProducerStates:
                 )
             is_same = header.producer_epoch == state.epoch
             due = sequence_after(state.last_sequence) if is_same and state.batches else 0
-            if header.base_sequence not in (due, NONE):  # what a coordinator writes has none
-                original = self._repeated(header, state) if is_same else None
+            if header.base_sequence not in (due, NONE):  # a coordinator's batches have none
+                original = self._repeated_batch(header, state) if is_same else None
                 if original is not None:
                     return original
                 if self._safeguards.sequence_check:
@@ -215,7 +215,7 @@ class ProducerStates:
             )
         return None
 
-    def _repeated(self, header: BatchHeader, state: ProducerState) -> ProducedBatch | None:
+    def _repeated_batch(self, header: BatchHeader, state: ProducerState) -> ProducedBatch | None:
         """Return the batch that is in the log already. Raises OutOfOrderSequenceError if the stored one has other
         content: an acknowledged batch must be the stored one."""
         last = last_sequence_of(header)
@@ -272,7 +272,7 @@ class ProducerStates:
                 return None
         return Guard(self, producer_id, producer_epoch, next_offset)
 
-    # --- what a coordinator sends ---
+    # --- markers of coordinators ---
 
     def admit_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> ProducerState | None:
         """None: the marker is to be written. The producer's state: it has been written already.
@@ -296,7 +296,7 @@ class ProducerStates:
             )
         return state if producer_epoch == state.epoch else None
 
-    # --- what is in the log ---
+    # --- batches in the log ---
 
     def apply(self, header: BatchHeader) -> EndedTransaction | None:
         """Enters a batch or marker that is in the log; the transaction that it has ended, if any."""
@@ -334,7 +334,7 @@ class ProducerStates:
         )
         first = NONE if state is None else state.transaction_first_offset
         if first < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL and header.record_count:
-            first = header.base_offset  # a batch without rows is what compaction has left of an ended one
+            first = header.base_offset  # a batch without rows is compaction's rest of an ended one
         new = (batch,) if header.base_sequence >= 0 else ()  # a coordinator's have no sequence
         if state is None:
             return ProducerState(

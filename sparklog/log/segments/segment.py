@@ -167,7 +167,7 @@ class LogSegment(SegmentView):
         shared = self._acquire_to_write()
         try:
             shared.file.truncate(end.position)
-            shared.file.sync()  # what comes next must not be mixed with what was here
+            shared.file.sync()  # later appends must not be mixed with the cut bytes
             for position, header in walk_headers(shared.file.read, self.data_position, end.position):
                 self.note(tail, indexes, position, header, interval_bytes)
                 next_offset = header.next_offset

@@ -319,7 +319,7 @@ class _SegmentScan:
         is_whole = data_end == result.position and self._footer_is_whole(result.position)
         self._write_again(self._size if is_whole else result.position)
         if is_whole:
-            self._indexes.save(context.files, segment.path)  # what a crash left of the files looks like whole ones
+            self._indexes.save(context.files, segment.path)  # a crash can leave incomplete files that look complete
             segment.begin(None, self._indexes)
             return
         if result.position < self._size:
@@ -344,7 +344,7 @@ class _SegmentScan:
 
     def _visit(self, position: int, header: BatchHeader) -> None:
         if header.base_offset != self._next_offset and not self._may_jump_to(header.base_offset):
-            raise LogCorruptError(  # the stamp has no checksum; what was appended is dense
+            raise LogCorruptError(  # the stamp has no checksum; appended offsets are dense
                 f"{self._segment.path}, position {position}: a batch with base offset {header.base_offset} where "
                 f"{self._next_offset} is due; {self._context.hint()}"
             )

@@ -89,7 +89,7 @@ class LogState(Struct, eq=False):
             self.offsets.take_back()
             raise
         self.append_time_ms = max(self.append_time_ms, now_ms)
-        self.producers.apply((b.header for b in batches), self.offsets.high_watermark)  # before anybody can read them
+        self.producers.apply((b.header for b in batches), self.offsets.high_watermark)  # before records can be read
         self.offsets.wrote()
         if self.writer.dirty.since_ms is None:
             self.writer.dirty.since_ms = now_ms

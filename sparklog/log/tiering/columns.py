@@ -168,7 +168,7 @@ class ColumnReader:
         parts = self._store.read_ranges(key, ranges) if ranges else []
         firsts = np.array([start for start, _ in ranges], np.int64)
         for (batch, _), at, sizes in zip(group, starts, lengths, strict=True):
-            data = np.zeros(batch.header.size_bytes, np.uint8)  # the kernel gives no memory for what is not touched
+            data = np.zeros(batch.header.size_bytes, np.uint8)  # the kernel gives no memory for untouched pages
             view = memoryview(data)  # type: ignore[arg-type]
             view[: len(batch.head)] = batch.head
             for number, position, size in zip(wanted.tolist(), at.tolist(), sizes.tolist(), strict=True):

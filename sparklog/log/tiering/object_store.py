@@ -83,13 +83,13 @@ class ObjectStore:
     def make_folder(self, prefix: str) -> None:
         """Create a folder, if the store has directories."""
         if not self._protocols & _FLAT:
-            with self._failing("make the folder", prefix):
+            with self._translate_errors("make the folder", prefix):
                 self._fs.makedirs(self.path(prefix), exist_ok=True)
 
     def write(self, key: str, parts: Iterable[bytes]) -> ObjectInfo:
         """Writes an object and checks that all of it arrived, as far as the store tells. Raises RemoteStorageError."""
         size, checksum = 0, 0
-        with self._failing("write", key):
+        with self._translate_errors("write", key):
             with self._fs.open(self.path(key), "wb", block_size=WRITE_BLOCK_BYTES) as f:
                 for part in parts:
                     f.write(part)
@@ -116,7 +116,7 @@ class ObjectStore:
 
     def read(self, key: str, info: ObjectInfo) -> bytes:
         """A whole small object, checked. Raises RemoteStorageError, CorruptBatchError."""
-        with self._failing("read", key):
+        with self._translate_errors("read", key):
             data = bytes(self._fs.cat_file(self.path(key)))
         if len(data) != info.size_bytes or crc32c(data) != info.crc32c:
             raise CorruptBatchError(
@@ -127,7 +127,7 @@ class ObjectStore:
 
     def read_unchecked(self, key: str) -> bytes:
         """A whole object whose checksum is not known. Raises RemoteStorageError."""
-        with self._failing("read", key):
+        with self._translate_errors("read", key):
             return bytes(self._fs.cat_file(self.path(key)))
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -136,7 +136,7 @@ class ObjectStore:
         Raises RemoteStorageError, CorruptBatchError (the object is shorter).
         """
         starts, ends = [r[0] for r in ranges], [r[1] for r in ranges]
-        with self._failing("read", key):
+        with self._translate_errors("read", key):
             found = self._fs.cat_ranges([self.path(key)] * len(ranges), starts, ends, on_error="raise")
         parts = [bytes(part) for part in found]
         for (start, end), part in zip(ranges, parts, strict=True):
@@ -152,7 +152,7 @@ class ObjectStore:
         """Removes a folder's objects, in this order; those that are not there are fine. Raises RemoteStorageError."""
         for name in names:
             key = f"{prefix}/{name}"
-            with self._failing("remove", key):
+            with self._translate_errors("remove", key):
                 try:
                     self._fs.rm_file(self.path(key))
                 except FileNotFoundError:
@@ -165,7 +165,7 @@ class ObjectStore:
         while prefix:
             try:
                 self._fs.rmdir(self.path(prefix))
-            except Exception:  # noqa: BLE001 - not empty, or this store has no such call: an empty folder harms nobody
+            except Exception:  # noqa: BLE001 - not empty, or this store has no such call: an empty folder does no harm
                 return
             prefix = prefix.rpartition("/")[0]
 
@@ -173,7 +173,7 @@ class ObjectStore:
         """Keys of the manifests below a folder: the only listing, for a broker that has lost its journal.
 
         Raises RemoteStorageError."""
-        with self._failing("list", prefix):
+        with self._translate_errors("list", prefix):
             self._fs.invalidate_cache()
             try:
                 found = self._fs.find(self.path(prefix))
@@ -183,7 +183,7 @@ class ObjectStore:
         return sorted(n[n.index(prefix) :] for n in names if n.endswith("/manifest.json") and prefix in n)
 
     @contextmanager
-    def _failing(self, what: str, key: str) -> Iterator[None]:
+    def _translate_errors(self, what: str, key: str) -> Iterator[None]:
         try:
             yield
         except SparklogError:

@@ -85,7 +85,7 @@ class PartitionTier:
             if metadata.next_offset > offset:
                 self.record(DeleteStarted(metadata.id))
                 self.access.forget(metadata)
-        if self.state.local_start_offset > offset:  # what is written from here on is local
+        if self.state.local_start_offset > offset:  # later appends are local
             self.record(LocalStart(offset))
 
     def release_below(self, offset: int, producers: bytes) -> None:
@@ -99,7 +99,7 @@ class PartitionTier:
         before them are not read again. Raises LogCorruptError."""
         start = self.state.local_start
         base = local[0].base_offset if local else start.offset
-        # What lay between has been deleted, and cannot be replayed: states without it would refuse what comes next.
+        # Deleted batches in between cannot be replayed: states without them would refuse the next batches.
         states = decode_states(start.producers) if base <= start.offset else []
         aborted = [
             (s.base_offset, [AbortedEntry(*entry) for entry in s.aborted])

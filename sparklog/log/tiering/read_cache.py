@@ -177,7 +177,7 @@ class ReadCache:
             key = cached._segment.id
             own = self._entries.get(key)
             if own is None or own.cached is not cached:
-                return  # it has gone already; who still reads it keeps it
+                return  # it was removed already; readers that have it open keep it
             own.held_bytes += size_bytes
             self._entries.move_to_end(key)
             held = self.held_bytes

@@ -144,13 +144,13 @@ class RemoteLogState:
             case CopyStarted():
                 if event.id in self.copies:
                     raise LogCorruptError(f"copy {event.id} is started twice")
-                self._put(event.id, RemoteCopy(event, Phase.COPYING))
+                self._put_copy(event.id, RemoteCopy(event, Phase.COPYING))
             case CopyFinished():
                 copy = self._in(event.segment.id, Phase.COPYING)
-                self._put(event.segment.id, RemoteCopy(copy.started, Phase.FINISHED, event.segment))
+                self._put_copy(event.segment.id, RemoteCopy(copy.started, Phase.FINISHED, event.segment))
             case DeleteStarted():
                 copy = self._in(event.id, Phase.COPYING, Phase.FINISHED, Phase.DELETING)
-                self._put(event.id, RemoteCopy(copy.started, Phase.DELETING, copy.segment))
+                self._put_copy(event.id, RemoteCopy(copy.started, Phase.DELETING, copy.segment))
             case DeleteFinished():
                 self._in(event.id, Phase.DELETING)
                 self.copies = {key: copy for key, copy in self.copies.items() if key != event.id}
@@ -170,7 +170,7 @@ class RemoteLogState:
             raise LogCorruptError(f"copy {key} is {found}, it should be {' or '.join(p.value for p in phases)}")
         return copy
 
-    def _put(self, key: str, copy: RemoteCopy) -> None:
+    def _put_copy(self, key: str, copy: RemoteCopy) -> None:
         self.copies = {**self.copies, key: copy}
 
     def events(self) -> list[Event]:

@@ -98,7 +98,7 @@ def repair(
     Raises LogCorruptError when something cannot be repaired, StorageError, StorageFullError.
     """
     if has_lost_everything(directory, files):
-        return _begin_anew(directory, files, dry_run=dry_run)
+        return _begin_empty(directory, files, dry_run=dry_run)
     plan = _Plan(directory, files, schema_of)
     report = plan.make(dry_run=dry_run)
     if not dry_run and report.changed:
@@ -118,7 +118,7 @@ def has_lost_everything(directory: Path, files: FileSystem) -> bool:
     return not files.exists(directory) or not files.list_directory(directory)
 
 
-def _begin_anew(directory: Path, files: FileSystem, *, dry_run: bool) -> RepairReport:
+def _begin_empty(directory: Path, files: FileSystem, *, dry_run: bool) -> RepairReport:
     """Makes the directory, with a list of gaps: it says that the loss has been agreed to, and where the log goes on."""
     points = read_points(directory, files)
     end = max(points.log_start_offset, points.high_watermark, points.recovery_point)
@@ -164,7 +164,7 @@ class _Plan:
             report.batches += len(segment.kept)
             report.records += sum(k.header.record_count for k in segment.kept)
         stay = {s.base for s in self._segments if s.kept or not s.needs_rewrite or s is self._segments[-1]}
-        self._gaps = _joined(self._gaps | self._known_gaps, stay)
+        self._gaps = _join_gaps(self._gaps | self._known_gaps, stay)
         report.gaps = sorted(self._gaps - self._known_gaps)
         report.log_end_offset = self._end
         return report
@@ -238,7 +238,7 @@ class _Plan:
                     self._gaps.add((due, base))
                     segment.needs_rewrite |= not compacted  # so that it is sealed
             elif base > due and _is_bad_between(segment, kept[-1] if kept else None, batch):
-                self._gaps.add((due, base))  # some of them compaction may have left out, which ones nobody knows
+                self._gaps.add((due, base))  # compaction may have left some of them out; which ones is unknown
             kept.append(batch)
             due = batch.next_offset
         segment.kept = kept
@@ -296,7 +296,7 @@ class _Plan:
             target.truncate(0)
             target.write(0, first)
             for kept in segment.kept:
-                target.write(position, self._stamped(source, kept))
+                target.write(position, self._stamp(source, kept))
                 positions.append(position)
                 lengths.append(kept.header.metadata_length_bytes)
                 position += kept.header.size_bytes
@@ -310,7 +310,7 @@ class _Plan:
             target.close()
         self._files.rename(temporary, segment.path)
 
-    def _stamped(self, source: File, kept: KeptBatch) -> bytearray:
+    def _stamp(self, source: File, kept: KeptBatch) -> bytearray:
         data = bytearray(source.read(kept.position, kept.header.size_bytes))
         header = kept.header
         if kept.base_offset != header.base_offset:
@@ -345,7 +345,7 @@ def _is_bad_between(segment: ScannedSegment, before: KeptBatch | None, batch: Ke
     return any(start <= bad < end <= batch.position for bad, end, _ in segment.bad)
 
 
-def _joined(gaps: set[tuple[int, int]], bases: set[int]) -> set[tuple[int, int]]:
+def _join_gaps(gaps: set[tuple[int, int]], bases: set[int]) -> set[tuple[int, int]]:
     """Gaps that overlap, or meet where no segment (of those with `bases`) is left between them, are one."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(gaps):

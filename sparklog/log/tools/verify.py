@@ -124,7 +124,7 @@ def bytes_to_check(paths: Sequence[Path]) -> int:
         for file in files:
             try:
                 total += file.stat().st_size
-            except OSError:  # `verify` says what it is
+            except OSError:  # `verify` reports it
                 continue
     return total
 

@@ -57,10 +57,10 @@ def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findi
             return
         known.update(entries)
     if stopped_clean:
-        _compare(path, known, _derived(checks), newest.offset, findings)
+        _compare(path, known, _derive_producers(checks), newest.offset, findings)
 
 
-def _derived(checks: list[SegmentCheck]) -> PartitionProducers:
+def _derive_producers(checks: list[SegmentCheck]) -> PartitionProducers:
     """As the batches say."""
     producers = PartitionProducers()
     for check in checks:
@@ -71,7 +71,7 @@ def _derived(checks: list[SegmentCheck]) -> PartitionProducers:
         try:
             end = positions[-1] + header_at(file.read, positions[-1], check.size_bytes).size_bytes
             producers.apply((header for _, header in walk_headers(file.read, positions[0], end)), 0)
-        except CorruptBatchError:  # has been looked at already: somebody is changing it
+        except CorruptBatchError:  # checked already: the broker is changing it
             raise FileNotFoundError(check.path) from None
         finally:
             file.close()

@@ -217,7 +217,7 @@ class Controller:
         """Compare the brokers with the stored image, not with earlier events: a controller that takes over misses
         nothing."""
         self._has_seen_brokers = True
-        known = self._known(draft)
+        known = self._known_brokers(draft)
         gone = {i for i, epoch in known.items() if i not in brokers or brokers[i].broker_epoch != epoch}
         crashed: set[int] = set()
         emptied: set[int] = set()
@@ -255,7 +255,7 @@ class Controller:
                 is_all_there_is = len(partition.replicas) == 1
                 self._depart(draft, tp, partition, gone, emptied if is_flushed or is_all_there_is else crashed)
 
-    def _known(self, draft: Draft) -> dict[int, int]:
+    def _known_brokers(self, draft: Draft) -> dict[int, int]:
         return {**(self._image.known if self._image is not None else {}), **draft.known}
 
     def _depart(

@@ -54,7 +54,7 @@ def with_isr(partition: PartitionImage, isr: Iterable[int], min_insync: int) -> 
     elr: set[int] = set()
     if len(members) < min_insync:
         elr = (set(partition.elr) | set(partition.isr)) - members
-    return replace(partition, isr=_ordered(partition, members), elr=_ordered(partition, elr))
+    return replace(partition, isr=_in_order(partition, members), elr=_in_order(partition, elr))
 
 
 def without(
@@ -159,5 +159,5 @@ def cancel_reassignment(partition: PartitionImage, rules: ElectionRules) -> Part
     return elected if elected.leader != NO_LEADER else None
 
 
-def _ordered(partition: PartitionImage, members: Collection[int]) -> tuple[int, ...]:
+def _in_order(partition: PartitionImage, members: Collection[int]) -> tuple[int, ...]:
     return tuple(r for r in partition.replicas if r in members)

@@ -78,7 +78,7 @@ def _reassign_one(draft: Draft, tp: TopicPartition, target: tuple[int, ...] | No
     partition = draft.partition(tp)
     rules = draft.rules(tp, partition)
     if target is not None:
-        check_assignment([target], {*draft.live_brokers(), *partition.replicas})  # who has it may be down just now
+        check_assignment([target], {*draft.live_brokers(), *partition.replicas})  # a present one may be down
         no_new = cordoned_brokers(draft.config(CORDONED_SETTING, ""))
         refused = [r for r in target if r in no_new and r not in partition.replicas]
         if refused:

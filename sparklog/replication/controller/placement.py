@@ -28,7 +28,7 @@ def place(
     """
     check_replication_factor(replication_factor, racks)
     has_racks = bool(racks) and all(rack is not None for rack in racks.values())
-    brokers = _alternating(racks) if has_racks else sorted(racks)
+    brokers = _alternate_racks(racks) if has_racks else sorted(racks)
     rack_count = len(set(racks.values())) if has_racks else 1
     placed = []
     for p in range(first_partition, first_partition + partitions):
@@ -80,7 +80,7 @@ def _fits(candidate: int, replicas: Sequence[int], racks: Mapping[int, str | Non
     return racks[candidate] not in used or len(used) == rack_count
 
 
-def _alternating(racks: Mapping[int, str | None]) -> list[int]:
+def _alternate_racks(racks: Mapping[int, str | None]) -> list[int]:
     """One broker of each rack in turn, as long as the rack has any: {0,1,2} {3,4,5} gives 0, 3, 1, 4, 2, 5."""
     by_rack: dict[str, list[int]] = {}
     for broker, rack in sorted(racks.items()):

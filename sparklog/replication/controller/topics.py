@@ -41,7 +41,7 @@ def create_topic(draft: Draft, request: CreateTopic) -> TopicImage:
     count = len(request.assignment) if request.assignment is not None else request.partitions
     if count < 1:
         raise InvalidPartitionsError(f"topic {name!r}: {count} partitions; use 1 or more")
-    assigned = _assigned(draft, request, count, request.replication_factor, 0)
+    assigned = _assignments(draft, request, count, request.replication_factor, 0)
     topic = replace(request.topic, partitions=tuple(_new_partition(draft, replicas) for replicas in assigned))
     draft.set_topic(topic)
     guard_internal_topics(draft)
@@ -84,7 +84,7 @@ def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
             f"topic {topic.name!r} has {there} partitions; it can only get more, not {request.partitions}"
         )
     factor = len(topic.partitions[0].target)
-    assigned = _assigned(draft, request, request.partitions - there, factor, there)
+    assigned = _assignments(draft, request, request.partitions - there, factor, there)
     if any(len(replicas) != factor for replicas in assigned):
         raise InvalidReplicaAssignmentError(f"topic {topic.name!r}: the replication factor is {factor}")
     added = tuple(_new_partition(draft, replicas) for replicas in assigned)
@@ -118,7 +118,7 @@ def alter_schema(draft: Draft, request: AlterSchema) -> TopicImage:
     return grown
 
 
-def _assigned(
+def _assignments(
     draft: Draft, request: CreateTopic | AddPartitions, count: int, factor: int, first: int
 ) -> Sequence[tuple[int, ...]]:
     brokers = {i: b.rack for i, b in draft.live_brokers().items() if not b.is_stopping}

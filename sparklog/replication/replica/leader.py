@@ -97,7 +97,7 @@ class FollowerProgress(Struct):
         self.broker_epoch = fetch.broker_epoch
 
 
-class _Pending(Struct):
+class _PendingProposal(Struct):
     proposal: ProposeIsr
     sent_ms: int
 
@@ -135,9 +135,9 @@ class Leader:
         self._committed = image.partition
         self._eligible: Mapping[int, int] = image.eligible
         self._min_insync = image.min_insync
-        self._pending: _Pending | None = None
+        self._pending: _PendingProposal | None = None
         if proposed is not None and proposed.partition_epoch == image.partition.partition_epoch:
-            self._pending = _Pending(proposed, now_ms)  # it may be stored already
+            self._pending = _PendingProposal(proposed, now_ms)  # it may be stored already
         self._waiters: dict[Hashable, int] = {}
         self._followers: dict[int, FollowerProgress] = {}
         self._heard_ms = heard_ms
@@ -154,7 +154,7 @@ class Leader:
         self._propose_recovered(now_ms, effects)
         return effects
 
-    # --- what there is
+    # --- present state
 
     @property
     def broker_epoch(self) -> int:
@@ -285,8 +285,8 @@ class Leader:
             return UnknownTopicOrPartitionError(
                 f"broker {fetch.replica_id} is no follower, the replicas are {self._committed.replicas}"
             )
-        # Who stops is not eligible any more, and goes on. Anybody may say that he is a later life: if that is so, the
-        # image will say so, too, and until then nothing counts that he says.
+        # A stopping broker is not eligible any more, but continues to fetch. Any fetch may claim to be of a later life:
+        # if that is true, the image will confirm it, and until then such fetches do not count.
         known = self._eligible.get(fetch.replica_id, progress.broker_epoch)
         if fetch.broker_epoch != known or known == NO_EPOCH:
             return StaleBrokerEpochError(
@@ -375,7 +375,7 @@ class Leader:
             others_led = partition.leader_epoch > before.leader_epoch + 1  # and may have cut their logs
             for replica, progress in self._followers.items():
                 progress.caught_up_ms = now_ms
-                if others_led or replica in partition.adding:  # removed and added again: it may have begun anew
+                if others_led or replica in partition.adding:  # removed and added again: it may have begun empty
                     progress.log_end_offset = UNKNOWN_END
         self._know_followers(now_ms)
         self._advance(now_ms, effects)
@@ -414,7 +414,7 @@ class Leader:
     def _propose(self, members: list[int] | tuple[int, ...], now_ms: int, effects: list[LeaderEffect]) -> None:
         isr = tuple((m, self._broker_epoch if m == self._me else self._followers[m].broker_epoch) for m in members)
         proposal = ProposeIsr(self._committed.leader_epoch, self._committed.partition_epoch, isr)
-        self._pending = _Pending(proposal, now_ms)
+        self._pending = _PendingProposal(proposal, now_ms)
         effects.append(proposal)
         if not self._guards.maximal_isr:
             self._advance(now_ms, effects)

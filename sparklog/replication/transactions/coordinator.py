@@ -118,7 +118,7 @@ class Coordinator:
             if len(left) < len(waiting):
                 self._waiting[transactional_id] = left
 
-    # -- what there is
+    # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
         """Why a partition has refused a batch of `identity` as too old: the error for the producer."""

@@ -143,7 +143,7 @@ class TransactionMachine(ABC, Generic[E]):
         self._by_id.move_to_end(found.transactional_id)
         effects.records.append(found.record)
 
-    # -- what there is
+    # -- present state
 
     def _known(self, transactional_id: str) -> E:
         """Raises InvalidProducerIdMappingError for an unknown id."""

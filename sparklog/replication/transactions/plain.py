@@ -142,7 +142,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
             self._by_id[request.transactional_id] = found
             return self._begin(found, request, found.identity, NOBODY, now_ms, effects)
         if expected.producer_id != NO_ID and expected not in (found.identity, found.previous):
-            raise self._fenced(found, expected)
+            raise self._fenced_error(found, expected)
         if found.state.is_prepared:
             return None
         if found.state is State.ONGOING:
@@ -208,14 +208,14 @@ class PlainTransactions(TransactionMachine[_Plain]):
         found = self._current(request.transactional_id, sender)
         if found.state.is_prepared:
             return None
-        # What is not open is ended too: batches that are still under way must not begin something.
+        # A transaction that is not open is ended, too: batches in transit must not begin one.
         self._decide(found, now_ms, effects, commit=request.commit)
         return None
 
     def _end_again(self, found: _Plain, request: End) -> Result | None:
         """The transaction of the identity before has been decided."""
         if request.commit and found.state.is_abort:
-            raise self._aborted(found)
+            raise self._aborted_error(found)
         if not request.commit and found.state.is_commit:
             raise InvalidTxnStateError(
                 f"transaction {found.transactional_id!r} has been committed, it cannot be aborted"
@@ -261,7 +261,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
     def _expiration_ms(self, found: _Plain) -> int:
         return self._limits.id_expiration_ms
 
-    # -- what there is
+    # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
         """Why a partition has refused a batch of `identity` as too old."""
@@ -269,8 +269,8 @@ class PlainTransactions(TransactionMachine[_Plain]):
         if found is None:
             return self._unknown(transactional_id, identity.producer_id)
         if identity == found.previous and found.state.is_abort:
-            return self._aborted(found)
-        return self._fenced(found, identity)
+            return self._aborted_error(found)
+        return self._fenced_error(found, identity)
 
     def summary(self, transactional_id: str) -> TransactionSummary:
         """Raises InvalidProducerIdMappingError for an unknown id."""
@@ -307,7 +307,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         return InvalidProducerIdMappingError(f"there is no transactional id {transactional_id!r}{of}: initialise first")
 
     @staticmethod
-    def _fenced(found: _Plain, sender: ProducerIdAndEpoch) -> SparklogError:
+    def _fenced_error(found: _Plain, sender: ProducerIdAndEpoch) -> SparklogError:
         if sender.producer_id == found.identity.producer_id and sender.producer_epoch > found.identity.producer_epoch:
             return InvalidProducerEpochError(
                 f"producer {sender.producer_id} has epoch {found.identity.producer_epoch}, the request says {sender.producer_epoch}"
@@ -315,7 +315,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         return ProducerFencedError(f"another producer has taken over transactional id {found.transactional_id!r}")
 
     @staticmethod
-    def _aborted(found: _Plain) -> SparklogError:
+    def _aborted_error(found: _Plain) -> SparklogError:
         return TransactionAbortedError(
             f"the transaction of {found.transactional_id!r} has been aborted (its timeout of {found.timeout_ms} ms was over, "
             "or an operator did it): abort it here too, then begin again"

@@ -257,7 +257,7 @@ class SharedTransactions(TransactionMachine[_Application]):
             raise ProducerFencedError(f"{_of(app, request)}: the run has gone on to version {t.version}")
         if not t.is_open:
             if t.is_of(request) and t.state.is_abort and request.fencing_token <= t.fencing_token:
-                raise _aborted(app, request)
+                raise _aborted_error(app, request)
             return self._open(app, request, now_ms, effects)
         if request.version > t.version:  # the run has given up the version before
             self._abort_open(app, now_ms, effects)
@@ -322,13 +322,13 @@ class SharedTransactions(TransactionMachine[_Application]):
     def _end_again(self, app: _Application, t: _Transaction, request: EndShared) -> Result | None:
         """The transaction has been decided."""
         if request.commit and t.state.is_abort:
-            raise _aborted(app, request)
+            raise _aborted_error(app, request)
         return None if t.state.is_prepared else t.state.is_commit
 
     def _end_nothing(self, app: _Application, request: EndShared, now_ms: int, effects: Effects) -> Result | None:
         """Record the decision of a transaction without participants, so that a late participant does not open it."""
         if request.commit and request.committed_participants:
-            raise _aborted(app, request)
+            raise _aborted_error(app, request)
         t = app.transaction
         if t is not None and t.is_open:  # an older version of the same run
             self._abort_open(app, now_ms, effects)
@@ -431,7 +431,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         limit_ms = self._limits.app_expiration_ms
         return min(limit_ms, UNNAMED_EXPIRATION_MS) if app.name.startswith(UNNAMED_APP_PREFIX) else limit_ms
 
-    # -- what there is
+    # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
         """Why a partition has refused a batch of a participant as too old."""
@@ -480,7 +480,7 @@ def _of(app: _Application, request: Join | EndShared) -> str:
     return f"version {request.version} of application {app.name!r}, run {request.run_id}"
 
 
-def _aborted(app: _Application, request: Join | EndShared) -> SparklogError:
+def _aborted_error(app: _Application, request: Join | EndShared) -> SparklogError:
     return TransactionAbortedError(
         f"{_of(app, request)} has been aborted (its timeout, an operator, a newer run): run it again as a new run"
     )

@@ -116,7 +116,7 @@ def test_a_batch_read_is_planned_while_another_broker_takes_over(
 
 
 def test_a_batch_read_fails_at_once_if_nobody_answers(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Catalog, "_asking", lambda self, what, ask: BrokerWait(what, self.wait_ms).pause(GONE))
+    monkeypatch.setattr(Catalog, "_ask", lambda self, what, ask: BrokerWait(what, self.wait_ms).pause(GONE))
     given = {"sparklog.bootstrap.servers": "h:1", "subscribe": "t"}
     with pytest.raises(BrokerNotAvailableError, match=r"no broker$"):
         SparklogBatchReader(parse_source_options(given, streaming=False), SCHEMA).partitions()

@@ -75,7 +75,7 @@ def test_values_longer_than_a_step_are_one_value() -> None:
         int(((np.frombuffer(v, np.uint8).astype(np.uint64) + np.uint64(1)) * powers[: len(v)]).sum(dtype=np.uint64))
         for v in values
     ]
-    expected = module._mixed(np.array([s ^ len(v) for s, v in zip(sums, values, strict=True)], np.uint64))
+    expected = module._mix(np.array([s ^ len(v) for s, v in zip(sums, values, strict=True)], np.uint64))
     data = np.frombuffer(b"".join(values), np.uint8)
     assert module._of_ranges(data, ends).tolist() == expected.tolist()
     assert module._of_ranges(data, ends[1:]).tolist() == expected[1:].tolist()

@@ -27,7 +27,7 @@ def _task(*, envelope: bool = True, keyed: bool = False, **options: Any) -> Sink
 def _pieces(task: SinkTask, columns: dict[str, Any], batches: int) -> list[int]:
     """Batches in each piece."""
     rows: Iterator[pa.RecordBatch] = iter([pa.record_batch(columns)] * batches)
-    return [piece.data.num_rows // len(VALUES) for piece in task._gathered(rows)]
+    return [piece.data.num_rows // len(VALUES) for piece in task._gather_by_topic(rows)]
 
 
 NO_KEYS = pa.nulls(len(VALUES), pa.binary())

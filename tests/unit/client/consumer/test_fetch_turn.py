@@ -32,7 +32,7 @@ def test_the_answer_is_waited_for_no_longer_than_it_may_take() -> None:
         assert turn.is_polls(connection)
         turn.go_to_socket()
         assert not turn.is_readable(connection, 0)
-        turn.tell()
+        turn.notify()
         assert not turn.is_readable(connection, 60)  # told: it comes back at once
         theirs.send(b"x")
         assert turn.is_readable(connection, 60)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.client.producer.tabular import _joined, binary_array
+from sparklog.client.producer.tabular import _join_values, binary_array
 from tests.support.cases import for_each
 
 OBJECTS = st.one_of(st.binary(), st.none(), st.binary().map(bytearray), st.binary().map(lambda data: memoryview(data)))
@@ -33,13 +33,13 @@ def test_equals_what_arrow_makes(values: list[Any]) -> None:
 
 @given(st.lists(st.binary()))
 def test_bytes_are_joined(values: list[bytes]) -> None:
-    assert _joined(values).to_pylist() == values
+    assert _join_values(values).to_pylist() == values
 
 
 @for_each("n", [32, 33, 1 << 16, (1 << 16) + 1])
 def test_any_number_of_bytes_is_joined(n: int) -> None:
     values = [b"x" * (i % 7) for i in range(n)]
-    assert _joined(values).equals(pa.array(values, pa.binary()))
+    assert _join_values(values).equals(pa.array(values, pa.binary()))
 
 
 @for_each("wrong", [[1], [b"a", 1.5], [b"a", {}], [float("nan")]])
