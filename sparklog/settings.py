@@ -255,6 +255,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("connections.authentication.timeout.ms", _B, 30_000, "A connection whose peer has not authenticated by then is closed; of this TLS has a third.", "ms", 100, 600_000),
     Setting("connections.authenticating.max", _B, 1_000, "Connections whose peers are not known yet, on all listeners with TLS or SASL; one more is closed.", "connections", 1, 1_000_000),
     Setting("lake.worker.enable", _B, True, "Starts a lake worker beside the broker when a topic has a Delta table and the package deltalake is installed."),
+    Setting("lake.worker.config", _B, "", "Properties file with the client settings of the lake worker that the broker starts, as for --command-config; needed if the first listener asks for TLS or a login."),
     Setting("min.insync.replicas", _T, 1, "Records with acks=all are refused while fewer replicas are in sync; at most the number of replicas.", "replicas", 1, 100),
     Setting("unclean.leader.election.enable", _T, False, "Lets a replica that may lack acknowledged records lead when no other replica is left."),
     Setting("flush.mode", _T, "none", "When appends reach the disk. none: the operating system and the background write them; group: before they are acknowledged, many with one fsync.", choices=("none", "group")),

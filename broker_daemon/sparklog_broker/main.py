@@ -27,14 +27,15 @@ from sparklog.environment.files import directory_mode
 from sparklog.environment.lifeline import has_ended
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
 from sparklog.metadata.coordination import CoordinationError
-from sparklog.security.listeners import Listener, SecurityProtocol, registered_endpoints
+from sparklog.security.listeners import LOCALHOST, Listener, SecurityProtocol, is_any_address, registered_endpoints
 from sparklog.security.tls import RenewedContext
 from sparklog_broker import descriptors
 from sparklog_broker.broker import Broker
 from sparklog_broker.children.children import Children
+from sparklog_broker.children.lake_worker import LakeWorker, has_lake, lake_worker_spec
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.cluster.secure_connect import SecureConnect
-from sparklog_broker.config import BrokerConfig, load_config
+from sparklog_broker.config import BrokerConfig, format_address, load_config, parse_address
 from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.log_format import set_up_logging
@@ -187,6 +188,8 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         metrics.serving(_watched(broker, server, peers.authenticator.counters))
         _say("".join(f"listening on {line}\n" for line in server.addresses))
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
+        if config.lake_worker_enable:
+            children.add(_lake_worker(config, loop, broker, server))
         children.start()
         await stop.wait()
         metrics.draining()
@@ -325,6 +328,25 @@ async def _cluster(
     except CoordinationError as e:
         raise StorageUnavailableError(str(e)) from e
     return await Cluster.connect(coordination, config, loop, environment, others or asyncio.open_connection)
+
+
+def _lake_worker(
+    config: BrokerConfig, loop: asyncio.AbstractEventLoop, broker: Broker, server: Server
+) -> LakeWorker:
+    host, port = parse_address(server.address)
+    address = format_address(LOCALHOST if is_any_address(host) else host, port)
+    needs_login = config.security.listeners.bound[0].protocol is not SecurityProtocol.PLAINTEXT
+    obstacle = ""
+    if needs_login and not config.lake_worker_config:
+        obstacle = "lake.worker.config has to name a file with the settings by which it connects to the first listener"
+    defaults = config.topic_defaults
+    return LakeWorker(
+        lake_worker_spec(address, config.lake_worker_config),
+        loop,
+        broker.environment.clock.monotonic_s,
+        lambda: any(has_lake({**defaults, **topic.configs}) for topic in broker.partitions.topics.values()),
+        obstacle,
+    )
 
 
 def _watched(broker: Broker, server: Server, authentication: AuthenticationCounters) -> Watched:

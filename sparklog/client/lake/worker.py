@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct
 
 from sparklog.client.admin.admin import Admin
+from sparklog.client.admin.lake_admin import report_lake
 from sparklog.client.consumer.consumer import Consumer
 from sparklog.client.lake.topic_lake import RoundResult, TopicLake
 from sparklog.client.net.cluster import Cluster, cluster
@@ -253,17 +255,34 @@ class LakeWorker:
             result = topic.lake.round(info, settings, lambda table_id: self._note(info.name, table_id))
         except LakePausedError as e:
             topic.error = str(e)
+            self._report(info, {}, error=topic.error)
             logger.error("topic %s: its Delta table is paused: %s", info.name, e)  # noqa: TRY400 - a decision, no defect
             self._pause(info.name, str(e))
             return None
         except (SparklogError, OSError) as e:
             topic.error = str(e)
+            self._report(info, {}, error=topic.error)
             logger.warning("topic %s: the round failed, it is tried again: %s", info.name, e)
             return None
         topic.error = ""
+        self._report(
+            info,
+            result.next_offsets,
+            as_of_ms=result.as_of_ms if result.is_complete else 0,
+            version=result.version,
+            files=result.files,
+            last_commit_ms=int(time.time() * 1000) if result.rows else 0,
+        )
         if self._on_round is not None:
             self._on_round(info.name, result)
         return result
+
+    def _report(self, info: TopicInfo, next_offsets: Mapping[int, int], **state: Any) -> None:
+        """Tell the brokers: retention waits for it, and their metrics show it. The next round tells it again."""
+        try:
+            report_lake(self._cluster, info, next_offsets, **state)
+        except SparklogError as e:
+            logger.warning("topic %s: the state of its Delta table is not reported: %s", info.name, e)
 
     def _note(self, name: str, table_id: str) -> None:
         self._admin.alter_topic(name, {"lake.table.id": table_id})
