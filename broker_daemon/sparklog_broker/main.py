@@ -330,9 +330,7 @@ async def _cluster(
     return await Cluster.connect(coordination, config, loop, environment, others or asyncio.open_connection)
 
 
-def _lake_worker(
-    config: BrokerConfig, loop: asyncio.AbstractEventLoop, broker: Broker, server: Server
-) -> LakeWorker:
+def _lake_worker(config: BrokerConfig, loop: asyncio.AbstractEventLoop, broker: Broker, server: Server) -> LakeWorker:
     host, port = parse_address(server.address)
     address = format_address(LOCALHOST if is_any_address(host) else host, port)
     needs_login = config.security.listeners.bound[0].protocol is not SecurityProtocol.PLAINTEXT

@@ -82,7 +82,9 @@ def normal_location(location: str) -> str:
     """
     scheme, separator, rest = location.partition("://")
     if not location or (separator and not rest):
-        raise InvalidConfigError(f"lake.location = {location!r}: use a directory, or s3://BUCKET/PATH, gs://… or az://…")
+        raise InvalidConfigError(
+            f"lake.location = {location!r}: use a directory, or s3://BUCKET/PATH, gs://… or az://…"
+        )
     if not separator:
         return str(Path(location).expanduser().absolute())
     if scheme == "file":
@@ -169,7 +171,9 @@ class LakeTable:
             return None
 
     @classmethod
-    def create(cls, location: str, schema: pa.Schema, *, topic: str, topic_id: str, partition_by: Sequence[str]) -> LakeTable:
+    def create(
+        cls, location: str, schema: pa.Schema, *, topic: str, topic_id: str, partition_by: Sequence[str]
+    ) -> LakeTable:
         """Create the table of a topic.
 
         Args:
@@ -270,6 +274,8 @@ class LakeTable:
             LakeUnavailableError: The table cannot be read.
         """
         with _reaching(self.location):
+            if self.topic_id != topic_id:  # a foreign table may have any columns
+                return TableState(self.version, self.table_id, self.topic_id, {})
             return TableState(
                 version=self.version,
                 table_id=self.table_id,
@@ -291,7 +297,11 @@ class LakeTable:
         wrong = sorted(features - _WRITER_FEATURES)
         if configuration.get("delta.columnMapping.mode", "none") not in ("none", None):
             wrong.append("column mapping")
-        wrong += [f"the constraint {k.removeprefix('delta.constraints.')}" for k in configuration if k.startswith("delta.constraints.")]
+        wrong += [
+            f"the constraint {k.removeprefix('delta.constraints.')}"
+            for k in configuration
+            if k.startswith("delta.constraints.")
+        ]
         if any("delta.generationExpression" in (f.metadata or {}) for f in self._handle.schema().fields):
             wrong.append("generated columns")
         unused = {"columnMapping", "checkConstraints", "generatedColumns", "identityColumns"}
@@ -410,7 +420,12 @@ class LakeTable:
             return masks
 
     def read_file(
-        self, file: TableFile, columns: Sequence[str] | None, *, apply_deletions: bool = True, masks: Mapping[str, Any] | None = None
+        self,
+        file: TableFile,
+        columns: Sequence[str] | None,
+        *,
+        apply_deletions: bool = True,
+        masks: Mapping[str, Any] | None = None,
     ) -> pa.Table:
         """Read rows of a file in the table's layout; columns that the file lacks are null.
 
@@ -437,7 +452,9 @@ class LakeTable:
         for f in wanted:
             if f.name in file.partition_values:
                 value = file.partition_values[f.name]
-                arrays.append(pa.repeat(pa.scalar(value).cast(f.type) if value is not None else pa.scalar(None, f.type), count))
+                arrays.append(
+                    pa.repeat(pa.scalar(value).cast(f.type) if value is not None else pa.scalar(None, f.type), count)
+                )
             elif rows is not None and f.name in rows.column_names:
                 arrays.append(rows.column(f.name).cast(f.type))
             else:
@@ -556,7 +573,14 @@ class LakeTable:
         )
 
     def _commit(
-        self, actions: list[Any], mode: str, schema: Any, information: dict[str, Any], transactions: list[Any], *, is_blind: bool = True
+        self,
+        actions: list[Any],
+        mode: str,
+        schema: Any,
+        information: dict[str, Any],
+        transactions: list[Any],
+        *,
+        is_blind: bool = True,
     ) -> None:
         from deltalake import CommitProperties
 
@@ -589,7 +613,9 @@ class LakeTable:
         """Return the information of the newest commit of a worker, with `timestamp` and `version`; None: there is none
         among the newest ones."""
         with _reaching(self.location):
-            return next((e for e in self._handle.history(HISTORY_PAGE) if "offsets" in (e.get(COMMIT_MARK) or {})), None)
+            return next(
+                (e for e in self._handle.history(HISTORY_PAGE) if "offsets" in (e.get(COMMIT_MARK) or {})), None
+            )
 
     def operations(self) -> list[str]:
         """Return the names of all operations in the table's history, the newest first."""
@@ -633,5 +659,3 @@ def dropped(location: str, table_id: str) -> LakePausedError:
         f"the topic's table {table_id} is no longer at {location}: it was dropped or moved; use 'sparklog lake rebuild' to "
         "create it again from the log, or bring it back and use 'sparklog lake resume'"
     )
-
-

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -23,7 +22,6 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Size in memory of the rows that become one row group."""
 TEXT_STATISTIC_CHARS_MAX = 32
 STATISTICS_COLUMNS_MAX = 32
-NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -31,7 +29,7 @@ class DataFile(Struct, frozen=True):
     """A complete Parquet file below the table's location that is not part of the table yet."""
 
     path: str
-    """Path relative to the table's location, URL-encoded as in the table's log."""
+    """Path relative to the table's location, of characters that need no encoding."""
     size_bytes: int
     rows: int
     partition_values: dict[str, str | None]
@@ -103,7 +101,7 @@ class DataFileWriter:
         paths = [f.path for f in self._done]
         if open_file is not None:
             open_file.abandon()
-            paths.append(quote(open_file.path))
+            paths.append(open_file.path)
         return paths
 
     def _flush(self) -> None:
@@ -120,13 +118,9 @@ class DataFileWriter:
 
     def _append(self, rows: pa.Table, values: dict[str, str | None]) -> None:
         if self._open is None:
-            directory = "".join(
-                f"{quote(c, safe='')}={quote(NULL_DIRECTORY if v is None else v, safe='')}/" for c, v in values.items()
-            )
             first = rows.column("_offset")[0].as_py() if rows.num_rows else 0
-            path = f"{directory}{PREFIX}{self._name}-{first:020d}-{uuid4().hex}.parquet"
-            if directory:
-                self._files.create_dir(directory.rstrip("/"), recursive=True)
+            # no directory per value: the table's log has the values, and each engine escapes names differently
+            path = f"{PREFIX}{self._name}-{first:020d}-{uuid4().hex}.parquet"
             self._open = _OpenFile(self._files, path, self._stored, values)
         self._open.write(rows.select(self._stored.names).cast(self._stored))
         if self._open.size_bytes >= self._file_bytes:
@@ -170,7 +164,7 @@ class _OpenFile:
         metadata = self._writer.writer.metadata
         self._sink.close()
         statistics = json.dumps(delta_statistics(metadata, self._schema))
-        return self.path, DataFile(quote(self.path), size, self._rows, self._values, statistics)
+        return self.path, DataFile(self.path, size, self._rows, self._values, statistics)
 
 
 def split_by(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
@@ -187,7 +181,9 @@ def split_by(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str
     for values in distinct.to_pylist():
         mask = None
         for column, value in values.items():
-            matches = pc.is_null(table[column]) if value is None else pc.fill_null(pc.equal(table[column], value), False)
+            matches = (
+                pc.is_null(table[column]) if value is None else pc.fill_null(pc.equal(table[column], value), False)
+            )
             mask = matches if mask is None else pc.and_(mask, matches)
         yield {c: partition_text(v) for c, v in values.items()}, table.filter(mask)
 
@@ -216,7 +212,11 @@ def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    columns = {metadata.row_group(0).column(i).path_in_schema: i for i in range(metadata.num_columns)} if metadata.num_row_groups else {}
+    columns = (
+        {metadata.row_group(0).column(i).path_in_schema: i for i in range(metadata.num_columns)}
+        if metadata.num_row_groups
+        else {}
+    )
     names = [n for n in (*POSITION_COLUMNS, *(n for n in schema.names if n not in POSITION_COLUMNS)) if n in columns]
     for name in names[:STATISTICS_COLUMNS_MAX]:
         if pa.types.is_nested(schema.field(name).type):

@@ -217,7 +217,7 @@ class Outcome(Enum):
     """The decision after a commit that failed."""
 
     DONE = "done"
-    """The table has the commit: only its answer was lost."""
+    """The table has these offsets: by this commit, whose answer was lost, or by the same round of another worker."""
     AGAIN = "again"
     """The table's offsets are as before: the same files may be committed to the newest version."""
     DISCARD = "discard"

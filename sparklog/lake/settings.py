@@ -61,6 +61,6 @@ class LakeSettings(Struct, frozen=True):
 
     @property
     def table_partitions(self) -> tuple[str, ...]:
-        """Columns that partition the table. An upserted table is partitioned by the topic's partitions, so that a change
-        looks for its key in one of them."""
+        """Columns that partition the table. The partitions of the topic partition an upserted table, so that
+        a change looks for its key in one of them."""
         return ("_partition", *self.partition_by) if self.is_upsert else self.partition_by

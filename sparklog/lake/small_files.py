@@ -38,7 +38,12 @@ def files_to_merge(files: Sequence[TableFile], file_bytes: int, left_out: Collec
     groups: dict[object, list[TableFile]] = {}
     for file in files:
         name = unquote(file.path).rsplit("/", 1)[-1]
-        if name.startswith(PREFIX) and name not in left_out and file.partition is not None and file.first_offset is not None:
+        if (
+            name.startswith(PREFIX)
+            and name not in left_out
+            and file.partition is not None
+            and file.first_offset is not None
+        ):
             key = (file.partition, tuple(sorted(file.partition_values.items(), key=str)))
             groups.setdefault(key, []).append(file)
     for tier in range(1, 64):

@@ -53,9 +53,7 @@ class Lakes:
         now_ms = self._now_ms()
         known = self._reports.get(request.topic)
         if known is None or known.topic_id != request.topic_id:
-            known = self._reports[request.topic] = LakeReport(
-                request.topic_id, {}, 0, -1, -1, 0, "", now_ms, now_ms
-            )
+            known = self._reports[request.topic] = LakeReport(request.topic_id, {}, 0, -1, -1, 0, "", now_ms, now_ms)
         for offset in request.offsets:
             partition = self._partitions.find(TopicPartition(request.topic, offset.partition))
             log = None if partition is None else partition.open_log

@@ -684,7 +684,7 @@ class Admin:
         file_size_bytes: int | None = None,
         partition_by: Sequence[str] = (),
     ) -> LakeDescription:
-        """Make a topic a Delta table, too: the table is created, and a lake worker fills it from the log's first record.
+        """Make a topic a Delta table, too. The table is created, and a lake worker fills it from the first record on.
 
         The table has the topic's columns (or key, value and headers), then `_partition`, `_offset` and `_timestamp`. A
         table that the topic had at the location before goes on where it ended.

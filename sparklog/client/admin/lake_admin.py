@@ -324,8 +324,6 @@ def read_reports(cluster: Cluster, topics: Iterable[str], *, timeout_ms: int) ->
     if not names:
         return found
     for endpoint in cluster.brokers(timeout_ms=deadline.left_ms()):
-        if endpoint is None:
-            continue
         try:
             answer = cluster.request(
                 Api.DESCRIBE_LAKES,
@@ -385,8 +383,6 @@ def report_lake(
     )
     deadline = Deadline(timeout_ms)
     for endpoint in cluster.brokers(timeout_ms=timeout_ms):
-        if endpoint is None:
-            continue
         try:
             cluster.request(
                 Api.REPORT_LAKE, request, ReportLakeResponse, endpoint=endpoint, timeout_ms=deadline.left_ms()
@@ -394,4 +390,3 @@ def report_lake(
         except SparklogError as e:
             if not e.retriable:
                 raise
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +30,7 @@ WRITE_BYTES = 16 * MIB
 FETCH_BYTES = 8 * MIB
 
 
-def partition_ends(
-    cluster: Cluster, topic: str, partitions: int, *, timeout_ms: int
-) -> dict[int, PartitionEnds]:
+def partition_ends(cluster: Cluster, topic: str, partitions: int, *, timeout_ms: int) -> dict[int, PartitionEnds]:
     """Return the offsets of all partitions of a topic.
 
     The last stable offsets come from one request. The high watermarks are asked for afterwards, so that they are not
@@ -102,8 +100,8 @@ def transaction_identity(marker: BatchHeader, epoch: int) -> Hashable:
     """Return the identity of the transaction that a marker ends.
 
     A producer has another epoch in each of its transactions. The participants of a shared transaction have different
-    producer ids, all with epoch 0, and their markers do not name the transaction. So all of them count as one: a cut may
-    lie lower than necessary, but inside no transaction.
+    producer ids, all with epoch 0, and their markers do not name the transaction. So all of them count as one: a cut
+    may lie lower than necessary, but inside no transaction.
 
     Args:
         marker: Header of the marker.
@@ -205,7 +203,9 @@ def read_rows(
     return has_transactions
 
 
-def _with_position(batches: Sequence[ConsumedBatch], partition: int, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
+def _with_position(
+    batches: Sequence[ConsumedBatch], partition: int, columns: Sequence[str], schema: pa.Schema
+) -> pa.Table:
     data = data_together(batches, columns)
     n = data.num_rows
     times_us = np.concatenate([b.timestamps_ms() for b in batches]) * np.int64(1000)
@@ -218,6 +218,33 @@ def _with_position(batches: Sequence[ConsumedBatch], partition: int, columns: Se
     return pa.table([*data.columns, *position], schema=schema)
 
 
-def total_rows(spans: Iterable[Span]) -> int:
-    """Return the number of offsets in spans."""
-    return sum(span.end - span.start for span in spans)
+class LogSide:
+    """The log as a round sees it, through the native client."""
+
+    def __init__(self, cluster: Cluster, timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._timeout_ms = timeout_ms
+
+    def newest(self, name: str) -> TopicInfo:
+        """Return the topic as it is now."""
+        return self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms)
+
+    def ends(self, info: TopicInfo) -> dict[int, PartitionEnds]:
+        """Return the offsets of all partitions; see `partition_ends`."""
+        return partition_ends(self._cluster, info.name, info.partitions, timeout_ms=self._timeout_ms)
+
+    def parts(self, info: TopicInfo, windows: Mapping[int, Span]) -> list[TransactionPart]:
+        """Return the parts of committed transactions; see `transaction_parts`."""
+        return transaction_parts(self._cluster, info.name, windows, timeout_ms=self._timeout_ms)
+
+    def read(
+        self,
+        info: TopicInfo,
+        partition: int,
+        span: Span,
+        columns: Sequence[str],
+        schema: pa.Schema,
+        write: Callable[[pa.Table], None],
+    ) -> bool:
+        """Read the committed rows of a span; see `read_rows`."""
+        return read_rows(self._cluster, info, partition, span, columns, schema, write, timeout_ms=self._timeout_ms)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
 
-from sparklog.client.lake.log_side import partition_ends, read_rows, transaction_parts
-from sparklog.client.net.cluster import Cluster
+from sparklog.client.lake.log_side import LogSide
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.fault_points import reach
 from sparklog.errors import LakePausedError, LakeUnavailableError
@@ -70,10 +70,26 @@ class RoundResult(Struct, frozen=True):
 class TopicLake:
     """The rounds of one topic; for one thread. It keeps only what saves work: the table holds the state."""
 
-    def __init__(self, cluster: Cluster, *, timeout_ms: int = 30_000, now_ms: Callable[[], int] | None = None) -> None:
-        self._cluster = cluster
-        self._timeout_ms = timeout_ms
+    def __init__(
+        self,
+        log: LogSide,
+        *,
+        tables: type[LakeTable] = LakeTable,
+        now_ms: Callable[[], int] | None = None,
+        pause_s: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Create the rounds of one topic.
+
+        Args:
+            log: The log.
+            tables: Opens and creates tables; tests pass a model.
+            now_ms: The clock.
+            pause_s: Waits between two commits.
+        """
+        self._log = log
+        self._tables = tables
         self._now_ms = now_ms or (lambda: int(time.time() * 1000))
+        self._pause_s = pause_s
         self._known_version: int | None = None
         self._known_offsets: dict[str, dict[int, int]] = {}
         self._has_transactions = False
@@ -94,7 +110,7 @@ class TopicLake:
             LakeUnavailableError: The table cannot be reached, or others commit all the time.
         """
         as_of_ms = self._now_ms()
-        ends = partition_ends(self._cluster, info.name, info.partitions, timeout_ms=self._timeout_ms)
+        ends = self._log.ends(info)
         newest = self._newest(info)  # asked after the ends: no row below them has a newer schema
         if newest.partitions > info.partitions:  # a transaction may have records in the new ones, too
             return self.round(newest, settings, note_table_id)
@@ -108,7 +124,9 @@ class TopicLake:
             state, ends, accept_gaps=accept_gaps, offsets_max=UNLIMITED if self._has_transactions else limit
         )
         if plan.spans and is_held(ends):
-            plan = self._atomic(info, plan, plan_round(state, ends, accept_gaps=accept_gaps, offsets_max=UNLIMITED), ends)
+            plan = self._atomic(
+                info, plan, plan_round(state, ends, accept_gaps=accept_gaps, offsets_max=UNLIMITED), ends
+            )
         for partition, gap in plan.gaps.items():
             logger.warning(
                 "topic %s: offsets %d to %d of partition %d were deleted before they were in the table",
@@ -116,7 +134,7 @@ class TopicLake:
             )  # fmt: skip
         if not plan.spans:
             return self._result(state, state.version, {}, ends, as_of_ms, len(table.files()), plan)
-        work = _Round(self._cluster, info, settings, schema, table, self._timeout_ms)
+        work = _Round(self._log, info, settings, schema, table)
         try:
             has_transactions = work.write(plan.spans)
             if has_transactions and not self._has_transactions:
@@ -136,7 +154,7 @@ class TopicLake:
         shorter end and the last stable offset would have to be known, too."""
         windows = {p: Span(_start(whole, p, ends), end.high_watermark) for p, end in ends.items()}
         windows = {p: w for p, w in windows.items() if w.end > w.start}
-        parts = transaction_parts(self._cluster, info.name, windows, timeout_ms=self._timeout_ms)
+        parts = self._log.parts(info, windows)
         if parts:
             self._has_transactions = True
         elif is_cut_short(plan, ends):
@@ -146,7 +164,7 @@ class TopicLake:
         return Plan({p: s for p, s in spans.items() if s.end > s.start or p in whole.gaps}, whole.gaps)
 
     def _newest(self, info: TopicInfo) -> TopicInfo:
-        found = self._cluster.topic(info.name, refresh=True, timeout_ms=self._timeout_ms)
+        found = self._log.newest(info.name)
         if found.topic_id != info.topic_id or found.partitions < info.partitions:
             raise LakeUnavailableError(f"topic {info.name!r} was created again during the round: the next one follows")
         return found
@@ -175,7 +193,7 @@ class TopicLake:
         """The newest version, created if the topic never had a table, with all columns of the topic."""
         for _ in range(SCHEMA_ATTEMPTS):
             try:
-                table = open_or_create(info, settings, schema)
+                table = open_or_create(info, settings, schema, self._tables)
             except CommitConflictError:
                 continue
             if table.topic_id == info.topic_id and not settings.table_id:
@@ -221,8 +239,8 @@ class TopicLake:
                 reach("lake.after-commit")
                 return base.version + 1
             if attempt:
-                time.sleep(min(0.02 * 2**attempt, 1.0))
-            found = LakeTable.open(settings.location)
+                self._pause_s(min(0.02 * 2**attempt, 1.0))
+            found = self._tables.open(normal_location(settings.location))
             if found is None:
                 raise dropped(settings.location, state.table_id)
             now = found.state(
@@ -252,13 +270,16 @@ def _start(plan: Plan, partition: int, ends: Mapping[int, PartitionEnds]) -> int
     return ends[partition].stable if span is None else span.start
 
 
-def open_or_create(info: TopicInfo, settings: LakeSettings, schema: pa.Schema) -> LakeTable:
+def open_or_create(
+    info: TopicInfo, settings: LakeSettings, schema: pa.Schema, tables: type[LakeTable] = LakeTable
+) -> LakeTable:
     """Return the topic's table, created if the topic never had one.
 
     Args:
         info: The topic.
         settings: Its lake settings.
         schema: Columns of the table.
+        tables: Opens and creates tables.
 
     Raises:
         LakePausedError: The topic had a table that is gone, or Delta cannot hold a column.
@@ -266,14 +287,14 @@ def open_or_create(info: TopicInfo, settings: LakeSettings, schema: pa.Schema) -
         LakeUnavailableError: The location cannot be reached.
     """
     location = normal_location(settings.location)
-    table = LakeTable.open(location)
+    table = tables.open(location)
     if table is not None:
         return table
     if settings.table_id:
         raise dropped(location, settings.table_id)
     check_columns(schema)
     check_partition_by(settings.partition_by, schema)
-    return LakeTable.create(
+    return tables.create(
         location, schema, topic=info.name, topic_id=info.topic_id, partition_by=settings.table_partitions
     )
 
@@ -305,13 +326,12 @@ class _Round:
     """Files of one round and their commit."""
 
     def __init__(
-        self, cluster: Cluster, info: TopicInfo, settings: LakeSettings, schema: pa.Schema, table: LakeTable, timeout_ms: int
+        self, log: LogSide, info: TopicInfo, settings: LakeSettings, schema: pa.Schema, table: LakeTable
     ) -> None:
-        self._cluster = cluster
+        self._log = log
         self._info = info
         self._settings = settings
         self._table = table
-        self._timeout_ms = timeout_ms
         self.schema = schema
         self._columns = topic_columns(info.schema, is_envelope=info.is_envelope)
         self._files: list[DataFile] = []
@@ -335,16 +355,7 @@ class _Round:
         return has_transactions
 
     def _read(self, partition: int, span: Span, write: Callable[[pa.Table], None]) -> bool:
-        return read_rows(
-            self._cluster,
-            self._info,
-            partition,
-            span,
-            self._columns,
-            self.schema,
-            write,
-            timeout_ms=self._timeout_ms,
-        )
+        return self._log.read(self._info, partition, span, self._columns, self.schema, write)
 
     def _collect(self, partition: int, span: Span) -> bool:
         keys = key_columns(self._info)
@@ -393,7 +404,7 @@ class _Round:
                 if kept.num_rows:
                     writer.write(kept)
             deleted = is_deletion(changes, keys, value_columns(self._info))
-            fresh = changes.filter(pa.compute.invert(deleted))
+            fresh = changes.filter(pc.invert(deleted))
             if fresh.num_rows:
                 writer.write(in_layout(fresh, schema))
             added += writer.close()

@@ -120,7 +120,9 @@ class _Check:
         partitions, offsets = rows.column("_partition").to_numpy(), rows.column("_offset").to_numpy()
         for partition in np.unique(partitions):
             if file.partition is not None and int(partition) != file.partition:
-                self._problem(f"file {file.path} has rows of partition {partition}, its statistics say {file.partition}")
+                self._problem(
+                    f"file {file.path} has rows of partition {partition}, its statistics say {file.partition}"
+                )
             self._offsets.setdefault(int(partition), []).append(offsets[partitions == partition])
 
     def _check_partition(self, partition: int, next_offset: int | None) -> None:

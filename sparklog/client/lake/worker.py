@@ -17,6 +17,7 @@ from msgspec import Struct
 from sparklog.client.admin.admin import Admin
 from sparklog.client.admin.lake_admin import report_lake
 from sparklog.client.consumer.consumer import Consumer
+from sparklog.client.lake.log_side import LogSide
 from sparklog.client.lake.topic_lake import RoundResult, TopicLake
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.topic_info import TopicInfo
@@ -210,7 +211,7 @@ class LakeWorker:
         return consumer
 
     def _owned(self, consumer: Consumer | None) -> set[str]:
-        """The topics of this worker. Polling keeps it in the group; its partitions are paused, so that nothing is read."""
+        """The topics of this worker. Polling keeps it in the group; its paused partitions are not read."""
         if consumer is None:
             return set()
         consumer.poll_batches(0)
@@ -245,7 +246,7 @@ class LakeWorker:
     def _topic(self, info: TopicInfo) -> _Topic:
         known = self._topics.get(info.name)
         if known is None or known.topic_id != info.topic_id:
-            lake = TopicLake(self._cluster, timeout_ms=self._timeout_ms)
+            lake = TopicLake(LogSide(self._cluster, self._timeout_ms))
             known = self._topics[info.name] = _Topic(lake, info.topic_id)
         return known
 

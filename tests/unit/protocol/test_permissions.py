@@ -78,7 +78,9 @@ def test_every_api_has_an_entry() -> None:
 
 def test_whatever_creates_deletes_or_alters_is_in_the_audit_log() -> None:
     changes = {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
-    assert {api for api, rules in PERMISSIONS.items() if any(r.operation in changes for r in rules)} == ADMINISTRATIVE | {Api.REPORT_LAKE}
+    assert {
+        api for api, rules in PERMISSIONS.items() if any(r.operation in changes for r in rules)
+    } == ADMINISTRATIVE | {Api.REPORT_LAKE}
 
 
 @for_each("api", Api)
