@@ -46,7 +46,7 @@ def files_to_merge(files: Sequence[TableFile], file_bytes: int, left_out: Collec
         ):
             key = (file.partition, tuple(sorted(file.partition_values.items(), key=str)))
             groups.setdefault(key, []).append(file)
-    for tier in range(1, 64):
+    for tier in range(64):
         bound = min(TIER_BYTES * TIER_FACTOR**tier, file_bytes // 2)
         for group in groups.values():
             found = _run(sorted(group, key=lambda f: f.first_offset or 0), bound, file_bytes)

@@ -110,26 +110,27 @@ def test_no_version_has_a_part_of_a_transaction(
     choose = random.Random(7)
     producers = [sparklog.Producer(lake_broker.bootstrap_servers, transactional_id=f"{lake}-{i}") for i in range(4)]
     committed: set[int] = set()
-    is_open: dict[int, int] = {}
+    is_open: dict[int, tuple[int, list[int]]] = {}
     numbers = iter(range(1_000_000))
     for producer in producers:
         producer.init_transactions()
-    for _ in range(150):
+    for _ in range(200):
         i = choose.randrange(len(producers))
         producer = producers[i]
         if i not in is_open:
             producer.begin_transaction()
-            is_open[i] = next(numbers)
-            for partition in choose.sample(range(3), 3):
-                producer.send_batch(lake, rows(range(is_open[i], is_open[i] + 1)), partition=partition)
-                producer.flush()
+            is_open[i] = next(numbers), choose.sample(range(3), 3)
+        number, left = is_open[i]
+        if left:
+            producer.send_batch(lake, rows(range(number, number + 1)), partition=left.pop())
+            producer.flush()
         elif choose.random() < 0.2:
             producer.abort_transaction()
             del is_open[i]
         else:
             producer.commit_transaction()
-            committed.add(is_open.pop(i))
-        if choose.random() < 0.5:
+            committed.add(number)
+            del is_open[i]
             assert worker.run_once([lake]) == {}
     for i in is_open:
         producers[i].abort_transaction()
