@@ -45,6 +45,8 @@ class Outcome(NamedTuple):
     rows: int
     versions: int
     kills: int
+    commits_under_load: int = 0
+    """Versions before the last worker ran alone."""
 
 
 def worker_process(address: str, fault: str = "") -> subprocess.Popen[bytes]:
@@ -129,7 +131,7 @@ def run(directory: Path, kills: int, seed: int) -> Outcome:
     workers = [worker_process(address) for _ in range(2)]
     try:
         for _ in range(kills):
-            time.sleep(choose.uniform(0.1, 1.5))
+            time.sleep(choose.uniform(0.5, 4.0))
             if choose.random() < 0.15:
                 broker.kill()
                 broker = start()
@@ -146,13 +148,14 @@ def run(directory: Path, kills: int, seed: int) -> Outcome:
         for worker in workers:
             worker.kill()
             worker.wait()
+    under_load = DeltaTable(table).version()
     for _ in range(3):  # an answer that is lost is no failure of the table
         command = [sys.executable, "-m", "sparklog.cli", "lake", "run", "--once", "--bootstrap-servers", address]
         last = subprocess.run(command, capture_output=True, text=True, check=False)
         if last.returncode == 0:
             break
     assert last.returncode == 0, last.stderr
-    outcome = check(address, table, kills)
+    outcome = check(address, table, kills)._replace(commits_under_load=under_load)
     broker.stop()
     return outcome
 

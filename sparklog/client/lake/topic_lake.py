@@ -149,6 +149,15 @@ class TopicLake:
             raise
         return self._result(state, version, plan.spans, ends, as_of_ms, len(table.files()), plan)
 
+    def next_offsets(self, info: TopicInfo, settings: LakeSettings) -> dict[int, int] | None:
+        """Return the next offsets in the table; None if there is no table.
+
+        Raises:
+            LakeUnavailableError: The table cannot be reached.
+        """
+        table = self._tables.open(normal_location(settings.location))
+        return None if table is None else table.next_offsets(info.topic_id, info.partitions)
+
     def _atomic(self, info: TopicInfo, plan: Plan, whole: Plan, ends: Mapping[int, PartitionEnds]) -> Plan:
         """The plan with ends that lie inside no transaction. Only whole spans are looked at: the transactions between a
         shorter end and the last stable offset would have to be known, too."""
@@ -250,14 +259,13 @@ class TopicLake:
             if outcome is Outcome.DONE:
                 return found.version
             if outcome is Outcome.DISCARD:
-                work.abandon()
+                # the files stay for VACUUM: an earlier attempt may have committed them, and another round followed
                 check_table(now, info.topic_id, settings.table_id)
                 raise LakeUnavailableError(
                     f"another worker has committed offsets of topic {info.name!r}: the next round goes on behind them"
                 )
             self._state(found, info, settings)
             if missing_columns(work.schema, found.schema()):
-                work.abandon()
                 raise LakeUnavailableError(f"columns of the table of topic {info.name!r} were dropped during the round")
             base, known = found, now
         raise LakeUnavailableError(
@@ -411,7 +419,7 @@ class _Round:
         return removed, added
 
     def abandon(self) -> None:
-        """Remove the files: they are known to be in no version."""
+        """Remove the files, which no commit was tried with."""
         paths = [f.path for f in self._files]
         if self._open is not None:
             paths += self._open.abandon()

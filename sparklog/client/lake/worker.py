@@ -1,7 +1,8 @@
 """The lake worker: runs rounds of all topics with a Delta table, and shares the topics with other workers as a group.
 
-A topic belongs to the worker that the group assigns its partition 0 to. Two workers that both believe to own a topic do
-no harm: a commit is made on exactly the version that was checked.
+A topic belongs to the worker that the group assigns its partition 0 to. Another worker takes a round over when the table
+has not moved for some intervals, because the group notices a killed worker only after its session. Two workers on one
+topic do no harm: a commit is made on exactly the version that was checked.
 """
 
 from __future__ import annotations
@@ -45,9 +46,16 @@ MERGES_AT_ONCE = 4
 PAUSE_REASON_CHARS_MAX = 1_000
 
 
+STANDBY_INTERVALS = 3
+"""Intervals without a commit after which a worker takes a topic of another one over."""
+SESSION_TIMEOUT_MS = 10_000
+
+
 class _Topic(Struct):
     lake: TopicLake
     topic_id: str
+    seen: dict[int, int] | None = None
+    """Next offsets in the table when this worker, which does not own the topic, last looked."""
     due_s: float = 0.0
     failures: int = 0
     rounds: int = 0
@@ -165,9 +173,11 @@ class LakeWorker:
     def _work(self, known: dict[str, tuple[TopicInfo, LakeSettings]], owned: set[str]) -> bool:
         """Run the rounds that are due; True if one ran."""
         worked = False
-        for name in sorted(owned & known.keys()):
+        for name in sorted(known):
             topic = self._topic(known[name][0])
             if self._stop.is_set() or topic.due_s > self._clock_s():
+                continue
+            if name not in owned and self._is_served(*known[name], topic):
                 continue
             found = self.lake_topics([name]).get(name)
             if found is None or found[1].paused:
@@ -185,12 +195,25 @@ class LakeWorker:
             topic.failures = 0
             interval_s = settings.commit_interval_ms / 1000
             topic.due_s = began_s + (interval_s if result.is_complete else 0.0)
+            topic.seen = dict(result.next_offsets)
             topic.rounds += 1
             if result.rows and topic.rounds % MERGE_ROUNDS == 0:
                 self._merge(settings)
-        for name in self._topics.keys() - owned:
+        for name in self._topics.keys() - known.keys():
             del self._topics[name]
         return worked
+
+    def _is_served(self, info: TopicInfo, settings: LakeSettings, topic: _Topic) -> bool:
+        """True if another worker has moved the table since the last look, or this is the first look."""
+        interval_s = settings.commit_interval_ms / 1000
+        topic.due_s = self._clock_s() + STANDBY_INTERVALS * interval_s
+        try:
+            found = topic.lake.next_offsets(info, settings)
+        except SparklogError as e:
+            logger.info("topic %s: its Delta table cannot be looked at: %s", info.name, e)
+            return True
+        before, topic.seen = topic.seen, found
+        return before is None or found != before
 
     def _subscribed(self, consumer: Consumer | None, topics: list[str]) -> Consumer | None:
         if not topics:
@@ -206,6 +229,7 @@ class LakeWorker:
                 client_id="sparklog-lake",
                 security=self._security,
                 prefetch_bytes=0,
+                session_timeout_ms=SESSION_TIMEOUT_MS,
             )
         consumer.subscribe(topics)
         return consumer
