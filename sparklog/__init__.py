@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sparklog.client.start_local import start_local
     from sparklog.errors import SparklogError
     from sparklog.query.session import SqlSession, sql
-    from sparklog.spark import register
+    from sparklog.spark import history, register
     from sparklog.types import (
         GroupMetadata,
         OffsetAndMetadata,
@@ -43,6 +43,7 @@ _WHERE = {
     "SparklogError": "sparklog.errors",
     "SqlSession": "sparklog.query.session",
     "sql": "sparklog.query.session",
+    "history": "sparklog.spark",
     "register": "sparklog.spark",
     "GroupMetadata": "sparklog.types",
     "OffsetAndMetadata": "sparklog.types",
@@ -68,6 +69,7 @@ __all__ = [
     "SqlSession",
     "TopicDescription",
     "TopicPartition",
+    "history",
     "read_table",
     "register",
     "sql",

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
+from sparklog.format.plain_layout import plain_layout
 from sparklog.lake.parquet_files import DataFile, DataFileWriter, fsync_below
 from sparklog.lake.rules import TOPIC_ID_PROPERTY, Span, TableState, app_id
 
@@ -444,7 +445,7 @@ class LakeTable:
             with self.file_system().open_input_file(unquote(file.path)) as source:
                 parquet = pq.ParquetFile(source)
                 own = [c for c in wanted.names if c in parquet.schema_arrow.names]
-                rows = parquet.read(columns=own) if own else None
+                rows = plain(parquet.read(columns=own)) if own else None
                 count = parquet.metadata.num_rows
         except (OSError, pa.ArrowException) as e:
             raise LakeUnavailableError(f"file {file.path} of the table at {self.location} cannot be read: {e}") from e
@@ -621,6 +622,23 @@ class LakeTable:
         """Return the names of all operations in the table's history, the newest first."""
         with _reaching(self.location):
             return [str(e.get("operation", "")) for e in self._handle.history() if COMMIT_MARK not in e]
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """Return rows in the log's layout, without the views that other writers put into their files' Arrow schema."""
+    columns = [
+        column if _is_flat(f.type) else pa.chunked_array([plain_layout(c) for c in column.chunks], _plain_type(f.type))
+        for f, column in zip(rows.schema, rows.columns, strict=True)
+    ]
+    return pa.table(columns, names=rows.column_names)
+
+
+def _is_flat(t: Any) -> bool:
+    return bool(pa.types.is_primitive(t) or pa.types.is_string(t) or pa.types.is_binary(t) or pa.types.is_decimal(t))
+
+
+def _plain_type(t: Any) -> Any:
+    return plain_layout(pa.nulls(0, t)).type
 
 
 def _added(files: Sequence[DataFile], *, is_change: bool) -> list[Any]:

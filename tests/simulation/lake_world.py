@@ -235,9 +235,7 @@ class World:
             if self.exact_version or changed or newest.columns != before.columns:
                 raise CommitConflictError(f"version {base + 1} exists")
         restored = None  # a worker's commit hides what was before
-        version = Version(
-            {**newest.files, **added}, {**newest.transactions, **transactions}, restored, newest.columns
-        )
+        version = Version({**newest.files, **added}, {**newest.transactions, **transactions}, restored, newest.columns)
         self._judge(version)
         self.versions.append(version)
         self.counts["commits"] += 1

@@ -1,8 +1,8 @@
 """The lake worker: runs rounds of all topics with a Delta table, and shares the topics with other workers as a group.
 
-A topic belongs to the worker that the group assigns its partition 0 to. Another worker takes a round over when the table
-has not moved for some intervals, because the group notices a killed worker only after its session. Two workers on one
-topic do no harm: a commit is made on exactly the version that was checked.
+A topic belongs to the worker that the group assigns its partition 0 to. Another worker takes a round over when the
+table has not moved for some intervals, because the group notices a killed worker only after its session. Two workers on
+one topic do no harm: a commit is made on exactly the version that was checked.
 """
 
 from __future__ import annotations

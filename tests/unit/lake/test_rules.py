@@ -114,7 +114,8 @@ def test_lowered_ends_cut_no_transaction_and_are_the_highest_such(
     assert is_atomic(lowered, parts)
     assert all(lowered[p] <= ends[p] for p in ends)
     candidates = [
-        sorted({ends[p], *(o for q in parts if q.partition == p and (o := q.first_offset) <= ends[p])}) for p in sorted(ends)
+        sorted({ends[p], *(o for q in parts if q.partition == p and (o := q.first_offset) <= ends[p])})
+        for p in sorted(ends)
     ]
     for chosen in product(*candidates):
         other = dict(enumerate(chosen))
