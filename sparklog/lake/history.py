@@ -7,23 +7,27 @@ OPTIMIZE has made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from sparklog.errors import InvalidConfigError, LakeUnavailableError
+from sparklog.lake.columns import same_type
 from sparklog.lake.delta_table import LakeTable, TableFile, normal_location, plain
+from sparklog.lake.parquet_files import PREFIX
 from sparklog.lake.settings import LakeSettings
 from sparklog.types import TopicPartition
 
 ENVELOPE_TIMESTAMP = "timestamp"
 ROWS_MAX = 65_536
 """Rows of one batch."""
+SCAN_ROWS = 131_072
 
 
 class HistoryBatch:
@@ -147,6 +151,38 @@ class History:
                 rows = rows.sort_by("_offset")
             yield from self._batches(tp, rows.combine_chunks(), columns, layout)
 
+    def scanner(
+        self, spans: Mapping[int, tuple[int, int]], schema: pa.Schema, expression: pc.Expression | None
+    ) -> Any | None:
+        """Return Arrow's own scanner over the files, which reads them with all processors and in no order.
+
+        Args:
+            spans: Offsets [start, end) by partition; rows of other partitions are not read.
+            schema: The columns, with their types.
+            expression: A filter over these columns; None: all rows.
+
+        Returns:
+            The scanner; None if the files need more than that: deletion vectors, files of others, partition columns,
+            spans that cut a file, columns that files lack.
+        """
+        self._masks = self._table.deletion_masks() if self._masks is None else self._masks
+        files = [f for f in self._files if f.partition is None or f.partition in spans]
+        if self._masks or self._table.partition_columns:
+            return None
+        for file in files:
+            if file.partition is None or file.first_offset is None or file.last_offset is None:
+                return None
+            start, end = spans[file.partition]
+            if not unquote(file.path).startswith(PREFIX) or file.first_offset < start or file.last_offset >= end:
+                return None
+        types = {f.name: f.type for f in self._schema}
+        if any(f.name not in types or not same_type(types[f.name], f.type) for f in schema):
+            return None
+        dataset = ds.dataset(
+            [unquote(f.path) for f in files], schema=schema, format="parquet", filesystem=self._table.file_system()
+        )
+        return dataset.scanner(columns=schema.names, filter=expression, batch_size=SCAN_ROWS)
+
     def _batches(
         self, tp: TopicPartition, rows: pa.Table, columns: Sequence[str], layout: pa.Schema
     ) -> Iterator[HistoryBatch]:
@@ -163,8 +199,8 @@ class History:
                 arrays.append(pa.nulls(rows.num_rows, target))
         table = pa.table(arrays, schema=pa.schema([layout.field(c) for c in columns])).combine_chunks()
         for at in range(0, rows.num_rows, ROWS_MAX):
-            piece = table.slice(at, ROWS_MAX)
-            n = piece.num_rows
+            n = min(ROWS_MAX, rows.num_rows - at)
+            piece = table.slice(at, n)
             data = (
                 piece.to_batches(max_chunksize=n)[0]
                 if columns

@@ -372,7 +372,7 @@ class SqlSession:
 
     def _table(self, topic: str, schema: pa.Schema, logs: Callable[[], Sequence[OffsetRange]]) -> TopicTable:
         def open_scan(columns: Sequence[str] | None, expression: Any) -> TopicScan:
-            snapshot = TopicSnapshot(self._snapshot(topic).info, logs())
+            snapshot = self._snapshot(topic)._replace(logs=logs())
             given = Filter(expression, schema)
             return TopicScan(self._cluster, snapshot, schema, columns, given, self._options, self._control)
 
@@ -400,7 +400,9 @@ class SqlSession:
         rewriter = self._rewriter
         try:
             found = [
-                (n, self._part(topics[n.topic.lower()])) for n in rewriter.find(query) if n.topic.lower() in topics
+                (n, self._part(topics[n.topic.lower()]))
+                for n in rewriter.find(query)
+                if n.topic.lower() in topics and not self._snapshot(topics[n.topic.lower()]).reaches_back
             ]
             if not found:
                 return None

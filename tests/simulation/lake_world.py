@@ -1,9 +1,9 @@
 """Lives of lake workers beside a model of the table with Delta's conflict rules.
 
-The rounds are the real ones (`TopicLake`); the log and the table are models. Each worker is a thread that runs only when
-the world lets it take its next step, so that a seed decides the whole life. Between two steps anything can happen:
-records and transactions of several producers, another worker's commit, changes by users, a crash of a worker, a sleep, a
-lost answer.
+The rounds are the real ones (`TopicLake`); the log and the table are models. Each worker is a thread that runs only
+when the world lets it take its next step, so that a seed decides the whole life. Between two steps anything can happen:
+records and transactions of several producers, another worker's commit, changes by users, a crash of a worker, a sleep,
+a lost answer.
 
     python -m tests.simulation.lake_world SEED       lives one life again
 """
@@ -45,7 +45,7 @@ class CrashError(BaseException):
     """Ends a worker at a step, as a kill does."""
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """A broken promise."""
 
 
@@ -107,13 +107,13 @@ class World:
     # -- life
 
     def run(self) -> Counter[str]:
-        """Live. Raises Violation."""
+        """Live. Raises ViolationError."""
         try:
             for _ in range(STEPS):
                 self._happen()
             self._heal()
-        except Violation as e:
-            raise Violation(f"seed {self.seed}: {e}") from None
+        except ViolationError as e:
+            raise ViolationError(f"seed {self.seed}: {e}") from None
         finally:
             for worker in self.workers:
                 worker.end()
@@ -178,7 +178,7 @@ class World:
         """An operator reads the reason of a pause and decides: `lake resume --from-table`."""
         newest = self.versions[-1]
         if newest.restored_to is None:
-            raise Violation(f"paused without a reason: {self.paused}")
+            raise ViolationError(f"paused without a reason: {self.paused}")
         largest = self.largest(newest)
         transactions = {p: largest.get(p, -1) + 1 for p in range(PARTITIONS)}
         self.versions.append(newest._replace(transactions=transactions, restored_to=None))
@@ -207,7 +207,7 @@ class World:
         missing = whole - found.keys() - self.deleted
         foreign = found.keys() - whole
         if missing or foreign or any(n > 1 for n in found.values()):
-            raise Violation(f"missing {sorted(missing)[:5]}, foreign {sorted(foreign)[:5]}")
+            raise ViolationError(f"missing {sorted(missing)[:5]}, foreign {sorted(foreign)[:5]}")
         self.counts["rows"] += len(found)
         self.counts["versions"] += len(self.versions)
 
@@ -244,13 +244,13 @@ class World:
         rows = [row for rows in version.files.values() for row in rows]
         twice = [row for row, n in Counter(rows).items() if n > 1]
         if twice:
-            raise Violation(f"rows are there twice: {twice[:5]}")
+            raise ViolationError(f"rows are there twice: {twice[:5]}")
         if self.restores:  # rows behind the last one of each partition come again, and may be a part until then
             return
         counts = Counter(row[2] for row in rows if row[2] != PLAIN)
         parts = [number for number, count in counts.items() if count != PARTITIONS]
         if parts:
-            raise Violation(f"a part of transactions {parts[:5]} is visible")
+            raise ViolationError(f"a part of transactions {parts[:5]} is visible")
 
 
 class _Worker:
@@ -402,7 +402,7 @@ class _Table:
     def remove_files(self, paths: list[str]) -> None:
         named = {name for version in self._world.versions for name in version.files}
         if named & set(paths):
-            raise Violation(f"files of the table are removed: {named & set(paths)}")
+            raise ViolationError(f"files of the table are removed: {named & set(paths)}")
 
     def commit(
         self, files: list[DataFile], topic_id: str, spans: Mapping[int, Span], *, gaps: Mapping[int, Span]

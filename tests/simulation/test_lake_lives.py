@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.lake_world import LIVES_GATE, LIVES_TORTURE, Violation, World
+from tests.simulation.lake_world import LIVES_GATE, LIVES_TORTURE, ViolationError, World
 
 
 def test_no_promise_is_broken() -> None:
@@ -22,7 +22,7 @@ def test_a_seed_gives_one_life() -> None:
 
 def test_a_safeguard_that_is_off_is_noticed() -> None:
     for safeguard in ("exact_version", "whole_transactions"):
-        with pytest.raises(Violation):
+        with pytest.raises(ViolationError):
             for seed in range(300):
                 World(seed, **{safeguard: False}).run()
 

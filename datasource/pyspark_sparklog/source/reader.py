@@ -102,7 +102,7 @@ class RangeRead:
         While the broker is gone it is tried again for `sparklog.broker.wait.ms`, from where reading stopped. Raises
         DataLossError if part of the range is gone (with failOnDataLoss=false: warns and goes on behind it).
         """
-        options, tp = self.options, TopicPartition(task.topic, task.partition)
+        tp = TopicPartition(task.topic, task.partition)
         assembler: BatchAssembler | None = None
         wait = BrokerWait(f"reading {tp}", self.options.broker_wait_ms)
         position, end = self._bounds(tp, task)
