@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
 from sparklog.format.plain_layout import plain_layout
-from sparklog.lake.parquet_files import DataFile, DataFileWriter, fsync_below
+from sparklog.lake.parquet_files import DataFile, DataFileWriter, fsync_below, partition_text
 from sparklog.lake.rules import TOPIC_ID_PROPERTY, Span, TableState, app_id
 
 COMMIT_MARK = "sparklog"
@@ -376,7 +376,7 @@ class LakeTable:
                 partition=int(low) if low is not None and low == high else None,
                 first_offset=first,
                 last_offset=last,
-                partition_values={c: v[i] for c, v in values.items()},
+                partition_values={c: partition_text(v[i]) for c, v in values.items()},
                 modified_ms=modified or 0,
             )
             for i, (path, size, rows, low, high, first, last, modified) in enumerate(

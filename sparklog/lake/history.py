@@ -281,7 +281,9 @@ def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
         yield group
 
 
-def open_history(settings: LakeSettings, topic: str, topic_id: str, partitions: int) -> History | None:
+def open_history(
+    settings: LakeSettings, topic: str, topic_id: str, partitions: int, *, newest: bool = False
+) -> History | None:
     """Open the history of a topic.
 
     Args:
@@ -289,6 +291,7 @@ def open_history(settings: LakeSettings, topic: str, topic_id: str, partitions: 
         topic: Name of the topic.
         topic_id: Id of the topic.
         partitions: Number of its partitions.
+        newest: True opens an upserted table, too, which holds the newest row of each key only.
 
     Returns:
         The history; None if the topic has no table, or the table holds the newest rows only.
@@ -297,7 +300,7 @@ def open_history(settings: LakeSettings, topic: str, topic_id: str, partitions: 
         LakeUnavailableError: The table cannot be reached.
         InvalidConfigError: The package deltalake is not installed.
     """
-    if not settings.location or settings.is_upsert:
+    if not settings.location or (settings.is_upsert and not newest):
         return None
     table = LakeTable.open(normal_location(settings.location))
     if table is None or table.topic_id != topic_id:

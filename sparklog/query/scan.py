@@ -117,8 +117,8 @@ def newest_info(cluster: Cluster, topic: str, timeout_ms: int) -> TopicInfo:
     return until_answered(lambda left_ms: cluster.topic(topic, refresh=True, timeout_ms=left_ms), attempts)
 
 
-def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions) -> TopicSnapshot:
-    """The current beginning and end of the topic's partitions.
+def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest: bool = False) -> TopicSnapshot:
+    """The current beginning and end of the topic's partitions. `newest`: the newest row of each key is enough.
 
     Raises UnknownTopicOrPartitionError and the errors of requests.
     """
@@ -126,7 +126,7 @@ def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions) -> TopicSn
     info = newest_info(cluster, topic, deadline.left_ms())
     tps = [TopicPartition(topic, p) for p in range(info.partitions)]
     isolation = options.isolation
-    history = _history(info)  # before the ends: it lies below them
+    history = _history(info, newest=newest)  # before the ends: it lies below them
     earliest = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=deadline.left_ms())
     latest = list_offsets(
         cluster, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation, timeout_ms=deadline.left_ms()
@@ -141,13 +141,13 @@ def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions) -> TopicSn
     return TopicSnapshot(info, logs, history, reaches_back)
 
 
-def _history(info: TopicInfo) -> HistorySource | None:
+def _history(info: TopicInfo, *, newest: bool) -> HistorySource | None:
     """The topic's Delta table, if it has all rows and this process can read it."""
     settings = LakeSettings.of(info.configs, info.broker_defaults)
-    if not settings.location or settings.is_upsert:
+    if not settings.location or (settings.is_upsert and not newest):
         return None
     try:
-        source = HistorySource(info, required=False)
+        source = HistorySource(info, required=False, newest=newest)
     except (LakeUnavailableError, InvalidConfigError) as e:  # the log has the newest rows all the same
         _log.warning("topic %s is read from its log alone: %s", info.name, e)
         return None

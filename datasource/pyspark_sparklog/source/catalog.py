@@ -93,6 +93,8 @@ class Catalog:
     request_timeout_ms: int = 30_000
     history: bool = False
     """True if partitions begin with the first offset of the topics' Delta tables."""
+    newest: bool = False
+    """True if an upserted table counts, too."""
 
     def topics(
         self, subscription: Subscription, *, missing_is_error: bool, to_write: bool = False
@@ -163,7 +165,7 @@ class Catalog:
         before = [tp for tp, e in extents.items() if e.start > 0 and (reached or {}).get(tp, -1) < e.start]
         for name in {tp.topic for tp in before}:
             info = self.address.connect().topic(name, refresh=True)
-            source = HistorySource(info, required=False)
+            source = HistorySource(info, required=False, newest=self.newest)
             for tp in before:
                 if tp.topic == name:
                     start, end = extents[tp]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_sparklog.options.options import HISTORY, SourceOptions
+from pyspark_sparklog.options.options import HISTORY, NEWEST, SourceOptions
 from pyspark_sparklog.schemas import ReadSchema
 from pyspark_sparklog.source.actions import FIXED, Edges, Frame, edges_of
 from pyspark_sparklog.source.assembly import BatchAssembler
@@ -138,11 +138,11 @@ class RangeRead:
             ),
         }
         columns, layout = self.schema.decoded_columns, self.schema.stored_layout
-        if options.starting.kind != HISTORY:
+        if options.starting.kind not in (HISTORY, NEWEST):
             return read_range(connections, tp, position, end, columns=columns, layout=layout, **reading)
         from sparklog.client.reading.history_range import read_range_with_history
 
-        source = recent_history(info)
+        source = recent_history(info, newest=options.starting.kind == NEWEST)
         columns = layout.names if columns is None else columns
         return read_range_with_history(
             connections, tp, position, end, source, columns=columns, layout=layout, **reading
@@ -193,14 +193,15 @@ HISTORY_S = 5.0
 _histories: dict[str, tuple[float, HistorySource]] = {}
 
 
-def recent_history(info: TopicInfo) -> HistorySource:
+def recent_history(info: TopicInfo, *, newest: bool) -> HistorySource:
     """The topic's history, opened at most HISTORY_S ago."""
-    opened_s, source = _histories.get(info.topic_id, (-float("inf"), None))
+    name = f"{info.topic_id} {newest}"
+    opened_s, source = _histories.get(name, (-float("inf"), None))
     if source is None or time.monotonic() - opened_s > HISTORY_S:
         from sparklog.client.reading.history_range import HistorySource
 
         _histories.clear()
-        opened_s, source = _histories[info.topic_id] = time.monotonic(), HistorySource(info, required=False)
+        opened_s, source = _histories[name] = time.monotonic(), HistorySource(info, required=False, newest=newest)
     return source
 
 
@@ -220,8 +221,15 @@ class SparklogBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The ranges to read, one Spark task each; a partition that is empty has one, too, if its end is not fixed."""
         options = self._options
-        has_history = options.starting.kind == HISTORY
-        at_once = Catalog(options.address, 0, options.isolation, options.request_timeout_ms, history=has_history)
+        kind = options.starting.kind
+        at_once = Catalog(
+            options.address,
+            0,
+            options.isolation,
+            options.request_timeout_ms,
+            history=kind in (HISTORY, NEWEST),
+            newest=kind == NEWEST,
+        )
         topics = at_once.topics(options.subscription, missing_is_error=True)
         catalog = replace(at_once, wait_ms=options.broker_wait_ms)  # somebody answers: another broker leads in a moment
         extents = catalog.extents(partitions_of(options.subscription, topics))

@@ -21,7 +21,7 @@ from pyspark_sparklog.compatibility import (
     SupportsTriggerAvailableNow,
 )
 from pyspark_sparklog.offsets import Positions, SourceOffset, nested
-from pyspark_sparklog.options.options import HISTORY, SourceOptions
+from pyspark_sparklog.options.options import HISTORY, NEWEST, SourceOptions
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, changed_columns, follow_schema, join_schema
 from pyspark_sparklog.source.catalog import Catalog, ids_of, partitions_of, shapes_of
 from pyspark_sparklog.source.group_progress import GroupProgress
@@ -52,7 +52,8 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options.broker_wait_ms,
             options.isolation,
             options.request_timeout_ms,
-            history=options.starting.kind == HISTORY,
+            history=options.starting.kind in (HISTORY, NEWEST),
+            newest=options.starting.kind == NEWEST,
         )
         self._held_up = HeldUp(self._catalog)
         self._losses = LossReporter(fail=options.fail_on_data_loss)

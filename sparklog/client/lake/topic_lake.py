@@ -37,12 +37,15 @@ from sparklog.lake.rules import (
     plan_round,
 )
 from sparklog.lake.settings import LakeSettings
+from sparklog.settings import MIB
 
 logger = logging.getLogger(__name__)
 
 OFFSETS_PER_ROUND = 4_000_000
 """Offsets of a partition in one round of a topic without transactions."""
 UPSERT_OFFSETS_PER_ROUND = 1_000_000
+UPSERT_FILE_BYTES_MAX = 32 * MIB
+"""Size of a full file of an upserted table: a merge has one file's rows in memory, and rewrites them."""
 UNLIMITED = 2**63 - 1
 COMMIT_ATTEMPTS = 20
 SCHEMA_ATTEMPTS = 5
@@ -399,13 +402,14 @@ class _Round:
         removed: list[TableFile] = []
         added: list[DataFile] = []
         for partition, changes in self._changes.items():
-            writer = table.writer(schema, self._settings.file_size_bytes, f"{partition:05d}")
+            file_bytes = min(self._settings.file_size_bytes, UPSERT_FILE_BYTES_MAX)
+            writer = table.writer(schema, file_bytes, f"{partition:05d}")
             for file in files:
-                if file.partition_values.get("_partition") not in (None, str(partition), partition):
+                if file.partition != partition:
                     continue
                 rows = table.read_file(file, None, masks=masks)
                 left = rows_without_keys(rows, changes, keys)
-                if left is None and file.size_bytes >= self._settings.file_size_bytes // 2:
+                if left is None and file.size_bytes >= file_bytes // 2:
                     continue
                 removed.append(file)
                 kept = rows if left is None else left

@@ -22,17 +22,20 @@ REOPENINGS_MAX = 10
 class HistorySource:
     """The history of a topic, in one version of its table until a newer one is needed."""
 
-    def __init__(self, info: TopicInfo, *, required: bool = True) -> None:
+    def __init__(self, info: TopicInfo, *, required: bool = True, newest: bool = False) -> None:
         """Open the newest version.
 
         Args:
             info: The topic.
             required: True raises InvalidConfigError for a topic without a history.
+            newest: True takes an upserted table, too; its older rows are missing.
         """
         self._info = info
         self._settings = LakeSettings.of(info.configs, info.broker_defaults)
-        opened = require_history if required else open_history
-        self._history: History | None = opened(self._settings, info.name, info.topic_id, info.partitions)
+        self._newest = newest
+        self._history: History | None = (
+            require_history(self._settings, info.name, info.topic_id, info.partitions) if required else self._open()
+        )
 
     @property
     def history(self) -> History | None:
@@ -52,7 +55,11 @@ class HistorySource:
 
     def reopen(self) -> None:
         """Take the newest version."""
-        self._history = open_history(self._settings, self._info.name, self._info.topic_id, self._info.partitions)
+        self._history = self._open()
+
+    def _open(self) -> History | None:
+        info = self._info
+        return open_history(self._settings, info.name, info.topic_id, info.partitions, newest=self._newest)
 
 
 def read_range_with_history(

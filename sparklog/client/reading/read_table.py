@@ -19,11 +19,13 @@ from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.client.reading.range_reader import Fetching, read_range
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError
 from sparklog.format.schema import TIMESTAMP_TYPE
+from sparklog.lake.settings import LakeSettings
 from sparklog.security.client_security import Security
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
     from sparklog.client.reading.history_range import HistorySource
+    from sparklog.client.reading.latest_rows import LatestRows
     from sparklog.lake.history import HistoryBatch
 
 METADATA_FIELDS = (
@@ -44,6 +46,7 @@ Bound = str | int | Mapping[int, int]
     isolation_level=arg.text,
     request_timeout_ms=arg.timeout,
     history=arg.flag,
+    latest=arg.flag,
 )
 def read_table(
     bootstrap_servers: str | Sequence[str] | None,
@@ -58,6 +61,7 @@ def read_table(
     request_timeout_ms: int = 30_000,
     security: Security = None,
     history: bool = False,
+    latest: bool = False,
 ) -> pa.Table:
     """Read a topic's rows up to now, partition after partition, in the layout of the topic's newest schema.
 
@@ -78,6 +82,9 @@ def read_table(
         history: True reads the offsets that the topic's Delta table has from the table, also those that the log has
             deleted, and the others from the log. "earliest" is the table's first offset then. Rows that were deleted
             from the table are not read.
+        latest: True reads the newest row of each key, without deleted keys. A row deletes its key if all columns behind
+            the key are null, or if its column `_op` is "d" or "delete". Rows that only the topic's Delta table has
+            count, too.
 
     Returns:
         The rows; an empty table with the topic's columns if there are none.
@@ -104,14 +111,21 @@ def read_table(
     def newest() -> TopicInfo:
         return until_answered(lambda left_ms: shared.topic(topic, refresh=True, timeout_ms=left_ms), attempts)
 
+    if history and latest:
+        raise InvalidRequestError("history and latest are both True: latest includes the history, leave history out")
     source: HistorySource | None = None
-    if history:
+    if history or (latest and LakeSettings.of(newest().configs).location):
         from sparklog.client.reading.history_range import HistorySource, read_range_with_history
 
-        source = HistorySource(newest())
+        source = HistorySource(newest(), required=history, newest=latest)
     ranges = _ranges(shared, newest(), start, end, isolation, deadline, source)
     info = newest()  # asked after the ranges' ends: no row of the ranges has a newer schema
     layout = schema = Projection(info, columns).schema
+    kept: LatestRows | None = None
+    if latest:
+        from sparklog.client.reading.latest_rows import LatestRows
+
+        kept, layout = LatestRows(info), info.schema
     if include_metadata:
         for field in METADATA_FIELDS:
             schema = schema.append(field)
@@ -125,13 +139,22 @@ def read_table(
     for tp, (first, last) in ranges.items():
         found: Iterable[ConsumedBatch | HistoryBatch]
         if source is None:
-            found = read_range(shared, tp, first, last, columns=columns, layout=layout, **reading)
+            asked = columns if kept is None else None
+            found = read_range(shared, tp, first, last, columns=asked, layout=layout, **reading)
         else:
             found = read_range_with_history(
                 shared, tp, first, last, source, columns=layout.names, layout=layout, **reading
             )
         for batch in found:
+            if kept is not None:
+                whole = pa.schema([*layout, *METADATA_FIELDS])
+                kept.add(pa.Table.from_batches([_with_metadata(batch, whole)]))
+                continue
             batches.append(_with_metadata(batch, schema) if include_metadata else batch.data)
+        if kept is not None:
+            kept.end_partition()
+    if kept is not None:
+        return kept.result(schema)
     return pa.Table.from_batches(batches, schema)
 
 
