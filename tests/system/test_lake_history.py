@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,8 @@ from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
 from sparklog.errors import InvalidConfigError, InvalidRequestError
 from sparklog.types import TopicPartition
-from tests.support.cli import sparklog_command
+from tests.support.cli import COMMAND
+from tests.support.waiting import until
 
 SCHEMA = "n BIGINT, zone STRING"
 
@@ -89,6 +91,10 @@ def test_reads_are_whole_while_retention_commits_and_merges_run(
     stop = threading.Event()
     sent = 0
 
+    def log_start() -> int:
+        partition = TopicPartition(topic, 0)
+        return lake_admin.list_offsets({partition: "earliest"})[partition].offset
+
     def load() -> None:
         nonlocal sent
         while not stop.is_set():
@@ -99,7 +105,9 @@ def test_reads_are_whole_while_retention_commits_and_merges_run(
     thread = threading.Thread(target=load)
     thread.start()
     try:
-        for _ in range(15):
+        until(lambda: log_start() > 0)
+        first = log_start()
+        while log_start() < first + 1_000:
             before = sent
             found = sparklog.read_table(lake_broker.bootstrap_servers, topic, history=True).column("n").to_pylist()
             assert found == list(range(len(found)))
@@ -107,8 +115,6 @@ def test_reads_are_whole_while_retention_commits_and_merges_run(
     finally:
         stop.set()
         thread.join()
-    starts = lake_admin.list_offsets({TopicPartition(topic, 0): "earliest"})
-    assert starts[TopicPartition(topic, 0)].offset > 0
     assert verify_lake(lake_admin, topic).problems == []
 
 
@@ -141,7 +147,7 @@ def test_an_upserted_table_equals_a_dict(
 ) -> None:
     address = lake_broker.bootstrap_servers
     options = ["--schema", "id BIGINT, name STRING, _op STRING", "--key-columns", "id", "--changelog"]
-    sparklog_command("topic", "create", topic, "--partitions", "3", *options, "-b", address)
+    subprocess.run([*COMMAND, "topic", "create", topic, "--partitions", "3", *options, "-b", address], check=True)
     assert lake_admin.describe_topic(topic).setting("cleanup.policy") == "compact"
     lake_admin.enable_lake(topic, location=str(tmp_path / "table"), mode="upsert")
     choose = random.Random(3)
