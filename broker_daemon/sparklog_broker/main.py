@@ -362,6 +362,7 @@ def _watched(broker: Broker, server: Server, authentication: AuthenticationCount
         background=broker.background,
         groups=broker.groups,
         transactions=broker.transactions,
+        lakes=broker.lakes,
         cluster=broker.cluster,
         authentication=authentication,
     )

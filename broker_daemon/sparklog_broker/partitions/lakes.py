@@ -39,6 +39,8 @@ class Lakes:
     def __init__(self, partitions: Partitions, now_ms: Callable[[], int]) -> None:
         self._partitions = partitions
         self._now_ms = now_ms
+        self.born_ms = now_ms()
+        """Time of the broker's start, from which the silence of workers counts."""
         self._reports: dict[str, LakeReport] = {}
 
     def report(self, request: ReportLakeRequest) -> None:
