@@ -80,5 +80,5 @@ def _fields(schema: str) -> str:
     """DDL text of columns as the fields of a STRUCT."""
     from pyspark.sql.types import StructType
 
-    parsed = StructType.fromDDL(schema) if hasattr(StructType, "fromDDL") else None
-    return schema if parsed is None else ", ".join(f"`{f.name}`: {f.dataType.simpleString()}" for f in parsed)
+    parsed: Any = StructType.fromDDL(schema)
+    return ", ".join(f"`{f.name}`: {f.dataType.simpleString()}" for f in parsed.fields)

@@ -86,7 +86,7 @@ def create(
         raise typer.BadParameter("--key-columns and --timestamp-column need --schema: an envelope topic has no columns")
     checked = check(Scope.TOPIC, parse_pairs(config or [], "--config"))
     if changelog:
-        checked = {"cleanup.policy": "compact"} | checked
+        checked = {"cleanup.policy": "compact", **checked}
     from sparklog.cli.schema_source import load_schema
     from sparklog.format.column_names import column_names
 

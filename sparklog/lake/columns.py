@@ -161,7 +161,7 @@ def same_type(a: Any, b: Any) -> bool:
             and all(same_type(x.type, y.type) for x, y in zip(a, b, strict=True))
         )
     if pa.types.is_string(a) or pa.types.is_large_string(a) or pa.types.is_string_view(a):
-        return pa.types.is_string(b) or pa.types.is_large_string(b) or pa.types.is_string_view(b)
+        return bool(pa.types.is_string(b) or pa.types.is_large_string(b) or pa.types.is_string_view(b))
     if pa.types.is_binary(a) or pa.types.is_large_binary(a) or pa.types.is_binary_view(a):
-        return pa.types.is_binary(b) or pa.types.is_large_binary(b) or pa.types.is_binary_view(b)
+        return bool(pa.types.is_binary(b) or pa.types.is_large_binary(b) or pa.types.is_binary_view(b))
     return bool(a == b)

@@ -325,7 +325,7 @@ class LakeTable:
                 if str(entry.get("operation", "")).upper() == "RESTORE":
                     parameters = entry.get("operationParameters") or {}
                     version = parameters.get("version")
-                    return int(version) if str(version).isdigit() else -1
+                    return int(str(version)) if str(version).isdigit() else -1
             if known_version is not None or len(page) < limit:
                 return None
             seen, limit = len(page), 4 * limit

@@ -33,7 +33,7 @@ SCAN_ROWS = 131_072
 class HistoryBatch:
     """Rows of one partition from the table, in offset order; it looks like a `ConsumedBatch`."""
 
-    __slots__ = ("_offsets", "_timestamps", "data", "next_offset", "tp")
+    __slots__ = ("_data", "_next_offset", "_offsets", "_timestamps", "tp")
 
     def __init__(
         self, tp: TopicPartition, data: pa.RecordBatch, offsets: Any, timestamps: Any, next_offset: int
@@ -48,13 +48,25 @@ class HistoryBatch:
             next_offset: Offset at which reading goes on.
         """
         self.tp = tp
-        self.data = data
-        self.next_offset = next_offset
+        self._data = data
+        self._next_offset = next_offset
         self._offsets = offsets
         self._timestamps = timestamps
 
-    decoder = None
-    """The rows are decoded already."""
+    @property
+    def decoder(self) -> None:
+        """None: the rows are decoded already."""
+        return None
+
+    @property
+    def data(self) -> pa.RecordBatch:
+        """The wanted columns."""
+        return self._data
+
+    @property
+    def next_offset(self) -> int:
+        """Offset at which reading goes on."""
+        return self._next_offset
 
     @property
     def topic(self) -> str:
@@ -74,12 +86,12 @@ class HistoryBatch:
     @property
     def num_rows(self) -> int:
         """Number of rows."""
-        return int(self.data.num_rows)
+        return int(self._data.num_rows)
 
     @property
     def size_bytes(self) -> int:
         """Size of the decoded rows."""
-        return int(self.data.nbytes)
+        return int(self._data.nbytes)
 
     def offsets(self) -> np.ndarray:
         """Return the offset of each row."""
