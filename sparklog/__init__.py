@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from sparklog.client.producer.producer import Producer
     from sparklog.client.reading.read_table import read_table
     from sparklog.client.start_local import start_local
+    from sparklog.debezium import unwrap_debezium
     from sparklog.errors import SparklogError
     from sparklog.query.session import SqlSession, sql
-    from sparklog.spark import register
+    from sparklog.spark import history, latest, register
     from sparklog.types import (
         GroupMetadata,
         OffsetAndMetadata,
@@ -43,7 +44,10 @@ _WHERE = {
     "SparklogError": "sparklog.errors",
     "SqlSession": "sparklog.query.session",
     "sql": "sparklog.query.session",
+    "history": "sparklog.spark",
+    "latest": "sparklog.spark",
     "register": "sparklog.spark",
+    "unwrap_debezium": "sparklog.debezium",
     "GroupMetadata": "sparklog.types",
     "OffsetAndMetadata": "sparklog.types",
     "OffsetAndTimestamp": "sparklog.types",
@@ -68,10 +72,13 @@ __all__ = [
     "SqlSession",
     "TopicDescription",
     "TopicPartition",
+    "history",
+    "latest",
     "read_table",
     "register",
     "sql",
     "start_local",
+    "unwrap_debezium",
 ]
 
 

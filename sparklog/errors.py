@@ -644,6 +644,19 @@ class QueryCancelledError(SparklogError):
     code = 112
 
 
+class LakePausedError(SparklogError):
+    """The lake of a topic is paused, or has to be: its table needs a decision of a user."""
+
+    code = 120
+
+
+class LakeUnavailableError(SparklogError):
+    """The table of a topic's lake, or its location, cannot be reached at the moment."""
+
+    code = 121
+    retriable = True
+
+
 class LogTruncatedError(OffsetOutOfRangeError):
     """Records that were read are gone: an unclean election has made a replica leader that lacked them (KIP-320)."""
 

@@ -1,4 +1,4 @@
-"""`sparklog.register(spark)`: registers the data source by hand.
+"""`sparklog.register(spark)` registers the data source by hand; `sparklog.history(spark, topic)` reads a whole topic.
 
 It is for sessions in which Spark's auto-discovery of `pyspark_*` packages cannot see the package, and for threads
 without an active session.
@@ -6,10 +6,102 @@ without an active session.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def history(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = None, **options: object) -> DataFrame:
+    """Return a DataFrame of a topic's whole history: the offsets that its Delta table has come from the table, also
+    those that the log has deleted, and the others from the log.
+
+    Each offset comes once. Commits of the lake worker, compactions and retention may go on meanwhile. Rows that were
+    deleted from the table are not read. A stream reads the same with `.option("startingOffsets", "history")`.
+
+    Args:
+        spark: A session of Spark 4.
+        topic: The topic's name. Without a Delta table its rows come from the log alone.
+        bootstrap_servers: "host:port,…". None: as for the data source.
+        **options: Options of `format("sparklog")`, such as `includeMetadata="true"`.
+
+    Returns:
+        The rows, with the columns of `format("sparklog")`.
+
+    Example:
+        ```python
+        sparklog.history(spark, "trips", bootstrap_servers="127.0.0.1:9292").groupBy("zone").count().show()
+        ```
+    """
+    return _read(spark, topic, "history", bootstrap_servers, options)
+
+
+def _read(
+    spark: SparkSession, topic: str, starting: str, bootstrap_servers: str | None, options: Mapping[str, object]
+) -> DataFrame:
+    register(spark)
+    reader = spark.read.format("sparklog").option("subscribe", topic).option("startingOffsets", starting)
+    if bootstrap_servers is not None:
+        reader = reader.option("sparklog.bootstrap.servers", bootstrap_servers)
+    for name, value in options.items():
+        reader = reader.option(name, str(value).lower() if isinstance(value, bool) else str(value))
+    return reader.load()
+
+
+def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = None, **options: object) -> DataFrame:
+    """Return a DataFrame of the newest row of each key of a topic, without deleted keys.
+
+    A row deletes its key if all columns behind the key are null, or if its column `_op` is "d" or "delete". Rows that
+    only the topic's Delta table has count, too, whether the table is appended to or upserted.
+
+    Args:
+        spark: A session of Spark 4.
+        topic: Name of a topic with key columns, or of an envelope topic.
+        bootstrap_servers: "host:port,…". None: as for the data source.
+        **options: Options of `format("sparklog")`. `includeMetadata="true"` keeps the columns of the position.
+
+    Returns:
+        The rows, with the columns of `format("sparklog")`.
+
+    Raises:
+        InvalidRequestError: The topic has no key.
+
+    Example:
+        ```python
+        sparklog.latest(spark, "accounts", bootstrap_servers="127.0.0.1:9292").where("balance < 0").show()
+        ```
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.window import Window
+
+    from sparklog.client.admin.admin import Admin
+    from sparklog.client.net.topic_info import TopicInfo
+    from sparklog.client.reading.latest_rows import key_columns_of, value_columns_of
+    from sparklog.lake.newest_rows import DELETE_OPERATIONS, OPERATION_COLUMN
+
+    security = {n.removeprefix("sparklog.").removeprefix("kafka."): str(v) for n, v in options.items() if "." in n}
+    with Admin(bootstrap_servers, security=security or None) as admin:
+        info: TopicInfo = admin._topic_info(topic)
+    keys, values = key_columns_of(info), [c for c in value_columns_of(info) if c != OPERATION_COLUMN]
+    wants_metadata = str(options.pop("includeMetadata", "false")).lower() == "true"
+    metadata = {} if info.is_envelope else {"includeMetadata": "true"}
+    rows = _read(spark, topic, "newest", bootstrap_servers, {**options, **metadata})
+    partition, offset, timestamp = (
+        ("partition", "offset", "timestamp") if info.is_envelope else ("_partition", "_offset", "_timestamp")
+    )
+    by_offset = Window.partitionBy(partition, *keys).orderBy(F.col(offset).desc())
+    by_time = Window.partitionBy(*keys).orderBy(F.col(timestamp).desc(), F.col(offset).desc())
+    place = "__place"
+    for window in (by_offset, by_time):
+        rows = rows.withColumn(place, F.row_number().over(window)).where(F.col(place) == 1).drop(place)
+    deleted = F.lit(bool(values))
+    for name in values:
+        deleted = deleted & F.col(f"`{name}`").isNull()
+    if OPERATION_COLUMN in rows.columns:
+        deleted = deleted | F.coalesce(F.col(OPERATION_COLUMN).isin(*DELETE_OPERATIONS), F.lit(False))
+    rows = rows.where(~deleted)
+    return rows if info.is_envelope or wants_metadata else rows.drop("_topic", "_partition", "_offset", "_timestamp")
 
 
 def register(spark: SparkSession) -> None:

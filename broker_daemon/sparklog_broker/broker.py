@@ -29,6 +29,7 @@ from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.pace import Pace
 from sparklog_broker.partitions.appender import Appender
 from sparklog_broker.partitions.io_threads import IoThreads
+from sparklog_broker.partitions.lakes import Lakes
 from sparklog_broker.partitions.offset_snapshots import OffsetSnapshots
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
@@ -85,6 +86,7 @@ class Broker:
         self.topics.owners = TopicOwners(self.partitions, lambda: self.throttling.connections.quotas)
         self.audit = AuditLog.of(config, environment, loop)
         self.offset_snapshots = OffsetSnapshots()
+        self.lakes = Lakes(self.partitions, clock.now_ms)
 
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.groups = Groups(config, loop, clock, storage, self.partitions, offsets)

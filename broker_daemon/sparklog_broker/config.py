@@ -116,6 +116,8 @@ class BrokerConfig(Struct, frozen=True):
     remote_log_manager_task_interval_ms: int
     remote_log_reader_threads: int
     remote_log_reader_cache_bytes: int
+    lake_worker_enable: bool
+    lake_worker_config: str
     metrics_listen: str
     metrics_allowed_hosts: str
     metrics_topics_max: int

@@ -27,13 +27,15 @@ from sparklog.environment.files import directory_mode
 from sparklog.environment.lifeline import has_ended
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
 from sparklog.metadata.coordination import CoordinationError
-from sparklog.security.listeners import Listener, SecurityProtocol, registered_endpoints
+from sparklog.security.listeners import LOCALHOST, Listener, SecurityProtocol, is_any_address, registered_endpoints
 from sparklog.security.tls import RenewedContext
 from sparklog_broker import descriptors
 from sparklog_broker.broker import Broker
+from sparklog_broker.children.children import Children
+from sparklog_broker.children.lake_worker import LakeWorker, has_lake, lake_worker_spec
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.cluster.secure_connect import SecureConnect
-from sparklog_broker.config import BrokerConfig, load_config
+from sparklog_broker.config import BrokerConfig, format_address, load_config, parse_address
 from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.dispatcher import Dispatcher
 from sparklog_broker.log_format import set_up_logging
@@ -173,6 +175,7 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         await metrics.stop()
         raise
     broker, cluster, peers = parts
+    children = Children()
     try:
         server = _server(config, loop, parts, sockets)
         loop.add_signal_handler(signal.SIGHUP, peers.renew)
@@ -185,14 +188,19 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         metrics.serving(_watched(broker, server, peers.authenticator.counters))
         _say("".join(f"listening on {line}\n" for line in server.addresses))
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
+        if config.lake_worker_enable:
+            children.add(_lake_worker(config, loop, broker, server))
+        children.start()
         await stop.wait()
         metrics.draining()
+        await children.stop()
         if cluster is not None:
             await cluster.leave()
         server.stop_accepting()
         broker.stop_waiting()
         await server.stop(STOP_TIMEOUT_S)
     finally:
+        await children.stop()
         close_all(sockets)
         peers.stop()
         try:
@@ -322,6 +330,23 @@ async def _cluster(
     return await Cluster.connect(coordination, config, loop, environment, others or asyncio.open_connection)
 
 
+def _lake_worker(config: BrokerConfig, loop: asyncio.AbstractEventLoop, broker: Broker, server: Server) -> LakeWorker:
+    host, port = parse_address(server.address)
+    address = format_address(LOCALHOST if is_any_address(host) else host, port)
+    needs_login = config.security.listeners.bound[0].protocol is not SecurityProtocol.PLAINTEXT
+    obstacle = ""
+    if needs_login and not config.lake_worker_config:
+        obstacle = "lake.worker.config has to name a file with the settings by which it connects to the first listener"
+    defaults = config.topic_defaults
+    return LakeWorker(
+        lake_worker_spec(address, config.lake_worker_config),
+        loop,
+        broker.environment.clock.monotonic_s,
+        lambda: any(has_lake({**defaults, **topic.configs}) for topic in broker.partitions.topics.values()),
+        obstacle,
+    )
+
+
 def _watched(broker: Broker, server: Server, authentication: AuthenticationCounters) -> Watched:
     return Watched(
         config=broker.config,
@@ -337,6 +362,7 @@ def _watched(broker: Broker, server: Server, authentication: AuthenticationCount
         background=broker.background,
         groups=broker.groups,
         transactions=broker.transactions,
+        lakes=broker.lakes,
         cluster=broker.cluster,
         authentication=authentication,
     )

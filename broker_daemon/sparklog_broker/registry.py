@@ -11,6 +11,7 @@ from sparklog_broker.handlers import (
     coordinators,
     fetch,
     groups,
+    lakes,
     locate,
     log_dirs,
     metadata,
@@ -87,4 +88,6 @@ HANDLERS: dict[Api, Handler] = {
     Api.CORDON_BROKER: operations.cordon_broker,
     Api.DESCRIBE_CLUSTER: operations.describe_cluster,
     Api.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
+    Api.REPORT_LAKE: lakes.report_lake,
+    Api.DESCRIBE_LAKES: lakes.describe_lakes,
 }

@@ -23,6 +23,7 @@ from sparklog.cli import (
     delete_records,
     elect_leaders,
     group,
+    lake,
     offsets,
     produce,
     reassign,
@@ -83,6 +84,7 @@ app.add_typer(reassign.app, name="reassign")
 app.command("elect-leaders", epilog=elect_leaders.EPILOG)(elect_leaders.elect_leaders)
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
+app.add_typer(lake.app, name="lake")
 app.add_typer(user.app, name="user")
 app.add_typer(acl.app, name="acl")
 app.add_typer(quota.app, name="quota")

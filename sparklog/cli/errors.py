@@ -44,6 +44,8 @@ HINTS: dict[type[SparklogError], str] = {
     errors.DataDirLockedError: "stop the other broker, or give this one a directory of its own with `--data-dir`",
     errors.ClosedError: "create a new producer or consumer; a closed one, or one from before a fork, cannot be used",
     errors.RemoteStorageError: "check `remote.log.storage.url`, its options and the network from the broker's host; the broker's log has the details",
+    errors.LakePausedError: "`sparklog lake status TOPIC` shows the reason; `sparklog lake resume TOPIC` goes on once it is mended",
+    errors.LakeUnavailableError: "check `lake.location`, the credentials in the environment (AWS_…, AZURE_…, GOOGLE_…) and the network from the worker's host; the worker tries again",
     errors.DataLossError: "start again from the existing records (`startingOffsets`, a new checkpoint), or set `failOnDataLoss=false`",
     errors.StaleCheckpointError: "use a new checkpoint location, or a new `txnAppId` ([Exactly once](#exactly-once))",
     errors.OutOfOrderSequenceError: "records before this one were lost, the producer's state expired, or another producer writes under its id: create a new producer and send the unacknowledged records again",

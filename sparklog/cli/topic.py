@@ -68,13 +68,25 @@ def create(
     timestamp_column: Annotated[
         str | None, typer.Option(metavar="C", help="Column that holds the record's time.")
     ] = None,
+    changelog: Annotated[
+        bool,
+        typer.Option(
+            "--changelog",
+            help="Rows are changes of the row with their key: compaction keeps the newest (cleanup.policy=compact), a row "
+            "without values deletes.",
+        ),
+    ] = False,
     config: Annotated[list[str] | None, config_option(Scope.TOPIC, "A setting of the topic; repeatable.")] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create a topic."""
+    if changelog and schema is not None and not key_columns:
+        raise typer.BadParameter("--changelog needs --key-columns: a change names its row by the key")
     if schema is None and (key_columns or timestamp_column):
         raise typer.BadParameter("--key-columns and --timestamp-column need --schema: an envelope topic has no columns")
     checked = check(Scope.TOPIC, parse_pairs(config or [], "--config"))
+    if changelog:
+        checked = {"cleanup.policy": "compact", **checked}
     from sparklog.cli.schema_source import load_schema
     from sparklog.format.column_names import column_names
 

@@ -21,6 +21,7 @@ from sparklog.format.decoders import msgpack_decoder
 from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
+from sparklog.protocol import lake_messages as lakes
 from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import security_messages as security
@@ -106,6 +107,8 @@ class Api(IntEnum):
     DESCRIBE_ACLS = 68
     DESCRIBE_CLIENT_QUOTAS = 69
     ALTER_CLIENT_QUOTAS = 90
+    REPORT_LAKE = 110
+    DESCRIBE_LAKES = 111
 
 
 class ErrorBody(Message):
@@ -540,6 +543,8 @@ APIS: dict[Api, ApiSpec] = {
     Api.DESCRIBE_ACLS: ApiSpec(acls.DescribeAclsRequest, acls.DescribeAclsResponse, 2, 4),
     Api.DESCRIBE_CLIENT_QUOTAS: ApiSpec(quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse, 2, 4),
     Api.ALTER_CLIENT_QUOTAS: ApiSpec(quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse, 2, 4),
+    Api.REPORT_LAKE: ApiSpec(lakes.ReportLakeRequest, lakes.ReportLakeResponse, 4, 4),
+    Api.DESCRIBE_LAKES: ApiSpec(lakes.DescribeLakesRequest, lakes.DescribeLakesResponse, 4, 4),
 }
 
 _ENCODER = msgspec.msgpack.Encoder()

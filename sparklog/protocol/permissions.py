@@ -228,6 +228,8 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.LIST_GROUPS: (),
     Api.DESCRIBE_GROUPS: (Rule(GROUP, _O.DESCRIBE, _some("group_ids"), _ITEM),),
     Api.DELETE_GROUP: (Rule(GROUP, _O.DELETE, _single_name("group_id")),),
+    Api.REPORT_LAKE: (Rule(TOPIC, _O.ALTER_CONFIGS, _single_name("topic")),),
+    Api.DESCRIBE_LAKES: (Rule(TOPIC, _O.DESCRIBE, _some("topics")),),
 }
 
 ADMINISTRATIVE = frozenset(

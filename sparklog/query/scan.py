@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,13 @@ from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.consumed import ConsumedBatch, data_together
+from sparklog.client.reading.history_range import HistorySource
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.client.reading.range_reader import Fetching, read_range
-from sparklog.errors import QueryCancelledError
+from sparklog.errors import InvalidConfigError, LakeUnavailableError, QueryCancelledError
 from sparklog.format.batch import ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
+from sparklog.lake.history import HistoryBatch
+from sparklog.lake.settings import LakeSettings
 from sparklog.query.ranges import (
     METADATA_SCHEMA,
     OFFSET,
@@ -32,6 +36,8 @@ from sparklog.query.ranges import (
 )
 from sparklog.settings import MIB
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+
+_log = logging.getLogger(__name__)
 
 ROWS_TOGETHER_FIRST, ROWS_TOGETHER_MAX = 2_048, 131_072
 """Rows that are handed to DuckDB together: few at first, for statements that need only a few rows, then more."""
@@ -91,6 +97,10 @@ class TopicSnapshot(NamedTuple):
     """The topic's metadata."""
     logs: Sequence[OffsetRange]
     """The offsets of each partition."""
+    history: HistorySource | None = None
+    """The topic's Delta table, from which the offsets that it has are read; None: all are read from the log."""
+    reaches_back: bool = False
+    """True if the table has offsets that the log has deleted."""
 
 
 def table_schema(info: TopicInfo) -> pa.Schema:
@@ -107,8 +117,8 @@ def newest_info(cluster: Cluster, topic: str, timeout_ms: int) -> TopicInfo:
     return until_answered(lambda left_ms: cluster.topic(topic, refresh=True, timeout_ms=left_ms), attempts)
 
 
-def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions) -> TopicSnapshot:
-    """The current beginning and end of the topic's partitions.
+def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest: bool = False) -> TopicSnapshot:
+    """The current beginning and end of the topic's partitions. `newest`: the newest row of each key is enough.
 
     Raises UnknownTopicOrPartitionError and the errors of requests.
     """
@@ -116,13 +126,32 @@ def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions) -> TopicSn
     info = newest_info(cluster, topic, deadline.left_ms())
     tps = [TopicPartition(topic, p) for p in range(info.partitions)]
     isolation = options.isolation
+    history = _history(info, newest=newest)  # before the ends: it lies below them
     earliest = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=deadline.left_ms())
     latest = list_offsets(
         cluster, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation, timeout_ms=deadline.left_ms()
     )
     # asked after the ends: no row before them has a newer schema
     info = newest_info(cluster, topic, deadline.left_ms())
-    return TopicSnapshot(info, [_whole(tp.partition, earliest[tp].offset, latest[tp].offset) for tp in tps])
+    starts = {tp: earliest[tp].offset for tp in tps}
+    if history is not None:
+        starts = {tp: history.first_offset(tp.partition, start) for tp, start in starts.items()}
+    reaches_back = any(starts[tp] < earliest[tp].offset for tp in tps)
+    logs = [_whole(tp.partition, starts[tp], latest[tp].offset) for tp in tps]
+    return TopicSnapshot(info, logs, history, reaches_back)
+
+
+def _history(info: TopicInfo, *, newest: bool) -> HistorySource | None:
+    """The topic's Delta table, if it has all rows and this process can read it."""
+    settings = LakeSettings.of(info.configs, info.broker_defaults)
+    if not settings.location or (settings.is_upsert and not newest):
+        return None
+    try:
+        source = HistorySource(info, required=False, newest=newest)
+    except (LakeUnavailableError, InvalidConfigError) as e:  # the log has the newest rows all the same
+        _log.warning("topic %s is read from its log alone: %s", info.name, e)
+        return None
+    return None if source.history is None else source
 
 
 class TopicScan:
@@ -142,6 +171,7 @@ class TopicScan:
         self._cluster = cluster
         self._topic = snapshot.info.name
         self._logs = snapshot.logs
+        self._history = snapshot.history
         self._filter = given
         self._options = options
         self._control = control
@@ -156,8 +186,11 @@ class TopicScan:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows for which the filter holds, partition by partition in offset order."""
         try:
-            ranges = self._ranges()
+            planned = plan(self._filter, self._logs)
+            ranges = self._ranges(planned if self._history is None else self._log_parts(planned, self._history))
             self._control.statistics.offsets_total += sum(r.end - r.start for r in ranges)
+            if self._history is not None and self._times:
+                yield from self._from_table(planned, self._history)
             for found in ranges:
                 for group in self._groups(found):
                     yield from self._rows(group, found.partition)
@@ -167,8 +200,38 @@ class TopicScan:
             self._control.failure = self._control.failure or e
             raise
 
-    def _ranges(self) -> list[OffsetRange]:
-        ranges = plan(self._filter, self._logs)
+    @staticmethod
+    def _log_parts(ranges: Sequence[OffsetRange], source: HistorySource) -> list[OffsetRange]:
+        """The parts of ranges that the Delta table does not have."""
+        parts = [r.between(source.next_offset(r.partition), r.end) for r in ranges]
+        return [r for r in parts if r.start < r.end]
+
+    def _from_table(self, ranges: Sequence[OffsetRange], source: HistorySource) -> Iterator[pa.RecordBatch]:
+        """The rows of ranges that the Delta table has."""
+        history = source.history
+        assert history is not None
+        parts = [r._replace(end=min(r.end, source.next_offset(r.partition))) for r in ranges]
+        parts = [r for r in parts if r.start < r.end]
+        self._control.statistics.offsets_total += sum(r.end - r.start for r in parts)
+        spans = {r.partition: (r.start, r.end) for r in parts}
+        scanner = (
+            history.scanner(spans, self._read_schema, self._filter.expression) if len(spans) == len(parts) else None
+        )
+        if scanner is not None:
+            for batch in scanner.to_batches():
+                self._check_cancelled()
+                self._control.statistics.rows_read += batch.num_rows
+                if batch.num_rows:
+                    yield batch.select(self._columns)
+        else:
+            for r in parts:
+                for found in history.read(r.partition, r.start, r.end, self._layout.names, self._layout):
+                    self._check_cancelled()
+                    self._control.statistics.rows_read += found.num_rows
+                    yield from self._rows([found], r.partition)
+        self._control.statistics.offsets_done += sum(r.end - r.start for r in parts)
+
+    def _ranges(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
         if not self._times:
             return []
         first, last = self._times[0].first, self._times[-1].last
@@ -239,7 +302,7 @@ class TopicScan:
         if self._control.cancelled.is_set():
             raise QueryCancelledError("cancelled")
 
-    def _rows(self, group: Sequence[ConsumedBatch], partition: int) -> Iterator[pa.RecordBatch]:
+    def _rows(self, group: Sequence[ConsumedBatch | HistoryBatch], partition: int) -> Iterator[pa.RecordBatch]:
         table = self._table(group, partition)
         if self._filter.expression is not None:
             table = table.filter(self._filter.expression)
@@ -250,7 +313,7 @@ class TopicScan:
             if batch.num_rows:
                 yield batch
 
-    def _table(self, group: Sequence[ConsumedBatch], partition: int) -> pa.Table:
+    def _table(self, group: Sequence[ConsumedBatch | HistoryBatch], partition: int) -> pa.Table:
         made: dict[str, Callable[[], Any]] = {
             PARTITION: lambda: pa.repeat(pa.scalar(partition, pa.int32()), sum(b.num_rows for b in group)),
             OFFSET: lambda: pa.array(np.concatenate([b.offsets() for b in group])),
@@ -287,6 +350,6 @@ def _whole(partition: int, start: int, end: int) -> OffsetRange:
     return OffsetRange(partition, start, end, start)
 
 
-def _timestamps(group: Sequence[ConsumedBatch]) -> Any:
+def _timestamps(group: Sequence[ConsumedBatch | HistoryBatch]) -> Any:
     times_ms = np.concatenate([b.timestamps_ms() for b in group])
     return pa.array(times_ms * np.int64(1000)).view(METADATA_SCHEMA.field(TIMESTAMP).type)

@@ -22,6 +22,7 @@ from sparklog.client.net.background import on_exit
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.reading.isolation import isolation_of
+from sparklog.client.reading.latest_rows import latest_view
 from sparklog.errors import (
     ClosedError,
     InvalidConfigError,
@@ -30,7 +31,7 @@ from sparklog.errors import (
 )
 from sparklog.query.explain import explained
 from sparklog.query.intervals import with_checked_intervals
-from sparklog.query.names import topics_named
+from sparklog.query.names import quoted, topics_named
 from sparklog.query.ranges import Filter, OffsetRange
 from sparklog.query.refusals import check_kind
 from sparklog.query.result import QueryResult
@@ -148,6 +149,11 @@ class _Bound(NamedTuple):
 
     topic: str
     table: TopicTable
+
+
+LATEST_SCHEMA = "latest"
+"""Schema whose views hold the newest row of each key of the topics with keys."""
+_LATEST = re.compile(r"\blatest\b\"?\s*\.", re.IGNORECASE)
 
 
 class SqlSession:
@@ -333,6 +339,7 @@ class SqlSession:
             named = topics_named(query, known)
             for topic in named:
                 self._bind(topic)
+            self._bind_latest(query, named)
             if kind == "TRANSACTION":
                 self._in_transaction = _END.search(query) is None
             bounded = self._run_bounded(query, named) if kind == "SELECT" and not self._in_transaction else None
@@ -363,6 +370,32 @@ class SqlSession:
             self._connection.register(topic, table)
             self._bound[topic.lower()] = _Bound(topic, table)
 
+    def _bind_latest(self, query: str, named: Sequence[str]) -> None:
+        """Create the views `latest.TOPIC` that a statement may name."""
+        if not _LATEST.search(query):
+            return
+        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {LATEST_SCHEMA}")
+        for topic in named:
+            info = self._snapshot(topic).info
+            if not info.is_envelope and not info.key_columns:
+                continue
+            hidden = f"all rows of {topic}"
+            snapshot = take_snapshot(self._cluster, topic, self._options, newest=True)
+            schema = table_schema(snapshot.info)
+
+            def open_scan(
+                columns: Sequence[str] | None,
+                expression: Any,
+                snapshot: TopicSnapshot = snapshot,
+                schema: pa.Schema = schema,
+            ) -> TopicScan:
+                given = Filter(expression, schema)
+                return TopicScan(self._cluster, snapshot, schema, columns, given, self._options, self._control)
+
+            self._connection.register(hidden, TopicTable(schema, self._noting(open_scan)))
+            view = latest_view(snapshot.info, quoted(hidden), schema.names)
+            self._connection.execute(f"CREATE OR REPLACE VIEW {LATEST_SCHEMA}.{quoted(topic)} AS {view}")
+
     def _snapshot(self, topic: str) -> TopicSnapshot:
         """The topic's state for the statement. A view of an earlier statement may name the topic."""
         found = self._snapshots.get(topic)
@@ -372,7 +405,7 @@ class SqlSession:
 
     def _table(self, topic: str, schema: pa.Schema, logs: Callable[[], Sequence[OffsetRange]]) -> TopicTable:
         def open_scan(columns: Sequence[str] | None, expression: Any) -> TopicScan:
-            snapshot = TopicSnapshot(self._snapshot(topic).info, logs())
+            snapshot = self._snapshot(topic)._replace(logs=logs())
             given = Filter(expression, schema)
             return TopicScan(self._cluster, snapshot, schema, columns, given, self._options, self._control)
 
@@ -400,7 +433,9 @@ class SqlSession:
         rewriter = self._rewriter
         try:
             found = [
-                (n, self._part(topics[n.topic.lower()])) for n in rewriter.find(query) if n.topic.lower() in topics
+                (n, self._part(topics[n.topic.lower()]))
+                for n in rewriter.find(query)
+                if n.topic.lower() in topics and not self._snapshot(topics[n.topic.lower()]).reaches_back
             ]
             if not found:
                 return None

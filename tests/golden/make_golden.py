@@ -51,6 +51,7 @@ from sparklog.log.tiering.state import (
 from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
+from sparklog.protocol import lake_messages as lakes
 from sparklog.protocol import messages as m
 from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import quota_messages as quotas
@@ -332,6 +333,10 @@ REQUESTS: dict[m.Api, Message] = {
     m.Api.CORDON_BROKER: operation.CordonBrokerRequest(3, True),
     m.Api.DESCRIBE_CLUSTER: operation.DescribeClusterRequest(),
     m.Api.DESCRIBE_LOG_DIRS: operation.DescribeLogDirsRequest(["flights"]),
+    m.Api.REPORT_LAKE: lakes.ReportLakeRequest(
+        "trips", "0af3", [lakes.LakeOffset(0, 1_000), lakes.LakeOffset(2, -1)], BASE_MS, 7, 12, BASE_MS, "paused"
+    ),
+    m.Api.DESCRIBE_LAKES: lakes.DescribeLakesRequest(["trips"]),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsRequest(
         [
             cluster.SecurityRecordChange("users", "alice", b"\x01\x02"),
@@ -442,6 +447,10 @@ RESPONSES: dict[m.Api, Message] = {
         [operation.LogDir("/data/a", 0, "", 10_000, 4_000, 3, 500), operation.LogDir("/data/b", 15, "no disk")]
     ),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
+    m.Api.REPORT_LAKE: lakes.ReportLakeResponse(),
+    m.Api.DESCRIBE_LAKES: lakes.DescribeLakesResponse(
+        [lakes.LakeState("trips", [lakes.LakeOffset(0, 1_000)], BASE_MS, 7, 12, BASE_MS, "", BASE_MS)]
+    ),
     m.Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasResponse(
         [quotas.QuotaEntry("alice", None, {"max_topics": 20.0}, used={"max_topics": 3})],
         True,

@@ -60,6 +60,7 @@ def watched(broker: Broker) -> Watched:
         broker.background,
         broker.groups,
         broker.transactions,
+        broker.lakes,
     )
 
 

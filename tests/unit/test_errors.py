@@ -83,6 +83,8 @@ TABLE = {
     110: ("InvalidQueryError", "INVALID_QUERY", False),
     111: ("QueryResultTooLargeError", "QUERY_RESULT_TOO_LARGE", False),
     112: ("QueryCancelledError", "QUERY_CANCELLED", False),
+    120: ("LakePausedError", "LAKE_PAUSED", False),
+    121: ("LakeUnavailableError", "LAKE_UNAVAILABLE", True),
     130: ("LogTruncatedError", "LOG_TRUNCATED", False),
     80: ("NotEnoughReplicasError", "NOT_ENOUGH_REPLICAS", True),
     81: ("NotEnoughReplicasAfterAppendError", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", True),

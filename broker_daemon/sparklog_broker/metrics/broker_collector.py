@@ -15,6 +15,7 @@ from sparklog_broker.metrics.cluster_state import cluster_families, read_cluster
 from sparklog_broker.metrics.families import Described, gauge, one_gauge
 from sparklog_broker.metrics.groups import group_families, read_groups
 from sparklog_broker.metrics.kafka_names import kafka_families
+from sparklog_broker.metrics.lakes import lake_families, read_lakes
 from sparklog_broker.metrics.partition_rows import PartitionRow, read_rows, sums_by_topic, total
 from sparklog_broker.metrics.slices import Slices
 from sparklog_broker.metrics.sparklog_names import (
@@ -81,6 +82,9 @@ class BrokerCollector:
         yield from group_families(groups, slices)
         transactions = read_transactions(watched.transactions.loaded_shards(), slices)
         yield from transaction_families(transactions, watched.clock.now_ms())
+        own_id = None if image is None else watched.config.broker_id
+        lakes = read_lakes(watched.lakes, watched.partitions, own_id, watched.clock.now_ms(), watched.lakes.born_ms)
+        yield from lake_families([lake for lake in lakes if traffic.has_own(lake.topic)])
         yield from topic_families(traffic, sums, slices)
         yield from request_families(watched.requests, slices)
         for families in (server_families, disk_families, background_families):

@@ -15,6 +15,7 @@ from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.server import Server
 from sparklog_broker.partitions.io_threads import IoThreads
+from sparklog_broker.partitions.lakes import Lakes
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
 from sparklog_broker.security.throttling import Throttling
@@ -36,6 +37,7 @@ class Watched(NamedTuple):
     background: Background
     groups: Groups
     transactions: TransactionCoordinator
+    lakes: Lakes
     cluster: Cluster | None = None
     """None: the broker is alone."""
     authentication: AuthenticationCounters = AuthenticationCounters()

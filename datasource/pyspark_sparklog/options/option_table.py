@@ -56,7 +56,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("subscribe", _SRC, "topic,…", "", "Topics to read. Exactly one of subscribe, assign, subscribePattern."),
     Option("assign", _SRC, 'JSON {"topic": [0, 1]}', "", "Topic partitions to read."),
     Option("subscribePattern", _SRC, "regular expression", "", "Reads every topic with a part of its name that matches, also topics that are made later (the expressions of java.util.regex; `^` and `$` for the whole name)."),
-    Option("startingOffsets", _SRC, _OFFSETS, "latest in a stream, earliest in a batch", "Start of a new query; -2 is earliest, -1 latest. A restarted query continues from its checkpoint, new partitions begin at earliest."),
+    Option("startingOffsets", _SRC, "earliest, latest, history or JSON", "latest in a stream, earliest in a batch", "Start of a new query; -2 is earliest, -1 latest. history reads the offsets that the topic's Delta table has from the table, also after a restart, and goes on with the log. A restarted query continues from its checkpoint, new partitions begin at earliest."),
     Option("startingTimestamp", _SRC, "ms since 1970", "", "Begin with the first record of at least this timestamp; goes before startingOffsetsByTimestamp and startingOffsets."),
     Option("startingOffsetsByTimestamp", _SRC, _BY_TIMESTAMP, "", "The same per partition."),
     Option("startingOffsetsByTimestampStrategy", _SRC, "error, latest", "error", "Result for a partition without a record of that timestamp."),

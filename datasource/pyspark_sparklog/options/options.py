@@ -69,10 +69,16 @@ class Subscription:
         )
 
 
+HISTORY = "history"
+"""The beginning of a read that takes the offsets of a topic's Delta table from the table."""
+NEWEST = "newest"
+"""The same for a read that needs the newest row of each key only: also from an upserted table."""
+
+
 @dataclass(frozen=True)
 class Position:
-    """The beginning or the end of a read. `kind`: earliest, latest, offsets, timestamp (one for all) or timestamps (per
-    partition).
+    """The beginning or the end of a read. `kind`: earliest, latest, history, offsets, timestamp (one for all) or
+    timestamps (per partition).
 
     `option` is the option it came from, for messages.
     """
@@ -419,7 +425,7 @@ def _position(given: Mapping[str, str], prefix: str, default: str) -> Position:
     if by_timestamp.lower() in given:
         return Position("timestamps", by_timestamp, parse_offsets(given[by_timestamp.lower()], by_timestamp, lowest=0))
     text = given.get(offsets.lower(), default).strip()
-    if text.lower() in ("earliest", "latest"):
+    if text.lower() in ("earliest", "latest") or (prefix == "starting" and text.lower() in (HISTORY, NEWEST)):
         return Position(text.lower(), offsets)
     return Position("offsets", offsets, parse_offsets(text, offsets, lowest=EARLIEST_OFFSET))
 

@@ -29,7 +29,7 @@ from sparklog.format.schema_evolution import Rows
 from sparklog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from sparklog.client.reading.consumed import ConsumedBatch
+    from sparklog.client.reading.consumed import DecodedRows
 
 ROWS_TARGET = 10_000
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
@@ -52,11 +52,11 @@ class BatchAssembler:
         self._log_append_time = log_append_time
         self._not_null = [f.name for f in schema.arrow if not f.nullable]
         self._constants: dict[str, Any] = {}
-        self._pending: list[ConsumedBatch] = []
+        self._pending: list[DecodedRows] = []
         self._pending_rows = 0
         self._pending_bytes = 0
 
-    def add(self, batch: ConsumedBatch) -> Iterator[pa.RecordBatch]:
+    def add(self, batch: DecodedRows) -> Iterator[pa.RecordBatch]:
         """Take the next batch, in offset order, and yield finished batches."""
         if batch.num_rows >= ROWS_TARGET // 2:
             yield from self.finish()
@@ -79,7 +79,7 @@ class BatchAssembler:
         elif pending:
             yield from self._rows(pending, data_together(pending, self._stored)).to_batches()
 
-    def _rows(self, batches: list[ConsumedBatch], data: Rows) -> Rows:
+    def _rows(self, batches: list[DecodedRows], data: Rows) -> Rows:
         """The rows for Spark of `batches`, whose stored columns are in `data`."""
         count = sum(b.num_rows for b in batches)
         columns = []
@@ -98,7 +98,7 @@ class BatchAssembler:
         self._check_not_null(batches, rows)
         return rows
 
-    def _check_not_null(self, batches: list[ConsumedBatch], rows: Rows) -> None:
+    def _check_not_null(self, batches: list[DecodedRows], rows: Rows) -> None:
         for name in self._not_null:
             nulls = rows.column(name).null_count
             if not nulls:
@@ -111,7 +111,7 @@ class BatchAssembler:
                 f"offsets {batches[0].base_offset} to {batches[-1].next_offset - 1}: declare it nullable"
             )
 
-    def _timestamps(self, batches: list[ConsumedBatch], data: Rows) -> Any:
+    def _timestamps(self, batches: list[DecodedRows], data: Rows) -> Any:
         if self._schema.kind == KIND_ENVELOPE and not self._log_append_time:
             column = data.column("timestamp")
             if column.null_count == 0:
@@ -145,7 +145,7 @@ def _null_if_empty(headers: Any) -> Any:
     return pc.if_else(empty, pa.scalar(None, headers.type), headers) if pc.any(empty).as_py() else headers
 
 
-def _offsets(batches: list[ConsumedBatch], count: int) -> np.ndarray:
+def _offsets(batches: list[DecodedRows], count: int) -> np.ndarray:
     """The offsets of `count` rows, int64. They rise: if there are as many as offsets, each offset has one."""
     first, end = batches[0].base_offset, batches[-1].next_offset
     if end - first == count:

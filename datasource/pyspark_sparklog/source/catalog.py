@@ -22,6 +22,7 @@ from sparklog.client.net.answers import check_named
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.connection import Connection
 from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
+from sparklog.client.reading.history_range import HistorySource
 from sparklog.client.reading.offset_lookup import FoundOffset, look_up_offsets
 from sparklog.errors import InvalidPartitionsError, NotLeaderError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.protocol.messages import Api, FetchPartition, FetchRequest, FetchResponse
@@ -90,6 +91,10 @@ class Catalog:
     wait_ms: int
     isolation: int = READ_UNCOMMITTED
     request_timeout_ms: int = 30_000
+    history: bool = False
+    """True if partitions begin with the first offset of the topics' Delta tables."""
+    newest: bool = False
+    """True if an upserted table counts, too."""
 
     def topics(
         self, subscription: Subscription, *, missing_is_error: bool, to_write: bool = False
@@ -139,6 +144,8 @@ class Catalog:
         wanted = sorted(partitions)
         answers = self._list_offsets(dict.fromkeys(wanted, (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)))
         result = {tp: Extent(*answers[tp]) for tp in wanted if answers[tp]}
+        if self.history:
+            result = self._with_history(result, reached)
         beyond = [tp for tp, o in (reached or {}).items() if tp in result and o > result[tp].end]
         if beyond and self.isolation == READ_COMMITTED:
             ends = self._list_offsets(dict.fromkeys(sorted(beyond), (LATEST_TIMESTAMP,)), READ_UNCOMMITTED)
@@ -147,6 +154,21 @@ class Catalog:
                 first, last = result[tp]
                 result[tp] = Extent(first, max(last, min(reached[tp], high_watermark)))
         return result
+
+    def _with_history(
+        self, extents: dict[TopicPartition, Extent], reached: Mapping[TopicPartition, int] | None
+    ) -> dict[TopicPartition, Extent]:
+        """The extents with the first offsets of the Delta tables. A table is opened only if a reader stands below the
+        log start, or at no place yet."""
+        before = [tp for tp, e in extents.items() if e.start > 0 and (reached or {}).get(tp, -1) < e.start]
+        for name in {tp.topic for tp in before}:
+            info = self.address.connect().topic(name, refresh=True)
+            source = HistorySource(info, required=False, newest=self.newest)
+            for tp in before:
+                if tp.topic == name:
+                    start, end = extents[tp]
+                    extents[tp] = Extent(source.first_offset(tp.partition, start), end)
+        return extents
 
     def offsets_for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The first offset with at least that timestamp, None where there is none."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 
 from pyspark_sparklog.offsets import Positions
-from pyspark_sparklog.options.options import EARLIEST_OFFSET, LATEST_OFFSET, Position, SourceOptions
+from pyspark_sparklog.options.options import EARLIEST_OFFSET, HISTORY, LATEST_OFFSET, NEWEST, Position, SourceOptions
 from pyspark_sparklog.source.catalog import Catalog
 from pyspark_sparklog.source.planning import Extent
 from sparklog.errors import InvalidConfigError, OffsetOutOfRangeError
@@ -57,7 +57,7 @@ def _resolve(
     *,
     none_is_error: bool,
 ) -> Positions:
-    if position.kind == "earliest":
+    if position.kind in ("earliest", HISTORY, NEWEST):  # the extents begin with the history
         return {tp: e.start for tp, e in extents.items()}
     if position.kind == "latest":
         return {tp: e.end for tp, e in extents.items()}

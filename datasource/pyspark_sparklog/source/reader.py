@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_sparklog.options.options import SourceOptions
+from pyspark_sparklog.options.options import HISTORY, NEWEST, SourceOptions
 from pyspark_sparklog.schemas import ReadSchema
 from pyspark_sparklog.source.actions import FIXED, Edges, Frame, edges_of
 from pyspark_sparklog.source.assembly import BatchAssembler
@@ -24,6 +26,11 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.range_reader import Fetching, read_range
 from sparklog.errors import DataLossError, OffsetOutOfRangeError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from sparklog.client.reading.consumed import ConsumedBatch
+    from sparklog.client.reading.history_range import HistorySource
+    from sparklog.lake.history import HistoryBatch
 
 log = logging.getLogger("pyspark_sparklog")
 
@@ -95,7 +102,7 @@ class RangeRead:
         While the broker is gone it is tried again for `sparklog.broker.wait.ms`, from where reading stopped. Raises
         DataLossError if part of the range is gone (with failOnDataLoss=false: warns and goes on behind it).
         """
-        options, tp = self.options, TopicPartition(task.topic, task.partition)
+        tp = TopicPartition(task.topic, task.partition)
         assembler: BatchAssembler | None = None
         wait = BrokerWait(f"reading {tp}", self.options.broker_wait_ms)
         position, end = self._bounds(tp, task)
@@ -103,24 +110,7 @@ class RangeRead:
             try:
                 info = self._check_incarnation(tp, task, position, end)
                 assembler = assembler or BatchAssembler(self.schema, tp, log_append_time=info.log_append_time)
-                for batch in read_range(
-                    self.options.address.connect(),
-                    tp,
-                    position,
-                    end,
-                    columns=self.schema.decoded_columns,
-                    layout=self.schema.stored_layout,
-                    local=self.options.local_read,
-                    check_crcs=self.options.check_crcs,
-                    isolation=self.options.isolation,
-                    retry_timeout_ms=min(QUIET_RETRY_MS, self.options.broker_wait_ms),
-                    fetching=Fetching(
-                        options.fetch_max_bytes,
-                        options.fetch_max_wait_ms,
-                        options.request_timeout_ms,
-                        options.client_rack,
-                    ),
-                ):
+                for batch in self._batches(tp, position, end, info):
                     wait.reset()
                     yield from assembler.add(batch)
                     position = batch.next_offset
@@ -132,6 +122,31 @@ class RangeRead:
         if assembler is not None:
             yield from assembler.finish()
         imported_objects.freeze()
+
+    def _batches(
+        self, tp: TopicPartition, position: int, end: int, info: TopicInfo
+    ) -> Iterator[ConsumedBatch | HistoryBatch]:
+        options = self.options
+        connections = options.address.connect()
+        reading: dict[str, Any] = {
+            "local": options.local_read,
+            "check_crcs": options.check_crcs,
+            "isolation": options.isolation,
+            "retry_timeout_ms": min(QUIET_RETRY_MS, options.broker_wait_ms),
+            "fetching": Fetching(
+                options.fetch_max_bytes, options.fetch_max_wait_ms, options.request_timeout_ms, options.client_rack
+            ),
+        }
+        columns, layout = self.schema.decoded_columns, self.schema.stored_layout
+        if options.starting.kind not in (HISTORY, NEWEST):
+            return read_range(connections, tp, position, end, columns=columns, layout=layout, **reading)
+        from sparklog.client.reading.history_range import read_range_with_history
+
+        source = recent_history(info, newest=options.starting.kind == NEWEST)
+        columns = layout.names if columns is None else columns
+        return read_range_with_history(
+            connections, tp, position, end, source, columns=columns, layout=layout, **reading
+        )
 
     def _bounds(self, tp: TopicPartition, task: RangePartition) -> tuple[int, int]:
         """The first offset and the end."""
@@ -173,6 +188,23 @@ class RangeRead:
         return following
 
 
+HISTORY_S = 5.0
+"""Age up to which tasks of one process use the same version of a table."""
+_histories: dict[str, tuple[float, HistorySource]] = {}
+
+
+def recent_history(info: TopicInfo, *, newest: bool) -> HistorySource:
+    """The topic's history, opened at most HISTORY_S ago."""
+    name = f"{info.topic_id} {newest}"
+    opened_s, source = _histories.get(name, (-float("inf"), None))
+    if source is None or time.monotonic() - opened_s > HISTORY_S:
+        from sparklog.client.reading.history_range import HistorySource
+
+        _histories.clear()
+        opened_s, source = _histories[name] = time.monotonic(), HistorySource(info, required=False, newest=newest)
+    return source
+
+
 @all_in_one_line
 class SparklogBatchReader(DataSourceReader):
     """The reader of `spark.read`: all records between the starting and the ending offsets.
@@ -189,7 +221,15 @@ class SparklogBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The ranges to read, one Spark task each; a partition that is empty has one, too, if its end is not fixed."""
         options = self._options
-        at_once = Catalog(options.address, 0, options.isolation, options.request_timeout_ms)
+        kind = options.starting.kind
+        at_once = Catalog(
+            options.address,
+            0,
+            options.isolation,
+            options.request_timeout_ms,
+            history=kind in (HISTORY, NEWEST),
+            newest=kind == NEWEST,
+        )
         topics = at_once.topics(options.subscription, missing_is_error=True)
         catalog = replace(at_once, wait_ms=options.broker_wait_ms)  # another broker leads in a moment
         extents = catalog.extents(partitions_of(options.subscription, topics))

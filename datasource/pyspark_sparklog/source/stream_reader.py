@@ -21,7 +21,7 @@ from pyspark_sparklog.compatibility import (
     SupportsTriggerAvailableNow,
 )
 from pyspark_sparklog.offsets import Positions, SourceOffset, nested
-from pyspark_sparklog.options.options import SourceOptions
+from pyspark_sparklog.options.options import HISTORY, NEWEST, SourceOptions
 from pyspark_sparklog.schemas import ReadSchema, TopicShape, changed_columns, follow_schema, join_schema
 from pyspark_sparklog.source.catalog import Catalog, ids_of, partitions_of, shapes_of
 from pyspark_sparklog.source.group_progress import GroupProgress
@@ -47,7 +47,14 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._reads = RangeRead(options, schema)
         self._shapes = dict(topics)
-        self._catalog = Catalog(options.address, options.broker_wait_ms, options.isolation, options.request_timeout_ms)
+        self._catalog = Catalog(
+            options.address,
+            options.broker_wait_ms,
+            options.isolation,
+            options.request_timeout_ms,
+            history=options.starting.kind in (HISTORY, NEWEST),
+            newest=options.starting.kind == NEWEST,
+        )
         self._held_up = HeldUp(self._catalog)
         self._losses = LossReporter(fail=options.fail_on_data_loss)
         self._progress = GroupProgress(options.address, options.group_id)

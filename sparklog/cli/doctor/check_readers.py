@@ -16,6 +16,7 @@ LAG_MIN = 1_000
 LAG_HUGE = 1_000_000
 LOOKS_BEHIND = 3
 """A group falls behind if its lag is more than this multiple of the records written between two checks."""
+LAKE_BEHIND_S = 300.0
 RETENTION_SHARE = 0.8
 """Unread records that have used up this much of their time or room are near their end."""
 FRAME_ROOM_BYTES = 64 * 1024
@@ -174,6 +175,36 @@ def _is_near_end(p: GroupPartition, topic: TopicFacts | None) -> bool:
     return max(p.committed, p.log_start) - p.log_start < (1 - RETENTION_SHARE) * (p.end - p.log_start)
 
 
+def lakes(facts: Facts) -> Iterator[Finding]:
+    for lake in () if facts.cluster is None else facts.cluster.lakes:
+        status = quoted("sparklog", "lake", "status", lake.topic)
+        held = "The log keeps the records that the table lacks, and grows (lake.hold.retention)."
+        if lake.paused:
+            yield Finding(
+                Severity.warning,
+                f"the Delta table of topic {lake.topic} is paused: {lake.paused}",
+                held,
+                "Decide as the reason says, then resume it.",
+                quoted("sparklog", "lake", "resume", lake.topic),
+            )
+        elif lake.error:
+            yield Finding(
+                Severity.warning,
+                f"commits to the Delta table of topic {lake.topic} fail: {lake.error}",
+                held,
+                "Mend the cause; the worker tries again by itself.",
+                status,
+            )
+        elif lake.behind_s > LAKE_BEHIND_S:
+            yield Finding(
+                Severity.warning,
+                f"the Delta table of topic {lake.topic} is {duration(lake.behind_s)} behind; {lake.lag:,} offsets are missing",
+                held,
+                "Is a lake worker running? A broker starts one if deltalake is installed on its host (sparklog[lake]).",
+                status,
+            )
+
+
 def messages_beyond_frames(facts: Facts) -> Iterator[Finding]:
     if facts.cluster is None:
         return
@@ -198,5 +229,6 @@ CHECKS = (
     Check("lost-records", lost_records),
     Check("lag", falls_behind),
     Check("near-retention", near_retention),
+    Check("lakes", lakes),
     Check("messages-beyond-frames", messages_beyond_frames),
 )

@@ -14,6 +14,7 @@ from sparklog.cli.doctor.facts import (
     GroupFacts,
     GroupPartition,
     HangingFacts,
+    LakeFacts,
     PartitionFacts,
     TopicFacts,
     TransactionFacts,
@@ -31,6 +32,7 @@ from sparklog.version import __version__
 TOPICS_MAX = 10_000
 GROUPS_MAX = 1_000
 OFFSETS_MAX = 100_000
+LAKES_MAX = 100
 HELD_BACK_MAX = 200
 """Partitions whose producers are asked for."""
 DESCRIBED_MAX = 20
@@ -133,12 +135,22 @@ class ClusterLook:
         groups, over_s = self._groups(admin, described, ends, interval_s)
         return facts._replace(
             disks=self._disks(admin),
+            lakes=self._lakes(admin, described),
             topics=topics,
             transactions=self._transactions(admin, opened),
             hanging=self._hanging_transactions(admin, topics),
             groups=groups,
             over_s=over_s,
         )
+
+    def _lakes(self, admin: Admin, described: Mapping[str, TopicDescription]) -> tuple[LakeFacts, ...]:
+        names = [name for name, topic in described.items() if topic.setting("lake.location")]
+        found = []
+        for name in self._limit("Delta tables", names, LAKES_MAX):
+            lake = self._try(f"the Delta table of {name}", admin.describe_lake, name)
+            if lake is not None:
+                found.append(LakeFacts(name, lake.paused, lake.error, lake.lag, lake.lag_seconds))
+        return tuple(found)
 
     def _disks(self, admin: Admin) -> tuple[BrokerDiskFacts, ...]:
         found = self._try("disks", admin.describe_log_dirs) or {}

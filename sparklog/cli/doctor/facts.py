@@ -109,6 +109,16 @@ class HangingFacts(NamedTuple):
     quiet_ms: int
 
 
+class LakeFacts(NamedTuple):
+    """The Delta table of a topic. `behind_s`: age of the newest moment whose records are all in it; -1: not known."""
+
+    topic: str
+    paused: str = ""
+    error: str = ""
+    lag: int = 0
+    behind_s: float = 0.0
+
+
 class ClusterFacts(NamedTuple):
     """A cluster. `problem`: the reason why no facts are known. `has_controller`: in the view of the broker that
     answered. `over_s`: time between the two looks at groups; None: there was one look. `unknown`: facts that could not
@@ -126,6 +136,7 @@ class ClusterFacts(NamedTuple):
     client_version: str = ""
     has_controller: bool = True
     disks: tuple[BrokerDiskFacts, ...] = ()
+    lakes: tuple[LakeFacts, ...] = ()
 
 
 class PageFacts(NamedTuple):

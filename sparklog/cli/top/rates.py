@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from sparklog.cli.top.samples import BrokerPage, GroupSample, Snapshot, TopicSample
+from sparklog.cli.top.samples import BrokerPage, GroupSample, LakeSample, Snapshot, TopicSample
 
 
 class Order(StrEnum):
@@ -80,6 +80,7 @@ class Model(NamedTuple):
     brokers: tuple[BrokerRow, ...]
     transactions: tuple[TransactionRow, ...]
     page_problem: str
+    lakes: tuple[LakeSample, ...] = ()
 
 
 def model(before: Snapshot | None, now: Snapshot) -> Model:
@@ -101,6 +102,7 @@ def model(before: Snapshot | None, now: Snapshot) -> Model:
         tuple(_broker_rows(before, now)),
         tuple(_transaction_rows(now)),
         now.page_problem,
+        now.lakes,
     )
 
 

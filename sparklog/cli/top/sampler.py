@@ -10,6 +10,7 @@ from sparklog.cli.top.samples import (
     BrokerPage,
     BrokerSample,
     GroupSample,
+    LakeSample,
     Snapshot,
     TopicSample,
     TransactionSample,
@@ -20,6 +21,7 @@ from sparklog.types import TopicPartition
 if TYPE_CHECKING:
     from sparklog.client.admin.admin import Admin, TopicDescription
     from sparklog.client.admin.group_admin import GroupListing
+    from sparklog.client.admin.lake_admin import LakeReport
     from sparklog.environment.clock import MachineClock
 
 TOPICS_MAX = 10_000
@@ -72,7 +74,18 @@ class Sampler:
             ),
             page,
             problem,
+            self._lakes(described),
         )
+
+    def _lakes(self, described: Mapping[str, TopicDescription]) -> tuple[LakeSample, ...]:
+        """From the reports of workers alone: a table is not opened for a display."""
+        topics = {name: topic for name, topic in described.items() if topic.setting("lake.location")}
+        if not topics:
+            return ()
+        from sparklog.client.admin.lake_admin import read_reports
+
+        reports = read_reports(self._admin._cluster, topics, timeout_ms=round(self._timeout_s * 1000))
+        return tuple(lake_sample(topic, reports.get(name), self._clock.now_ms()) for name, topic in topics.items())
 
     def _page(self) -> tuple[BrokerPage | None, str]:
         if not self._metrics_url:
@@ -187,3 +200,17 @@ def _leads(topics: Iterable[TopicDescription]) -> dict[int, int]:
         for p in topic.partition_details:
             found[p.leader] = found.get(p.leader, 0) + 1
     return found
+
+
+def lake_sample(topic: TopicDescription, report: LakeReport | None, now_ms: int) -> LakeSample:
+    """A topic's Delta table by the workers' reports, as far as they go."""
+    paused = bool(topic.setting("lake.paused"))
+    state = "paused" if paused else "not reported" if report is None else "failing" if report.error else "running"
+    if report is None:
+        return LakeSample(topic.name, state, -1, -1.0, -1)
+    lag = sum(
+        max(0, p.high_watermark - report.next_offsets.get(p.partition, p.log_start_offset))
+        for p in topic.partition_details
+    )
+    behind_s = 0.0 if not lag else max(0.0, (now_ms - report.as_of_ms) / 1000) if report.as_of_ms else -1.0
+    return LakeSample(topic.name, state, lag, behind_s, report.files)

@@ -45,6 +45,16 @@ class TransactionSample(NamedTuple):
     timeout_ms: int
 
 
+class LakeSample(NamedTuple):
+    """A Delta table, as workers report it. `lag` and `behind_s` -1: not known."""
+
+    topic: str
+    state: str
+    lag: int
+    behind_s: float
+    files: int
+
+
 class BrokerSample(NamedTuple):
     """A broker, and how many partitions it leads."""
 
@@ -87,3 +97,4 @@ class Snapshot(NamedTuple):
     brokers: tuple[BrokerSample, ...]
     page: BrokerPage | None = None
     page_problem: str = ""
+    lakes: tuple[LakeSample, ...] = ()

@@ -21,6 +21,7 @@ from sparklog.cli.top.rates import (
     sorted_groups,
     sorted_topics,
 )
+from sparklog.cli.top.samples import LakeSample
 
 ROWS_MAX = 1_000
 """Of one table, where the room is not limited."""
@@ -47,6 +48,7 @@ def render(
         (topics, model.topics_left_out, _topics, "topic"),
         (groups, model.groups_left_out, _groups, "group"),
         (model.transactions, 0, _transactions, "open transaction"),
+        (model.lakes, 0, _lakes, "Delta table"),
     )
     there = [len(rows) for rows, *_ in sections]
     shares = [ROWS_MAX] * len(sections) if room is None else share_out(room.height - len(head), there)
@@ -175,6 +177,20 @@ def _transactions(rows: Sequence[TransactionRow]) -> Table:
             duration(row.age_s),
             "-" if row.timeout_s is None else duration(row.timeout_s),
             Text("beyond its timeout" if row.is_late else "", "red"),
+        )
+    return table
+
+
+def _lakes(rows: Sequence[LakeSample]) -> Table:
+    numbers = ("lag", "behind", "files")
+    table = _table("Delta table", "state", *numbers, right=numbers)
+    for row in rows:
+        table.add_row(
+            name(row.topic),
+            Text(row.state, "" if row.state == "running" else "red"),
+            "-" if row.lag < 0 else console.number(row.lag),
+            "-" if row.behind_s < 0 else duration(row.behind_s),
+            "-" if row.files < 0 else console.number(row.files),
         )
     return table
 

@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from sparklog.client.admin import acl_admin, cluster_admin, quota_admin, topic_admin, transaction_admin, user_admin
+from sparklog.client.admin import (
+    acl_admin,
+    cluster_admin,
+    lake_admin,
+    quota_admin,
+    topic_admin,
+    transaction_admin,
+    user_admin,
+)
 from sparklog.client.admin.cluster_admin import (
     BrokerDescription,
     ClusterDescription,
@@ -18,6 +26,7 @@ from sparklog.client.admin.cluster_admin import (
     PartitionReassignment,
 )
 from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
+from sparklog.client.admin.lake_admin import LakeDescription, LakePartition
 from sparklog.client.admin.leader_states import with_figures
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
 from sparklog.client.admin.quota_admin import QuotaDescription
@@ -55,6 +64,8 @@ __all__ = [
     "Admin",
     "BrokerDescription",
     "ClusterDescription",
+    "LakeDescription",
+    "LakePartition",
     "LogDirDescription",
     "PartitionDescription",
     "PartitionReassignment",
@@ -654,6 +665,148 @@ class Admin:
         """
         _check_count("total", total)
         return _description(topic_admin.add_partitions(self._cluster, name, total, self._timeout_ms))
+
+    @arg.takes(
+        topic=arg.text,
+        location=arg.text,
+        interval_ms=arg.optional(arg.whole()),
+        mode=arg.optional(arg.text),
+        file_size_bytes=arg.optional(arg.whole()),
+        partition_by=arg.texts,
+    )
+    def enable_lake(
+        self,
+        topic: str,
+        *,
+        location: str,
+        interval_ms: int | None = None,
+        mode: str | None = None,
+        file_size_bytes: int | None = None,
+        partition_by: Sequence[str] = (),
+    ) -> LakeDescription:
+        """Make a topic a Delta table, too. The table is created, and a lake worker fills it from the first record on.
+
+        The table has the topic's columns (or key, value and headers), then `_partition`, `_offset` and `_timestamp`. A
+        table that the topic had at the location before goes on where it ended.
+
+        Args:
+            topic: The topic's name.
+            location: Place of the table: a directory, or an address with s3://, gs:// or az://. This process and the
+                worker need access to it.
+            interval_ms: Time between commits in ms. None: the topic's lake.commit.interval.ms.
+            mode: "append": every record is a row; "upsert": the newest row of each key. None: append.
+            file_size_bytes: Size of a full file in bytes. None: the topic's lake.file.size.bytes.
+            partition_by: Columns that partition the table.
+
+        Returns:
+            The state of the table.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+            InvalidConfigError: Delta cannot hold a column, another table is at the location, the topic has no key for
+                upsert, or the package deltalake is not installed.
+            LakeUnavailableError: The location cannot be reached.
+
+        Example:
+            ```python
+            admin.enable_lake("trips", location="/data/lake/trips", interval_ms=10_000)
+            ```
+        """
+        lake_admin.enable_lake(
+            self._cluster,
+            self._topic_info(topic),
+            self.alter_topic,
+            location=location,
+            interval_ms=interval_ms,
+            mode=mode,
+            file_size_bytes=file_size_bytes,
+            partition_by=partition_by,
+        )
+        return self.describe_lake(topic)
+
+    @arg.takes(topic=arg.text)
+    def describe_lake(self, topic: str) -> LakeDescription:
+        """Describe the Delta table of a topic: its lag, its last commit, its errors.
+
+        Args:
+            topic: The topic's name.
+
+        Returns:
+            The state of the table.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+            InvalidConfigError: The topic has no Delta table.
+        """
+        return lake_admin.describe_lake(self._cluster, self._topic_info(topic), self._timeout_ms)
+
+    @arg.takes(topic=arg.text)
+    def disable_lake(self, topic: str) -> None:
+        """Stop filling the Delta table of a topic. The table stays; `enable_lake` with its location goes on with it.
+
+        Args:
+            topic: The topic's name.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+        """
+        lake_admin.disable_lake(self._topic_info(topic), self.alter_topic)
+
+    @arg.takes(topic=arg.text, reason=arg.text)
+    def pause_lake(self, topic: str, reason: str = lake_admin.PAUSED_BY_USER) -> None:
+        """Stop commits to the Delta table of a topic until `resume_lake`.
+
+        Args:
+            topic: The topic's name.
+            reason: Text that `describe_lake` shows.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+            InvalidConfigError: The topic has no Delta table.
+        """
+        lake_admin.settings_with_lake(self._topic_info(topic))
+        self.alter_topic(topic, {"lake.paused": reason or lake_admin.PAUSED_BY_USER})
+
+    @arg.takes(topic=arg.text, from_table=arg.flag)
+    def resume_lake(self, topic: str, *, from_table: bool = False) -> None:
+        """Go on with commits to the Delta table of a topic.
+
+        Args:
+            topic: The topic's name.
+            from_table: True goes on behind the last row of each partition in the table, whatever offsets the table's
+                transactions have. It is for a table that was restored to an older version: the rows that are missing
+                since are appended again, and so are rows that users deleted behind the last one.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+            InvalidConfigError: The topic has no Delta table.
+            LakePausedError: With `from_table` the table is gone, or the log lacks the next offsets.
+        """
+        info = self._topic_info(topic)
+        lake_admin.settings_with_lake(info)
+        if from_table:
+            lake_admin.resume_from_table(self._cluster, info, self._timeout_ms)
+        self.alter_topic(topic, {"lake.paused": None})
+
+    @arg.takes(topic=arg.text)
+    def rebuild_lake(self, topic: str) -> None:
+        """Empty the Delta table of a topic and fill it again from the log's first record, with the topic's columns.
+
+        A table that was dropped is created again. Rows that the log has deleted are not in the new table.
+
+        Args:
+            topic: The topic's name.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+            InvalidConfigError: The topic has no Delta table, or Delta cannot hold a column.
+            LakePausedError: Another table is at the location.
+            LakeUnavailableError: The location cannot be reached.
+        """
+        lake_admin.rebuild_lake(self._cluster, self._topic_info(topic), self.alter_topic, self._timeout_ms)
+
+    def _topic_info(self, name: str) -> TopicInfo:
+        return self._answer(lambda shared, left_ms: shared.topic(name, refresh=True, timeout_ms=left_ms))
 
     @arg.takes(name=arg.text)
     def delete_topic(self, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count, groupby, repeat
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -266,7 +266,33 @@ def _countable(time_ms: int) -> int:
     return max(-_STATED_MS_MAX, min(time_ms, _STATED_MS_MAX))
 
 
-def data_together(batches: Sequence[ConsumedBatch], columns: Sequence[str]) -> pa.Table:
+class DecodedRows(Protocol):
+    """Rows of one partition, from the log or from its Delta table."""
+
+    @property
+    def decoder(self) -> tuple[Projection, int] | None: ...
+
+    @property
+    def data(self) -> pa.RecordBatch: ...
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    def offsets(self) -> np.ndarray: ...
+
+    def timestamps_ms(self) -> np.ndarray: ...
+
+
+def data_together(batches: Sequence[DecodedRows], columns: Sequence[str]) -> pa.Table:
     """The `data` of all batches in order, with `columns` only.
 
     The columns are contiguous, as far as the length limit of Arrow's arrays allows. For many small batches the call
@@ -278,7 +304,8 @@ def data_together(batches: Sequence[ConsumedBatch], columns: Sequence[str]) -> p
             parts += [pa.Table.from_batches([b.data]) for b in group]
         else:
             projection, schema_id = decoder
-            parts.append(projection.decode_checked([b.message for b in group], schema_id))
+            messages = [cast(ConsumedBatch, b).message for b in group]  # only the log's rows wait to be decoded
+            parts.append(projection.decode_checked(messages, schema_id))
     return pa.concat_tables([p.select(columns) for p in parts]).combine_chunks()
 
 

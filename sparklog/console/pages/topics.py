@@ -66,6 +66,7 @@ def _topic(console: Console, name: str, number: int) -> dict[str, Any]:
         "versions": schema_changes(found.schemas),
         "settings": setting_rows(found),
         "is_internal": name in INTERNAL_TOPICS,
+        "lake": console.admin.describe_lake(name) if found.setting("lake.location") else None,
     }
 
 

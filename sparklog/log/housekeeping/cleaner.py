@@ -108,11 +108,12 @@ def due_for_compaction(log: PartitionLog, deletions_may_go: Callable[[], bool] =
         log.appender.begin_segment()
         segments = log.local_segments
     point = load_point(context)
+    held = log.retention.held_from
     section = dirty_section(
         segments,
         policy,
         first_dirty_offset=point.first_dirty_offset,
-        last_stable_offset=log.last_stable_offset,
+        last_stable_offset=log.last_stable_offset if held is None else min(held, log.last_stable_offset),
         now_ms=context.now_ms,
         largest_timestamp_of=_largest_timestamp_ms,
     )

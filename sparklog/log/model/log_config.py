@@ -60,6 +60,8 @@ class LogConfig(Struct, frozen=True):
     compaction: CompactionPolicy
     flush: FlushPolicy
     tiering: TieringPolicy
+    lake_holds: bool = False
+    """True if records that the topic's Delta table lacks are neither deleted nor compacted."""
 
     @classmethod
     def from_settings(cls, given: Mapping[str, object]) -> Self:
@@ -97,6 +99,7 @@ class LogConfig(Struct, frozen=True):
                 group=settings["flush.mode"] == "group",
             ),
             tiering=TieringPolicy.of(settings, retention),
+            lake_holds=bool(settings["lake.location"]) and bool(settings["lake.hold.retention"]),
         )
 
     def for_partition(self, owner: LogOwner) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparklog.errors import StorageFullError
+from sparklog.errors import InvalidRequestError, StorageFullError
 from sparklog.log.model.retention_policy import Expired, deletion_offset, expired
 from sparklog.log.segments.batch_times import LOWEST_TIMESTAMP_MS
 from sparklog.log.segments.segment_list import SegmentList
@@ -17,6 +17,23 @@ class LogRetention:
         self._state = state
         self.leader_log_start = 0
         """The leader's log start, as far as it was ahead of this log's since this log was opened."""
+        self._lake_offset: int | None = None
+        """Next offset of the partition in the topic's Delta table; None: no worker has reported it since the start."""
+
+    def note_lake_offset(self, offset: int) -> None:
+        """Note the next offset of the partition in the topic's Delta table, as a worker reports it."""
+        self._lake_offset = offset
+
+    @property
+    def held_from(self) -> int | None:
+        """First offset that must stay because the topic's Delta table lacks it; None: nothing is held."""
+        if not self._state.config.lake_holds:
+            return None
+        return self._state.offsets.log_start if self._lake_offset is None else self._lake_offset
+
+    def _below_held(self, offset: int) -> int:
+        held = self.held_from
+        return offset if held is None else min(offset, held)
 
     def delete_records(self, before_offset: int) -> int:
         """Raise the log start to `before_offset`, at most to the high watermark (-1: the high watermark); returns the
@@ -34,6 +51,13 @@ class LogRetention:
                 high_watermark=self._state.offsets.high_watermark,
                 name=self._state.owner.topic_partition,
             )
+            held = self.held_from
+            if held is not None and offset > max(held, self._state.offsets.log_start):
+                raise InvalidRequestError(
+                    f"records of {self._state.owner.topic_partition} before offset {offset} cannot be deleted: the topic's "
+                    f"Delta table has the offsets below {held} only; wait for the lake worker, or set "
+                    "lake.hold.retention=false"
+                )
             self._state.raise_log_start(offset)
             return self._state.offsets.log_start
 
@@ -86,7 +110,7 @@ class LogRetention:
             view.all,
             self._state.config.retention,
             log_start_offset=self._state.offsets.log_start,
-            high_watermark=self._state.offsets.high_watermark,
+            high_watermark=self._below_held(self._state.offsets.high_watermark),
             now_ms=self._state.expiry_clock.now_ms() if now_ms is None else now_ms,
             largest_timestamp_of=_age_timestamp_ms,
         )

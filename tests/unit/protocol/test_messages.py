@@ -84,6 +84,8 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.DESCRIBE_ACLS: 68,
         m.Api.DESCRIBE_CLIENT_QUOTAS: 69,
         m.Api.ALTER_CLIENT_QUOTAS: 90,
+        m.Api.REPORT_LAKE: 110,
+        m.Api.DESCRIBE_LAKES: 111,
     }
     for spec in m.APIS.values():
         assert 0 <= spec.version_min <= spec.version_max

@@ -12,6 +12,7 @@ import pytest
 from sparklog.errors import TopicAuthorizationFailedError
 from sparklog.protocol import denials
 from sparklog.protocol import group_messages as groups
+from sparklog.protocol import lake_messages as lakes
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
@@ -78,7 +79,9 @@ def test_every_api_has_an_entry() -> None:
 
 def test_whatever_creates_deletes_or_alters_is_in_the_audit_log() -> None:
     changes = {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
-    assert {api for api, rules in PERMISSIONS.items() if any(r.operation in changes for r in rules)} == ADMINISTRATIVE
+    assert {
+        api for api, rules in PERMISSIONS.items() if any(r.operation in changes for r in rules)
+    } == ADMINISTRATIVE | {Api.REPORT_LAKE}
 
 
 @for_each("api", Api)
@@ -163,6 +166,8 @@ TOPIC_REQUESTS: list[tuple[Api, Message]] = [
     (Api.LOCATE_REMOTE, m.LocateRemoteRequest("T", 0, 0, 1)),
     (Api.DELETE_RECORDS, m.DeleteRecordsRequest(1, [m.DeleteRecordsPartition("T", 0, 1)])),
     (Api.DESCRIBE_PRODUCERS, txn.DescribeProducersRequest("T", 0)),
+    (Api.REPORT_LAKE, lakes.ReportLakeRequest("T", "id", [])),
+    (Api.DESCRIBE_LAKES, lakes.DescribeLakesRequest(["T"])),
     (Api.GROUP_HEARTBEAT, groups.GroupHeartbeatRequest("g", topics=["T"])),
     (Api.OFFSET_COMMIT, groups.OffsetCommitRequest("g", [groups.CommittedOffset("T", 0, 1)])),
     (Api.OFFSET_FETCH, groups.OffsetFetchRequest("g", [groups.TopicPartitions("T", [0])])),

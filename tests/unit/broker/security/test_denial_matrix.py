@@ -18,6 +18,7 @@ import pytest
 from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
+from sparklog.protocol import lake_messages as lakes
 from sparklog.protocol import messages as m
 from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import quota_messages as quotas
@@ -119,6 +120,8 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.CORDON_BROKER: lambda n: operation.CordonBrokerRequest(0, True),
     Api.DESCRIBE_CLUSTER: lambda n: operation.DescribeClusterRequest(),
     Api.DESCRIBE_LOG_DIRS: lambda n: operation.DescribeLogDirsRequest(),
+    Api.REPORT_LAKE: lambda n: lakes.ReportLakeRequest(n.topic, "id", []),
+    Api.DESCRIBE_LAKES: lambda n: lakes.DescribeLakesRequest([n.topic]),
     Api.ALTER_SECURITY_RECORDS: lambda n: cluster.AlterSecurityRecordsRequest(
         [cluster.SecurityRecordChange("users", "mallory", b"1")]
     ),

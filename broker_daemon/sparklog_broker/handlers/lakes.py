@@ -1,0 +1,23 @@
+"""REPORT_LAKE and DESCRIBE_LAKES: the progress of topics' Delta tables."""
+
+from __future__ import annotations
+
+from sparklog.protocol.lake_messages import (
+    DescribeLakesRequest,
+    DescribeLakesResponse,
+    ReportLakeRequest,
+    ReportLakeResponse,
+)
+from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.network.reply import Response
+
+
+async def report_lake(request: ReportLakeRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Note the report of a worker."""
+    context.broker.lakes.report(request)
+    return Response(ReportLakeResponse())
+
+
+async def describe_lakes(request: DescribeLakesRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Return the newest reports."""
+    return Response(DescribeLakesResponse(context.broker.lakes.states(request.topics)))

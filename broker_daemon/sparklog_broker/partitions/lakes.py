@@ -1,0 +1,96 @@
+"""Reports of lake workers about the topics whose partitions this broker leads.
+
+They are in memory only. A log holds back retention until it knows how far its table is (`LogRetention.hold`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from sparklog.errors import UnknownTopicOrPartitionError
+from sparklog.protocol.lake_messages import LakeOffset, LakeState, ReportLakeRequest
+from sparklog.types import TopicPartition
+from sparklog_broker.partitions.partitions import Partitions
+
+
+class LakeReport(Struct):
+    """The newest report about a topic."""
+
+    topic_id: str
+    next_offsets: dict[int, int]
+    """Next offset by partition, of this broker's partitions."""
+    as_of_ms: int
+    """All records that were committed before this time are in the table; 0: not known."""
+    version: int
+    files: int
+    last_commit_ms: int
+    error: str
+    reported_ms: int
+    """Time of the report by this broker's clock."""
+    first_reported_ms: int
+    """Time of the first report by this broker's clock: the lag counts from it while `as_of_ms` is not known."""
+
+
+class Lakes:
+    """The reports by topic. Event-loop thread only, but for `reports`."""
+
+    def __init__(self, partitions: Partitions, now_ms: Callable[[], int]) -> None:
+        self._partitions = partitions
+        self._now_ms = now_ms
+        self.born_ms = now_ms()
+        """Time of the broker's start, from which the silence of workers counts."""
+        self._reports: dict[str, LakeReport] = {}
+
+    def report(self, request: ReportLakeRequest) -> None:
+        """Note a worker's report.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no topic with this name and id.
+        """
+        topic = self._partitions.topics.get(request.topic)
+        if topic is None or topic.topic_id != request.topic_id:
+            raise UnknownTopicOrPartitionError(f"there is no topic {request.topic!r} with id {request.topic_id!r}")
+        now_ms = self._now_ms()
+        known = self._reports.get(request.topic)
+        if known is None or known.topic_id != request.topic_id:
+            known = self._reports[request.topic] = LakeReport(request.topic_id, {}, 0, -1, -1, 0, "", now_ms, now_ms)
+        for offset in request.offsets:
+            partition = self._partitions.find(TopicPartition(request.topic, offset.partition))
+            log = None if partition is None else partition.open_log
+            if log is None or offset.next_offset < 0:
+                continue
+            log.retention.note_lake_offset(offset.next_offset)
+            known.next_offsets[offset.partition] = offset.next_offset
+        known.as_of_ms = max(known.as_of_ms, request.as_of_ms)
+        known.last_commit_ms = max(known.last_commit_ms, request.last_commit_ms)
+        known.version = request.version if request.version >= 0 else known.version
+        known.files = request.files if request.files >= 0 else known.files
+        known.error, known.reported_ms = request.error, now_ms
+
+    def reports(self) -> dict[str, LakeReport]:
+        """Return the reports about topics that exist, by name. Any thread."""
+        return {
+            name: report
+            for name, report in list(self._reports.items())
+            if (topic := self._partitions.topics.get(name)) is not None and topic.topic_id == report.topic_id
+        }
+
+    def states(self, topics: list[str]) -> list[LakeState]:
+        """Return the reports about some topics as messages."""
+        found = self.reports()
+        return [
+            LakeState(
+                name,
+                [LakeOffset(p, offset) for p, offset in sorted(report.next_offsets.items())],
+                report.as_of_ms,
+                report.version,
+                report.files,
+                report.last_commit_ms,
+                report.error,
+                report.reported_ms,
+            )
+            for name in dict.fromkeys(topics)
+            if (report := found.get(name)) is not None
+        ]

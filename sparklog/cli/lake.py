@@ -1,0 +1,333 @@
+"""`sparklog lake`: topics as Delta tables."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sparklog.cli import completion
+from sparklog.cli.client_command import client_security
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin, parse_list, timeout_ms
+
+if TYPE_CHECKING:
+    from sparklog.client.admin.admin import Admin
+    from sparklog.client.admin.lake_admin import LakeDescription
+
+app = typer.Typer(help="Keep topics as Delta tables, too.", no_args_is_help=True)
+
+
+class Mode(StrEnum):
+    """The content of a table."""
+
+    append = "append"
+    upsert = "upsert"
+
+
+class LakeFormat(StrEnum):
+    """The output formats of a state."""
+
+    table = "table"
+    json = "json"
+
+
+_ENABLE_EPILOG = """\
+**Examples**
+
+`sparklog lake enable trips --location /data/lake/trips`
+
+`sparklog lake enable trips --location s3://bucket/lake/trips --interval 30s`
+
+`sparklog lake enable accounts --location /data/lake/accounts --mode upsert`
+
+The broker starts a worker by itself. `sparklog lake status trips` shows how far the table is.
+"""
+
+
+@app.command("enable", epilog=_ENABLE_EPILOG)
+def enable(
+    topic: TopicName,
+    location: Annotated[str, typer.Option(metavar="URL", help="A directory, s3://…, gs://… or az://….")],
+    interval: Annotated[str | None, typer.Option(metavar="TIME", help="Time between commits (default: 10s).")] = None,
+    file_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Size of a full Parquet file (default: 128MB).")
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="All records, or the newest row of each key.")] = Mode.append,
+    partition_by: Annotated[
+        str | None, typer.Option(metavar="COLS", help="Columns that partition the table, separated by commas.")
+    ] = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create the Delta table of a topic and fill it from the first record."""
+    from sparklog.cli.durations import parse_duration_ms
+    from sparklog.cli.sizes import parse_size_bytes
+
+    with open_admin(bootstrap_servers) as admin:
+        found = admin.enable_lake(
+            topic,
+            location=location,
+            interval_ms=None if interval is None else parse_duration_ms(interval),
+            mode=mode.value,
+            file_size_bytes=None if file_size is None else parse_size_bytes(file_size, "--file-size"),
+            partition_by=parse_list(partition_by),
+        )
+    print(f"topic {topic} has a Delta table at {found.location}, with a commit every {found.interval_ms / 1000:g} s")
+
+
+@app.command("disable")
+def disable(topic: TopicName, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """Stop filling the table. It stays; `enable` with its location goes on with it."""
+    with open_admin(bootstrap_servers) as admin:
+        admin.disable_lake(topic)
+    print(f"the Delta table of topic {topic} is filled no longer; the table stays")
+
+
+@app.command("pause")
+def pause(
+    topic: TopicName,
+    reason: Annotated[str, typer.Option(help="Text that `status` shows.")] = "",
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Stop commits until `resume`."""
+    with open_admin(bootstrap_servers) as admin:
+        admin.pause_lake(topic, reason)
+    print(f"the Delta table of topic {topic} is paused")
+
+
+@app.command("resume")
+def resume(
+    topic: TopicName,
+    from_table: Annotated[
+        bool,
+        typer.Option(
+            "--from-table", help="Go on behind the last row of each partition: for a table that was restored."
+        ),
+    ] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Go on with commits."""
+    with open_admin(bootstrap_servers) as admin:
+        admin.resume_lake(topic, from_table=from_table)
+    print(f"the Delta table of topic {topic} goes on")
+
+
+@app.command("rebuild")
+def rebuild(
+    topic: TopicName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Empty the table and fill it again from the log, with the topic's columns of now."""
+    if not yes:
+        typer.confirm(
+            f"The table of topic {topic} is emptied; rows that the log has deleted are lost. Rebuild?", abort=True
+        )
+    with open_admin(bootstrap_servers) as admin:
+        admin.rebuild_lake(topic)
+    print(f"the Delta table of topic {topic} is filled again")
+
+
+_STATUS_EPILOG = """\
+**Examples**
+
+`sparklog lake status`
+
+`sparklog lake status trips`
+
+`sparklog lake status trips --format json`
+
+*lag* is the number of offsets that the table lacks, and *behind* the age of the newest moment whose records are all in
+the table.
+"""
+
+
+@app.command("status", epilog=_STATUS_EPILOG)
+def status(
+    topic: Annotated[
+        str | None, typer.Argument(help="The topic's name; all with a table if none.", autocompletion=completion.topics)
+    ] = None,
+    format: Annotated[LakeFormat, typer.Option(help="Output format.")] = LakeFormat.table,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show how far the tables are: offsets, lag, files, the last commit, errors."""
+    import sys
+
+    with open_admin(bootstrap_servers) as admin:
+        found = [admin.describe_lake(name) for name in _names(admin, topic)]
+    if format is LakeFormat.json:
+        import json
+
+        shown = [_as_json(one) for one in found]
+        print(json.dumps(shown[0] if topic is not None else shown))
+    elif not found:
+        print("no topic has a Delta table; `sparklog lake enable TOPIC --location URL` makes one", file=sys.stderr)
+    elif topic is None:
+        _print_all(found)
+    else:
+        _print_one(found[0])
+
+
+def _names(admin: Admin, topic: str | None) -> list[str]:
+    if topic is not None:
+        return [topic]
+    described = admin.describe_topics(admin.list_topics())
+    return sorted(name for name, one in described.items() if one.setting("lake.location"))
+
+
+def _as_json(found: LakeDescription) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(found)
+
+
+def _print_all(found: list[LakeDescription]) -> None:
+    from sparklog.cli import console
+
+    table = console.table("topic", "state", "lag", "behind", "files", "last commit", right=("lag", "files"))
+    for one in found:
+        table.add_row(
+            one.topic, _state(one), _number(one.lag), _behind(one), _number(one.files), _time(one.last_commit_ms)
+        )
+    console.stdout().print(table)
+
+
+def _print_one(found: LakeDescription) -> None:
+    from sparklog.cli import console
+
+    print(f"topic        {found.topic}")
+    print(f"location     {found.location}")
+    print(f"mode         {found.mode}")
+    print(f"interval     {found.interval_ms / 1000:g} s")
+    print(f"state        {_state(found)}")
+    if found.paused:
+        print(f"reason       {found.paused}")
+    if found.error:
+        print(f"error        {found.error}")
+    print(f"version      {found.version}")
+    print(f"last commit  {_time(found.last_commit_ms)}")
+    print(f"lag          {_number(found.lag)}  ({_behind(found)})")
+    print()
+    table = console.table(
+        "partition", "in the table", "end", "lag", "files", right=("partition", "in the table", "end", "lag", "files")
+    )
+    for p in found.partitions:
+        table.add_row(
+            str(p.partition),
+            console.number(p.next_offset),
+            console.number(p.end_offset),
+            _number(p.lag),
+            console.number(p.files),
+        )
+    console.stdout().print(table)
+
+
+def _state(found: LakeDescription) -> str:
+    return "paused" if found.paused else "failing" if found.error else "running"
+
+
+def _number(value: int) -> str:
+    from sparklog.cli import console
+
+    return "-" if value < 0 else console.number(value)
+
+
+def _behind(found: LakeDescription) -> str:
+    from sparklog.cli.printing import duration
+
+    return "-" if found.lag_seconds < 0 else duration(found.lag_seconds)
+
+
+def _time(timestamp_ms: int) -> str:
+    from sparklog.cli import console
+
+    return console.time(timestamp_ms or -1)
+
+
+@app.command("verify")
+def verify(
+    topic: TopicName,
+    format: Annotated[LakeFormat, typer.Option(help="Output format.")] = LakeFormat.table,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Check the table: every offset once, files present, statistics true. Exit status 1 if not."""
+    from sparklog.client.lake.verify import verify_lake
+
+    with open_admin(bootstrap_servers) as admin:
+        found = verify_lake(admin, topic)
+    if format is LakeFormat.json:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(found)))
+    else:
+        print(f"version {found.version}: {found.files:,} files, {found.rows:,} rows")
+        for remark in found.remarks:
+            print(f"remark: {remark}")
+        for problem in found.problems:
+            print(f"problem: {problem}")
+        print("sound" if not found.problems else f"{len(found.problems)} problems")
+    if found.problems:
+        raise typer.Exit(1)
+
+
+_RUN_EPILOG = """\
+**Examples**
+
+`sparklog lake run` (until Ctrl-C; any number of workers share the topics)
+
+`sparklog lake run --once` (up to the end of now, for a scheduler)
+
+Credentials of an object store are read from the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and
+AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY.
+"""
+
+
+@app.command("run", epilog=_RUN_EPILOG)
+def run(
+    topic: Annotated[list[str] | None, typer.Argument(help="Topics for --once; all with a table if none.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Bring the tables up to the end of now, then stop.")] = False,
+    end_with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Run a lake worker in the foreground."""
+    import logging
+    import signal
+    import sys
+
+    from sparklog.client.lake.worker import LakeWorker
+    from sparklog.lake.delta_table import require_deltalake
+
+    if topic and not once:
+        raise typer.BadParameter("topics are for --once: a worker that goes on shares all topics with the others")
+    require_deltalake()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    worker = LakeWorker(bootstrap_servers, security=client_security(), request_timeout_ms=timeout_ms())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: worker.stop())
+    if end_with_parent:
+        _stop_with_parent(worker.stop)
+    try:
+        if not once:
+            worker.run()
+            return
+        errors = worker.run_once(topic)
+    finally:
+        worker.close()
+    for error in errors.values():
+        print(f"error: {error}", file=sys.stderr)
+    if errors:
+        raise typer.Exit(1)
+
+
+def _stop_with_parent(stop: Any) -> None:
+    """Calls `stop` when standard input ends."""
+    import os
+    import threading
+
+    def wait() -> None:
+        while os.read(0, 1024):
+            pass
+        stop()
+
+    threading.Thread(target=wait, name="sparklog-lake-lifeline", daemon=True).start()

@@ -1,0 +1,392 @@
+"""Administration of lakes: enable, disable, pause, resume, rebuild, describe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.errors import (
+    InvalidConfigError,
+    LakePausedError,
+    LakeUnavailableError,
+    SparklogError,
+)
+from sparklog.lake.columns import check_columns, check_partition_by, table_schema
+from sparklog.lake.delta_table import CommitConflictError, LakeTable, normal_location, require_deltalake
+from sparklog.lake.settings import LAKE_PREFIX, MODE_UPSERT, LakeSettings
+from sparklog.protocol.lake_messages import (
+    DescribeLakesRequest,
+    DescribeLakesResponse,
+    LakeOffset,
+    ReportLakeRequest,
+    ReportLakeResponse,
+)
+from sparklog.protocol.messages import Api
+from sparklog.settings import Scope, settings_of
+from sparklog.types import EARLIEST_TIMESTAMP, INTERNAL_TOPICS, LATEST_TIMESTAMP, READ_COMMITTED, TopicPartition
+
+ATTEMPTS = 20
+PAUSED_BY_USER = "paused by a user"
+
+AlterTopic = Callable[[str, Mapping[str, object | None]], object]
+
+
+@dataclass(frozen=True)
+class LakePartition:
+    """A partition of a topic and its rows in the Delta table."""
+
+    partition: int
+    """Number of the partition."""
+    next_offset: int
+    """Offset at which the table goes on; -1: not known."""
+    end_offset: int
+    """Last stable offset of the log."""
+    lag: int
+    """Offsets that the table lacks; -1: not known."""
+    files: int
+    """Files of the table with rows of this partition alone."""
+
+
+@dataclass(frozen=True)
+class LakeDescription:
+    """The state of a topic's Delta table."""
+
+    topic: str
+    """Name of the topic."""
+    location: str
+    """Location of the table."""
+    mode: str
+    """"append" or "upsert"."""
+    interval_ms: int
+    """Time between commits in ms."""
+    paused: str
+    """Reason of the pause; empty: not paused."""
+    table_id: str
+    """Id of the table; empty: not created yet."""
+    version: int
+    """Version of the table; -1: not known."""
+    files: int
+    """Number of its files; -1: not known."""
+    last_commit_ms: int
+    """Time of the last commit of rows in ms since 1970; 0: not known."""
+    lag: int
+    """Offsets of all partitions that the table lacks; -1: not known."""
+    lag_seconds: float
+    """Age of the newest moment whose records are all in the table; 0 without lag; -1: not known."""
+    error: str
+    """Error of the last round or of this call; empty: none."""
+    partitions: tuple[LakePartition, ...]
+    """State of each partition."""
+
+
+def enable_lake(
+    cluster: Cluster,
+    info: TopicInfo,
+    alter: AlterTopic,
+    *,
+    location: str,
+    interval_ms: int | None,
+    mode: str | None,
+    file_size_bytes: int | None,
+    partition_by: Sequence[str],
+) -> None:
+    """See `Admin.enable_lake`."""
+    if info.name in INTERNAL_TOPICS:
+        raise InvalidConfigError(f"topic {info.name!r} is one of the broker's own: it cannot have a Delta table")
+    require_deltalake()
+    known = LakeSettings.of(info.configs, info.broker_defaults)
+    place = normal_location(location)
+    if known.location and normal_location(known.location) != place:
+        raise InvalidConfigError(
+            f"topic {info.name!r} has its Delta table at {known.location}; use 'sparklog lake disable {info.name}' before "
+            "another location"
+        )
+    given: dict[str, object | None] = {
+        "lake.location": place,
+        "lake.mode": mode,
+        "lake.commit.interval.ms": interval_ms,
+        "lake.file.size.bytes": file_size_bytes,
+        "lake.partition.by": ",".join(partition_by) or None,
+        "lake.paused": None,
+    }
+    settings = LakeSettings.of({n: v for n, v in given.items() if v is not None}, info.broker_defaults)
+    schema = table_schema(info.schema, is_envelope=info.is_envelope)
+    check_columns(schema)
+    check_partition_by(settings.partition_by, schema)
+    if mode == MODE_UPSERT and not info.is_envelope and not info.key_columns:
+        raise InvalidConfigError(
+            f"lake.mode = upsert needs a key: topic {info.name!r} has no key columns; create a topic with --key-columns, or "
+            "use mode append"
+        )
+    table = LakeTable.open(place)
+    if table is None:
+        try:
+            table = LakeTable.create(
+                place, schema, topic=info.name, topic_id=info.topic_id, partition_by=settings.table_partitions
+            )
+        except CommitConflictError:
+            table = LakeTable.open(place)
+    if table is None or table.topic_id != info.topic_id:
+        raise InvalidConfigError(
+            f"there is another Delta table at {place}: it does not belong to topic {info.name!r} (id {info.topic_id}); "
+            "choose an empty location"
+        )
+    if tuple(table.partition_columns) != settings.table_partitions:
+        raise InvalidConfigError(
+            f"the topic's table at {place} is partitioned by {', '.join(table.partition_columns) or 'nothing'}, mode and "
+            f"partition columns ask for {', '.join(settings.table_partitions) or 'nothing'}; choose an empty location"
+        )
+    alter(info.name, {**given, "lake.table.id": table.table_id})
+
+
+def disable_lake(info: TopicInfo, alter: AlterTopic) -> None:
+    """See `Admin.disable_lake`."""
+    alter(info.name, {name: None for name in settings_of(Scope.TOPIC) if name.startswith(LAKE_PREFIX)})
+
+
+def settings_with_lake(info: TopicInfo) -> LakeSettings:
+    """Return a topic's lake settings.
+
+    Raises:
+        InvalidConfigError: The topic has no Delta table.
+    """
+    settings = LakeSettings.of(info.configs, info.broker_defaults)
+    if not settings.location:
+        raise InvalidConfigError(f"topic {info.name!r} has no Delta table; use 'sparklog lake enable {info.name}'")
+    return settings
+
+
+def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> None:
+    """Set the table's next offsets behind its last rows.
+
+    Raises:
+        LakePausedError: The table is gone or foreign, or the log has deleted offsets behind the last rows.
+        LakeUnavailableError: The table cannot be reached, or others commit all the time.
+    """
+    settings = settings_with_lake(info)
+    starts = _starts(cluster, info, timeout_ms)
+    for _ in range(ATTEMPTS):
+        table = _own_table(info, settings)
+        state = table.state(info.topic_id, info.partitions, known={})
+        offsets = {p: state.largest_offsets[p] + 1 if p in state.largest_offsets else starts[p] for p in starts}
+        for partition, offset in offsets.items():
+            if offset < starts[partition]:
+                raise LakePausedError(
+                    f"the table has rows of partition {partition} up to offset {offset - 1}, the log begins at "
+                    f"{starts[partition]}: the offsets between are gone; set lake.hold.retention=false to go on without them"
+                )
+        try:
+            table.reset(table.schema(), info.topic_id, offsets, keep_rows=True)
+        except CommitConflictError:
+            continue
+        return
+    raise LakeUnavailableError(f"the table of topic {info.name!r} changes all the time: try again")
+
+
+def rebuild_lake(cluster: Cluster, info: TopicInfo, alter: AlterTopic, timeout_ms: int) -> None:
+    """See `Admin.rebuild_lake`."""
+    settings = settings_with_lake(info)
+    schema = table_schema(info.schema, is_envelope=info.is_envelope)
+    check_columns(schema)
+    starts = _starts(cluster, info, timeout_ms)
+    place = normal_location(settings.location)
+    for _ in range(ATTEMPTS):
+        table = LakeTable.open(place)
+        if table is None:
+            alter(info.name, {"lake.table.id": None, "lake.paused": None})
+            return
+        if table.topic_id != info.topic_id:
+            raise LakePausedError(
+                f"the table at {place} does not belong to topic {info.name!r}: it is not emptied; remove it or use another "
+                "location"
+            )
+        try:
+            table.reset(schema, info.topic_id, starts, keep_rows=False)
+        except CommitConflictError:
+            continue
+        alter(info.name, {"lake.table.id": table.table_id, "lake.paused": None})
+        return
+    raise LakeUnavailableError(f"the table of topic {info.name!r} changes all the time: try again")
+
+
+def _own_table(info: TopicInfo, settings: LakeSettings) -> LakeTable:
+    table = LakeTable.open(normal_location(settings.location))
+    if table is None or table.topic_id != info.topic_id:
+        raise LakePausedError(
+            f"there is no table of topic {info.name!r} at {settings.location}; use 'sparklog lake rebuild {info.name}'"
+        )
+    return table
+
+
+def _starts(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> dict[int, int]:
+    tps = [TopicPartition(info.name, p) for p in range(info.partitions)]
+    found = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=timeout_ms)
+    return {tp.partition: found[tp].offset for tp in tps}
+
+
+def describe_lake(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> LakeDescription:
+    """See `Admin.describe_lake`."""
+    deadline = Deadline(timeout_ms)
+    settings = settings_with_lake(info)
+    reports = read_reports(cluster, [info.name], timeout_ms=deadline.left_ms())
+    report = reports.get(info.name)
+    offsets: dict[int, int] = {} if report is None else dict(report.next_offsets)
+    error = "" if report is None else report.error
+    version = files = -1
+    last_commit_ms = 0 if report is None else report.last_commit_ms
+    counts: dict[int, int] = {}
+    try:
+        table = LakeTable.open(normal_location(settings.location))
+        if table is None:
+            error = error or f"there is no Delta table at {settings.location}"
+        elif table.topic_id == info.topic_id:
+            offsets |= table.next_offsets(info.topic_id, info.partitions)
+            found = table.files()
+            version, files = table.version, len(found)
+            for file in found:
+                if file.partition is not None:
+                    counts[file.partition] = counts.get(file.partition, 0) + 1
+            commit = table.last_commit()
+            last_commit_ms = last_commit_ms if commit is None else int(commit["timestamp"])
+        else:
+            error = error or f"the table at {settings.location} does not belong to the topic"
+    except (InvalidConfigError, LakeUnavailableError) as e:  # the brokers' reports are there all the same
+        error = error or str(e)
+        if report is not None:
+            version, files = report.version, report.files
+    tps = [TopicPartition(info.name, p) for p in range(info.partitions)]
+    ends = list_offsets(
+        cluster, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=READ_COMMITTED, timeout_ms=deadline.left_ms()
+    )
+    starts = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=deadline.left_ms())
+    partitions = tuple(
+        LakePartition(
+            tp.partition,
+            offset := offsets.get(tp.partition, starts[tp].offset),
+            ends[tp].offset,
+            max(0, ends[tp].offset - offset),
+            counts.get(tp.partition, 0),
+        )
+        for tp in tps
+    )
+    lag = sum(p.lag for p in partitions)
+    as_of_ms = (0 if report is None else report.as_of_ms) or last_commit_ms
+    lag_seconds = 0.0 if not lag else max(0.0, time.time() - as_of_ms / 1000) if as_of_ms else -1.0
+    return LakeDescription(
+        topic=info.name,
+        location=settings.location,
+        mode=settings.mode,
+        interval_ms=settings.commit_interval_ms,
+        paused=settings.paused,
+        table_id=settings.table_id,
+        version=version,
+        files=files,
+        last_commit_ms=last_commit_ms,
+        lag=lag,
+        lag_seconds=lag_seconds,
+        error=error,
+        partitions=partitions,
+    )
+
+
+@dataclass(frozen=True)
+class LakeReport:
+    """The reports of the leaders about one topic, together."""
+
+    next_offsets: Mapping[int, int]
+    as_of_ms: int
+    version: int
+    files: int
+    last_commit_ms: int
+    error: str
+
+
+def read_reports(cluster: Cluster, topics: Iterable[str], *, timeout_ms: int) -> dict[str, LakeReport]:
+    """Return the newest reports about topics, from all brokers that answer.
+
+    Args:
+        cluster: The cluster.
+        topics: Names of topics.
+        timeout_ms: Time limit.
+
+    Returns:
+        Reports by topic; topics without one are absent.
+    """
+    names = list(topics)
+    deadline = Deadline(timeout_ms)
+    found: dict[str, LakeReport] = {}
+    newest_ms: dict[str, int] = {}
+    if not names:
+        return found
+    for endpoint in cluster.brokers(timeout_ms=deadline.left_ms()):
+        try:
+            answer = cluster.request(
+                Api.DESCRIBE_LAKES,
+                DescribeLakesRequest(names),
+                DescribeLakesResponse,
+                endpoint=endpoint,
+                timeout_ms=deadline.left_ms(),
+            )
+        except SparklogError as e:
+            if not e.retriable:
+                raise
+            continue  # its partitions are as unknown as after its start
+        for lake in answer.lakes:
+            known = found.get(lake.topic)
+            offsets = dict(known.next_offsets) if known is not None else {}
+            offsets |= {o.partition: o.next_offset for o in lake.offsets}
+            if known is None or lake.reported_ms >= newest_ms[lake.topic]:
+                newest_ms[lake.topic] = lake.reported_ms
+                found[lake.topic] = LakeReport(
+                    offsets, lake.as_of_ms, lake.version, lake.files, lake.last_commit_ms, lake.error
+                )
+            else:
+                found[lake.topic] = LakeReport(
+                    offsets, known.as_of_ms, known.version, known.files, known.last_commit_ms, known.error
+                )
+    return found
+
+
+def report_lake(
+    cluster: Cluster,
+    info: TopicInfo,
+    next_offsets: Mapping[int, int],
+    *,
+    as_of_ms: int = 0,
+    version: int = -1,
+    files: int = -1,
+    last_commit_ms: int = 0,
+    error: str = "",
+    timeout_ms: int = 5_000,
+) -> None:
+    """Report the state of a topic's table to all brokers. A broker that is away gets the next report.
+
+    Args:
+        cluster: The cluster.
+        info: The topic.
+        next_offsets: Next offset by partition.
+        as_of_ms: The table has all records that were committed before; 0: not known.
+        version: Version of the table; -1: not known.
+        files: Number of its files; -1: not known.
+        last_commit_ms: Time of the last commit; 0: not known.
+        error: Error of the last round; empty: none.
+        timeout_ms: Time limit for all brokers.
+    """
+    offsets = [LakeOffset(p, offset) for p, offset in sorted(next_offsets.items())]
+    request = ReportLakeRequest(
+        info.name, info.topic_id, offsets, as_of_ms, version, files, last_commit_ms, error[:4_000]
+    )
+    deadline = Deadline(timeout_ms)
+    for endpoint in cluster.brokers(timeout_ms=timeout_ms):
+        try:
+            cluster.request(
+                Api.REPORT_LAKE, request, ReportLakeResponse, endpoint=endpoint, timeout_ms=deadline.left_ms()
+            )
+        except SparklogError as e:
+            if not e.retriable:
+                raise

@@ -1,0 +1,1 @@
+"""The lake worker: reads topics with the native client and appends them to their Delta tables."""

@@ -1,0 +1,250 @@
+"""The log's side of a round: offsets, transactions around a cut, and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.reading.consumed import ConsumedBatch, data_together
+from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.client.reading.range_reader import Fetching, read_range
+from sparklog.format.batch import ATTRIBUTE_COMMIT, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
+from sparklog.format.schema import TIMESTAMP_TYPE
+from sparklog.lake.rules import PartitionEnds, Span, TransactionPart
+from sparklog.settings import MIB
+from sparklog.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TopicPartition,
+)
+
+WRITE_ROWS = 131_072
+WRITE_BYTES = 16 * MIB
+FETCH_BYTES = 8 * MIB
+
+
+def partition_ends(cluster: Cluster, topic: str, partitions: int, *, timeout_ms: int) -> dict[int, PartitionEnds]:
+    """Return the offsets of all partitions of a topic.
+
+    The last stable offsets come from one request. The high watermarks are asked for afterwards, so that they are not
+    below the records of any transaction that these contain.
+
+    Args:
+        cluster: The cluster.
+        topic: Name of the topic.
+        partitions: Number of its partitions.
+        timeout_ms: Time limit of each request.
+
+    Returns:
+        Offsets by partition.
+    """
+    tps = [TopicPartition(topic, p) for p in range(partitions)]
+    latest = dict.fromkeys(tps, LATEST_TIMESTAMP)
+    stable = list_offsets(cluster, latest, isolation=READ_COMMITTED, all_at_once=True, timeout_ms=timeout_ms)
+    high = list_offsets(cluster, latest, timeout_ms=timeout_ms)
+    start = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=timeout_ms)
+    return {tp.partition: PartitionEnds(start[tp].offset, stable[tp].offset, high[tp].offset) for tp in tps}
+
+
+class _OpenTransaction(NamedTuple):
+    epoch: int
+    first_offset: int
+    last_offset: int
+
+
+class TransactionScan:
+    """Collects the committed transactions of one partition from the headers of its batches."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._open: dict[int, _OpenTransaction] = {}
+        self.parts: list[TransactionPart] = []
+        """Parts of committed transactions so far."""
+
+    def note(self, header: BatchHeader) -> bool:
+        """Take the next header.
+
+        Args:
+            header: The header.
+
+        Returns:
+            False: the batch need not be decoded.
+        """
+        if not header.attributes & ATTRIBUTE_TRANSACTIONAL:
+            return False
+        known = self._open.get(header.producer_id)
+        if not header.attributes & ATTRIBUTE_CONTROL:
+            last = header.base_offset + header.last_offset_delta
+            first = header.base_offset if known is None else known.first_offset
+            self._open[header.producer_id] = _OpenTransaction(header.producer_epoch, first, last)
+        elif known is not None:
+            del self._open[header.producer_id]
+            if header.attributes & ATTRIBUTE_COMMIT:
+                identity = transaction_identity(header, known.epoch)
+                self.parts.append(TransactionPart(identity, self._partition, known.first_offset, known.last_offset))
+        return False
+
+
+SHARED_EPOCH = 0
+"""Epoch of every participant of a shared transaction."""
+
+
+def transaction_identity(marker: BatchHeader, epoch: int) -> Hashable:
+    """Return the identity of the transaction that a marker ends.
+
+    A producer has another epoch in each of its transactions. The participants of a shared transaction have different
+    producer ids, all with epoch 0, and their markers do not name the transaction. So all of them count as one: a cut
+    may lie lower than necessary, but inside no transaction.
+
+    Args:
+        marker: Header of the marker.
+        epoch: Epoch of the transaction's batches.
+
+    Returns:
+        The identity.
+    """
+    return "shared" if epoch == SHARED_EPOCH else (marker.producer_id, epoch)
+
+
+def transaction_parts(
+    cluster: Cluster, topic: str, spans: Mapping[int, Span], *, timeout_ms: int
+) -> list[TransactionPart]:
+    """Return the parts of the transactions that are committed in the given offsets, by the headers alone.
+
+    Args:
+        cluster: The cluster.
+        topic: Name of the topic.
+        spans: Offsets by partition: from the table's next offset to the high watermark.
+        timeout_ms: Time limit of the requests.
+
+    Returns:
+        The parts.
+    """
+    found: list[TransactionPart] = []
+    for partition, span in spans.items():
+        scan = TransactionScan(partition)
+        for _ in read_range(
+            cluster,
+            TopicPartition(topic, partition),
+            span.start,
+            span.end,
+            isolation=READ_UNCOMMITTED,
+            wanted=scan.note,
+            retry_timeout_ms=timeout_ms,
+            fetching=Fetching(max_bytes=FETCH_BYTES, request_timeout_ms=timeout_ms),
+        ):
+            pass
+        found += scan.parts
+    return found
+
+
+def read_rows(
+    cluster: Cluster,
+    info: TopicInfo,
+    partition: int,
+    span: Span,
+    columns: Sequence[str],
+    schema: pa.Schema,
+    write: Callable[[pa.Table], None],
+    *,
+    timeout_ms: int,
+) -> bool:
+    """Read the committed rows of a span.
+
+    Args:
+        cluster: The cluster.
+        info: The topic; its schema was asked for after the end of the span.
+        partition: The partition.
+        span: The offsets.
+        columns: Names of the topic's columns to read.
+        schema: Columns of the rows: those columns and the columns of the position.
+        write: Called with tables of rows in offset order.
+        timeout_ms: Time limit of the requests.
+
+    Returns:
+        True if a batch of the span belongs to a transaction.
+    """
+    has_transactions = False
+
+    def wanted(header: BatchHeader) -> bool:
+        nonlocal has_transactions
+        has_transactions = has_transactions or bool(header.attributes & ATTRIBUTE_TRANSACTIONAL)
+        return True
+
+    waiting: list[ConsumedBatch] = []
+    rows = size = 0
+    for batch in read_range(
+        cluster,
+        TopicPartition(info.name, partition),
+        span.start,
+        span.end,
+        columns=columns,
+        layout=pa.schema([schema.field(c) for c in columns]),
+        isolation=READ_COMMITTED,
+        wanted=wanted,
+        retry_timeout_ms=timeout_ms,
+        fetching=Fetching(max_bytes=FETCH_BYTES, request_timeout_ms=timeout_ms),
+    ):
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.size_bytes
+        if rows >= WRITE_ROWS or size >= WRITE_BYTES:
+            write(_with_position(waiting, partition, columns, schema))
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        write(_with_position(waiting, partition, columns, schema))
+    return has_transactions
+
+
+def _with_position(
+    batches: Sequence[ConsumedBatch], partition: int, columns: Sequence[str], schema: pa.Schema
+) -> pa.Table:
+    data = data_together(batches, columns)
+    n = data.num_rows
+    times_us = np.concatenate([b.timestamps_ms() for b in batches]) * np.int64(1000)
+    offsets = np.concatenate([b.offsets() for b in batches])
+    position = [
+        pa.array(np.full(n, partition, np.int32)),
+        pa.array(offsets.astype(np.int64, copy=False)),
+        pa.array(times_us).view(TIMESTAMP_TYPE),
+    ]
+    return pa.table([*data.columns, *position], schema=schema)
+
+
+class LogSide:
+    """The log as a round sees it, through the native client."""
+
+    def __init__(self, cluster: Cluster, timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._timeout_ms = timeout_ms
+
+    def newest(self, name: str) -> TopicInfo:
+        """Return the topic as it is now."""
+        return self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms)
+
+    def ends(self, info: TopicInfo) -> dict[int, PartitionEnds]:
+        """Return the offsets of all partitions; see `partition_ends`."""
+        return partition_ends(self._cluster, info.name, info.partitions, timeout_ms=self._timeout_ms)
+
+    def parts(self, info: TopicInfo, windows: Mapping[int, Span]) -> list[TransactionPart]:
+        """Return the parts of committed transactions; see `transaction_parts`."""
+        return transaction_parts(self._cluster, info.name, windows, timeout_ms=self._timeout_ms)
+
+    def read(
+        self,
+        info: TopicInfo,
+        partition: int,
+        span: Span,
+        columns: Sequence[str],
+        schema: pa.Schema,
+        write: Callable[[pa.Table], None],
+    ) -> bool:
+        """Read the committed rows of a span; see `read_rows`."""
+        return read_rows(self._cluster, info, partition, span, columns, schema, write, timeout_ms=self._timeout_ms)

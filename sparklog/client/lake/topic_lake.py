@@ -1,0 +1,446 @@
+"""Rounds of one topic: committed rows of the log enter the topic's Delta table.
+
+The order of a round: open the newest version and check it, ask the log for its offsets, write files, commit on exactly
+the version that was checked. A crash leaves files that no version names.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from sparklog.client.lake.log_side import LogSide
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.environment.fault_points import reach
+from sparklog.errors import LakePausedError, LakeUnavailableError
+from sparklog.lake.columns import check_columns, check_partition_by, missing_columns, table_schema, topic_columns
+from sparklog.lake.delta_table import CommitConflictError, LakeTable, TableFile, dropped, normal_location
+from sparklog.lake.newest_rows import is_deletion, newest_per_key, rows_without_keys
+from sparklog.lake.parquet_files import DataFile
+from sparklog.lake.rules import (
+    Outcome,
+    PartitionEnds,
+    Plan,
+    Span,
+    TableState,
+    after_failed_commit,
+    atomic_ends,
+    check_table,
+    is_cut_short,
+    is_held,
+    plan_round,
+)
+from sparklog.lake.settings import LakeSettings
+from sparklog.settings import MIB
+
+logger = logging.getLogger(__name__)
+
+OFFSETS_PER_ROUND = 4_000_000
+"""Offsets of a partition in one round of a topic without transactions."""
+UPSERT_OFFSETS_PER_ROUND = 1_000_000
+UPSERT_FILE_BYTES_MAX = 32 * MIB
+"""Size of a full file of an upserted table: a merge has one file's rows in memory, and rewrites them."""
+UNLIMITED = 2**63 - 1
+COMMIT_ATTEMPTS = 20
+SCHEMA_ATTEMPTS = 5
+
+
+class RoundResult(Struct, frozen=True):
+    """The outcome of one round."""
+
+    version: int
+    """Version of the table."""
+    next_offsets: Mapping[int, int]
+    """Next offset by partition."""
+    rows: int
+    """Offsets that the round has added."""
+    is_complete: bool
+    """True if the table has all offsets up to the cut; False: the next round should follow at once."""
+    as_of_ms: int
+    """Time at which the log was asked for its offsets, in ms."""
+    files: int
+    """Files of the table before the round."""
+    gaps: Mapping[int, Span] = {}
+    """Offsets by partition that were deleted before they were in the table."""
+
+
+class TopicLake:
+    """The rounds of one topic; for one thread. It keeps only what saves work: the table holds the state."""
+
+    def __init__(
+        self,
+        log: LogSide,
+        *,
+        tables: type[LakeTable] = LakeTable,
+        now_ms: Callable[[], int] | None = None,
+        pause_s: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Create the rounds of one topic.
+
+        Args:
+            log: The log.
+            tables: Opens and creates tables; tests pass a model.
+            now_ms: The clock.
+            pause_s: Waits between two commits.
+        """
+        self._log = log
+        self._tables = tables
+        self._now_ms = now_ms or (lambda: int(time.time() * 1000))
+        self._pause_s = pause_s
+        self._known_version: int | None = None
+        self._known_offsets: dict[str, dict[int, int]] = {}
+        self._has_transactions = False
+
+    def round(self, info: TopicInfo, settings: LakeSettings, note_table_id: Callable[[str], None]) -> RoundResult:
+        """Run one round.
+
+        Args:
+            info: The topic.
+            settings: Its lake settings.
+            note_table_id: Called with the table's id before the first commit.
+
+        Returns:
+            The outcome.
+
+        Raises:
+            LakePausedError: The table needs a decision of a user.
+            LakeUnavailableError: The table cannot be reached, or others commit all the time.
+        """
+        as_of_ms = self._now_ms()
+        ends = self._log.ends(info)
+        newest = self._newest(info)  # asked after the ends: no row below them has a newer schema
+        if newest.partitions > info.partitions:  # a transaction may have records in the new ones, too
+            return self.round(newest, settings, note_table_id)
+        info = newest
+        schema = table_schema(info.schema, is_envelope=info.is_envelope)
+        table = self._opened(info, settings, schema, note_table_id)
+        state = self._state(table, info, settings)
+        limit = UPSERT_OFFSETS_PER_ROUND if settings.is_upsert else OFFSETS_PER_ROUND
+        accept_gaps = not settings.hold_retention
+        plan = plan_round(
+            state, ends, accept_gaps=accept_gaps, offsets_max=UNLIMITED if self._has_transactions else limit
+        )
+        if plan.spans and is_held(ends):
+            plan = self._atomic(
+                info, plan, plan_round(state, ends, accept_gaps=accept_gaps, offsets_max=UNLIMITED), ends
+            )
+        for partition, gap in plan.gaps.items():
+            logger.warning(
+                "topic %s: offsets %d to %d of partition %d were deleted before they were in the table",
+                info.name, gap.start, gap.end - 1, partition,
+            )  # fmt: skip
+        if not plan.spans:
+            return self._result(state, state.version, {}, ends, as_of_ms, len(table.files()), plan)
+        work = _Round(self._log, info, settings, schema, table)
+        try:
+            has_transactions = work.write(plan.spans)
+            if has_transactions and not self._has_transactions:
+                self._has_transactions = True
+                if is_cut_short(plan, ends):  # a span that ends below the last stable offset may cut a transaction
+                    work.abandon()
+                    return self.round(info, settings, note_table_id)
+            reach("lake.files-written")
+            version = self._commit(work, table, state, plan, info, settings)
+        except BaseException:
+            work.close()
+            raise
+        return self._result(state, version, plan.spans, ends, as_of_ms, len(table.files()), plan)
+
+    def next_offsets(self, info: TopicInfo, settings: LakeSettings) -> dict[int, int] | None:
+        """Return the next offsets in the table; None if there is no table.
+
+        Raises:
+            LakeUnavailableError: The table cannot be reached.
+        """
+        table = self._tables.open(normal_location(settings.location))
+        return None if table is None else table.next_offsets(info.topic_id, info.partitions)
+
+    def _atomic(self, info: TopicInfo, plan: Plan, whole: Plan, ends: Mapping[int, PartitionEnds]) -> Plan:
+        """The plan with ends that lie inside no transaction. Only whole spans are looked at: the transactions between a
+        shorter end and the last stable offset would have to be known, too."""
+        windows = {p: Span(_start(whole, p, ends), end.high_watermark) for p, end in ends.items()}
+        windows = {p: w for p, w in windows.items() if w.end > w.start}
+        parts = self._log.parts(info, windows)
+        if parts:
+            self._has_transactions = True
+        elif is_cut_short(plan, ends):
+            return plan
+        lowered = atomic_ends({p: max(ends[p].stable, w.start) for p, w in windows.items()}, parts)
+        spans = {p: Span(s.start, min(s.end, lowered[p])) if p in lowered else s for p, s in whole.spans.items()}
+        return Plan({p: s for p, s in spans.items() if s.end > s.start or p in whole.gaps}, whole.gaps)
+
+    def _newest(self, info: TopicInfo) -> TopicInfo:
+        found = self._log.newest(info.name)
+        if found.topic_id != info.topic_id or found.partitions < info.partitions:
+            raise LakeUnavailableError(f"topic {info.name!r} was created again during the round: the next one follows")
+        return found
+
+    def _result(
+        self,
+        state: TableState,
+        version: int,
+        spans: Mapping[int, Span],
+        ends: Mapping[int, PartitionEnds],
+        as_of_ms: int,
+        files: int,
+        plan: Plan,
+    ) -> RoundResult:
+        self._known_version = version
+        offsets = {**state.next_offsets, **{p: s.end for p, s in spans.items()}}
+        is_complete = all(offsets.get(p, end.start) >= end.stable for p, end in ends.items()) or not spans
+        rows = sum(s.end - s.start for s in spans.values())
+        return RoundResult(version, offsets, rows, is_complete, as_of_ms, files, plan.gaps)
+
+    # -- the table
+
+    def _opened(
+        self, info: TopicInfo, settings: LakeSettings, schema: pa.Schema, note_table_id: Callable[[str], None]
+    ) -> LakeTable:
+        """The newest version, created if the topic never had a table, with all columns of the topic."""
+        for _ in range(SCHEMA_ATTEMPTS):
+            try:
+                table = open_or_create(info, settings, schema, self._tables)
+            except CommitConflictError:
+                continue
+            if table.topic_id == info.topic_id and not settings.table_id:
+                note_table_id(table.table_id)
+            if table.topic_id != info.topic_id:
+                return table  # `check_table` says so
+            missing = missing_columns(schema, table.schema())
+            if not missing:
+                return table
+            self._state(table, info, settings)  # nothing is written to a table that is not sound
+            try:
+                table.add_columns(missing)
+            except CommitConflictError:
+                continue
+            self._known_version = None
+        raise LakeUnavailableError(f"the table of topic {info.name!r} changes all the time: it is tried again")
+
+    def _state(self, table: LakeTable, info: TopicInfo, settings: LakeSettings) -> TableState:
+        state = table.state(
+            info.topic_id, info.partitions, known_version=self._known_version, known=self._known_offsets
+        )
+        check_table(state, info.topic_id, settings.table_id)
+        table.check_features()
+        if tuple(table.partition_columns) != settings.table_partitions:
+            raise LakePausedError(
+                f"the table is partitioned by {table.partition_columns}, the settings say {list(settings.table_partitions)}"
+                ": set lake.mode and lake.partition.by as they were, or use 'sparklog lake rebuild' with a new location"
+            )
+        return state
+
+    def _commit(
+        self, work: _Round, table: LakeTable, state: TableState, plan: Plan, info: TopicInfo, settings: LakeSettings
+    ) -> int:
+        """Commits the files, on newer versions too while the offsets are as before; returns the version."""
+        base, known = table, state
+        for attempt in range(COMMIT_ATTEMPTS):
+            reach("lake.before-commit")
+            try:
+                work.commit(base, plan)
+            except CommitConflictError as e:
+                logger.info("topic %s: version %d is not committed: %s", info.name, base.version + 1, e)
+            else:
+                reach("lake.after-commit")
+                return base.version + 1
+            if attempt:
+                self._pause_s(min(0.02 * 2**attempt, 1.0))
+            found = self._tables.open(normal_location(settings.location))
+            if found is None:
+                raise dropped(settings.location, state.table_id)
+            now = found.state(
+                info.topic_id, info.partitions, known_version=self._known_version, known=self._known_offsets
+            )
+            outcome = after_failed_commit(plan.spans, known, now)
+            if outcome is Outcome.DONE:
+                return found.version
+            if outcome is Outcome.DISCARD:
+                # the files stay for VACUUM: an earlier attempt may have committed them, and another round followed
+                check_table(now, info.topic_id, settings.table_id)
+                raise LakeUnavailableError(
+                    f"another worker has committed offsets of topic {info.name!r}: the next round goes on behind them"
+                )
+            self._state(found, info, settings)
+            if missing_columns(work.schema, found.schema()):
+                raise LakeUnavailableError(f"columns of the table of topic {info.name!r} were dropped during the round")
+            base, known = found, now
+        raise LakeUnavailableError(
+            f"{COMMIT_ATTEMPTS} commits to the table of topic {info.name!r} were overtaken by other writers: it is tried again"
+        )
+
+
+def _start(plan: Plan, partition: int, ends: Mapping[int, PartitionEnds]) -> int:
+    span = plan.spans.get(partition)
+    return ends[partition].stable if span is None else span.start
+
+
+def open_or_create(
+    info: TopicInfo, settings: LakeSettings, schema: pa.Schema, tables: type[LakeTable] = LakeTable
+) -> LakeTable:
+    """Return the topic's table, created if the topic never had one.
+
+    Args:
+        info: The topic.
+        settings: Its lake settings.
+        schema: Columns of the table.
+        tables: Opens and creates tables.
+
+    Raises:
+        LakePausedError: The topic had a table that is gone, or Delta cannot hold a column.
+        CommitConflictError: Another process has created the table meanwhile.
+        LakeUnavailableError: The location cannot be reached.
+    """
+    location = normal_location(settings.location)
+    table = tables.open(location)
+    if table is not None:
+        return table
+    if settings.table_id:
+        raise dropped(location, settings.table_id)
+    check_columns(schema)
+    check_partition_by(settings.partition_by, schema)
+    return tables.create(
+        location, schema, topic=info.name, topic_id=info.topic_id, partition_by=settings.table_partitions
+    )
+
+
+def value_columns(info: TopicInfo) -> list[str]:
+    """Return the columns that are null in a row that deletes its key."""
+    if info.is_envelope:
+        return ["value"]
+    return [c for c in info.schema.names if c not in info.key_columns and c != info.timestamp_column]
+
+
+def key_columns(info: TopicInfo) -> list[str]:
+    """Return the columns of the key.
+
+    Raises:
+        LakePausedError: The topic has no key.
+    """
+    if info.is_envelope:
+        return ["key"]
+    if not info.key_columns:
+        raise LakePausedError(
+            f"lake.mode = upsert needs the key of a row: topic {info.name!r} has no key columns; create it with "
+            "--key-columns, or use lake.mode = append"
+        )
+    return list(info.key_columns)
+
+
+class _Round:
+    """Files of one round and their commit."""
+
+    def __init__(
+        self, log: LogSide, info: TopicInfo, settings: LakeSettings, schema: pa.Schema, table: LakeTable
+    ) -> None:
+        self._log = log
+        self._info = info
+        self._settings = settings
+        self._table = table
+        self.schema = schema
+        self._columns = topic_columns(info.schema, is_envelope=info.is_envelope)
+        self._files: list[DataFile] = []
+        self._open: Any = None
+        self._changes: dict[int, pa.Table] = {}
+
+    def write(self, spans: Mapping[int, Span]) -> bool:
+        """Write the rows of all spans; True if a batch belongs to a transaction."""
+        has_transactions = False
+        for partition, span in spans.items():
+            if span.end <= span.start:
+                continue
+            if self._settings.is_upsert:
+                has_transactions = self._collect(partition, span) or has_transactions
+                continue
+            self._open = self._table.writer(self.schema, self._settings.file_size_bytes, f"{partition:05d}")
+            has_transactions = self._read(partition, span, self._open.write) or has_transactions
+            self._files += self._open.close()
+            self._open = None
+            reach("lake.file-written")
+        return has_transactions
+
+    def _read(self, partition: int, span: Span, write: Callable[[pa.Table], None]) -> bool:
+        return self._log.read(self._info, partition, span, self._columns, self.schema, write)
+
+    def _collect(self, partition: int, span: Span) -> bool:
+        keys = key_columns(self._info)
+        found: list[pa.Table] = []
+        rows = 0
+
+        def keep(table: pa.Table) -> None:
+            nonlocal rows
+            found.append(table)
+            rows += table.num_rows
+            if rows > 2 * UPSERT_OFFSETS_PER_ROUND:  # memory is bounded by the keys, not by the changes
+                found[:] = [newest_per_key(pa.concat_tables(found).combine_chunks(), keys)]
+                rows = 0
+
+        has_transactions = self._read(partition, span, keep)
+        if found:
+            self._changes[partition] = newest_per_key(pa.concat_tables(found).combine_chunks(), keys)
+        return has_transactions
+
+    def commit(self, table: LakeTable, plan: Plan) -> None:
+        """Commit on the version of `table`. Raises CommitConflictError."""
+        if not self._settings.is_upsert:
+            table.commit(self._files, self._info.topic_id, plan.spans, gaps=plan.gaps)
+            return
+        removed, files = self._merged(table)
+        table.merge(removed, files, self._info.topic_id, plan.spans, gaps=plan.gaps)
+
+    def _merged(self, table: LakeTable) -> tuple[list[TableFile], list[DataFile]]:
+        """The files with rows of changed keys, and files with the other rows and the new ones in their place."""
+        keys = key_columns(self._info)
+        files, masks = table.files(), table.deletion_masks()
+        schema = pa.schema([f.with_nullable(True) for f in table.schema()])
+        removed: list[TableFile] = []
+        added: list[DataFile] = []
+        for partition, changes in self._changes.items():
+            file_bytes = min(self._settings.file_size_bytes, UPSERT_FILE_BYTES_MAX)
+            writer = table.writer(schema, file_bytes, f"{partition:05d}")
+            for file in files:
+                if file.partition != partition:
+                    continue
+                rows = table.read_file(file, None, masks=masks)
+                left = rows_without_keys(rows, changes, keys)
+                if left is None and file.size_bytes >= file_bytes // 2:
+                    continue
+                removed.append(file)
+                kept = rows if left is None else left
+                if kept.num_rows:
+                    writer.write(kept)
+            deleted = is_deletion(changes, keys, value_columns(self._info))
+            fresh = changes.filter(pc.invert(deleted))
+            if fresh.num_rows:
+                writer.write(in_layout(fresh, schema))
+            added += writer.close()
+        return removed, added
+
+    def abandon(self) -> None:
+        """Remove the files, which no commit was tried with."""
+        paths = [f.path for f in self._files]
+        if self._open is not None:
+            paths += self._open.abandon()
+        self._table.remove_files(paths)
+        self._files, self._open = [], None
+
+    def close(self) -> None:
+        """Give up after an error. Complete files stay: the outcome of their commit may not be known."""
+        if self._open is not None:
+            self._table.remove_files(self._open.abandon())
+            self._open = None
+
+
+def in_layout(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns of a schema; columns that they lack are null."""
+    arrays = [
+        rows.column(f.name).cast(f.type) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
+        for f in schema
+    ]
+    return pa.table(arrays, schema=schema)

@@ -1,0 +1,332 @@
+"""The lake worker: runs rounds of all topics with a Delta table, and shares the topics with other workers as a group.
+
+A topic belongs to the worker that the group assigns its partition 0 to. Another worker takes a round over when the
+table has not moved for some intervals, because the group notices a killed worker only after its session. Two workers on
+one topic do no harm: a commit is made on exactly the version that was checked.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from sparklog.client.admin.admin import Admin
+from sparklog.client.admin.lake_admin import report_lake
+from sparklog.client.consumer.consumer import Consumer
+from sparklog.client.lake.log_side import LogSide
+from sparklog.client.lake.topic_lake import RoundResult, TopicLake
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.errors import (
+    InvalidConfigError,
+    LakePausedError,
+    SparklogError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.lake.delta_table import LakeTable, normal_location
+from sparklog.lake.settings import LakeSettings
+from sparklog.lake.small_files import merge_small_files
+from sparklog.security.client_security import Security
+
+logger = logging.getLogger(__name__)
+
+GROUP_ID = "sparklog-lake"
+"""The workers' group. Its committed offsets are the next offsets of the tables, for tools that show a group's lag."""
+FIND_TOPICS_S = 5.0
+POLL_MS = 200
+FAILURE_PAUSE_S, FAILURE_PAUSE_S_MAX = 1.0, 60.0
+MERGE_ROUNDS = 8
+"""Rounds between two looks for small files."""
+MERGES_AT_ONCE = 4
+PAUSE_REASON_CHARS_MAX = 1_000
+
+
+STANDBY_INTERVALS = 3
+"""Intervals without a commit after which a worker takes a topic of another one over."""
+SESSION_TIMEOUT_MS = 10_000
+
+
+class _Topic(Struct):
+    lake: TopicLake
+    topic_id: str
+    seen: dict[int, int] | None = None
+    """Next offsets in the table when this worker, which does not own the topic, last looked."""
+    due_s: float = 0.0
+    failures: int = 0
+    rounds: int = 0
+    error: str = ""
+
+
+class LakeWorker:
+    """One worker; for one thread."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | None = None,
+        *,
+        security: Security = None,
+        request_timeout_ms: int = 30_000,
+        on_round: Callable[[str, RoundResult], None] | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Create a worker.
+
+        Args:
+            bootstrap_servers: "host:port,…". None: as for other clients.
+            security: Client settings. None: plaintext.
+            request_timeout_ms: Time limit of each request.
+            on_round: Called with a topic's name after each of its rounds.
+            clock_s: A monotonic clock.
+        """
+        self._bootstrap = bootstrap_servers
+        self._security = security
+        self._timeout_ms = request_timeout_ms
+        self._admin = Admin(bootstrap_servers, request_timeout_ms=request_timeout_ms, security=security)
+        self._cluster: Cluster = cluster(bootstrap_servers, security)
+        self._on_round = on_round
+        self._clock_s = clock_s
+        self._topics: dict[str, _Topic] = {}
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """End `run` after the round that is under way. Any thread."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Release the connections."""
+        self._admin.close()
+
+    # -- one time
+
+    def run_once(self, topics: Iterable[str] | None = None) -> dict[str, str]:
+        """Bring the tables up to the last stable offsets of now.
+
+        Args:
+            topics: Names of topics. None: all with a table.
+
+        Returns:
+            The error of each topic that failed or is paused, by name.
+        """
+        errors: dict[str, str] = {}
+        wanted = self.lake_topics()
+        for name in sorted(wanted if topics is None else topics):
+            if name not in wanted:
+                errors[name] = f"topic {name!r} has no Delta table; use 'sparklog lake enable {name}'"
+                continue
+            info, settings = wanted[name]
+            if settings.paused:
+                errors[name] = f"paused: {settings.paused}"
+                continue
+            topic = self._topic(info)
+            while not self._stop.is_set():
+                result = self._round(info, settings, topic)
+                if result is None:
+                    errors[name] = topic.error
+                    break
+                if result.is_complete:
+                    self._merge(settings)
+                    break
+                found = self.lake_topics([name]).get(name)
+                if found is None:
+                    break
+                info, settings = found
+        return errors
+
+    # -- continuously
+
+    def run(self) -> None:
+        """Run rounds until `stop`.
+
+        Raises:
+            SparklogError: The brokers refuse this client, or the worker's settings are wrong.
+        """
+        consumer: Consumer | None = None
+        subscribed: list[str] = []
+        look_s = float("-inf")
+        known: dict[str, tuple[TopicInfo, LakeSettings]] = {}
+        try:
+            while not self._stop.is_set():
+                try:
+                    if self._clock_s() - look_s >= FIND_TOPICS_S:
+                        known, look_s = self.lake_topics(), self._clock_s()
+                        if sorted(known) != subscribed:
+                            subscribed = sorted(known)
+                            consumer = self._subscribed(consumer, subscribed)
+                    owned = self._owned(consumer)
+                except SparklogError as e:
+                    if not e.retriable:
+                        raise
+                    logger.warning("the lake worker waits for the brokers: %s", e)
+                    self._stop.wait(FAILURE_PAUSE_S)
+                    continue
+                if not self._work(known, owned):
+                    self._stop.wait(POLL_MS / 1000)
+        finally:
+            if consumer is not None:
+                consumer.close(autocommit=False)
+
+    def _work(self, known: dict[str, tuple[TopicInfo, LakeSettings]], owned: set[str]) -> bool:
+        """Run the rounds that are due; True if one ran."""
+        worked = False
+        for name in sorted(known):
+            topic = self._topic(known[name][0])
+            if self._stop.is_set() or topic.due_s > self._clock_s():
+                continue
+            if name not in owned and self._is_served(*known[name], topic):
+                continue
+            found = self.lake_topics([name]).get(name)
+            if found is None or found[1].paused:
+                topic.due_s = self._clock_s() + FAILURE_PAUSE_S
+                continue
+            info, settings = found
+            topic = self._topic(info)
+            began_s = self._clock_s()
+            worked = True
+            result = self._round(info, settings, topic)
+            if result is None:
+                topic.failures += 1
+                topic.due_s = self._clock_s() + min(FAILURE_PAUSE_S * 2 ** (topic.failures - 1), FAILURE_PAUSE_S_MAX)
+                continue
+            topic.failures = 0
+            interval_s = settings.commit_interval_ms / 1000
+            topic.due_s = began_s + (interval_s if result.is_complete else 0.0)
+            topic.seen = dict(result.next_offsets)
+            topic.rounds += 1
+            if result.rows and topic.rounds % MERGE_ROUNDS == 0:
+                self._merge(settings)
+        for name in self._topics.keys() - known.keys():
+            del self._topics[name]
+        return worked
+
+    def _is_served(self, info: TopicInfo, settings: LakeSettings, topic: _Topic) -> bool:
+        """True if another worker has moved the table since the last look, or this is the first look."""
+        interval_s = settings.commit_interval_ms / 1000
+        topic.due_s = self._clock_s() + STANDBY_INTERVALS * interval_s
+        try:
+            found = topic.lake.next_offsets(info, settings)
+        except SparklogError as e:
+            logger.info("topic %s: its Delta table cannot be looked at: %s", info.name, e)
+            return True
+        before, topic.seen = topic.seen, found
+        return before is None or found != before
+
+    def _subscribed(self, consumer: Consumer | None, topics: list[str]) -> Consumer | None:
+        if not topics:
+            if consumer is not None:
+                consumer.close(autocommit=False)
+            return None
+        if consumer is None:
+            consumer = Consumer(
+                self._bootstrap,
+                group_id=GROUP_ID,
+                enable_auto_commit=False,
+                auto_offset_reset="latest",
+                client_id="sparklog-lake",
+                security=self._security,
+                prefetch_bytes=0,
+                session_timeout_ms=SESSION_TIMEOUT_MS,
+            )
+        consumer.subscribe(topics)
+        return consumer
+
+    def _owned(self, consumer: Consumer | None) -> set[str]:
+        """The topics of this worker. Polling keeps it in the group; its paused partitions are not read."""
+        if consumer is None:
+            return set()
+        consumer.poll_batches(0)
+        assigned = consumer.assignment()
+        fresh = set(assigned) - set(consumer.paused())
+        if fresh:
+            consumer.pause(list(fresh))
+        return {tp.topic for tp in assigned if tp.partition == 0}
+
+    # -- rounds
+
+    def lake_topics(self, names: Iterable[str] | None = None) -> dict[str, tuple[TopicInfo, LakeSettings]]:
+        """Return the topics with a Delta table.
+
+        Args:
+            names: Names of topics to look at. None: all.
+
+        Returns:
+            Topic and settings by name.
+        """
+        found: dict[str, tuple[TopicInfo, LakeSettings]] = {}
+        for name in self._admin.list_topics() if names is None else names:
+            try:
+                info = self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms)
+                settings = LakeSettings.of(info.configs, info.broker_defaults)
+            except (UnknownTopicOrPartitionError, InvalidConfigError):
+                continue  # deleted meanwhile
+            if settings.location:
+                found[name] = info, settings
+        return found
+
+    def _topic(self, info: TopicInfo) -> _Topic:
+        known = self._topics.get(info.name)
+        if known is None or known.topic_id != info.topic_id:
+            lake = TopicLake(LogSide(self._cluster, self._timeout_ms))
+            known = self._topics[info.name] = _Topic(lake, info.topic_id)
+        return known
+
+    def _round(self, info: TopicInfo, settings: LakeSettings, topic: _Topic) -> RoundResult | None:
+        """One round; None: it failed, for the reason in `topic.error`."""
+        try:
+            result = topic.lake.round(info, settings, lambda table_id: self._note(info.name, table_id))
+        except LakePausedError as e:
+            topic.error = str(e)
+            self._report(info, {}, error=topic.error)
+            logger.error("topic %s: its Delta table is paused: %s", info.name, e)  # noqa: TRY400 - a decision, no defect
+            self._pause(info.name, str(e))
+            return None
+        except (SparklogError, OSError) as e:
+            topic.error = str(e)
+            self._report(info, {}, error=topic.error)
+            logger.warning("topic %s: the round failed, it is tried again: %s", info.name, e)
+            return None
+        topic.error = ""
+        self._report(
+            info,
+            result.next_offsets,
+            as_of_ms=result.as_of_ms if result.is_complete else 0,
+            version=result.version,
+            files=result.files,
+            last_commit_ms=int(time.time() * 1000) if result.rows else 0,
+        )
+        if self._on_round is not None:
+            self._on_round(info.name, result)
+        return result
+
+    def _report(self, info: TopicInfo, next_offsets: Mapping[int, int], **state: Any) -> None:
+        """Tell the brokers: retention waits for it, and their metrics show it. The next round tells it again."""
+        try:
+            report_lake(self._cluster, info, next_offsets, **state)
+        except SparklogError as e:
+            logger.warning("topic %s: the state of its Delta table is not reported: %s", info.name, e)
+
+    def _note(self, name: str, table_id: str) -> None:
+        self._admin.alter_topic(name, {"lake.table.id": table_id})
+
+    def _pause(self, name: str, reason: str) -> None:
+        try:
+            self._admin.alter_topic(name, {"lake.paused": reason[:PAUSE_REASON_CHARS_MAX]})
+        except SparklogError as e:
+            logger.warning("topic %s: the pause could not be noted: %s", name, e)
+
+    def _merge(self, settings: LakeSettings) -> None:
+        """Merge small files; an upserted table merges its files with each change."""
+        if settings.is_upsert:
+            return
+        try:
+            table = LakeTable.open(normal_location(settings.location))
+            for _ in range(MERGES_AT_ONCE):
+                if table is None:
+                    return
+                table = merge_small_files(table, settings.file_size_bytes)
+        except (SparklogError, OSError) as e:
+            logger.warning("small files at %s are not merged: %s", settings.location, e)

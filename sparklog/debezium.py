@@ -1,0 +1,84 @@
+"""Debezium's envelopes as rows of a keyed topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sparklog.errors import DeserializationError
+
+OPERATION_COLUMN = "_op"
+OPERATIONS = ("c", "u", "d", "r", "t", "m")
+
+
+def unwrap_debezium(envelopes: Any, schema: str | None = None, *, column: str = "value") -> Any:
+    """Turn Debezium's change events into rows: the columns of the changed row, and `_op`.
+
+    An event has the fields `before`, `after` and `op`, perhaps inside `payload` beside a `schema`. A row is `after`. Of
+    a deletion ("d") it is `before`, so that it has the key. Tombstones (null) and events without a row are left out.
+
+    Args:
+        envelopes: A DataFrame of Spark, whose `column` holds the events as JSON. Or events one by one, each as JSON
+            text, bytes, or a dict.
+        schema: Columns of the changed row, as DDL text. Needed for a DataFrame.
+        column: Name of the DataFrame's column with the events.
+
+    Returns:
+        A DataFrame, or a list of dicts for `Producer.send_batch`.
+
+    Raises:
+        DeserializationError: An event is no Debezium envelope.
+        TypeError: `schema` is missing for a DataFrame.
+
+    Example:
+        ```python
+        producer.send_batch("accounts", sparklog.unwrap_debezium(events))
+        ```
+    """
+    if hasattr(envelopes, "selectExpr"):
+        if schema is None:
+            raise TypeError("unwrap_debezium of a DataFrame needs schema=: the columns of the changed row, as DDL text")
+        return _unwrap_frame(envelopes, schema, column)
+    return [row for envelope in envelopes if (row := _row(envelope)) is not None]
+
+
+def _row(envelope: Any) -> dict[str, Any] | None:
+    event = envelope
+    if isinstance(event, bytes | bytearray | memoryview | str):
+        try:
+            event = json.loads(bytes(event) if isinstance(event, memoryview) else event)
+        except ValueError as e:
+            raise DeserializationError(f"a Debezium event is no JSON: {e}") from e
+    if isinstance(event, Mapping) and "payload" in event and "op" not in event:
+        event = event["payload"]
+    if event is None:
+        return None
+    if not isinstance(event, Mapping) or event.get("op") not in OPERATIONS:
+        raise DeserializationError(
+            f"no Debezium event: {str(envelope)[:200]!r}; an object with op, before and after is needed"
+        )
+    row = event.get("before" if event["op"] == "d" else "after")
+    return None if row is None else {**row, OPERATION_COLUMN: event["op"]}
+
+
+def _unwrap_frame(frame: Any, schema: str, column: str) -> Any:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    fields = _fields(schema)
+    event = f"before STRUCT<{fields}>, after STRUCT<{fields}>, op STRING"
+    wrapped = f"payload STRUCT<before: STRUCT<{fields}>, after: STRUCT<{fields}>, op: STRING>"
+    text = F.col(column).cast("string")
+    inner = F.from_json(text, wrapped).getField("payload")
+    parsed = frame.select(F.coalesce(inner, F.from_json(text, event)).alias("event"))
+    row = F.when(F.col("event.op") == "d", F.col("event.before")).otherwise(F.col("event.after"))
+    rows = parsed.select(row.alias("row"), F.col("event.op").alias(OPERATION_COLUMN)).where("row IS NOT NULL")
+    return rows.select("row.*", OPERATION_COLUMN)
+
+
+def _fields(schema: str) -> str:
+    """DDL text of columns as the fields of a STRUCT."""
+    from pyspark.sql.types import StructType
+
+    parsed: Any = StructType.fromDDL(schema)
+    return ", ".join(f"`{f.name}`: {f.dataType.simpleString()}" for f in parsed.fields)

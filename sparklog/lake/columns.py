@@ -1,0 +1,167 @@
+"""Columns of a topic's Delta table: the topic's, then `_partition`, `_offset` and `_timestamp`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.errors import InvalidConfigError, LakePausedError
+from sparklog.format.schema import TIMESTAMP_TYPE
+
+POSITION_FIELDS = (
+    pa.field("_partition", pa.int32()),
+    pa.field("_offset", pa.int64()),
+    pa.field("_timestamp", TIMESTAMP_TYPE),
+)
+"""Columns that say where a row stands in the log."""
+POSITION_COLUMNS = tuple(f.name for f in POSITION_FIELDS)
+ENVELOPE_COLUMNS = ("key", "value", "headers")
+"""Columns of an envelope topic's table; the time is in `_timestamp`."""
+FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
+"""Characters that Delta refuses in names of columns without column mapping."""
+
+
+def topic_columns(schema: pa.Schema, *, is_envelope: bool) -> list[str]:
+    """Return the names of the topic's columns in its table.
+
+    Args:
+        schema: The topic's schema.
+        is_envelope: True for an envelope topic.
+
+    Returns:
+        Names in order.
+    """
+    return list(ENVELOPE_COLUMNS) if is_envelope else list(schema.names)
+
+
+def table_schema(schema: pa.Schema, *, is_envelope: bool) -> pa.Schema:
+    """Return the columns of the table of a topic with this schema.
+
+    Args:
+        schema: The topic's newest schema.
+        is_envelope: True for an envelope topic.
+
+    Returns:
+        The schema.
+    """
+    own = [schema.field(name) for name in topic_columns(schema, is_envelope=is_envelope)]
+    return pa.schema([*own, *POSITION_FIELDS])
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Check that Delta can hold all columns.
+
+    Args:
+        schema: The table's columns.
+
+    Raises:
+        InvalidConfigError: A column has a type or a name that Delta cannot hold; the message names each.
+    """
+    problems = [problem for f in schema for problem in _problems(f.name, f.name, f.type)]
+    if problems:
+        raise InvalidConfigError(
+            "the topic cannot have a Delta table: "
+            + "; ".join(problems)
+            + "; write such values as another type or under another name, to a new topic"
+        )
+
+
+def _problems(path: str, name: str, t: Any) -> Iterator[str]:
+    found = [c for c in FORBIDDEN_CHARACTERS if c in name]
+    if found:
+        yield f"Delta allows no {', '.join(map(repr, found))} in the name of column {path!r}"
+    if pa.types.is_duration(t):
+        yield f"Delta has no type for column {path!r} ({t}: an interval)"
+    elif pa.types.is_list(t):
+        yield from _problems(f"{path}.element", "element", t.value_type)
+    elif pa.types.is_map(t):
+        yield from _problems(f"{path}.key", "key", t.key_type)
+        yield from _problems(f"{path}.value", "value", t.item_type)
+    elif pa.types.is_struct(t):
+        for f in t:
+            yield from _problems(f"{path}.{f.name}", f.name, f.type)
+
+
+def check_partition_by(columns: Sequence[str], schema: pa.Schema) -> None:
+    """Check the columns that partition a table.
+
+    Args:
+        columns: Names of the columns.
+        schema: The table's columns.
+
+    Raises:
+        InvalidConfigError: A column does not exist, or has a type that a directory's name cannot hold exactly.
+    """
+    for name in columns:
+        at = schema.get_field_index(name)
+        if at < 0:
+            raise InvalidConfigError(
+                f"lake.partition.by names column {name!r}: the table's columns are {', '.join(schema.names)}"
+            )
+        t = schema.field(at).type
+        if not (pa.types.is_integer(t) or pa.types.is_string(t) or pa.types.is_date32(t) or pa.types.is_boolean(t)):
+            raise InvalidConfigError(
+                f"lake.partition.by names column {name!r} of type {t}: use a whole number, a text, a date or a boolean"
+            )
+    if len(set(columns)) < len(columns):
+        raise InvalidConfigError(f"lake.partition.by = {','.join(columns)!r}: a column is there twice")
+    if columns and len(columns) >= len(schema):
+        raise InvalidConfigError("lake.partition.by names all columns: leave one out")
+
+
+def missing_columns(wanted: pa.Schema, table: pa.Schema) -> list[pa.Field]:
+    """Return the columns that have to be added to a table before it can hold rows of a topic.
+
+    Args:
+        wanted: Columns of the topic's table by the topic's newest schema.
+        table: Columns that the table has.
+
+    Returns:
+        The columns to add, in order.
+
+    Raises:
+        LakePausedError: A column of the table has another type, or is required although the topic does not have it.
+    """
+    by_lower = {f.name.lower(): f for f in table}
+    missing, problems = [], []
+    for f in wanted:
+        own = by_lower.get(f.name.lower())
+        if own is None:
+            missing.append(f)
+        elif own.name != f.name:
+            problems.append(f"column {f.name!r} is called {own.name!r} in the table")
+        elif not same_type(own.type, f.type):
+            problems.append(f"column {f.name!r} is {f.type} in the topic and {own.type} in the table")
+    names = {f.name.lower() for f in wanted}
+    problems += [
+        f"column {f.name!r} of the table is NOT NULL, and the topic does not have it"
+        for f in table
+        if not f.nullable and f.name.lower() not in names
+    ]
+    if problems:
+        raise LakePausedError(
+            f"the table does not fit the topic: {'; '.join(problems)}; 'sparklog lake rebuild' writes the table again "
+            "with the topic's columns, or change the table and use 'sparklog lake resume'"
+        )
+    return missing
+
+
+def same_type(a: Any, b: Any) -> bool:
+    """Return True if both types have the same values; names of list and map entries and nullability do not count."""
+    if pa.types.is_list(a) or pa.types.is_large_list(a):
+        return (pa.types.is_list(b) or pa.types.is_large_list(b)) and same_type(a.value_type, b.value_type)
+    if pa.types.is_map(a):
+        return pa.types.is_map(b) and same_type(a.key_type, b.key_type) and same_type(a.item_type, b.item_type)
+    if pa.types.is_struct(a):
+        return (
+            pa.types.is_struct(b)
+            and [f.name for f in a] == [f.name for f in b]
+            and all(same_type(x.type, y.type) for x, y in zip(a, b, strict=True))
+        )
+    if pa.types.is_string(a) or pa.types.is_large_string(a) or pa.types.is_string_view(a):
+        return bool(pa.types.is_string(b) or pa.types.is_large_string(b) or pa.types.is_string_view(b))
+    if pa.types.is_binary(a) or pa.types.is_large_binary(a) or pa.types.is_binary_view(a):
+        return bool(pa.types.is_binary(b) or pa.types.is_large_binary(b) or pa.types.is_binary_view(b))
+    return bool(a == b)

@@ -1,0 +1,679 @@
+"""The Delta table of a topic, through `deltalake`.
+
+Each commit is made on exactly the version whose state was checked: `max_commit_retries` is 0, so that a commit of
+anybody in between lets it fail. An application transaction alone would not do: a handle that is opened later may commit
+a lower version, and an append passes a RESTORE unnoticed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import Struct
+
+from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
+from sparklog.format.plain_layout import plain_layout
+from sparklog.lake.parquet_files import DataFile, DataFileWriter, fsync_below, partition_text
+from sparklog.lake.rules import TOPIC_ID_PROPERTY, Span, TableState, app_id
+
+COMMIT_MARK = "sparklog"
+"""Key in the information of a worker's commits."""
+HISTORY_PAGE = 50
+CHECKPOINT_INTERVAL = 100
+_WRITER_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "invariants",
+        "changeDataFeed",
+        "timestampNtz",
+        "deletionVectors",
+        "v2Checkpoint",
+        "domainMetadata",
+        "clustering",
+        "vacuumProtocolCheck",
+    }
+)
+"""Features of a table that ask nothing of a writer that appends plain files."""
+_STATISTICS_COLUMNS_DEFAULT = 32
+MISSING = "the package deltalake is not installed here: pip install 'sparklog[lake]'"
+
+
+class CommitConflictError(Exception):
+    """The table has another version than the commit was based on, or the commit's outcome is not known."""
+
+
+class TableFile(Struct, frozen=True):
+    """A Parquet file of a version of the table."""
+
+    path: str
+    """Path relative to the table's location, URL-encoded."""
+    size_bytes: int
+    rows: int | None
+    """Number of rows by the statistics; None: not given."""
+    partition: int | None
+    """Partition of the topic, if all rows are of one; None: of several, or not given."""
+    first_offset: int | None
+    """Smallest `_offset` by the statistics; None: not given."""
+    last_offset: int | None
+    """Largest `_offset` by the statistics; None: not given."""
+    partition_values: Mapping[str, str | None]
+    """Values of the partition columns, as texts; None: null."""
+    modified_ms: int = 0
+
+
+def normal_location(location: str) -> str:
+    """Return a location in the form that all processes understand.
+
+    Args:
+        location: A directory, or an address with `s3://`, `gs://`, `az://`, `abfss://` or `file://`.
+
+    Returns:
+        An absolute directory, or the address without a slash at the end.
+
+    Raises:
+        InvalidConfigError: The location has another form.
+    """
+    scheme, separator, rest = location.partition("://")
+    if not location or (separator and not rest):
+        raise InvalidConfigError(
+            f"lake.location = {location!r}: use a directory, or s3://BUCKET/PATH, gs://… or az://…"
+        )
+    if not separator:
+        return str(Path(location).expanduser().absolute())
+    if scheme == "file":
+        return str(Path(unquote(rest)).absolute())
+    if scheme not in ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory"):
+        raise InvalidConfigError(f"lake.location = {location!r}: use a directory, s3://, gs:// or az://")
+    return location.rstrip("/")
+
+
+def is_local(location: str) -> bool:
+    """Return True if the location is a directory of this host."""
+    return "://" not in location
+
+
+@contextmanager
+def _reaching(location: str) -> Iterator[None]:
+    """Turn errors of the native library into LakeUnavailableError."""
+    from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+    try:
+        yield
+    except (CommitFailedError, TableNotFoundError, CommitConflictError, LakePausedError, LakeUnavailableError):
+        raise
+    except Exception as e:
+        raise LakeUnavailableError(f"the table at {location} cannot be reached: {_first_line(e)}") from e
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:500]
+
+
+def require_deltalake() -> None:
+    """Check that the package deltalake can be imported.
+
+    Raises:
+        InvalidConfigError: The package is not installed.
+    """
+    try:
+        import deltalake  # noqa: F401
+    except ImportError as e:
+        raise InvalidConfigError(MISSING) from e
+
+
+def delta_schema(schema: pa.Schema) -> Any:
+    """Return a schema in the native library's form."""
+    from deltalake import Schema
+
+    return Schema.from_arrow(schema)
+
+
+class LakeTable:
+    """One version of a table, by a handle of its own."""
+
+    def __init__(self, location: str, handle: Any) -> None:
+        self.location = location
+        self._handle = handle
+        self._actions: pa.Table | None = None
+
+    # -- opening
+
+    @classmethod
+    def open(cls, location: str, version: int | None = None) -> LakeTable | None:
+        """Open the newest version, or an older one.
+
+        Args:
+            location: The table's location.
+            version: Number of the version; None: the newest.
+
+        Returns:
+            The table; None if there is none.
+
+        Raises:
+            LakeUnavailableError: The location cannot be reached.
+            InvalidConfigError: The package deltalake is not installed.
+        """
+        require_deltalake()
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            with _reaching(location):
+                return cls(location, DeltaTable(location, version=version))
+        except TableNotFoundError:
+            return None
+
+    @classmethod
+    def create(
+        cls, location: str, schema: pa.Schema, *, topic: str, topic_id: str, partition_by: Sequence[str]
+    ) -> LakeTable:
+        """Create the table of a topic.
+
+        Args:
+            location: The table's location.
+            schema: The table's columns.
+            topic: Name of the topic, which becomes the table's name.
+            topic_id: Id of the topic, which becomes a property of the table.
+            partition_by: Columns that partition the table.
+
+        Returns:
+            The table.
+
+        Raises:
+            CommitConflictError: Another process has created a table there meanwhile.
+            LakeUnavailableError: The location cannot be reached.
+        """
+        require_deltalake()
+        from deltalake import CommitProperties, DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        configuration = {TOPIC_ID_PROPERTY: topic_id, "delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
+        if len(schema) > _STATISTICS_COLUMNS_DEFAULT - 3:
+            configuration["delta.dataSkippingNumIndexedCols"] = "-1"  # the columns of the position are the last ones
+        if is_local(location):
+            try:
+                Path(location).mkdir(parents=True, exist_ok=True)
+            except OSError as e:
+                raise LakeUnavailableError(f"the directory {location} cannot be created: {e}") from e
+        with _reaching(location):
+            try:
+                DeltaTable.create(
+                    location,
+                    delta_schema(schema),
+                    name=topic,
+                    description=f"topic {topic} of sparklog",
+                    partition_by=list(partition_by),
+                    configuration=configuration,
+                    raise_if_key_not_exists=False,
+                    commit_properties=CommitProperties(custom_metadata={COMMIT_MARK: {"created": topic}}),
+                )
+            except DeltaError as e:
+                if LakeTable.open(location) is not None:
+                    raise CommitConflictError(_first_line(e)) from e
+                raise
+        found = LakeTable.open(location)
+        if found is None:
+            raise LakeUnavailableError(f"the table at {location} was created and is not there")
+        return found
+
+    # -- facts
+
+    @property
+    def version(self) -> int:
+        """Number of the version."""
+        return int(self._handle.version())
+
+    @property
+    def table_id(self) -> str:
+        """Id of the table."""
+        return str(self._handle.metadata().id)
+
+    @property
+    def topic_id(self) -> str:
+        """Topic id in the table's properties; empty: none."""
+        return str(self._handle.metadata().configuration.get(TOPIC_ID_PROPERTY) or "")
+
+    @property
+    def partition_columns(self) -> list[str]:
+        """Columns that partition the table."""
+        return list(self._handle.metadata().partition_columns)
+
+    def schema(self) -> pa.Schema:
+        """Return the table's columns."""
+        return pa.schema(self._handle.schema().to_arrow())
+
+    def next_offset(self, topic_id: str, partition: int) -> int | None:
+        """Return the next offset of a partition by this handle; None: the table has none."""
+        found = self._handle.transaction_version(app_id(topic_id, partition))
+        return None if found is None else int(found)
+
+    def next_offsets(self, topic_id: str, partitions: int) -> dict[int, int]:
+        """Return the next offsets of the partitions that have one."""
+        found = {p: self.next_offset(topic_id, p) for p in range(partitions)}
+        return {p: offset for p, offset in found.items() if offset is not None}
+
+    def state(
+        self, topic_id: str, partitions: int, *, known_version: int | None = None, known: dict[str, dict[int, int]]
+    ) -> TableState:
+        """Return the facts that a round depends on.
+
+        Args:
+            topic_id: Id of the topic.
+            partitions: Number of the topic's partitions.
+            known_version: A version that this process has checked; older history is not read. None: none.
+            known: Largest offsets of files that had to be read, by path; the call adds to it.
+
+        Raises:
+            LakeUnavailableError: The table cannot be read.
+        """
+        with _reaching(self.location):
+            if self.topic_id != topic_id:  # a foreign table may have any columns
+                return TableState(self.version, self.table_id, self.topic_id, {})
+            return TableState(
+                version=self.version,
+                table_id=self.table_id,
+                topic_id=self.topic_id,
+                next_offsets=self.next_offsets(topic_id, partitions),
+                largest_offsets=self._largest_offsets(known),
+                restored_to=self._restored_to(known_version),
+            )
+
+    def check_features(self) -> None:
+        """Check that plain Parquet files may be appended to the table.
+
+        Raises:
+            LakePausedError: The table has a feature that asks more of a writer.
+        """
+        protocol = self._handle.protocol()
+        configuration = self._handle.metadata().configuration
+        features = set(protocol.writer_features or ())
+        wrong = sorted(features - _WRITER_FEATURES)
+        if configuration.get("delta.columnMapping.mode", "none") not in ("none", None):
+            wrong.append("column mapping")
+        wrong += [
+            f"the constraint {k.removeprefix('delta.constraints.')}"
+            for k in configuration
+            if k.startswith("delta.constraints.")
+        ]
+        if any("delta.generationExpression" in (f.metadata or {}) for f in self._handle.schema().fields):
+            wrong.append("generated columns")
+        unused = {"columnMapping", "checkConstraints", "generatedColumns", "identityColumns"}
+        wrong = [w for w in wrong if w not in unused or w == "identityColumns"]
+        if wrong:
+            raise LakePausedError(
+                f"the table has features that the lake worker does not support: {', '.join(wrong)}; drop them, then use "
+                "'sparklog lake resume'"
+            )
+
+    def _restored_to(self, known_version: int | None) -> int | None:
+        """The version of a RESTORE behind the last commit of a worker; None: there is none."""
+        limit = HISTORY_PAGE if known_version is None else max(0, self.version - known_version)
+        seen = 0
+        while limit:
+            page = self._handle.history(limit)
+            for entry in page[seen:]:
+                if COMMIT_MARK in entry:
+                    return None
+                if str(entry.get("operation", "")).upper() == "RESTORE":
+                    parameters = entry.get("operationParameters") or {}
+                    version = parameters.get("version")
+                    return int(str(version)) if str(version).isdigit() else -1
+            if known_version is not None or len(page) < limit:
+                return None
+            seen, limit = len(page), 4 * limit
+        return None
+
+    def _largest_offsets(self, known: dict[str, dict[int, int]]) -> dict[int, int]:
+        largest: dict[int, int] = {}
+        for file in self.files():
+            if file.partition is not None and file.last_offset is not None:
+                found = {file.partition: file.last_offset}
+            elif file.path in known:
+                found = known[file.path]
+            else:
+                found = known[file.path] = self._read_largest(file)
+            for partition, offset in found.items():
+                largest[partition] = max(largest.get(partition, -1), offset)
+        return largest
+
+    def _read_largest(self, file: TableFile) -> dict[int, int]:
+        rows = self.read_file(file, ["_partition", "_offset"], apply_deletions=False)
+        grouped = rows.group_by("_partition").aggregate([("_offset", "max")]).to_pylist()
+        return {
+            row["_partition"]: row["_offset_max"]
+            for row in grouped
+            if row["_partition"] is not None and row["_offset_max"] is not None
+        }
+
+    # -- files
+
+    def files(self) -> list[TableFile]:
+        """Return the files of this version."""
+        with _reaching(self.location):
+            actions = pa.table(self._handle.get_add_actions(flatten=True))
+            partitions = self.partition_columns
+        n = actions.num_rows
+
+        def column(name: str) -> list[Any]:
+            return actions.column(name).to_pylist() if name in actions.column_names else [None] * n
+
+        values = {c: column(f"partition.{c}") for c in partitions}
+        lows = values["_partition"] if "_partition" in values else column("min._partition")
+        highs = values["_partition"] if "_partition" in values else column("max._partition")
+        return [
+            TableFile(
+                path=path,
+                size_bytes=size,
+                rows=rows,
+                partition=int(low) if low is not None and low == high else None,
+                first_offset=first,
+                last_offset=last,
+                partition_values={c: partition_text(v[i]) for c, v in values.items()},
+                modified_ms=modified or 0,
+            )
+            for i, (path, size, rows, low, high, first, last, modified) in enumerate(
+                zip(
+                    column("path"),
+                    column("size_bytes"),
+                    column("num_records"),
+                    lows,
+                    highs,
+                    column("min._offset"),
+                    column("max._offset"),
+                    column("modification_time"),
+                    strict=True,
+                )
+            )
+        ]
+
+    def file_system(self) -> Any:
+        """Return an Arrow file system at the table's location."""
+        from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
+
+        if is_local(self.location):
+            return SubTreeFileSystem(self.location, LocalFileSystem())
+        from deltalake.fs import DeltaStorageHandler
+
+        return PyFileSystem(DeltaStorageHandler(self.location))
+
+    def writer(self, schema: pa.Schema, file_bytes: int, name: str) -> DataFileWriter:
+        """Return a writer of new files below the location."""
+        fsync = fsync_below(self.location) if is_local(self.location) else _nothing
+        return DataFileWriter(self.file_system(), schema, self.partition_columns, file_bytes, name=name, fsync=fsync)
+
+    def deletion_masks(self) -> dict[str, Any]:
+        """Return the masks of deleted rows by the files' names: True for a row that is left."""
+        with _reaching(self.location):
+            if "deletionVectors" not in (self._handle.protocol().reader_features or ()):
+                return {}
+            masks: dict[str, Any] = {}
+            for batch in pa.RecordBatchReader.from_stream(self._handle.deletion_vectors()):
+                for path, mask in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
+                    masks[path.rsplit("/", 1)[-1]] = np.asarray(mask.as_py(), dtype=bool)
+            return masks
+
+    def read_file(
+        self,
+        file: TableFile,
+        columns: Sequence[str] | None,
+        *,
+        apply_deletions: bool = True,
+        masks: Mapping[str, Any] | None = None,
+    ) -> pa.Table:
+        """Read rows of a file in the table's layout; columns that the file lacks are null.
+
+        Args:
+            file: The file.
+            columns: Names of the columns; None: all of the table.
+            apply_deletions: True leaves out rows that a deletion vector names.
+            masks: The result of `deletion_masks`; None: it is asked for.
+
+        Raises:
+            LakeUnavailableError: The file cannot be read.
+        """
+        schema = self.schema()
+        wanted = schema if columns is None else pa.schema([schema.field(c) for c in columns])
+        try:
+            with self.file_system().open_input_file(unquote(file.path)) as source:
+                parquet = pq.ParquetFile(source)
+                own = [c for c in wanted.names if c in parquet.schema_arrow.names]
+                rows = plain(parquet.read(columns=own)) if own else None
+                count = parquet.metadata.num_rows
+        except (OSError, pa.ArrowException) as e:
+            raise LakeUnavailableError(f"file {file.path} of the table at {self.location} cannot be read: {e}") from e
+        arrays = []
+        for f in wanted:
+            if f.name in file.partition_values:
+                value = file.partition_values[f.name]
+                arrays.append(
+                    pa.repeat(pa.scalar(value).cast(f.type) if value is not None else pa.scalar(None, f.type), count)
+                )
+            elif rows is not None and f.name in rows.column_names:
+                arrays.append(rows.column(f.name).cast(f.type))
+            else:
+                arrays.append(pa.nulls(count, f.type))
+        table = pa.table(arrays, schema=pa.schema([f.with_nullable(True) for f in wanted]))
+        if apply_deletions:
+            known = self.deletion_masks() if masks is None else masks
+            mask = known.get(unquote(file.path).rsplit("/", 1)[-1])
+            if mask is not None:
+                whole = np.ones(count, dtype=bool)
+                whole[: len(mask)] = mask
+                table = table.filter(pa.array(whole))
+        return table
+
+    def remove_files(self, paths: Iterable[str]) -> None:
+        """Remove files that are not part of the table. Failures leave the files to VACUUM."""
+        files = self.file_system()
+        for path in paths:
+            try:
+                files.delete_file(unquote(path))
+            except OSError:
+                continue
+
+    # -- commits
+
+    def commit(
+        self, files: Sequence[DataFile], topic_id: str, spans: Mapping[int, Span], *, gaps: Mapping[int, Span] = {}
+    ) -> None:
+        """Append files and set the next offsets, in one commit on this version.
+
+        Args:
+            files: New files, written by `writer`.
+            topic_id: Id of the topic.
+            spans: Offsets of the files by partition.
+            gaps: Offsets that the log had deleted, for the commit's information.
+
+        Raises:
+            CommitConflictError: The table has another version by now, or the outcome is not known.
+        """
+        from deltalake import Transaction
+
+        information: dict[str, Any] = {"offsets": {str(p): list(s) for p, s in sorted(spans.items())}}
+        if gaps:
+            information["gaps"] = {str(p): list(s) for p, s in sorted(gaps.items())}
+        self._commit(
+            _added(files, is_change=True),
+            "append",
+            self._handle.schema(),
+            information,
+            [Transaction(app_id(topic_id, p), span.end) for p, span in sorted(spans.items())],
+        )
+
+    def replace(self, removed: Sequence[TableFile], files: Sequence[DataFile], *, information: dict[str, Any]) -> None:
+        """Replace files by others with the same rows, in one commit on this version.
+
+        Raises:
+            CommitConflictError: As in `commit`.
+        """
+        self._commit(
+            [*_added(files, is_change=False), *_removed(removed, is_change=False)],
+            "append",
+            self._handle.schema(),
+            information,
+            [],
+        )
+
+    def merge(
+        self,
+        removed: Sequence[TableFile],
+        files: Sequence[DataFile],
+        topic_id: str,
+        spans: Mapping[int, Span],
+        *,
+        gaps: Mapping[int, Span] = {},
+    ) -> None:
+        """Replace files by others with other rows and set the next offsets, in one commit on this version.
+
+        Raises:
+            CommitConflictError: As in `commit`.
+        """
+        from deltalake import Transaction
+
+        information: dict[str, Any] = {"offsets": {str(p): list(s) for p, s in sorted(spans.items())}}
+        if gaps:
+            information["gaps"] = {str(p): list(s) for p, s in sorted(gaps.items())}
+        self._commit(
+            [*_added(files, is_change=True), *_removed(removed, is_change=True)],
+            "append",
+            self._handle.schema(),
+            information,
+            [Transaction(app_id(topic_id, p), span.end) for p, span in sorted(spans.items())],
+            is_blind=False,
+        )
+
+    def reset(self, schema: pa.Schema, topic_id: str, next_offsets: Mapping[int, int], *, keep_rows: bool) -> None:
+        """Set the next offsets, in one commit on this version, and empty the table unless `keep_rows`.
+
+        Args:
+            schema: The table's columns from now on; with `keep_rows` they stay.
+            topic_id: Id of the topic.
+            next_offsets: Next offset by partition.
+            keep_rows: True leaves the rows.
+
+        Raises:
+            CommitConflictError: As in `commit`.
+        """
+        from deltalake import Transaction
+
+        self._commit(
+            [],
+            "append" if keep_rows else "overwrite",
+            self._handle.schema() if keep_rows else delta_schema(schema),
+            {"reset": {str(p): o for p, o in sorted(next_offsets.items())}},
+            [Transaction(app_id(topic_id, p), offset) for p, offset in sorted(next_offsets.items())],
+            is_blind=False,
+        )
+
+    def _commit(
+        self,
+        actions: list[Any],
+        mode: str,
+        schema: Any,
+        information: dict[str, Any],
+        transactions: list[Any],
+        *,
+        is_blind: bool = True,
+    ) -> None:
+        from deltalake import CommitProperties
+
+        metadata: dict[str, Any] = {COMMIT_MARK: information, "isBlindAppend": is_blind}
+        properties = CommitProperties(custom_metadata=metadata, max_commit_retries=0, app_transactions=transactions)
+        try:
+            self._handle.create_write_transaction(
+                actions, mode, schema, self.partition_columns or None, commit_properties=properties
+            )
+        except Exception as e:  # every failure is looked into by the table's next version
+            raise CommitConflictError(_first_line(e)) from e
+
+    def add_columns(self, fields: Sequence[pa.Field]) -> None:
+        """Add columns at the end of the table, in a commit of their own on this version.
+
+        Raises:
+            CommitConflictError: As in `commit`.
+        """
+        from deltalake import CommitProperties
+
+        properties = CommitProperties(
+            custom_metadata={COMMIT_MARK: {"columns": [f.name for f in fields]}}, max_commit_retries=0
+        )
+        try:
+            self._handle.alter.add_columns(list(delta_schema(pa.schema(fields)).fields), commit_properties=properties)
+        except Exception as e:
+            raise CommitConflictError(_first_line(e)) from e
+
+    def last_commit(self) -> dict[str, Any] | None:
+        """Return the information of the newest commit of a worker, with `timestamp` and `version`; None: there is none
+        among the newest ones."""
+        with _reaching(self.location):
+            return next(
+                (e for e in self._handle.history(HISTORY_PAGE) if "offsets" in (e.get(COMMIT_MARK) or {})), None
+            )
+
+    def operations(self) -> list[str]:
+        """Return the names of all operations in the table's history, the newest first."""
+        with _reaching(self.location):
+            return [str(e.get("operation", "")) for e in self._handle.history() if COMMIT_MARK not in e]
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """Return rows in the log's layout, without the views that other writers put into their files' Arrow schema."""
+    columns = [
+        column if _is_flat(f.type) else pa.chunked_array([plain_layout(c) for c in column.chunks], _plain_type(f.type))
+        for f, column in zip(rows.schema, rows.columns, strict=True)
+    ]
+    return pa.table(columns, names=rows.column_names)
+
+
+def _is_flat(t: Any) -> bool:
+    return bool(pa.types.is_primitive(t) or pa.types.is_string(t) or pa.types.is_binary(t) or pa.types.is_decimal(t))
+
+
+def _plain_type(t: Any) -> Any:
+    return plain_layout(pa.nulls(0, t)).type
+
+
+def _added(files: Sequence[DataFile], *, is_change: bool) -> list[Any]:
+    from deltalake.transaction import AddAction
+
+    now_ms = int(time.time() * 1000)
+    return [AddAction(f.path, f.size_bytes, f.partition_values, now_ms, is_change, f.statistics) for f in files]
+
+
+def _removed(files: Sequence[TableFile], *, is_change: bool) -> list[Any]:
+    from deltalake.transaction import RemoveAction
+
+    now_ms = int(time.time() * 1000)
+    return [RemoveAction(f.path, is_change, now_ms, f.size_bytes, dict(f.partition_values)) for f in files]
+
+
+def _nothing(path: str) -> None:
+    """Do nothing: an object store has a file durably when it is closed."""
+
+
+def newest(location: str, table: LakeTable) -> LakeTable:
+    """Return a handle of the newest version.
+
+    Raises:
+        LakePausedError: The table is gone.
+    """
+    found = LakeTable.open(location)
+    if found is None:
+        raise dropped(location, table.table_id)
+    return found
+
+
+def dropped(location: str, table_id: str) -> LakePausedError:
+    """Return the error of a table that is gone."""
+    return LakePausedError(
+        f"the topic's table {table_id} is no longer at {location}: it was dropped or moved; use 'sparklog lake rebuild' to "
+        "create it again from the log, or bring it back and use 'sparklog lake resume'"
+    )

@@ -1,0 +1,334 @@
+"""Rows of a topic from its Delta table: the history below the next offset of each partition.
+
+Files are chosen by the statistics of `_offset`, row groups by those of the Parquet files. Rows that users have deleted,
+also by deletion vectors, stay away. The rows of a partition come in the order of their offsets, whatever files a user's
+OPTIMIZE has made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from sparklog.errors import InvalidConfigError, LakeUnavailableError
+from sparklog.lake.columns import same_type
+from sparklog.lake.delta_table import LakeTable, TableFile, normal_location, plain
+from sparklog.lake.parquet_files import PREFIX
+from sparklog.lake.settings import LakeSettings
+from sparklog.types import TopicPartition
+
+ENVELOPE_TIMESTAMP = "timestamp"
+ROWS_MAX = 65_536
+"""Rows of one batch."""
+SCAN_ROWS = 131_072
+
+
+class HistoryBatch:
+    """Rows of one partition from the table, in offset order; it looks like a `ConsumedBatch`."""
+
+    __slots__ = ("_data", "_next_offset", "_offsets", "_timestamps", "tp")
+
+    def __init__(
+        self, tp: TopicPartition, data: pa.RecordBatch, offsets: Any, timestamps: Any, next_offset: int
+    ) -> None:
+        """Create a batch.
+
+        Args:
+            tp: The partition.
+            data: The wanted columns.
+            offsets: Offset of each row.
+            timestamps: Timestamp of each row in µs.
+            next_offset: Offset at which reading goes on.
+        """
+        self.tp = tp
+        self._data = data
+        self._next_offset = next_offset
+        self._offsets = offsets
+        self._timestamps = timestamps
+
+    @property
+    def decoder(self) -> None:
+        """None: the rows are decoded already."""
+        return None
+
+    @property
+    def data(self) -> pa.RecordBatch:
+        """The wanted columns."""
+        return self._data
+
+    @property
+    def next_offset(self) -> int:
+        """Offset at which reading goes on."""
+        return self._next_offset
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+        return self.tp.topic
+
+    @property
+    def partition(self) -> int:
+        """Number of the partition."""
+        return self.tp.partition
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first row."""
+        return int(self._offsets[0])
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self._data.num_rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the decoded rows."""
+        return int(self._data.nbytes)
+
+    def offsets(self) -> np.ndarray:
+        """Return the offset of each row."""
+        return np.asarray(self._offsets)
+
+    def timestamps_ms(self) -> np.ndarray:
+        """Return the timestamp of each row in ms."""
+        return np.asarray(self._timestamps) // 1000
+
+
+class History:
+    """The history of a topic in one version of its table."""
+
+    def __init__(self, table: LakeTable, topic: str, topic_id: str, partitions: int) -> None:
+        self._table = table
+        self._topic = topic
+        self.version = table.version
+        """Version of the table."""
+        self.next_offsets = table.next_offsets(topic_id, partitions)
+        """Next offset by partition: rows from it on are in the log only."""
+        self._files = table.files()
+        self._masks: dict[str, Any] | None = None
+        self._schema = table.schema()
+
+    def next_offset(self, partition: int) -> int:
+        """Return the offset at which the log goes on; 0 if the table has nothing of the partition."""
+        return self.next_offsets.get(partition, 0)
+
+    def first_offset(self, partition: int) -> int:
+        """Return the smallest offset that the partition's files may have; the next offset if there are none."""
+        found = [f.first_offset or 0 for f in self._files if f.partition in (partition, None)]
+        return min(found, default=self.next_offset(partition))
+
+    def read(
+        self, partition: int, start: int, end: int, columns: Sequence[str], layout: pa.Schema
+    ) -> Iterator[HistoryBatch]:
+        """Read the rows of [start, end) of a partition.
+
+        Args:
+            partition: Number of the partition.
+            start: First offset.
+            end: End of the range (exclusive), at most the next offset.
+            columns: Names of the topic's columns, in this order.
+            layout: Types of these columns.
+
+        Yields:
+            Batches in offset order.
+
+        Raises:
+            LakeUnavailableError: A file cannot be read.
+        """
+        tp = TopicPartition(self._topic, partition)
+        chosen = [
+            f
+            for f in self._files
+            if f.partition in (partition, None)
+            and (f.last_offset is None or f.last_offset >= start)
+            and (f.first_offset is None or f.first_offset < end)
+        ]
+        if self._masks is None:
+            self._masks = self._table.deletion_masks()
+        for group in _overlapping(chosen):
+            parts = [rows for f in group for rows in self._file_rows(f, partition, start, end, columns)]
+            if not parts:
+                continue
+            rows = pa.concat_tables(parts)
+            offsets = rows.column("_offset").to_numpy()
+            if len(group) > 1 or np.any(offsets[1:] < offsets[:-1]):
+                rows = rows.sort_by("_offset")
+            yield from self._batches(tp, rows.combine_chunks(), columns, layout)
+
+    def scanner(
+        self, spans: Mapping[int, tuple[int, int]], schema: pa.Schema, expression: pc.Expression | None
+    ) -> Any | None:
+        """Return Arrow's own scanner over the files, which reads them with all processors and in no order.
+
+        Args:
+            spans: Offsets [start, end) by partition; rows of other partitions are not read.
+            schema: The columns, with their types.
+            expression: A filter over these columns; None: all rows.
+
+        Returns:
+            The scanner; None if the files need more than that: deletion vectors, files of others, partition columns,
+            spans that cut a file, columns that files lack.
+        """
+        self._masks = self._table.deletion_masks() if self._masks is None else self._masks
+        files = [f for f in self._files if f.partition is None or f.partition in spans]
+        if self._masks or self._table.partition_columns:
+            return None
+        for file in files:
+            if file.partition is None or file.first_offset is None or file.last_offset is None:
+                return None
+            start, end = spans[file.partition]
+            if not unquote(file.path).startswith(PREFIX) or file.first_offset < start or file.last_offset >= end:
+                return None
+        types = {f.name: f.type for f in self._schema}
+        if any(f.name not in types or not same_type(types[f.name], f.type) for f in schema):
+            return None
+        dataset = ds.dataset(
+            [unquote(f.path) for f in files], schema=schema, format="parquet", filesystem=self._table.file_system()
+        )
+        return dataset.scanner(columns=schema.names, filter=expression, batch_size=SCAN_ROWS)
+
+    def _batches(
+        self, tp: TopicPartition, rows: pa.Table, columns: Sequence[str], layout: pa.Schema
+    ) -> Iterator[HistoryBatch]:
+        offsets = rows.column("_offset").to_numpy()
+        times = rows.column("_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).fill_null(0).to_numpy()
+        arrays = []
+        for name in columns:
+            target = layout.field(name).type
+            if name in rows.column_names:
+                arrays.append(rows.column(name).cast(target))
+            elif name == ENVELOPE_TIMESTAMP:
+                arrays.append(rows.column("_timestamp").cast(target))
+            else:
+                arrays.append(pa.nulls(rows.num_rows, target))
+        table = pa.table(arrays, schema=pa.schema([layout.field(c) for c in columns])).combine_chunks()
+        for at in range(0, rows.num_rows, ROWS_MAX):
+            n = min(ROWS_MAX, rows.num_rows - at)
+            piece = table.slice(at, n)
+            data = (
+                piece.to_batches(max_chunksize=n)[0]
+                if columns
+                else pa.RecordBatch.from_struct_array(pa.array([{}] * n, pa.struct([])))
+            )
+            yield HistoryBatch(tp, data, offsets[at : at + n], times[at : at + n], int(offsets[at + n - 1]) + 1)
+
+    def _file_rows(
+        self, file: TableFile, partition: int, start: int, end: int, columns: Sequence[str]
+    ) -> Iterator[pa.Table]:
+        """The rows of the range in one file, row group by row group."""
+        assert self._masks is not None
+        mask = self._masks.get(unquote(file.path).rsplit("/", 1)[-1])
+        wanted = [*columns, "_partition", "_offset", "_timestamp"]
+        try:
+            with self._table.file_system().open_input_file(unquote(file.path)) as source:
+                parquet = pq.ParquetFile(source)
+                names = set(parquet.schema_arrow.names)
+                own = [c for c in dict.fromkeys(wanted) if c in names]
+                at = 0
+                for group in range(parquet.num_row_groups):
+                    metadata = parquet.metadata.row_group(group)
+                    first, at = at, at + metadata.num_rows
+                    if not _may_have(metadata, start, end):
+                        continue
+                    rows = plain(parquet.read_row_group(group, columns=own))
+                    yield from self._selected(rows, file, mask, first, partition, start, end)
+        except (OSError, pa.ArrowException) as e:
+            raise LakeUnavailableError(f"file {file.path} of the table at {self._table.location}: {e}") from e
+
+    def _selected(
+        self, rows: pa.Table, file: TableFile, mask: Any, first: int, partition: int, start: int, end: int
+    ) -> Iterator[pa.Table]:
+        for name, value in file.partition_values.items():
+            if name in self._schema.names:
+                t = self._schema.field(name).type
+                scalar = pa.scalar(None, t) if value is None else pa.scalar(value).cast(t)
+                rows = rows.append_column(name, pa.repeat(scalar, rows.num_rows))
+        offsets = rows.column("_offset")
+        low, high = pc.min_max(offsets).as_py().values()
+        keep = None
+        if low is None or low < start or high >= end or offsets.null_count:
+            keep = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
+        if file.partition is None:
+            same = pc.equal(rows.column("_partition"), partition)
+            keep = same if keep is None else pc.and_(keep, same)
+        if mask is not None:
+            whole = np.ones(rows.num_rows, dtype=bool)
+            piece = np.asarray(mask)[first : first + rows.num_rows]
+            whole[: len(piece)] = piece
+            left = pa.chunked_array([pa.array(whole)])
+            keep = left if keep is None else pc.and_(keep, left)
+        found = rows if keep is None else rows.filter(keep)
+        if found.num_rows:
+            yield found
+
+
+def _may_have(metadata: Any, start: int, end: int) -> bool:
+    for i in range(metadata.num_columns):
+        column = metadata.column(i)
+        if column.path_in_schema == "_offset":
+            found = column.statistics
+            return not (found is not None and found.has_min_max and (found.max < start or found.min >= end))
+    return True
+
+
+def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
+    """Groups of files whose offsets overlap, in the order of their offsets."""
+    group: list[TableFile] = []
+    end = -1
+    for file in sorted(files, key=lambda f: f.first_offset or 0):
+        if group and (file.first_offset or 0) > end:
+            yield group
+            group = []
+        group.append(file)
+        end = max(end, 2**63 - 1 if file.last_offset is None else file.last_offset)
+    if group:
+        yield group
+
+
+def open_history(
+    settings: LakeSettings, topic: str, topic_id: str, partitions: int, *, newest: bool = False
+) -> History | None:
+    """Open the history of a topic.
+
+    Args:
+        settings: The topic's lake settings.
+        topic: Name of the topic.
+        topic_id: Id of the topic.
+        partitions: Number of its partitions.
+        newest: True opens an upserted table, too, which holds the newest row of each key only.
+
+    Returns:
+        The history; None if the topic has no table, or the table holds the newest rows only.
+
+    Raises:
+        LakeUnavailableError: The table cannot be reached.
+        InvalidConfigError: The package deltalake is not installed.
+    """
+    if not settings.location or (settings.is_upsert and not newest):
+        return None
+    table = LakeTable.open(normal_location(settings.location))
+    if table is None or table.topic_id != topic_id:
+        return None
+    return History(table, topic, topic_id, partitions)
+
+
+def require_history(settings: LakeSettings, topic: str, topic_id: str, partitions: int) -> History:
+    """Open the history of a topic that must have one.
+
+    Raises:
+        InvalidConfigError: The topic has no table with all rows.
+        LakeUnavailableError: The table cannot be reached.
+    """
+    found = open_history(settings, topic, topic_id, partitions)
+    if found is None:
+        why = "its table holds the newest row of each key only" if settings.is_upsert else "it has no Delta table"
+        raise InvalidConfigError(f"topic {topic!r} has no history: {why}; 'sparklog lake enable {topic}' makes one")
+    return found

@@ -1,0 +1,106 @@
+"""The newest row of each key, in Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+OPERATION_COLUMN = "_op"
+"""Optional column of a changelog topic that names the change."""
+DELETE_OPERATIONS = ("d", "D", "delete", "DELETE", "Delete")
+_POSITION = "__row"
+
+
+def newest_per_key(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:
+    """Keep the last row of each key.
+
+    Args:
+        rows: Rows in the order of their offsets.
+        key_columns: Names of the key's columns. A null is a value like others.
+
+    Returns:
+        The last rows, in order.
+    """
+    if rows.num_rows < 2:
+        return rows
+    keys = rows.select(list(key_columns)).append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
+    last = keys.group_by(list(key_columns)).aggregate([(_POSITION, "max")]).column(f"{_POSITION}_max")
+    return rows.take(pc.sort_indices(last) if len(last) == rows.num_rows else np.sort(last.to_numpy()))
+
+
+def is_deletion(rows: pa.Table, key_columns: Sequence[str], value_columns: Sequence[str]) -> Any:
+    """Return True for each row that deletes its key.
+
+    Args:
+        rows: The rows.
+        key_columns: Names of the key's columns.
+        value_columns: Names of the columns that are all null in a row that deletes; `_op` among them does not count.
+
+    Returns:
+        A boolean array.
+    """
+    values = [c for c in value_columns if c != OPERATION_COLUMN and c not in key_columns]
+    deleted = pa.array(np.full(rows.num_rows, bool(values)))
+    for name in values:
+        deleted = pc.and_(deleted, pc.is_null(_combined(rows.column(name))))
+    if OPERATION_COLUMN in rows.column_names:
+        operation = _combined(rows.column(OPERATION_COLUMN))
+        if pa.types.is_string(operation.type):
+            named = pc.is_in(operation, value_set=pa.array(DELETE_OPERATIONS))
+            deleted = pc.or_(deleted, pc.fill_null(named, False))
+    return deleted
+
+
+def _combined(column: Any) -> Any:
+    found = column.combine_chunks()
+    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+
+
+def rows_without_keys(rows: pa.Table, keys: pa.Table, key_columns: Sequence[str]) -> pa.Table | None:
+    """Remove the rows whose key is among others.
+
+    Args:
+        rows: The rows.
+        keys: Rows with the keys to remove, each key once.
+        key_columns: Names of the key's columns.
+
+    Returns:
+        The rows that are left, in order; None if no row was removed.
+    """
+    marked = keys.select(list(key_columns)).append_column("__changed", pa.array(np.ones(keys.num_rows, dtype=bool)))
+    own = rows.select(list(key_columns)).append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
+    # a join takes null for no value: such keys get a column that says so
+    own, marked = _with_null_marks(own, key_columns), _with_null_marks(marked, key_columns)
+    on = [c for c in own.column_names if c != _POSITION]
+    joined = own.join(marked, keys=on, join_type="left anti").column(_POSITION).to_numpy()
+    if len(joined) == rows.num_rows:
+        return None
+    return rows.take(np.sort(joined))
+
+
+def _with_null_marks(table: pa.Table, key_columns: Sequence[str]) -> pa.Table:
+    arrays, names = [], []
+    for name in table.column_names:
+        column = table.column(name)
+        if name in key_columns:
+            arrays.append(pc.is_null(column))
+            names.append(f"__null_{name}")
+            column = _without_nulls(column)
+        arrays.append(column)
+        names.append(name)
+    return pa.table(arrays, names=names)
+
+
+def _without_nulls(column: Any) -> Any:
+    if not column.null_count:
+        return column
+    t = column.type
+    zero = "" if pa.types.is_string(t) else b"" if pa.types.is_binary(t) else 0
+    if pa.types.is_boolean(t):
+        zero = False
+    filled = pa.scalar(zero, t) if not pa.types.is_temporal(t) else pa.scalar(0, pa.int64()).cast(t)
+    return pc.fill_null(column, filled)

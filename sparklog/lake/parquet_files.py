@@ -1,0 +1,279 @@
+"""Parquet files of a Delta table, with the statistics that the table keeps of each."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec import Struct
+
+from sparklog.lake.columns import POSITION_COLUMNS
+
+PREFIX = "sparklog-"
+"""Beginning of the names of the worker's files: only such files are merged."""
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+"""Size in memory of the rows that become one row group."""
+TEXT_STATISTIC_CHARS_MAX = 32
+STATISTICS_COLUMNS_MAX = 32
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class DataFile(Struct, frozen=True):
+    """A complete Parquet file below the table's location that is not part of the table yet."""
+
+    path: str
+    """Path relative to the table's location, of characters that need no encoding."""
+    size_bytes: int
+    rows: int
+    partition_values: dict[str, str | None]
+    """Values of the partition columns as texts; None: null."""
+    statistics: str
+    """Statistics in Delta's JSON form."""
+
+
+class DataFileWriter:
+    """Writes the rows of one partition of a topic to files of about `file_bytes`, one set per partition value.
+
+    Rows of one row group are kept in memory, never more.
+    """
+
+    def __init__(
+        self, files: Any, schema: pa.Schema, partition_by: Sequence[str], file_bytes: int, *, name: str, fsync: Any
+    ) -> None:
+        """Create the writer.
+
+        Args:
+            files: Arrow file system at the table's location.
+            schema: Columns of the rows, those of `partition_by` included.
+            partition_by: Columns that partition the table.
+            file_bytes: Size in bytes at which the next file begins.
+            name: Part of the files' names.
+            fsync: Function that makes a finished file durable, given its path.
+        """
+        self._files = files
+        self._schema = schema
+        self._partition_by = list(partition_by)
+        self._stored = pa.schema([f for f in schema if f.name not in self._partition_by])
+        self._file_bytes = file_bytes
+        self._name = name
+        self._fsync = fsync
+        self._open: _OpenFile | None = None
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+        self._done: list[DataFile] = []
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows.
+
+        Args:
+            rows: Rows in the writer's schema.
+        """
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> list[DataFile]:
+        """Finish the last file.
+
+        Returns:
+            All files in the order of their rows.
+        """
+        self._flush()
+        self._finish()
+        return self._done
+
+    def abandon(self) -> list[str]:
+        """Stop without finishing.
+
+        Returns:
+            Paths of the files that exist.
+        """
+        self._waiting.clear()
+        open_file, self._open = self._open, None
+        paths = [f.path for f in self._done]
+        if open_file is not None:
+            open_file.abandon()
+            paths.append(open_file.path)
+        return paths
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        table = pa.concat_tables(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        if not self._partition_by:
+            self._append(table, {})
+            return
+        for values, rows in split_by(table, self._partition_by):
+            self._append(rows, values)
+            self._finish()  # a file holds rows of one value
+
+    def _append(self, rows: pa.Table, values: dict[str, str | None]) -> None:
+        if self._open is None:
+            first = rows.column("_offset")[0].as_py() if rows.num_rows else 0
+            # no directory per value: the table's log has the values, and each engine escapes names differently
+            path = f"{PREFIX}{self._name}-{first:020d}-{uuid4().hex}.parquet"
+            self._open = _OpenFile(self._files, path, self._stored, values)
+        self._open.write(rows.select(self._stored.names).cast(self._stored))
+        if self._open.size_bytes >= self._file_bytes:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._open is not None:
+            done, self._open = self._open.close(), None
+            self._fsync(done[0])
+            self._done.append(done[1])
+
+
+class _OpenFile:
+    def __init__(self, files: Any, path: str, schema: pa.Schema, values: dict[str, str | None]) -> None:
+        self.path = path
+        self._schema = schema
+        self._values = values
+        self._collected: list[Any] = []
+        self._sink = files.open_output_stream(path)
+        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", compression_level=1)
+        self._rows = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        self._rows += rows.num_rows
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+
+    def abandon(self) -> None:
+        try:
+            self._writer.close()
+            self._sink.close()
+        except (OSError, pa.ArrowException):
+            pass  # the file is given up
+
+    def close(self) -> tuple[str, DataFile]:
+        self._writer.close()
+        size = self.size_bytes
+        metadata = self._writer.writer.metadata
+        self._sink.close()
+        statistics = json.dumps(delta_statistics(metadata, self._schema))
+        return self.path, DataFile(self.path, size, self._rows, self._values, statistics)
+
+
+def split_by(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
+    """Split a table by the values of its partition columns; the order of rows with equal values stays.
+
+    Args:
+        table: The rows.
+        columns: Names of the columns.
+
+    Yields:
+        The values as Delta writes them, with their rows.
+    """
+    distinct = table.select(list(columns)).group_by(list(columns)).aggregate([])
+    for values in distinct.to_pylist():
+        mask = None
+        for column, value in values.items():
+            matches = (
+                pc.is_null(table[column]) if value is None else pc.fill_null(pc.equal(table[column], value), False)
+            )
+            mask = matches if mask is None else pc.and_(mask, matches)
+        yield {c: partition_text(v) for c, v in values.items()}, table.filter(mask)
+
+
+def partition_text(value: Any) -> str | None:
+    """Return a partition value as Delta writes it; an empty text is null there."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.isoformat() if isinstance(value, datetime.date) else str(value)
+
+
+def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
+    """Return the statistics of a file in Delta's form, from the statistics of its row groups.
+
+    Columns of the position come first, because every read is planned by them.
+
+    Args:
+        metadata: Metadata of the Parquet file.
+        schema: Columns of the file.
+
+    Returns:
+        Number of rows, smallest and largest values, numbers of nulls.
+    """
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    columns = (
+        {metadata.row_group(0).column(i).path_in_schema: i for i in range(metadata.num_columns)}
+        if metadata.num_row_groups
+        else {}
+    )
+    names = [n for n in (*POSITION_COLUMNS, *(n for n in schema.names if n not in POSITION_COLUMNS)) if n in columns]
+    for name in names[:STATISTICS_COLUMNS_MAX]:
+        if pa.types.is_nested(schema.field(name).type):
+            continue
+        found = [metadata.row_group(g).column(columns[name]).statistics for g in range(metadata.num_row_groups)]
+        if any(s is None or not s.has_null_count for s in found):
+            continue
+        nulls[name] = sum(s.null_count for s in found)
+        with_values = [s for s in found if s.null_count < s.num_values + s.null_count]
+        if not with_values or not all(s.has_min_max for s in with_values):
+            continue
+        low = _statistic(min(s.min for s in with_values), schema.field(name).type, up=False)
+        high = _statistic(max(s.max for s in with_values), schema.field(name).type, up=True)
+        if low is not None and high is not None:
+            least[name], greatest[name] = low, high
+    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+
+
+def _statistic(value: Any, t: Any, *, up: bool) -> Any:
+    """The value in Delta's JSON; None: it cannot be given exactly or as a bound."""
+    if isinstance(value, bool):
+        return None
+    if pa.types.is_integer(t):
+        return int(value)
+    if pa.types.is_string(t):
+        return value if isinstance(value, str) and len(value) <= TEXT_STATISTIC_CHARS_MAX else None
+    if isinstance(value, datetime.datetime):
+        text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+        return f"{text}Z" if t.tz else text
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    return None
+
+
+def fsync_below(directory: str) -> Any:
+    """Return the function that makes a file below a local directory durable, with its name.
+
+    Args:
+        directory: The table's location.
+
+    Returns:
+        The function of a relative path.
+    """
+
+    def fsync(path: str) -> None:
+        full = os.path.join(directory, path)  # noqa: PTH118 - joined for every file
+        for place in (full, os.path.dirname(full)):  # noqa: PTH120
+            descriptor = os.open(place, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    return fsync
+
+
+def statistics_of(text: str | None) -> Mapping[str, Any]:
+    """Return decoded statistics; empty if there are none."""
+    found = json.loads(text) if text else {}
+    return found if isinstance(found, dict) else {}

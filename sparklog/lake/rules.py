@@ -1,0 +1,246 @@
+"""Rules of a round, in which the committed rows of all partitions of a topic enter a Delta table in one commit.
+
+The table alone holds the state: for each partition an application transaction (`txn`) whose version is the next offset.
+All functions are pure: functions of the table's state, the log's offsets and the transactions in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from sparklog.errors import LakePausedError
+
+APP_PREFIX = "sparklog:"
+TOPIC_ID_PROPERTY = "sparklog.topic.id"
+"""Property of the table that names its topic."""
+
+
+def app_id(topic_id: str, partition: int) -> str:
+    """Return the application id of a partition in the table's transactions.
+
+    Args:
+        topic_id: Id of the topic.
+        partition: Number of the partition.
+
+    Returns:
+        The id.
+    """
+    return f"{APP_PREFIX}{topic_id}:{partition}"
+
+
+class TableState(Struct, frozen=True):
+    """The facts of one version of a table that a round depends on."""
+
+    version: int
+    """Version of the table."""
+    table_id: str
+    """Id of the table; a table that is created again has another one."""
+    topic_id: str
+    """Topic id in the table's properties; empty: none."""
+    next_offsets: Mapping[int, int]
+    """Next offset by partition, from the application transactions; partitions without one are absent."""
+    largest_offsets: Mapping[int, int] = field(default_factory=dict)
+    """Largest `_offset` in the table's files by partition."""
+    restored_to: int | None = None
+    """Version that the table was restored to after the last commit of a worker; None: it was not."""
+
+
+class PartitionEnds(NamedTuple):
+    """The offsets of a partition in the log."""
+
+    start: int
+    """First offset."""
+    stable: int
+    """Last stable offset."""
+    high_watermark: int
+    """End of the offsets that can be read; asked after `stable`."""
+
+
+class Span(NamedTuple):
+    """Offsets [start, end) of a partition."""
+
+    start: int
+    end: int
+
+
+class Plan(Struct, frozen=True):
+    """The offsets that a round reads."""
+
+    spans: Mapping[int, Span]
+    """Offsets by partition; partitions without new offsets are absent."""
+    gaps: Mapping[int, Span]
+    """Offsets by partition that the log has deleted before they were in the table."""
+
+
+class TransactionPart(NamedTuple):
+    """The records of one committed transaction in one partition."""
+
+    transaction: Hashable
+    """Identity of the transaction."""
+    partition: int
+    """Number of the partition."""
+    first_offset: int
+    """Offset of its first record."""
+    last_offset: int
+    """Offset of its last record."""
+
+
+def check_table(state: TableState, topic_id: str, table_id: str) -> None:
+    """Check that the table belongs to the topic and that its two witnesses agree.
+
+    The witnesses are the application transactions and the largest offsets in the files. The largest offset may be far
+    below the transaction's version: markers have no row, compaction and users remove rows.
+
+    Args:
+        state: The table's state.
+        topic_id: Id of the topic.
+        table_id: Id of the table at the first commit; empty: not known yet.
+
+    Raises:
+        LakePausedError: The table is foreign, was restored, or contains rows that its transactions do not.
+    """
+    if state.topic_id != topic_id:
+        owner = f"topic id {state.topic_id!r}" if state.topic_id else "no topic"
+        raise LakePausedError(
+            f"the table belongs to {owner}, not to topic id {topic_id!r}: another table is at the location; use another "
+            "location, or 'sparklog lake disable' and remove the table"
+        )
+    if table_id and state.table_id != table_id:
+        raise LakePausedError(
+            f"the table has id {state.table_id}, the topic's table had id {table_id}: the table was dropped and created "
+            "again; use 'sparklog lake rebuild' to fill this one from the log"
+        )
+    if state.restored_to is not None:
+        raise LakePausedError(
+            f"the table was restored to version {state.restored_to}: rows after that version are missing; use 'sparklog "
+            "lake resume --from-table' to append them again, or 'sparklog lake rebuild'"
+        )
+    for partition, largest in sorted(state.largest_offsets.items()):
+        known = state.next_offsets.get(partition)
+        if known is None or largest >= known:
+            have = "no transaction" if known is None else f"a transaction up to offset {known - 1}"
+            raise LakePausedError(
+                f"partition {partition} has rows up to offset {largest} in the table, but {have}: the table's transactions "
+                "expired (delta.setTransactionRetentionDuration) or another writer added the rows; use 'sparklog lake "
+                "resume --from-table' if the rows are the topic's, else 'sparklog lake rebuild'"
+            )
+
+
+def plan_round(state: TableState, ends: Mapping[int, PartitionEnds], *, accept_gaps: bool, offsets_max: int) -> Plan:
+    """Return the offsets of the next round.
+
+    Args:
+        state: The table's state, checked by `check_table`.
+        ends: Offsets of the log by partition, the stable ones from one request.
+        accept_gaps: True goes on at the log start when the log has deleted offsets that the table lacks.
+        offsets_max: Largest number of offsets of a partition in one round.
+
+    Returns:
+        The plan.
+
+    Raises:
+        LakePausedError: The table has offsets that the log lacks, or the log has deleted offsets that the table lacks.
+    """
+    spans: dict[int, Span] = {}
+    gaps: dict[int, Span] = {}
+    for partition, end in sorted(ends.items()):
+        known = state.next_offsets.get(partition)
+        start = end.start if known is None else known
+        if start > end.high_watermark:
+            raise LakePausedError(
+                f"partition {partition} has offsets up to {start - 1} in the table, the log ends at {end.high_watermark}: "
+                "the log has lost records; use 'sparklog lake rebuild'"
+            )
+        if start < end.start:
+            if not accept_gaps:
+                raise LakePausedError(
+                    f"offsets {start} to {end.start - 1} of partition {partition} were deleted from the log before they "
+                    "were in the table; set lake.hold.retention=false and use 'sparklog lake resume' to go on without them"
+                )
+            gaps[partition] = Span(start, end.start)
+            start = end.start
+        stop = min(max(start, end.stable), start + offsets_max)
+        if stop > start or partition in gaps:
+            spans[partition] = Span(start, stop)
+    return Plan(spans, gaps)
+
+
+def is_cut_short(plan: Plan, ends: Mapping[int, PartitionEnds]) -> bool:
+    """Return True if a span of the plan ends below its partition's last stable offset."""
+    return any(span.end < ends[p].stable for p, span in plan.spans.items())
+
+
+def is_held(ends: Mapping[int, PartitionEnds]) -> bool:
+    """Return True if a partition has records above its last stable offset.
+
+    Only then can a transaction be decided but only partly below the stable offsets.
+    """
+    return any(end.stable < end.high_watermark for end in ends.values())
+
+
+def atomic_ends(ends: Mapping[int, int], parts: Iterable[TransactionPart]) -> dict[int, int]:
+    """Lower ends until each transaction lies wholly below them or wholly above.
+
+    An open transaction of another producer can hold the end of one partition below the records of a committed
+    transaction, whose records in other partitions lie below the ends there.
+
+    Args:
+        ends: End of the offsets by partition (exclusive).
+        parts: The parts of all committed transactions with records around the ends.
+
+    Returns:
+        The lowered ends.
+    """
+    lowered = dict(ends)
+    transactions: dict[Hashable, list[TransactionPart]] = {}
+    for part in parts:
+        if part.partition in lowered:
+            transactions.setdefault(part.transaction, []).append(part)
+    changed = True
+    while changed:
+        changed = False
+        for own in transactions.values():
+            if all(part.last_offset < lowered[part.partition] for part in own):
+                continue
+            for part in own:
+                if part.first_offset < lowered[part.partition]:
+                    lowered[part.partition] = part.first_offset
+                    changed = True
+    return lowered
+
+
+class Outcome(Enum):
+    """The decision after a commit that failed."""
+
+    DONE = "done"
+    """The table has these offsets: by this commit, whose answer was lost, or by the same round of another worker."""
+    AGAIN = "again"
+    """The table's offsets are as before: the same files may be committed to the newest version."""
+    DISCARD = "discard"
+    """Another worker has committed these offsets or the table has changed its meaning: the round is void."""
+
+
+def after_failed_commit(planned: Mapping[int, Span], before: TableState, now: TableState) -> Outcome:
+    """Decide on the files of a commit that failed.
+
+    Args:
+        planned: The spans of the files by partition.
+        before: The state that the commit was based on.
+        now: The newest state.
+
+    Returns:
+        The decision.
+    """
+    if now.table_id != before.table_id or now.restored_to is not None:
+        return Outcome.DISCARD
+    ends = {p: span.end for p, span in planned.items()}
+    found = {p: now.next_offsets.get(p) for p in planned}
+    if found == ends and now.version > before.version:
+        return Outcome.DONE
+    if found == {p: before.next_offsets.get(p) for p in planned}:
+        return Outcome.AGAIN
+    return Outcome.DISCARD

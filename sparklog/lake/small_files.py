@@ -1,0 +1,104 @@
+"""Merging of small files: which ones (pure), and the merge.
+
+The worker merges its own files only, and only files without deletion vectors. The rows and their order stay, and the
+commit says `dataChange = false`, so that streams from the table do not read them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from sparklog.lake.delta_table import CommitConflictError, LakeTable, TableFile
+from sparklog.lake.parquet_files import PREFIX
+
+FILES_MIN = 8
+"""Number of neighbouring small files that are merged."""
+FILES_MAX = 256
+TIER_BYTES = 64 * 1024
+TIER_FACTOR = 8
+"""Sizes within this factor are alike: a row is rewritten once for each factor that its file grows by."""
+
+
+def files_to_merge(files: Sequence[TableFile], file_bytes: int, left_out: Collection[str] = ()) -> list[TableFile]:
+    """Choose neighbouring small files of one partition.
+
+    Files are neighbours in the order of their offsets. The smallest files are merged first.
+
+    Args:
+        files: The files of the table.
+        file_bytes: Size of a full file; files of half the size or more stay.
+        left_out: Names of files that must not be merged.
+
+    Returns:
+        The files to merge into one, at least FILES_MIN; empty if none are due.
+    """
+    groups: dict[object, list[TableFile]] = {}
+    for file in files:
+        name = unquote(file.path).rsplit("/", 1)[-1]
+        if (
+            name.startswith(PREFIX)
+            and name not in left_out
+            and file.partition is not None
+            and file.first_offset is not None
+        ):
+            key = (file.partition, tuple(sorted(file.partition_values.items(), key=str)))
+            groups.setdefault(key, []).append(file)
+    for tier in range(64):
+        bound = min(TIER_BYTES * TIER_FACTOR**tier, file_bytes // 2)
+        for group in groups.values():
+            found = _run(sorted(group, key=lambda f: f.first_offset or 0), bound, file_bytes)
+            if found:
+                return found
+        if bound == file_bytes // 2:
+            break
+    return []
+
+
+def _run(files: Sequence[TableFile], bound: int, file_bytes: int) -> list[TableFile]:
+    run: list[TableFile] = []
+    size = 0
+    for file in files:
+        if file.size_bytes >= bound or size + file.size_bytes > file_bytes or len(run) == FILES_MAX:
+            if len(run) >= FILES_MIN:
+                return run
+            run, size = [], 0
+        if file.size_bytes < bound:
+            run.append(file)
+            size += file.size_bytes
+    return run if len(run) >= FILES_MIN else []
+
+
+def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
+    """Merge one group of small files in one commit on the table's version.
+
+    Args:
+        table: The newest version.
+        file_bytes: Size of a full file.
+
+    Returns:
+        The version after the commit; None: nothing is due, or another writer has committed meanwhile.
+
+    Raises:
+        LakeUnavailableError: The table cannot be reached.
+    """
+    masks = table.deletion_masks()
+    chosen = files_to_merge(table.files(), file_bytes, masks)
+    if not chosen:
+        return None
+    schema = pa.schema([f.with_nullable(True) for f in table.schema()])
+    writer = table.writer(schema, 2 * file_bytes, f"{chosen[0].partition or 0:05d}-merged")
+    try:
+        for file in chosen:
+            writer.write(table.read_file(file, None, masks=masks))
+        merged = writer.close()
+    except BaseException:
+        table.remove_files(writer.abandon())
+        raise
+    try:
+        table.replace(chosen, merged, information={"merged": len(chosen)})
+    except CommitConflictError:
+        return None  # the files stay for VACUUM: the commit's answer alone may be lost
+    return LakeTable.open(table.location)

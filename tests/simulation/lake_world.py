@@ -1,0 +1,436 @@
+"""Lives of lake workers beside a model of the table with Delta's conflict rules.
+
+The rounds are the real ones (`TopicLake`); the log and the table are models. Each worker is a thread that runs only
+when the world lets it take its next step, so that a seed decides the whole life. Between two steps anything can happen:
+records and transactions of several producers, another worker's commit, changes by users, a crash of a worker, a sleep,
+a lost answer.
+
+    python -m tests.simulation.lake_world SEED       lives one life again
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from msgspec import Struct, field
+
+from sparklog.client.lake.topic_lake import TopicLake
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.errors import LakePausedError, LakeUnavailableError
+from sparklog.lake.columns import POSITION_FIELDS
+from sparklog.lake.delta_table import CommitConflictError
+from sparklog.lake.parquet_files import DataFile
+from sparklog.lake.rules import PartitionEnds, Span, TableState, TransactionPart
+from sparklog.lake.settings import LakeSettings
+
+PARTITIONS = 3
+WORKERS = 2
+STEPS = 160
+PLAIN = -1
+TOPIC_SCHEMA = pa.schema([("transaction", pa.int64())])
+TABLE_SCHEMA = pa.schema([*TOPIC_SCHEMA, *POSITION_FIELDS])
+LIVES_GATE, LIVES_TORTURE = 30, 2_000
+
+Row = tuple[int, int, int]
+"""Partition, offset, transaction."""
+
+
+class CrashError(BaseException):
+    """Ends a worker at a step, as a kill does."""
+
+
+class ViolationError(AssertionError):
+    """A broken promise."""
+
+
+class Version(NamedTuple):
+    """A version of the table."""
+
+    files: Mapping[str, tuple[Row, ...]]
+    transactions: Mapping[int, int]
+    restored_to: int | None
+    """Version that a RESTORE behind the last worker's commit has brought back."""
+    columns: int = 0
+
+
+class ModelLog(Struct):
+    """The log of all partitions: rows with their transactions, and markers."""
+
+    rows: list[list[int | None]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
+    """Transaction of each offset; None: a marker."""
+    outcome: dict[int, bool] = field(default_factory=dict)
+    """True for a committed transaction, False for an aborted one; open ones are absent."""
+    start: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
+
+    def stable(self, partition: int) -> int:
+        for offset, transaction in enumerate(self.rows[partition]):
+            if transaction is not None and transaction != PLAIN and transaction not in self.outcome:
+                return offset
+        return len(self.rows[partition])
+
+    def committed(self, partition: int, span: Span) -> list[int]:
+        return [
+            offset
+            for offset in range(span.start, span.end)
+            if (t := self.rows[partition][offset]) is not None and (t == PLAIN or self.outcome.get(t))
+        ]
+
+
+class World:
+    """One life."""
+
+    def __init__(self, seed: int, *, exact_version: bool = True, whole_transactions: bool = True) -> None:
+        """`exact_version` False: commits are rebased as delta-rs does by itself. `whole_transactions` False: a cut is
+        the last stable offsets. Only tests turn a safeguard off."""
+        self.choose = random.Random(seed)
+        self.seed = seed
+        self.exact_version = exact_version
+        self.whole_transactions = whole_transactions
+        self.log = ModelLog()
+        self.versions = [Version({}, {}, None)]
+        self.store: dict[str, tuple[Row, ...]] = {}
+        self.paused = ""
+        self.deleted: set[Row] = set()
+        self.restores = self.choose.random() < 0.5
+        self.numbers = 0
+        self.open: dict[int, list[int]] = {}
+        self.names = 0
+        self.workers = [_Worker(self) for _ in range(WORKERS)]
+        self.counts: Counter[str] = Counter()
+
+    # -- life
+
+    def run(self) -> Counter[str]:
+        """Live. Raises ViolationError."""
+        try:
+            for _ in range(STEPS):
+                self._happen()
+            self._heal()
+        except ViolationError as e:
+            raise ViolationError(f"seed {self.seed}: {e}") from None
+        finally:
+            for worker in self.workers:
+                worker.end()
+        return self.counts
+
+    def _happen(self) -> None:
+        draw = self.choose.random()
+        if draw < 0.30:
+            self._write()
+        elif draw < 0.93:
+            self.choose.choice(self.workers).advance(crash=self.choose.random() < 0.05)
+        elif draw < 0.97:
+            self._user()
+        elif self.paused:
+            self._operate()
+
+    def _write(self) -> None:
+        draw = self.choose.random()
+        if draw < 0.3 or len(self.open) < 2:
+            if draw < 0.15:
+                self.log.rows[self.choose.randrange(PARTITIONS)].append(PLAIN)
+            else:
+                self.numbers += 1
+                self.open[self.numbers] = self.choose.sample(range(PARTITIONS), PARTITIONS)
+            return
+        number = self.choose.choice(list(self.open))
+        if self.open[number]:
+            self.log.rows[self.open[number].pop()].append(number)
+        else:
+            self._end(number, commit=self.choose.random() < 0.8)
+
+    def _end(self, number: int, *, commit: bool) -> None:
+        left = self.open.pop(number)
+        self.log.outcome[number] = commit and not left
+        for partition in set(range(PARTITIONS)) - set(left):
+            self.log.rows[partition].append(None)
+
+    def _user(self) -> None:
+        newest = self.versions[-1]
+        rows = [row for rows in newest.files.values() for row in rows]
+        draw = self.choose.random()
+        self.counts["users"] += 1
+        if draw < 0.4 and rows:
+            files = {self.name("user"): tuple(rows)}
+            self.versions.append(newest._replace(files=files))
+        elif draw < 0.6:
+            self.versions.append(newest._replace(columns=newest.columns + 1))
+        elif self.restores and len(self.versions) > 1:
+            at = self.choose.randrange(len(self.versions))
+            old = self.versions[at]
+            self.versions.append(Version(old.files, newest.transactions, at, newest.columns))
+            self.counts["restores"] += 1
+        elif not self.restores:
+            plain = [row for row in rows if row[2] == PLAIN]
+            if plain:
+                gone = self.choose.choice(plain)
+                self.deleted.add(gone)
+                files = {n: tuple(r for r in f if r != gone) for n, f in newest.files.items()}
+                self.versions.append(newest._replace(files=files))
+
+    def _operate(self) -> None:
+        """An operator reads the reason of a pause and decides: `lake resume --from-table`."""
+        newest = self.versions[-1]
+        if newest.restored_to is None:
+            raise ViolationError(f"paused without a reason: {self.paused}")
+        largest = self.largest(newest)
+        transactions = {p: largest.get(p, -1) + 1 for p in range(PARTITIONS)}
+        self.versions.append(newest._replace(transactions=transactions, restored_to=None))
+        self.paused = ""
+
+    def _heal(self) -> None:
+        for number in list(self.open):
+            self._end(number, commit=False)
+        for _ in range(400):
+            if self.paused:
+                self._operate()
+            for worker in self.workers:
+                worker.advance()
+            newest = self.versions[-1]
+            if newest.restored_to is None and all(
+                newest.transactions.get(p, 0) == len(self.log.rows[p]) for p in range(PARTITIONS)
+            ):
+                break
+        found = Counter(row for rows in self.versions[-1].files.values() for row in rows)
+        whole = {
+            (p, offset, transaction)
+            for p in range(PARTITIONS)
+            for offset in self.log.committed(p, Span(0, len(self.log.rows[p])))
+            if (transaction := self.log.rows[p][offset]) is not None
+        }
+        missing = whole - found.keys() - self.deleted
+        foreign = found.keys() - whole
+        if missing or foreign or any(n > 1 for n in found.values()):
+            raise ViolationError(f"missing {sorted(missing)[:5]}, foreign {sorted(foreign)[:5]}")
+        self.counts["rows"] += len(found)
+        self.counts["versions"] += len(self.versions)
+
+    # -- the table
+
+    def name(self, kind: str) -> str:
+        self.names += 1
+        return f"{kind}-{self.names}"
+
+    @staticmethod
+    def largest(version: Version) -> dict[int, int]:
+        largest: dict[int, int] = {}
+        for rows in version.files.values():
+            for partition, offset, _ in rows:
+                largest[partition] = max(largest.get(partition, -1), offset)
+        return largest
+
+    def commit(self, base: int, added: Mapping[str, tuple[Row, ...]], transactions: Mapping[int, int]) -> None:
+        """Delta's rules: on the base version always; on a newer one, when commits are rebased, unless an application
+        transaction or the columns have changed since."""
+        newest = self.versions[-1]
+        if base != len(self.versions) - 1:
+            before = self.versions[base]
+            changed = any(newest.transactions.get(p) != before.transactions.get(p) for p in transactions)
+            if self.exact_version or changed or newest.columns != before.columns:
+                raise CommitConflictError(f"version {base + 1} exists")
+        restored = None  # a worker's commit hides what was before
+        version = Version({**newest.files, **added}, {**newest.transactions, **transactions}, restored, newest.columns)
+        self._judge(version)
+        self.versions.append(version)
+        self.counts["commits"] += 1
+
+    def _judge(self, version: Version) -> None:
+        rows = [row for rows in version.files.values() for row in rows]
+        twice = [row for row, n in Counter(rows).items() if n > 1]
+        if twice:
+            raise ViolationError(f"rows are there twice: {twice[:5]}")
+        if self.restores:  # rows behind the last one of each partition come again, and may be a part until then
+            return
+        counts = Counter(row[2] for row in rows if row[2] != PLAIN)
+        parts = [number for number, count in counts.items() if count != PARTITIONS]
+        if parts:
+            raise ViolationError(f"a part of transactions {parts[:5]} is visible")
+
+
+class _Worker:
+    """A thread that takes a step when it is told to."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        self._crash = False
+        self._ended = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+
+    def advance(self, *, crash: bool = False) -> None:
+        """Let the worker go on to its next step; `crash` ends what it does there."""
+        self._crash = crash
+        self._go.release()
+        self._done.acquire()
+        if self._failure is not None:
+            raise self._failure
+
+    def end(self) -> None:
+        """End the thread."""
+        self._ended = True
+        self._go.release()
+        self._thread.join()
+
+    def step(self) -> None:
+        """Wait until the world lets the worker go on. Raises CrashError."""
+        self._done.release()
+        self._go.acquire()
+        if self._ended:
+            raise SystemExit
+        if self._crash:
+            self._crash = False
+            self._world.counts["crashes"] += 1
+            raise CrashError
+
+    def _live(self) -> None:
+        self._go.acquire()
+        try:
+            while not self._ended:
+                rounds = TopicLake(
+                    _Log(self._world, self.step),  # type: ignore[arg-type]
+                    tables=_Tables(self._world, self.step),  # type: ignore[arg-type]
+                    now_ms=lambda: 0,
+                    pause_s=lambda _: None,
+                )
+                try:
+                    while True:
+                        self._round(rounds)
+                except CrashError:
+                    continue  # what it knew is lost
+        except SystemExit:
+            pass
+        except BaseException as e:  # noqa: BLE001 - the world's thread raises it
+            self._failure = e
+        self._done.release()
+
+    def _round(self, rounds: TopicLake) -> None:
+        self.step()
+        if self._world.paused:
+            return
+        try:
+            rounds.round(INFO, SETTINGS, lambda _: None)
+        except LakePausedError as e:
+            self._world.paused = str(e)
+        except LakeUnavailableError:
+            pass
+
+
+INFO = TopicInfo("trips", "id", "typed", PARTITIONS, 0, {0: TOPIC_SCHEMA}, (), None, {}, 0, ())
+SETTINGS = LakeSettings.of({"lake.location": "/model", "lake.table.id": "table"})
+
+
+class _Log:
+    def __init__(self, world: World, step: Callable[[], None]) -> None:
+        self._world = world
+        self._step = step
+
+    def newest(self, name: str) -> TopicInfo:
+        return INFO
+
+    def ends(self, info: TopicInfo) -> dict[int, PartitionEnds]:
+        self._step()
+        log = self._world.log
+        stable = [log.stable(p) for p in range(PARTITIONS)]
+        self._step()
+        return {p: PartitionEnds(log.start[p], stable[p], len(log.rows[p])) for p in range(PARTITIONS)}
+
+    def parts(self, info: TopicInfo, windows: Mapping[int, Span]) -> list[TransactionPart]:
+        self._step()
+        if not self._world.whole_transactions:
+            return []
+        log = self._world.log
+        return [
+            TransactionPart(number, p, offset, offset)
+            for p, window in windows.items()
+            for offset in range(window.start, window.end)
+            if (number := log.rows[p][offset]) is not None and number != PLAIN and log.outcome.get(number)
+        ]
+
+    def read(
+        self, info: TopicInfo, partition: int, span: Span, columns: Any, schema: pa.Schema, write: Callable[[Any], None]
+    ) -> bool:
+        self._step()
+        rows = self._world.log.rows[partition]
+        write([(partition, o, rows[o]) for o in self._world.log.committed(partition, span)])
+        return any(t != PLAIN for t in rows[span.start : span.end])
+
+
+class _Tables:
+    def __init__(self, world: World, step: Callable[[], None]) -> None:
+        self._world = world
+        self._step = step
+
+    def open(self, location: str) -> _Table:
+        self._step()
+        return _Table(self._world, self._step, len(self._world.versions) - 1)
+
+
+class _Table:
+    topic_id, table_id, partition_columns, location = "id", "table", (), "/model"
+
+    def __init__(self, world: World, step: Callable[[], None], version: int) -> None:
+        self._world = world
+        self._step = step
+        self.version = version
+
+    def schema(self) -> pa.Schema:
+        return TABLE_SCHEMA
+
+    def check_features(self) -> None:
+        pass
+
+    def files(self) -> list[str]:
+        return list(self._world.versions[self.version].files)
+
+    def state(self, topic_id: str, partitions: int, *, known_version: int | None = None, known: object) -> TableState:
+        found = self._world.versions[self.version]
+        return TableState(
+            self.version, "table", "id", dict(found.transactions), World.largest(found), found.restored_to
+        )
+
+    def writer(self, schema: pa.Schema, file_bytes: int, name: str) -> _Writer:
+        return _Writer(self._world, name)
+
+    def remove_files(self, paths: list[str]) -> None:
+        named = {name for version in self._world.versions for name in version.files}
+        if named & set(paths):
+            raise ViolationError(f"files of the table are removed: {named & set(paths)}")
+
+    def commit(
+        self, files: list[DataFile], topic_id: str, spans: Mapping[int, Span], *, gaps: Mapping[int, Span]
+    ) -> None:
+        self._step()
+        added = {f.path: self._world.store[f.path] for f in files}
+        self._world.commit(self.version, added, {p: span.end for p, span in spans.items()})
+        if self._world.choose.random() < 0.1:
+            self._world.counts["lost answers"] += 1
+            raise CommitConflictError("the answer is lost")
+
+
+class _Writer:
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = world.name(name)
+        self._rows: list[Row] = []
+
+    def write(self, rows: list[Row]) -> None:
+        self._rows += rows
+
+    def close(self) -> list[DataFile]:
+        self._world.store[self._name] = tuple(self._rows)
+        return [DataFile(self._name, 1, len(self._rows), {}, "{}")] if self._rows else []
+
+    def abandon(self) -> list[str]:
+        return [self._name]
+
+
+if __name__ == "__main__":
+    print(World(int(sys.argv[1])).run())

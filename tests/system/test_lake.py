@@ -1,0 +1,445 @@
+"""A topic as a Delta table: rounds of a worker beside a real broker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import sparklog
+from sparklog.client.admin.admin import Admin
+from sparklog.client.lake.topic_lake import TopicLake
+from sparklog.client.lake.verify import verify_lake
+from sparklog.client.lake.worker import LakeWorker
+from sparklog.client.local import LocalBroker
+from sparklog.environment import fault_points
+from sparklog.errors import InvalidConfigError, InvalidRequestError, LakeUnavailableError
+from sparklog.types import TopicPartition
+
+SCHEMA = "n BIGINT, zone STRING"
+
+
+@pytest.fixture(scope="module")
+def lake_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """A broker without a worker of its own: rounds run when the test says so."""
+    settings = {"lake.worker.enable": False, "log.retention.check.interval.ms": 50}
+    with sparklog.start_local(tmp_path_factory.mktemp("lake-broker") / "data", settings=settings) as local:
+        yield local
+
+
+@pytest.fixture
+def lake_admin(lake_broker: LocalBroker) -> Iterator[Admin]:
+    with sparklog.Admin(lake_broker.bootstrap_servers) as made:
+        yield made
+
+
+@pytest.fixture
+def worker(lake_broker: LocalBroker) -> Iterator[LakeWorker]:
+    made = LakeWorker(lake_broker.bootstrap_servers)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lake(lake_admin: Admin, topic: str, tmp_path: Path) -> str:
+    """A typed topic of three partitions with a table at `tmp_path / "table"`; its name."""
+    lake_admin.create_topic(topic, partitions=3, schema=SCHEMA)
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    return topic
+
+
+def send(broker: LocalBroker, topic: str, numbers: range, partition: int | None = None) -> None:
+    with sparklog.Producer(broker.bootstrap_servers) as producer:
+        producer.send_batch(topic, rows(numbers), partition=partition)
+
+
+def rows(numbers: range) -> pa.Table:
+    return pa.table({"n": list(numbers), "zone": [f"z{n % 5}" for n in numbers]})
+
+
+def nothing(_: object) -> None:
+    """Leave a result out."""
+
+
+def table_rows(path: Path, version: int | None = None) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = DeltaTable(path, version=version).to_pyarrow_table().to_pylist()
+    return found
+
+
+def assert_table_is_log(broker: LocalBroker, topic: str, path: Path) -> None:
+    expected = sparklog.read_table(broker.bootstrap_servers, topic, include_metadata=True)
+    columns = ["n", "zone", "_partition", "_offset", "_timestamp"]
+    order = [("_partition", "ascending"), ("_offset", "ascending")]
+    found = DeltaTable(path).to_pyarrow_table().select(columns).sort_by(order)
+    assert found.to_pylist() == expected.select(columns).sort_by(order).to_pylist()
+
+
+def test_the_table_has_the_rows_of_the_log(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    for start in (0, 100, 250):
+        send(lake_broker, lake, range(start, start + 100))
+        assert worker.run_once([lake]) == {}
+        assert_table_is_log(lake_broker, lake, tmp_path / "table")
+    found = lake_admin.describe_lake(lake)
+    assert (found.lag, found.error, found.paused, found.version) == (0, "", "", 3)
+    assert verify_lake(lake_admin, lake).problems == []
+
+
+def test_an_envelope_topic_has_key_value_and_headers(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    lake_admin.create_topic(topic, partitions=2)
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    with sparklog.Producer(lake_broker.bootstrap_servers) as producer:
+        for n in range(50):
+            producer.send(topic, b"v%d" % n, key=b"k%d" % n, headers=[("h", b"x")])
+    assert worker.run_once([topic]) == {}
+    found = table_rows(tmp_path / "table")
+    assert sorted(r["value"] for r in found) == sorted(b"v%d" % n for n in range(50))
+    assert found[0]["headers"] == [{"key": "h", "value": b"x"}]
+    assert list(found[0]) == ["key", "value", "headers", "_partition", "_offset", "_timestamp"]
+
+
+def test_no_version_has_a_part_of_a_transaction(
+    lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    """Producers with overlapping transactions hold the stable offsets of some partitions below records that are
+    committed in others."""
+    choose = random.Random(7)
+    producers = [sparklog.Producer(lake_broker.bootstrap_servers, transactional_id=f"{lake}-{i}") for i in range(4)]
+    committed: set[int] = set()
+    is_open: dict[int, tuple[int, list[int]]] = {}
+    numbers = iter(range(1_000_000))
+    for producer in producers:
+        producer.init_transactions()
+    for _ in range(200):
+        i = choose.randrange(len(producers))
+        producer = producers[i]
+        if i not in is_open:
+            producer.begin_transaction()
+            is_open[i] = next(numbers), choose.sample(range(3), 3)
+        number, left = is_open[i]
+        if left:
+            producer.send_batch(lake, rows(range(number, number + 1)), partition=left.pop())
+            producer.flush()
+        elif choose.random() < 0.2:
+            producer.abort_transaction()
+            del is_open[i]
+        else:
+            producer.commit_transaction()
+            committed.add(number)
+            del is_open[i]
+            assert worker.run_once([lake]) == {}
+    for i in is_open:
+        producers[i].abort_transaction()
+    for producer in producers:
+        producer.close()
+    assert worker.run_once([lake]) == {}
+    newest = DeltaTable(tmp_path / "table").version()
+    assert newest > 10
+    for version in range(newest + 1):
+        found = [r["n"] for r in table_rows(tmp_path / "table", version)]
+        assert all(found.count(n) == 3 for n in found), version
+    assert {r["n"] for r in table_rows(tmp_path / "table")} == committed
+
+
+def test_a_worker_that_wakes_up_late_commits_nothing(
+    lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    """The sequence of iceberg 16282: the old worker commits after the new one."""
+    other = LakeWorker(lake_broker.bootstrap_servers)
+
+    def overtake() -> None:
+        send(lake_broker, lake, range(100, 150), partition=0)
+        assert other.run_once([lake]) == {}
+
+    send(lake_broker, lake, range(100), partition=0)
+    for step in ("lake.files-written", "lake.before-commit"):
+        fault_points.call_at(step, overtake)
+        try:
+            errors = worker.run_once([lake])
+        finally:
+            fault_points.disarm()
+        assert "another worker has committed" in errors[lake]
+        assert_table_is_log(lake_broker, lake, tmp_path / "table")
+        send(lake_broker, lake, range(150, 200), partition=0)
+    fault_points.call_at("lake.before-commit", lambda: nothing(other.run_once([lake])))
+    try:
+        assert worker.run_once([lake]) == {}  # the other one has run the same round
+    finally:
+        fault_points.disarm()
+    assert_table_is_log(lake_broker, lake, tmp_path / "table")
+    other.close()
+    assert worker.run_once([lake]) == {}
+    assert_table_is_log(lake_broker, lake, tmp_path / "table")
+
+
+def test_a_lost_answer_of_a_commit_adds_nothing_twice(
+    lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sparklog.lake.delta_table import CommitConflictError, LakeTable
+
+    commit = LakeTable.commit
+
+    def commit_without_answer(self: LakeTable, *args: Any, **named: Any) -> None:
+        commit(self, *args, **named)
+        raise CommitConflictError("the connection was reset")
+
+    send(lake_broker, lake, range(100))
+    monkeypatch.setattr(LakeTable, "commit", commit_without_answer)
+    assert worker.run_once([lake]) == {}
+    monkeypatch.undo()
+    assert worker.run_once([lake]) == {}
+    assert_table_is_log(lake_broker, lake, tmp_path / "table")
+
+
+def test_users_change_the_table_meanwhile(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+
+    def optimize() -> None:
+        DeltaTable(path).optimize.compact()
+
+    def delete() -> None:
+        DeltaTable(path).delete("n = 3")
+
+    def add_column() -> None:
+        write_deltalake(
+            path, pa.table({"mine": ["x"], "n": pa.array([None], pa.int64())}), mode="append", schema_mode="merge"
+        )
+
+    send(lake_broker, lake, range(30))
+    assert worker.run_once([lake]) == {}
+    for i, change in enumerate((optimize, delete, add_column)):
+        send(lake_broker, lake, range(100 * (i + 1), 100 * (i + 1) + 30))
+        fault_points.call_at("lake.before-commit", change)
+        try:
+            assert worker.run_once([lake]) == {}
+        finally:
+            fault_points.disarm()
+    expected = [n for n in range(30) if n != 3] + [n for k in (100, 200, 300) for n in range(k, k + 30)]
+    assert sorted(r["n"] for r in table_rows(path) if r["n"] is not None) == expected
+    assert verify_lake(lake_admin, lake).problems == []
+
+
+def test_a_restored_table_pauses_and_goes_on_from_its_rows(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    for start in (0, 100):
+        send(lake_broker, lake, range(start, start + 50))
+        assert worker.run_once([lake]) == {}
+    send(lake_broker, lake, range(200, 250))
+    fault_points.call_at("lake.before-commit", lambda: nothing(DeltaTable(path).restore(1)))
+    try:
+        errors = worker.run_once([lake])
+    finally:
+        fault_points.disarm()
+    assert "restored to version 1" in errors[lake]
+    assert "restored to version 1" in lake_admin.describe_lake(lake).paused
+    lake_admin.resume_lake(lake)
+    assert "restored" in worker.run_once([lake])[lake]  # nothing was decided
+    lake_admin.resume_lake(lake, from_table=True)
+    assert worker.run_once([lake]) == {}
+    assert_table_is_log(lake_broker, lake, path)
+
+
+def test_a_dropped_or_foreign_table_pauses(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    import shutil
+
+    path = tmp_path / "table"
+    send(lake_broker, lake, range(50))
+    assert worker.run_once([lake]) == {}
+    shutil.rmtree(path)
+    assert "dropped" in worker.run_once([lake])[lake]
+    assert not path.exists()
+    write_deltalake(path, pa.table({"a": [1]}))
+    lake_admin.resume_lake(lake)
+    assert "belongs to no topic" in worker.run_once([lake])[lake]
+    with pytest.raises(sparklog.SparklogError, match="does not belong"):
+        lake_admin.rebuild_lake(lake)
+    shutil.rmtree(path)
+    lake_admin.rebuild_lake(lake)
+    assert worker.run_once([lake]) == {}
+    assert_table_is_log(lake_broker, lake, path)
+
+
+def test_columns_arrive_before_their_rows_and_wider_ones_need_a_rebuild(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    lake_admin.create_topic(topic, schema="n INT, zone STRING")
+    lake_admin.enable_lake(topic, location=str(path))
+    send(lake_broker, topic, range(10))
+    assert worker.run_once([topic]) == {}
+    lake_admin.alter_schema(topic, add_columns="extra TIMESTAMP_NTZ, list ARRAY<STRUCT<a: INT>>")
+    with sparklog.Producer(lake_broker.bootstrap_servers) as producer:
+        producer.send_batch(topic, [{"n": 10, "zone": "z", "list": [{"a": 1}]}])
+    assert worker.run_once([topic]) == {}
+    found = {r["n"]: r["list"] for r in table_rows(path)}
+    assert found[10] == [{"a": 1}]
+    assert found[9] is None
+    lake_admin.alter_schema(topic, widen_columns="n BIGINT")
+    send(lake_broker, topic, range(2**40, 2**40 + 1))
+    assert "'n' is int64 in the topic and int32 in the table" in worker.run_once([topic])[topic]
+    lake_admin.rebuild_lake(topic)
+    assert worker.run_once([topic]) == {}
+    assert max(r["n"] for r in table_rows(path)) == 2**40
+    assert len(table_rows(path)) == 12
+
+
+def test_columns_that_delta_cannot_hold_are_refused(lake_admin: Admin, topic: str, tmp_path: Path) -> None:
+    lake_admin.create_topic(topic, schema=pa.schema([("wait", pa.duration("us")), ("a b", pa.int32())]))
+    with pytest.raises(InvalidConfigError, match=r"'wait' .*interval.*'a b'"):
+        lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    assert not (tmp_path / "table").exists()
+    assert lake_admin.describe_topic(topic).setting("lake.location") == ""
+
+
+def test_retention_and_deletion_wait_for_the_table(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    from tests.support.waiting import until
+
+    configs = {"segment.bytes": 4096, "retention.bytes": 4096, "file.delete.delay.ms": 0}
+    lake_admin.create_topic(topic, schema=SCHEMA, configs=configs)
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    partition = TopicPartition(topic, 0)
+    for start in range(0, 2_000, 200):
+        send(lake_broker, topic, range(start, start + 200))
+    with pytest.raises(InvalidRequestError, match="Delta table"):
+        lake_admin.delete_records({partition: 100})
+    assert lake_admin.list_offsets({partition: "earliest"})[partition].offset == 0
+    assert worker.run_once([topic]) == {}
+    until(lambda: lake_admin.list_offsets({partition: "earliest"})[partition].offset > 0)
+    lake_admin.delete_records({partition: -1})
+    assert len(table_rows(tmp_path / "table")) == 2_000
+    send(lake_broker, topic, range(2_000, 2_010))
+    assert worker.run_once([topic]) == {}
+    assert len(table_rows(tmp_path / "table")) == 2_010
+
+
+def test_records_that_are_gone_stop_the_table_or_are_skipped(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    lake_admin.create_topic(topic, schema=SCHEMA, configs={"lake.hold.retention": False})
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    partition = TopicPartition(topic, 0)
+    send(lake_broker, topic, range(10))
+    assert worker.run_once([topic]) == {}
+    send(lake_broker, topic, range(10, 20))
+    lake_admin.delete_records({partition: 15})
+    lake_admin.alter_topic(topic, {"lake.hold.retention": True})
+    assert "offsets 10 to 14 of partition 0 were deleted" in worker.run_once([topic])[topic]
+    lake_admin.alter_topic(topic, {"lake.hold.retention": False})
+    lake_admin.resume_lake(topic)
+    assert worker.run_once([topic]) == {}
+    assert sorted(r["n"] for r in table_rows(tmp_path / "table")) == [*range(10), *range(15, 20)]
+
+
+def test_small_files_are_merged_and_streams_do_not_see_it(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    for start in range(0, 100, 10):
+        send(lake_broker, lake, range(start, start + 10), partition=0)
+        assert worker.run_once([lake]) == {}
+    path = tmp_path / "table"
+    assert len(DeltaTable(path).file_uris()) < 8
+    assert_table_is_log(lake_broker, lake, path)
+    merges = [p for p in (path / "_delta_log").glob("*.json") if '"merged"' in p.read_text()]
+    assert merges
+    assert all('"dataChange":true' not in p.read_text() for p in merges)
+    assert verify_lake(lake_admin, lake).problems == []
+
+
+def test_verify_finds_rows_that_are_twice_missing_or_misplaced(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    send(lake_broker, lake, range(20), partition=0)
+    assert worker.run_once([lake]) == {}
+    write_deltalake(path, DeltaTable(path).to_pyarrow_table(), mode="append")
+    assert any("more than once" in p for p in verify_lake(lake_admin, lake).problems)
+    lake_admin.rebuild_lake(lake)
+    assert worker.run_once([lake]) == {}
+    next(path.glob("*.parquet")).unlink()
+    for file in path.glob("*.parquet"):
+        file.unlink()
+    assert any("cannot be read" in p for p in verify_lake(lake_admin, lake).problems)
+
+
+def test_two_witnesses_disagree(lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path) -> None:
+    """Rows beyond the table's transactions stop the worker: they would come twice."""
+    path = tmp_path / "table"
+    send(lake_broker, lake, range(20), partition=1)
+    assert worker.run_once([lake]) == {}
+    found = DeltaTable(path).to_pyarrow_table()
+    shifted = found.set_column(found.schema.get_field_index("_offset"), "_offset", pa.array(range(20, 40)))
+    write_deltalake(path, shifted, mode="append")
+    send(lake_broker, lake, range(20, 40), partition=1)
+    assert "has rows up to offset 39 in the table, but a transaction up to offset 19" in worker.run_once([lake])[lake]
+
+
+def test_a_table_in_use_by_another_topic_is_refused(
+    lake_admin: Admin, lake: str, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    other = topic_name()
+    lake_admin.create_topic(other, schema=SCHEMA)
+    with pytest.raises(InvalidConfigError, match="another Delta table"):
+        lake_admin.enable_lake(other, location=str(tmp_path / "table"))
+    lake_admin.disable_lake(lake)
+    lake_admin.enable_lake(lake, location=str(tmp_path / "table"))  # its own goes on
+
+
+def test_a_partitioned_table(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    lake_admin.create_topic(topic, partitions=2, schema=SCHEMA)
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"), partition_by=["zone"])
+    with sparklog.Producer(lake_broker.bootstrap_servers) as producer:
+        producer.send_batch(topic, pa.table({"n": range(6), "zone": ["a b/ü", None, "x=y", "a b/ü", "100%", "x"]}))
+    assert worker.run_once([topic]) == {}
+    assert_table_is_log(lake_broker, topic, tmp_path / "table")
+    assert verify_lake(lake_admin, topic).problems == []
+
+
+def test_partitions_are_added(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    send(lake_broker, lake, range(20))
+    assert worker.run_once([lake]) == {}
+    lake_admin.add_partitions(lake, 5)
+    send(lake_broker, lake, range(20, 40), partition=4)
+    assert worker.run_once([lake]) == {}
+    assert_table_is_log(lake_broker, lake, tmp_path / "table")
+
+
+def test_other_writers_in_every_commit_are_an_error_that_is_tried_again(
+    lake_broker: LocalBroker, lake_admin: Admin, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sparklog.client.lake.log_side import LogSide
+    from sparklog.lake.delta_table import CommitConflictError, LakeTable
+    from sparklog.lake.settings import LakeSettings
+
+    def refuse(self: LakeTable, *args: Any, **named: Any) -> None:
+        raise CommitConflictError("overtaken")
+
+    send(lake_broker, lake, range(10))
+    shared = lake_admin._cluster
+    info = shared.topic(lake, refresh=True)
+    rounds = TopicLake(LogSide(shared, 10_000), pause_s=lambda _: None)
+    monkeypatch.setattr(LakeTable, "commit", refuse)
+    with pytest.raises(LakeUnavailableError, match="overtaken by other writers"):
+        rounds.round(info, LakeSettings.of(info.configs), lambda _: None)
+    monkeypatch.undo()
+    rounds.round(info, LakeSettings.of(info.configs), lambda _: None)
+    assert_table_is_log(lake_broker, lake, tmp_path / "table")

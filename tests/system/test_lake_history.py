@@ -1,0 +1,194 @@
+"""History and tail as one, and the newest row of each key."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+import sparklog
+from sparklog.client.lake.verify import verify_lake
+from sparklog.client.lake.worker import LakeWorker
+from sparklog.client.local import LocalBroker
+from sparklog.errors import InvalidConfigError, InvalidRequestError
+from sparklog.types import TopicPartition
+from tests.support.cli import COMMAND
+from tests.support.waiting import until
+
+SCHEMA = "n BIGINT, zone STRING"
+
+
+@pytest.fixture(scope="module")
+def lake_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    settings = {"lake.worker.enable": False, "log.retention.check.interval.ms": 20}
+    with sparklog.start_local(tmp_path_factory.mktemp("lake-broker") / "data", settings=settings) as local:
+        yield local
+
+
+@pytest.fixture
+def lake_admin(lake_broker: LocalBroker) -> Iterator[sparklog.Admin]:
+    with sparklog.Admin(lake_broker.bootstrap_servers) as made:
+        yield made
+
+
+@pytest.fixture
+def worker(lake_broker: LocalBroker) -> Iterator[LakeWorker]:
+    made = LakeWorker(lake_broker.bootstrap_servers)
+    yield made
+    made.close()
+
+
+def send(broker: LocalBroker, topic: str, numbers: range, partition: int | None = None) -> None:
+    rows = pa.table({"n": list(numbers), "zone": [f"z{n % 5}" for n in numbers]})
+    with sparklog.Producer(broker.bootstrap_servers) as producer:
+        producer.send_batch(topic, rows, partition=partition)
+
+
+def test_a_topic_whose_log_was_cut_is_read_whole(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    address = lake_broker.bootstrap_servers
+    lake_admin.create_topic(topic, partitions=2, schema=SCHEMA)
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    for start in (0, 500):
+        send(lake_broker, topic, range(start, start + 500), partition=0)
+        send(lake_broker, topic, range(5_000 + start, 5_500 + start), partition=1)
+        assert worker.run_once([topic]) == {}
+    lake_admin.delete_records({TopicPartition(topic, 0): 900, TopicPartition(topic, 1): -1})
+    DeltaTable(tmp_path / "table").optimize.compact()  # files with several partitions
+    DeltaTable(tmp_path / "table").delete("n = 77")
+    send(lake_broker, topic, range(1_000, 1_050), partition=0)
+    expected = [n for n in range(1_050) if n != 77] + list(range(5_000, 6_000))
+    rows = sparklog.read_table(address, topic, history=True, include_metadata=True)
+    assert rows.column("n").to_pylist() == expected  # partition after partition, in the order of the offsets
+    place = ["_partition", "_offset"]
+    assert len(rows.group_by(place).aggregate([])) == len(rows)
+    part = sparklog.read_table(address, topic, ["zone"], start={0: 850}, end={0: 1_020}, history=True)
+    assert part.num_rows == 170
+    assert sparklog.read_table(address, topic).num_rows == 150
+    found = sparklog.sql(address, f'SELECT count(*) AS c, count(DISTINCT n) AS d FROM "{topic}"').to_pylist()
+    assert found == [{"c": len(expected), "d": len(expected)}]
+    query = f'SELECT n FROM "{topic}" WHERE _partition = 0 AND _offset BETWEEN 898 AND 1001 ORDER BY n'
+    assert [r["n"] for r in sparklog.sql(address, query).to_pylist()] == list(range(898, 1_002))
+    newest = sparklog.sql(address, f'SELECT n FROM "{topic}" ORDER BY _timestamp DESC, _offset DESC LIMIT 2')
+    assert [r["n"] for r in newest.to_pylist()] == [1_049, 1_048]
+
+
+def test_reads_are_whole_while_retention_commits_and_merges_run(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    """Retention removes what a newer version of the table has, also while an older one is read."""
+    configs = {"segment.bytes": 4_096, "retention.bytes": 8_192, "file.delete.delay.ms": 0}
+    lake_admin.create_topic(topic, schema=SCHEMA, configs=configs)
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    stop = threading.Event()
+    sent = 0
+
+    def log_start() -> int:
+        partition = TopicPartition(topic, 0)
+        return lake_admin.list_offsets({partition: "earliest"})[partition].offset
+
+    def load() -> None:
+        nonlocal sent
+        while not stop.is_set():
+            send(lake_broker, topic, range(sent, sent + 100))
+            sent += 100
+            assert worker.run_once([topic]) == {}
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        until(lambda: log_start() > 0)
+        first = log_start()
+        while log_start() < first + 1_000:
+            before = sent
+            found = sparklog.read_table(lake_broker.bootstrap_servers, topic, history=True).column("n").to_pylist()
+            assert found == list(range(len(found)))
+            assert len(found) >= before
+    finally:
+        stop.set()
+        thread.join()
+    assert verify_lake(lake_admin, topic).problems == []
+
+
+def test_columns_of_later_and_of_users(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    lake_admin.create_topic(topic)
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    with sparklog.Producer(lake_broker.bootstrap_servers) as producer:
+        producer.send(topic, b"v", key=b"k", headers=[("h", b"x")], timestamp_ms=1_700_000_000_000)
+    before = sparklog.read_table(lake_broker.bootstrap_servers, topic, include_metadata=True)
+    assert worker.run_once([topic]) == {}
+    lake_admin.delete_records({TopicPartition(topic, 0): -1})
+    after = sparklog.read_table(lake_broker.bootstrap_servers, topic, include_metadata=True, history=True)
+    assert after == before
+
+
+def test_a_topic_without_a_table_has_no_history(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, topic: str
+) -> None:
+    lake_admin.create_topic(topic, schema=SCHEMA)
+    with pytest.raises(InvalidConfigError, match="has no Delta table"):
+        sparklog.read_table(lake_broker.bootstrap_servers, topic, history=True)
+    with pytest.raises(InvalidRequestError, match="no key columns"):
+        sparklog.read_table(lake_broker.bootstrap_servers, topic, latest=True)
+
+
+def test_an_upserted_table_equals_a_dict(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    address = lake_broker.bootstrap_servers
+    options = ["--schema", "id BIGINT, name STRING, _op STRING", "--key-columns", "id", "--changelog"]
+    subprocess.run([*COMMAND, "topic", "create", topic, "--partitions", "3", *options, "-b", address], check=True)
+    assert lake_admin.describe_topic(topic).setting("cleanup.policy") == "compact"
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"), mode="upsert")
+    choose = random.Random(3)
+    truth: dict[int, str] = {}
+    for turn in range(5):
+        rows: list[dict[str, Any]] = []
+        for _ in range(400):
+            key, draw = choose.randrange(150), choose.random()
+            if draw < 0.2:
+                truth.pop(key, None)
+                deletion = {"name": None, "_op": None} if draw < 0.1 else {"name": "gone", "_op": "d"}
+                rows.append({"id": key, **deletion})
+            else:
+                truth[key] = f"{turn}-{draw}"
+                rows.append({"id": key, "name": truth[key], "_op": "u"})
+        with sparklog.Producer(address) as producer:
+            producer.send_batch(topic, rows)
+        if turn == 4:  # the last changes are in the log only
+            break
+        assert worker.run_once([topic]) == {}
+        found = DeltaTable(tmp_path / "table").to_pyarrow_table()
+        assert dict(zip(found.column("id").to_pylist(), found.column("name").to_pylist(), strict=True)) == truth
+        assert found.num_rows == len(truth)
+    assert verify_lake(lake_admin, topic).problems == []
+    for latest in (
+        sparklog.read_table(address, topic, latest=True),
+        sparklog.sql(address, f'SELECT id, name FROM latest."{topic}"'),
+    ):
+        assert dict(zip(latest.column("id").to_pylist(), latest.column("name").to_pylist(), strict=True)) == truth
+    with pytest.raises(InvalidConfigError, match="newest row of each key only"):
+        sparklog.read_table(address, topic, history=True)
+
+
+def test_debezium_events_become_rows() -> None:
+    events = [
+        b'{"schema": {}, "payload": {"before": null, "after": {"id": 1, "name": "a"}, "op": "c"}}',
+        {"before": {"id": 1}, "after": None, "op": "d"},
+        None,
+        {"payload": None},
+    ]
+    assert sparklog.unwrap_debezium(events) == [{"id": 1, "name": "a", "_op": "c"}, {"id": 1, "_op": "d"}]
+    for wrong in (b"{", {"op": "x"}, 7):
+        with pytest.raises(sparklog.errors.DeserializationError, match="Debezium"):
+            sparklog.unwrap_debezium([wrong])

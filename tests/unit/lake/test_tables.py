@@ -1,0 +1,162 @@
+"""Columns, files and small files of a lake's table."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from sparklog.errors import InvalidConfigError, LakePausedError
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.lake.columns import check_columns, check_partition_by, missing_columns, table_schema
+from sparklog.lake.delta_table import TableFile, normal_location
+from sparklog.lake.newest_rows import is_deletion, newest_per_key, rows_without_keys
+from sparklog.lake.parquet_files import DataFileWriter
+from sparklog.lake.small_files import FILES_MIN, files_to_merge
+
+POSITION = ["_partition", "_offset", "_timestamp"]
+
+
+def test_columns_of_the_table() -> None:
+    assert table_schema(ENVELOPE_SCHEMA, is_envelope=True).names == ["key", "value", "headers", *POSITION]
+    assert table_schema(pa.schema([("a", pa.int8())]), is_envelope=False).names == ["a", *POSITION]
+
+
+def test_every_column_that_delta_cannot_hold_is_named() -> None:
+    nested = pa.struct([pa.field("x=1", pa.list_(pa.field("element", pa.duration("us"))))])
+    with pytest.raises(InvalidConfigError, match=r"column 's.x=1'.*column 's.x=1.element'.*column 'm.value'"):
+        check_columns(pa.schema([("s", nested), ("m", pa.map_(pa.string(), pa.duration("us"))), ("ok", pa.int8())]))
+
+
+def test_columns_that_cannot_partition_a_table_are_refused() -> None:
+    schema = pa.schema([("a", pa.int8()), ("f", pa.float64())])
+    check_partition_by(["a"], schema)
+    for columns in (["b"], ["f"], ["a", "a"]):
+        with pytest.raises(InvalidConfigError, match=r"lake\.partition\.by"):
+            check_partition_by(columns, schema)
+
+
+def test_columns_are_added_and_others_pause() -> None:
+    table = pa.schema([("a", pa.int32()), ("l", pa.list_(pa.field("element", pa.int8()))), ("mine", pa.string())])
+    wanted = pa.schema([("a", pa.int32()), ("l", pa.list_(pa.field("item", pa.int8()))), ("b", pa.int8())])
+    assert [f.name for f in missing_columns(wanted, table)] == ["b"]
+    for other, message in (
+        (pa.schema([("a", pa.int64())]), "'a' is int64 in the topic and int32"),
+        (pa.schema([("A", pa.int32())]), "called 'a'"),
+    ):
+        with pytest.raises(LakePausedError, match=message):
+            missing_columns(other, table)
+    with pytest.raises(LakePausedError, match="NOT NULL"):
+        missing_columns(pa.schema([]), pa.schema([pa.field("x", pa.int8(), nullable=False)]))
+
+
+def test_locations() -> None:
+    assert normal_location("s3://bucket/a/") == "s3://bucket/a"
+    assert normal_location("file:///a/b%20c") == "/a/b c"
+    assert normal_location("a") == str(Path("a").absolute())
+    for wrong in ("", "s3://", "ftp://host/a"):
+        with pytest.raises(InvalidConfigError, match=r"lake\.location"):
+            normal_location(wrong)
+
+
+SCHEMA = pa.schema(
+    [
+        ("text", pa.string()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("x", pa.float64()),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+
+
+def rows(offsets: range, text: str | None = "a") -> pa.Table:
+    n = len(offsets)
+    at = datetime(2026, 1, 2, 3, 4, 5, 123_456, tzinfo=UTC)
+    columns = [[text] * n, [date(2026, 1, 2)] * n, [at] * n, [float("nan")] * n, [1] * n, list(offsets), [at] * n]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+def writer(directory: Path, partition_by: tuple[str, ...] = (), file_bytes: int = 1 << 30) -> DataFileWriter:
+    files = SubTreeFileSystem(str(directory), LocalFileSystem())
+    return DataFileWriter(files, SCHEMA, partition_by, file_bytes, name="00001", fsync=lambda _: None)
+
+
+def test_statistics_are_true(tmp_path: Path) -> None:
+    made = writer(tmp_path)
+    made.write(rows(range(5, 9)))
+    made.write(rows(range(9, 20), text=None))
+    (file,) = made.close()
+    found = json.loads(file.statistics)
+    assert found["numRecords"] == file.rows == 15
+    assert (found["minValues"]["_offset"], found["maxValues"]["_offset"]) == (5, 19)
+    assert found["minValues"]["text"] == found["maxValues"]["text"] == "a"
+    assert found["nullCount"]["text"] == 11
+    assert found["minValues"]["day"] == "2026-01-02"
+    assert found["maxValues"]["at"] == "2026-01-02T03:04:05.123456Z"
+    assert "x" not in found["minValues"]  # NaN has no place in an order
+    assert pq.read_table(tmp_path / file.path).num_rows == 15
+    assert file.size_bytes == (tmp_path / file.path).stat().st_size
+
+
+def test_files_of_a_size_and_of_partition_values(tmp_path: Path) -> None:
+    small = writer(tmp_path, file_bytes=1)
+    for start in range(0, 30, 10):
+        small.write(rows(range(start, start + 10)))
+        small._flush()
+    assert [json.loads(f.statistics)["minValues"]["_offset"] for f in small.close()] == [0, 10, 20]
+    split = writer(tmp_path, partition_by=("text",))
+    split.write(pa.concat_tables([rows(range(3), "a"), rows(range(3, 5), None), rows(range(5, 6), "b=ü/")]))
+    found = {f.partition_values["text"]: f.rows for f in split.close()}
+    assert found == {"a": 3, None: 2, "b=ü/": 1}
+
+
+def file(first: int, size: int, partition: int = 0, name: str = "sparklog-") -> TableFile:
+    return TableFile(f"{name}{partition}-{first}.parquet", size, 1, partition, first, first, {})
+
+
+def test_small_neighbours_are_merged_smallest_first() -> None:
+    small = [file(i, 1_000) for i in range(FILES_MIN)]
+    assert files_to_merge(small, 1 << 20) == small
+    assert files_to_merge(small[1:], 1 << 20) == []
+    with_medium = [file(0, 500_000), *(file(i, 1_000) for i in range(1, FILES_MIN + 1))]
+    assert files_to_merge(with_medium, 1 << 24) == with_medium[1:]
+    apart = [*small[:4], file(10, 900_000), *(file(20 + i, 1_000) for i in range(4))]
+    assert files_to_merge(apart, 1 << 20) == []  # a full file stands between them
+    assert files_to_merge([file(i, 1_000, name="user-") for i in range(20)], 1 << 20) == []
+    assert files_to_merge(small, 1 << 20, {small[3].path}) == []
+
+
+def test_the_newest_row_of_each_key() -> None:
+    table = pa.table({"k": ["a", "b", None, "a", None, "c"], "v": [1, 2, 3, 4, None, None]})
+    newest = newest_per_key(table, ["k"])
+    assert newest.to_pylist() == [{"k": "b", "v": 2}, {"k": "a", "v": 4}, {"k": None, "v": None}, {"k": "c", "v": None}]
+    assert is_deletion(newest, ["k"], ["v"]).to_pylist() == [False, False, True, True]
+    with_operation = pa.table({"k": ["a", "b", "c"], "v": [1, None, 3], "_op": ["u", "c", "d"]})
+    assert is_deletion(with_operation, ["k"], ["v", "_op"]).to_pylist() == [False, True, True]
+    assert is_deletion(pa.table({"k": ["a"]}), ["k"], []).to_pylist() == [False]
+
+
+def test_rows_of_other_keys_are_left() -> None:
+    table = pa.table({"k": pa.array([1, None, 0, 4]), "d": ["x", "x", "y", None], "v": [1, 2, 3, 4]})
+    left = rows_without_keys(table, pa.table({"k": pa.array([None, 4], pa.int64()), "d": ["x", None]}), ["k", "d"])
+    assert left is not None
+    assert left.column("v").to_pylist() == [1, 3]
+    assert rows_without_keys(table, pa.table({"k": [7], "d": ["x"]}), ["k", "d"]) is None
+
+
+def test_many_keys() -> None:
+    keys = np.random.default_rng(1).integers(0, 1_000, 20_000)
+    table = pa.table({"k": keys, "v": np.arange(20_000)})
+    expected = {int(k): int(v) for k, v in zip(keys, range(20_000), strict=True)}
+    found = newest_per_key(table, ["k"]).to_pylist()
+    assert {r["k"]: r["v"] for r in found} == expected
+    assert [r["v"] for r in found] == sorted(expected.values())
