@@ -31,6 +31,7 @@ from sparklog.security.listeners import Listener, SecurityProtocol, registered_e
 from sparklog.security.tls import RenewedContext
 from sparklog_broker import descriptors
 from sparklog_broker.broker import Broker
+from sparklog_broker.children.children import Children
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.cluster.secure_connect import SecureConnect
 from sparklog_broker.config import BrokerConfig, load_config
@@ -173,6 +174,7 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         await metrics.stop()
         raise
     broker, cluster, peers = parts
+    children = Children()
     try:
         server = _server(config, loop, parts, sockets)
         loop.add_signal_handler(signal.SIGHUP, peers.renew)
@@ -185,14 +187,17 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         metrics.serving(_watched(broker, server, peers.authenticator.counters))
         _say("".join(f"listening on {line}\n" for line in server.addresses))
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
+        children.start()
         await stop.wait()
         metrics.draining()
+        await children.stop()
         if cluster is not None:
             await cluster.leave()
         server.stop_accepting()
         broker.stop_waiting()
         await server.stop(STOP_TIMEOUT_S)
     finally:
+        await children.stop()
         close_all(sockets)
         peers.stop()
         try:

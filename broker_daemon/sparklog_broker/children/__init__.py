@@ -1,0 +1,1 @@
+"""Processes that the broker starts beside itself, and ends with itself."""
