@@ -131,6 +131,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("listener.security.protocol.map", _B, "", "Security protocol of each listener name: NAME:PROTOCOL, several with commas; PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL stand for themselves. A setting for one listener alone has the prefix listener.name.<name in lower case>."),
     Setting("inter.broker.listener.name", _B, "", "The listener through which brokers talk to one another; empty: the first one."),
     Setting("allow.insecure", _B, False, "Allows a listener without authentication on an address that other hosts can reach; the broker warns at every start."),
+    Setting("kafka.listeners", _B, "", "Where Kafka's clients connect, in the form of listeners, as in PLAINTEXT://127.0.0.1:9092: the broker then starts a gateway process, which speaks Kafka's protocol. Empty: no gateway."),
+    Setting("kafka.advertised.listeners", _B, "", "Where Kafka's clients reach the listeners of kafka.listeners from elsewhere, as in advertised.listeners; empty: as in kafka.listeners, or on the host of advertised.listeners."),
     Setting("authorizer", _B, "", "Authorization of principals. Empty: every principal has all rights; acl: the rights that ACLs give (sparklog acl), and all rights for super.users.", choices=("", "acl")),
     Setting("super.users", _B, "", "Principals with all rights, regardless of ACLs: User:NAME, several with semicolons. The brokers' own principals are among them."),
     Setting("allow.everyone.if.no.acl.found", _B, False, "With authorizer = acl: gives every principal all rights on resources without an ACL. Without an ACL on the cluster, this includes changes of users and ACLs."),

@@ -15,6 +15,7 @@ from sparklog.gateway.backend.connection import BrokerConnection, BrokerPlace
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.limits import Limits, MemoryBudget
+from sparklog.protocol.gateway import OnBehalf
 from sparklog.protocol.topic_messages import BrokerEndpoint
 from sparklog.security.listeners import Listener
 
@@ -37,8 +38,9 @@ class Gateway:
 
     def __init__(
         self,
-        bootstrap: Sequence[Endpoint],
+        bootstrap: Sequence[Endpoint] = (),
         *,
+        local_sockets: Mapping[str, str] | None = None,
         advertised: Mapping[str, tuple[str, int]] | None = None,
         limits: Limits | None = None,
         context: ssl.SSLContext | None = None,
@@ -46,6 +48,7 @@ class Gateway:
     ) -> None:
         """Args:
         bootstrap: Addresses of the broker, the first one that answers is used.
+        local_sockets: Unix sockets of the broker that has started this gateway, by the listeners' names.
         advertised: Host and port that clients are told, by the listener's name; a client of another listener is told
             the address that it has used.
         limits: The limits for clients; None: the usual ones.
@@ -60,17 +63,27 @@ class Gateway:
         self.broker_id = NO_NODE
         self.cluster_id = ""
         self._bootstrap = tuple(bootstrap)
+        self._local = {
+            name: BrokerPlace("localhost", 0, local, takes_preamble=True)
+            for name, local in (local_sockets or {}).items()
+        }
         self._advertised = dict(advertised or {})
         self._context = context
         self._place: BrokerPlace | None = None
 
     async def start(self) -> None:
         """Find the broker. Raises BrokerNotAvailableError."""
-        connection = await self.connect("")
+        name = next(iter(self._local), "")
+        connection = await self.connect("", name, None)
         await connection.close()
 
-    async def connect(self, client_id: str) -> BrokerConnection:
-        """A connection to the gateway's broker. Raises BrokerNotAvailableError and the broker's errors."""
+    async def connect(self, client_id: str, listener: str, client: OnBehalf | None) -> BrokerConnection:
+        """A connection to the gateway's broker for a client of a listener. Raises BrokerNotAvailableError and the
+        broker's errors."""
+        if listener in self._local:
+            connection = await BrokerConnection.connect(self._local[listener], self.memory, client_id, client)
+            self.broker_id, self.cluster_id = connection.broker.broker_id, connection.broker.cluster_id
+            return connection
         if self._place is not None:
             try:
                 return await BrokerConnection.connect(self._place, self.memory, client_id)
@@ -105,6 +118,8 @@ class Gateway:
     ) -> dict[int, Address]:
         """Where clients reach the gateways of all brokers, by the brokers' ids. The gateway of another broker is
         expected on that broker's host and this listener's port."""
+        if self._local:  # the broker knows the gateways of the others
+            return {b.broker_id: Address(b.broker_id, b.host, b.port, b.rack or None) for b in brokers}
         own = self.own_address(listener, local)
         found = {b.broker_id: Address(b.broker_id, b.host, own.port, b.rack or None) for b in brokers}
         rack = found[self.broker_id].rack if self.broker_id in found else None

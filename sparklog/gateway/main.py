@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import logging
@@ -20,13 +21,16 @@ from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.registry import served_apis
 from sparklog.gateway.server import GatewayServer
-from sparklog.security.listeners import Listener
+from sparklog.protocol.gateway import decode_start
+from sparklog.security.listeners import Listener, SecurityProtocol
+from sparklog.security.tls import RenewedContext, server_context
 
 log = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 BROKER_WAIT_S = 30.0
 _PAUSE_S = 0.2
+_STDIN = 0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -40,6 +44,34 @@ class GatewayConfig(Struct, frozen=True):
     advertised: Mapping[str, tuple[str, int]] = {}
     """Host and port that clients are told, by the listener's name."""
     limits: Limits = Limits()
+    local_sockets: Mapping[str, str] = {}
+    """Unix sockets of the broker that has started this gateway, by the listeners' names."""
+    descriptors: Mapping[str, int] = {}
+    """Bound sockets that were inherited, by the listeners' names."""
+    tls: Mapping[str, Mapping[str, object]] = {}
+    """Settings of TLS by the listeners' names."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line of a gateway that a broker has started. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="sparklog.gateway", description="Runs the gateway of the parent process.")
+    parser.add_argument("--start-from", type=int, required=True, metavar="FD", help="descriptor with the settings")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        start = decode_start(os.pread(given.start_from, os.fstat(given.start_from).st_size, 0))
+    except (OSError, SparklogError) as e:
+        print(f"error: {e}", file=sys.stderr, flush=True)
+        return EXIT_USAGE
+    listeners = [Listener(one.name, one.host, one.port, SecurityProtocol(one.protocol)) for one in start.listeners]
+    config = GatewayConfig(
+        (),
+        listeners,
+        local_sockets={one.name: one.local_socket for one in start.listeners},
+        descriptors={one.name: one.descriptor for one in start.listeners},
+        tls={one.name: one.tls for one in start.listeners if one.tls},
+    )
+    return run(config, lifeline=_STDIN)
 
 
 def run(config: GatewayConfig, *, lifeline: int | None = None) -> int:
@@ -64,10 +96,13 @@ async def _run(config: GatewayConfig, lifeline: int | None) -> int:
         loop.add_signal_handler(number, stop.set)
     if lifeline is not None:
         loop.add_reader(lifeline, partial(_on_parent_ended, loop, stop, lifeline))
-    sockets = [(one, _bind(one)) for one in config.listeners]
-    gateway = Gateway(config.bootstrap, advertised=config.advertised, limits=config.limits)
+    sockets = [(one, _socket(one, config.descriptors)) for one in config.listeners]
+    contexts = {name: RenewedContext(server_context, settings) for name, settings in config.tls.items()}
+    gateway = Gateway(
+        config.bootstrap, local_sockets=config.local_sockets, advertised=config.advertised, limits=config.limits
+    )
     await _find_broker(gateway, stop)
-    server = GatewayServer(gateway, served_apis(), sockets)
+    server = GatewayServer(gateway, served_apis(), sockets, contexts)
     await server.start()
     for address in server.addresses:
         _say(f"listening on {address}\n")
@@ -90,6 +125,11 @@ async def _find_broker(gateway: Gateway, stop: asyncio.Event) -> None:
                 raise
         await asyncio.sleep(_PAUSE_S)
     return None
+
+
+def _socket(listener: Listener, descriptors: Mapping[str, int]) -> socket.socket:
+    inherited = descriptors.get(listener.name)
+    return _bind(listener) if inherited is None else socket.socket(fileno=os.dup(inherited))
 
 
 def _bind(listener: Listener) -> socket.socket:

@@ -14,6 +14,7 @@ from functools import partial
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.session import Served, Session
 from sparklog.security.listeners import Listener
+from sparklog.security.tls import RenewedContext
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class GatewayServer:
         gateway: Gateway,
         apis: Mapping[int, Served],
         sockets: Sequence[tuple[Listener, socket.socket]],
-        contexts: Mapping[str, ssl.SSLContext] | None = None,
+        contexts: Mapping[str, RenewedContext] | None = None,
     ) -> None:
         """`sockets`: bound, one per listener. `contexts`: TLS by the listeners' names."""
         self._gateway = gateway
@@ -62,7 +63,8 @@ class GatewayServer:
         """Begin to accept. Raises OSError."""
         limits = self._gateway.limits
         for listener, sock in self._sockets:
-            context = self._contexts.get(listener.name)
+            renewed = self._contexts.get(listener.name)
+            context = None if renewed is None else _current_of(renewed)
             handshake_s = limits.authentication_s if context is not None else None
             self._servers.append(
                 await asyncio.start_server(
@@ -118,3 +120,14 @@ class GatewayServer:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+
+
+def _current_of(renewed: RenewedContext) -> ssl.SSLContext:
+    """A context whose handshakes use the newest certificates."""
+    first: ssl.SSLContext = renewed.current
+
+    def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = renewed.current
+
+    first.sni_callback = choose
+    return first

@@ -14,6 +14,7 @@ from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.wire.apis import API_VERSIONS, PRODUCE, Api, RequestHead, frame, read_head
 from sparklog.gateway.wire.codec import Body, Part, decoder, encoder
 from sparklog.gateway.wire.schema import REQUEST, RESPONSE
+from sparklog.protocol.gateway import OnBehalf
 from sparklog.security.listeners import Listener
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,10 @@ class Session:
         peer, own = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
         self.peer_host = str(peer[0]) if peer else ""
         self.local = (str(own[0]), int(own[1])) if own else ("localhost", listener.port)
+        port = int(peer[1]) if peer else 0
+        tls = writer.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+        self._client = OnBehalf(self.peer_host[:255], port, self.local[0][:255], self.local[1], certificate or b"")
         self._in_work: list[asyncio.Task[None]] = []
 
     async def broker(self) -> BrokerConnection:
@@ -81,7 +86,7 @@ class Session:
                         raise ConnectionEndError
                     self._broker = None
                 if self._broker is None:
-                    self._broker = await self.gateway.connect(self.client_id)
+                    self._broker = await self.gateway.connect(self.client_id, self.listener.name, self._client)
         return self._broker
 
     async def run(self) -> None:

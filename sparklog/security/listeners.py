@@ -17,6 +17,8 @@ from typing import NamedTuple
 from sparklog.errors import InvalidConfigError
 
 LISTENERS_MAX = 100
+GATEWAY_PREFIX = "kafka."
+"""Before the name of a gateway's listener, where brokers name all listeners."""
 LOCALHOST = "localhost"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _ADDRESS = re.compile(r"([^:/\s]+)://(?:\[([^\]\s]*)\]|([^:\s\[\]]*)):(\d{1,5})")
@@ -172,14 +174,21 @@ def _ip_says(host: str, question: Callable[[ipaddress.IPv4Address | ipaddress.IP
 
 
 def registered_endpoints(
-    listeners: Listeners, own: Mapping[str, tuple[str, int]], *, explicit: bool
+    listeners: Listeners,
+    own: Mapping[str, tuple[str, int]],
+    *,
+    explicit: bool,
+    gateways: Mapping[str, tuple[str, int]] | None = None,
 ) -> tuple[str, ...]:
     """What a broker registers: where others of the cluster reach it, as `HOST:PORT`, and if it has several listeners
     each of them as `NAME://HOST:PORT`. `own`: where the listeners listen, by name. `explicit`: whether
-    `advertised.listeners` is set; a listener that is not named there is told to nobody."""
+    `advertised.listeners` is set; a listener that is not named there is told to nobody. `gateways`: where clients of
+    other protocols reach this broker's gateways, by the listeners' names."""
     told = {one.name: (one.host, one.port) for one in listeners.advertised} if explicit else dict(own)
     inner = told.get(listeners.inter_broker.name) or own[listeners.inter_broker.name]
-    every = [f"{name}://{_address(*where)}" for name, where in told.items()] if len(listeners.bound) > 1 else []
+    others = dict(gateways or {})
+    every = [f"{name}://{_address(*where)}" for name, where in (told | others).items()]
+    every = every if len(listeners.bound) > 1 or others else []
     return (_address(*inner), *every)
 
 
@@ -187,7 +196,7 @@ def endpoint_for(endpoints: Sequence[str], listener: str = "") -> str:
     """Of a broker's registered endpoints the one for who came through `listener`, as `HOST:PORT`; "": for another
     broker. Where none is told for it, "" is returned."""
     named = [one for one in endpoints if "://" in one]
-    if not listener or not named:
+    if not listener or (not named and not listener.startswith(GATEWAY_PREFIX)):
         return next((one for one in endpoints if "://" not in one), "")
     return next((one.partition("://")[2] for one in named if one.startswith(f"{listener}://")), "")
 

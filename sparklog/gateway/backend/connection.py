@@ -21,6 +21,7 @@ from sparklog.errors import (
 from sparklog.gateway.limits import MemoryBudget
 from sparklog.protocol import frames
 from sparklog.protocol.base import Message
+from sparklog.protocol.gateway import OnBehalf, encode_preamble
 from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.protocol.messages import (
     Api,
@@ -37,6 +38,8 @@ CLIENT_NAME = "sparklog-kafka-gateway"
 ANSWER_BYTES_MAX = 1100 * 1024 * 1024
 """A fetch is answered with at most `fetch.max.bytes` or, if it is larger, one batch; both end at 1 GiB."""
 CONNECT_TIMEOUT_S = 10.0
+NOBODY = OnBehalf("127.0.0.1", 0, "127.0.0.1", 0)
+"""The gateway itself, which asks for the broker's id."""
 HELD_BYTES_MIN = 64 * 1024
 """Larger answers take memory of the gateway's budget until the client has theirs."""
 STREAM_BYTES = 4 * 1024 * 1024
@@ -55,6 +58,8 @@ class BrokerPlace(NamedTuple):
     """Abstract Unix socket that the broker has offered; "": TCP is used."""
     context: ssl.SSLContext | None = None
     """TLS towards the broker; None: the listener does not encrypt."""
+    takes_preamble: bool = False
+    """True for the Unix socket of the broker that has started this gateway."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -86,13 +91,17 @@ class BrokerConnection:
         self.broker: HandshakeResponse
 
     @classmethod
-    async def connect(cls, place: BrokerPlace, memory: MemoryBudget, client_id: str = "") -> BrokerConnection:
+    async def connect(
+        cls, place: BrokerPlace, memory: MemoryBudget, client_id: str = "", client: OnBehalf | None = None
+    ) -> BrokerConnection:
         """Connect and shake hands. Raises BrokerNotAvailableError, and what the broker answers."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 if place.local_socket:
                     reader, writer = await asyncio.open_unix_connection(f"\0{place.local_socket}", limit=STREAM_BYTES)
                     enlarge_send_buffer(writer.get_extra_info("socket"))
+                    if place.takes_preamble:
+                        writer.write(encode_preamble(client or NOBODY))
                 else:
                     reader, writer = await asyncio.open_connection(
                         place.host, place.port, ssl=place.context, limit=STREAM_BYTES
