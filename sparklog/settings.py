@@ -271,6 +271,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("message.timestamp.type", _T, "CreateTime", "Source of a record's timestamp: the producer, or the broker at the append.", choices=("CreateTime", "LogAppendTime")),
     Setting("message.timestamp.after.max.ms", _T, 3_600_000, "A record whose own timestamp is further than this ahead of the broker's clock is refused: retention would keep it, and its segment, that much longer.", "ms", 0, 2**62),
     Setting("max.producers.per.partition", _T, 10_000, "Producers a partition remembers. For a new one the oldest without an open transaction is forgotten, so a retry of it is not recognised.", "producers", 10, 10_000_000),
+    Setting("kafka.value.format", _T, "json", "With kafka.listeners: form of a typed topic's records for Kafka's clients; json: an object with the columns as fields.", choices=("json",)),
     Setting("cleanup.policy", _T, "delete", "Removal of old records: delete drops old segments by retention.ms and retention.bytes, compact keeps the last record of each key; or both.", choices=("delete", "compact", "compact,delete")),
     Setting("retention.ms", _T, 7 * _DAY_MS, "A segment is deleted when its newest record is older than this, by the record's timestamp; -1 keeps records forever.", "ms", -1, 2**62),
     Setting("retention.bytes", _T, -1, "The oldest segments of a partition are deleted while the others hold at least this much; -1 keeps all.", "bytes", -1, 2**62),

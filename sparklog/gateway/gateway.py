@@ -15,6 +15,7 @@ from sparklog.gateway.backend.connection import BrokerConnection, BrokerPlace
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.limits import Limits, MemoryBudget
+from sparklog.gateway.transactions import Identities
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.protocol.topic_messages import BrokerEndpoint
 from sparklog.security.listeners import Listener
@@ -59,6 +60,7 @@ class Gateway:
         self.memory = MemoryBudget(self.limits.memory_bytes)
         self.topics = Topics(clock_s)
         self.groups = Groups(clock_s)
+        self.identities = Identities()
         self.clock_s = clock_s
         self.broker_id = NO_NODE
         self.cluster_id = ""

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from sparklog.gateway.handlers import commits, coordinators, fetch, groups, metadata, offsets, produce, sasl, versions
+from sparklog.gateway.handlers import (
+    cluster,
+    commits,
+    configs,
+    coordinators,
+    fetch,
+    group_admin,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    sasl,
+    topics,
+    transactions,
+    versions,
+)
 from sparklog.gateway.session import Handler, Served
 from sparklog.gateway.wire.apis import Api
 from sparklog.gateway.wire.schema import REQUEST, messages
@@ -24,6 +39,26 @@ HANDLERS: dict[str, Handler] = {
     "InitProducerId": produce.init_producer_id,
     "OffsetForLeaderEpoch": offsets.offset_for_leader_epoch,
     "SaslAuthenticate": sasl.sasl_authenticate,
+    "DescribeGroups": group_admin.describe_groups,
+    "ListGroups": group_admin.list_groups,
+    "DeleteGroups": group_admin.delete_groups,
+    "CreateTopics": topics.create_topics,
+    "DeleteTopics": topics.delete_topics,
+    "DeleteRecords": topics.delete_records,
+    "CreatePartitions": topics.create_partitions,
+    "AddPartitionsToTxn": transactions.add_partitions_to_txn,
+    "AddOffsetsToTxn": transactions.add_offsets_to_txn,
+    "EndTxn": transactions.end_txn,
+    "TxnOffsetCommit": transactions.txn_offset_commit,
+    "ListTransactions": transactions.list_transactions,
+    "DescribeTransactions": transactions.describe_transactions,
+    "DescribeProducers": transactions.describe_producers,
+    "DescribeConfigs": configs.describe_configs,
+    "AlterConfigs": configs.alter_configs,
+    "IncrementalAlterConfigs": configs.incremental_alter_configs,
+    "DescribeAcls": cluster.describe_acls,
+    "DescribeLogDirs": cluster.describe_log_dirs,
+    "DescribeCluster": cluster.describe_cluster,
 }
 
 

@@ -33,7 +33,7 @@ async def metadata(session: Session, request: Body, version: int) -> Body:
         name = topic.get("name")
         topic_id = topic.get("topic_id")
         if name is None and topic_id:
-            name = await _name_of(session, topic_id)
+            name = await name_of_topic(session, topic_id)
             if name is None:
                 refused.append(_refusal(None, Kafka.UNKNOWN_TOPIC_ID, topic_id))
                 continue
@@ -65,7 +65,8 @@ async def _read(session: Session, names: list[str] | None, *, create: bool) -> M
     return answer
 
 
-async def _name_of(session: Session, topic_id: UUID) -> str | None:
+async def name_of_topic(session: Session, topic_id: UUID) -> str | None:
+    """Name of the topic with this id; None: there is none."""
     name = session.gateway.topics.name_of(topic_id)
     if name is None:
         answer = await _read(session, None, create=False)

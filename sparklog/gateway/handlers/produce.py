@@ -16,7 +16,7 @@ from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
-from sparklog.types import TOPIC_NAME_CHARS_MAX
+from sparklog.types import TOPIC_NAME_CHARS_MAX, ProducerIdAndEpoch
 
 ACKS = (-1, 0, 1)
 TIMEOUT_MS_MAX = 86_400_000
@@ -45,7 +45,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
             for partition in topic["partition_data"]:
                 where = topic["name"], partition["index"]
                 try:
-                    batches = await _convert(session, where, partition["records"])
+                    batches = await _convert(session, where, partition["records"], request["transactional_id"])
                 except SparklogError as e:
                     asked.append(_Asked(*where, e))
                     continue
@@ -91,7 +91,9 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
     return found
 
 
-async def _convert(session: Session, where: tuple[str, int], records: memoryview | None) -> list[memoryview]:
+async def _convert(
+    session: Session, where: tuple[str, int], records: memoryview | None, transactional_id: str | None
+) -> list[memoryview]:
     """The batches of one partition as the broker stores them. Raises the error of the partition."""
     name, partition = where
     if not records:
@@ -99,10 +101,12 @@ async def _convert(session: Session, where: tuple[str, int], records: memoryview
     if not name or len(name) > TOPIC_NAME_CHARS_MAX or not 0 <= partition < PARTITIONS_PER_TOPIC_MAX:
         raise InvalidRequestError(f"there can be no partition {partition} of a topic {name!r:.300}")
     topic = await session.gateway.topics.get(await session.broker(), name)
-    return [
-        _convert_batch(topic, head, data, session.gateway.limits.inflated_bytes)
-        for head, data in iterate_batches(records)
-    ]
+    found = []
+    for head, data in iterate_batches(records):
+        if transactional_id is not None and head.is_transactional:
+            head = session.gateway.identities.batch(transactional_id, where, head)
+        found.append(_convert_batch(topic, head, data, session.gateway.limits.inflated_bytes))
+    return found
 
 
 def _convert_batch(topic: TopicInfo, head: Any, data: memoryview, inflated_bytes_max: int) -> memoryview:
@@ -182,19 +186,27 @@ async def init_producer_id(session: Session, request: Body, version: int) -> Bod
     message = InitProducerIdRequest(
         transactional_id,
         min(max(timeout_ms, 1), TIMEOUT_MS_MAX),
-        request.get("producer_id", -1),
-        request.get("producer_epoch", -1),
+        *_expected(session, transactional_id, request),
     )
     try:
         answer = await (await session.broker()).ask(Api.INIT_PRODUCER_ID, message, InitProducerIdResponse)
     except SparklogError as e:
         return _no_identity(code_of(e))
+    if transactional_id is not None:
+        identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        session.gateway.identities.began(transactional_id, identity)
     return {
         "throttle_time_ms": answer.throttle_ms,
         "error_code": Kafka.NONE,
         "producer_id": answer.producer_id,
         "producer_epoch": answer.producer_epoch,
     }
+
+
+def _expected(session: Session, transactional_id: str | None, request: Body) -> ProducerIdAndEpoch:
+    """The broker's identity for the one that the client asks to continue."""
+    client = ProducerIdAndEpoch(request.get("producer_id", -1), request.get("producer_epoch", -1))
+    return client if transactional_id is None else session.gateway.identities.of_broker(transactional_id, client)
 
 
 def _no_identity(code: Kafka) -> Body:

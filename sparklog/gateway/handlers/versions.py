@@ -7,6 +7,8 @@ from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka
 
 UNKNOWN_VERSION = -1
+FEATURES = (("transaction.version", 2),)
+"""Features of Kafka that clients may use: with transactions of version 2 each end raises the producer's epoch."""
 
 
 async def api_versions(session: Session, request: Body, version: int) -> Body:
@@ -14,7 +16,11 @@ async def api_versions(session: Session, request: Body, version: int) -> Body:
     return {
         "error_code": Kafka.UNSUPPORTED_VERSION if version == UNKNOWN_VERSION else Kafka.NONE,
         "api_keys": [_range(served) for _, served in sorted(session.apis.items())],
+        "supported_features": [{"name": name, "min_version": 0, "max_version": level} for name, level in FEATURES],
         "finalized_features_epoch": 0,
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level} for name, level in FEATURES
+        ],
     }
 
 
