@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import CorruptBatchError, SparklogError, UnknownSchemaError
-from sparklog.gateway.records.to_client import as_they_are, client_batches
+from sparklog.gateway.records.compression import LZ4, ZSTD
+from sparklog.gateway.records.to_client import Part, Rows, as_they_are, client_batches
 from sparklog.gateway.records.typed import TypedRows
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
@@ -17,7 +18,8 @@ from sparklog.types import READ_COMMITTED, TOPIC_NAME_CHARS_MAX
 
 WAIT_MS_MAX = 60_000
 NO_SESSION = 0
-BYTES_MAX = 2**31 - 1
+ZSTD_FROM = 10
+"""First version whose clients know zstd."""
 
 
 async def fetch(session: Session, request: Body, version: int) -> Body:
@@ -55,7 +57,9 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
         for p in topic["partitions"]:
             key = topic["topic"], p["partition"]
             partitions.append(
-                await _answer(session, p["partition"], results.get(key), payloads.get(key), isolation=isolation)
+                await _answer(
+                    session, p["partition"], results.get(key), payloads.get(key), isolation=isolation, version=version
+                )
             )
         found.append({"topic": topic["topic"], "partitions": partitions})
     return {"throttle_time_ms": throttle_ms, "error_code": Kafka.NONE, "session_id": NO_SESSION, "responses": found}
@@ -106,7 +110,13 @@ def _error(partition: int, code: Kafka) -> Body:
 
 
 async def _answer(
-    session: Session, partition: int, result: FetchResult | None, payload: memoryview | None, *, isolation: int
+    session: Session,
+    partition: int,
+    result: FetchResult | None,
+    payload: memoryview | None,
+    *,
+    isolation: int,
+    version: int,
 ) -> Body:
     if result is None or payload is None:
         return _error(partition, Kafka.UNKNOWN_TOPIC_OR_PARTITION)
@@ -125,7 +135,8 @@ async def _answer(
         ]
     if len(payload):
         try:
-            found["records"] = await _records(session, result.topic, payload)
+            codecs = (LZ4, ZSTD) if version >= ZSTD_FROM else (LZ4,)
+            found["records"] = await _records(session, result.topic, payload, codecs)
         except CorruptBatchError:
             return found | {"error_code": Kafka.CORRUPT_MESSAGE}
         except SparklogError as e:
@@ -133,16 +144,16 @@ async def _answer(
     return found
 
 
-async def _records(session: Session, name: str, payload: memoryview) -> list[bytes | bytearray | memoryview]:
+async def _records(session: Session, name: str, payload: memoryview, codecs: tuple[int, ...]) -> list[Part]:
     topics = session.gateway.topics
     broker = await session.broker()
     topic = await topics.get(broker, name)
     try:
-        return client_batches(payload, topic.schema_of, _rows_of(topic))
+        return client_batches(payload, topic.schema_of, _rows_of(topic), codecs)
     except UnknownSchemaError:  # the topic has a newer schema
         topic = await topics.look_up(broker, name)
-        return client_batches(payload, topic.schema_of, _rows_of(topic))
+        return client_batches(payload, topic.schema_of, _rows_of(topic), codecs)
 
 
-def _rows_of(topic: TopicInfo):  # type: ignore[no-untyped-def]
+def _rows_of(topic: TopicInfo) -> Rows:
     return as_they_are if topic.is_envelope else TypedRows(topic)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ _XERIAL_HEAD_BYTES = 16
 _LENGTH = struct.Struct(">i")
 _SNAPPY = pa.Codec("snappy")
 _GZIP_WINDOW = 31
+_CODECS = {LZ4: pa.Codec("lz4"), ZSTD: pa.Codec("zstd", 1)}
 
 
 def decompress(codec: int, data: memoryview, inflated_bytes_max: int) -> Any:
@@ -41,6 +43,13 @@ def decompress(codec: int, data: memoryview, inflated_bytes_max: int) -> Any:
     except (OSError, pa.ArrowInvalid, zlib.error, struct.error, EOFError) as e:
         raise CorruptBatchError(f"the records cannot be decompressed with {NAMES[codec]}: {e}") from e
     raise CorruptBatchError(f"a batch with the unknown compression {codec}; Kafka has {', '.join(NAMES)}")
+
+
+def compress(codec: int, parts: Sequence[Any]) -> bytes:
+    """The records of a batch compressed with lz4 or zstd."""
+    data = parts[0] if len(parts) == 1 else b"".join(parts)
+    compressed: bytes = _CODECS[codec].compress(data, asbytes=True)
+    return compressed
 
 
 def _gunzip(data: memoryview, inflated_bytes_max: int) -> bytes:

@@ -56,7 +56,7 @@ def decode_records(data: Any, record_count: int, base_timestamp_ms: int) -> pa.R
 def record_ends(raw: memoryview, record_count: int) -> list[int]:
     """Positions behind the records. Raises CorruptBatchError."""
     data = bytes(raw)
-    ends = []
+    ends: list[int] = []
     append = ends.append
     position, end = 0, len(data)
     try:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +18,9 @@ from sparklog.format.batch import (
     verify_checksum,
 )
 from sparklog.format.offset_column import decode_rows
+from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.small_batch import decode_small_batch
-from sparklog.gateway.records import batch_v2
+from sparklog.gateway.records import batch_v2, compression
 from sparklog.gateway.records.encode import encode_records, timestamps_ms
 from sparklog.gateway.records.small import SMALL_RECORDS_MAX, write_small
 
@@ -34,8 +34,14 @@ Rows = Callable[[pa.RecordBatch, BatchHeader], pa.RecordBatch]
 """Makes envelope rows of a topic's rows; for an envelope topic they stay as they are."""
 
 
-def client_batches(data: memoryview, schema_of: Callable[[int], pa.Schema], rows_of: Rows) -> list[Part]:
-    """The batches that fill `data` as Kafka's batches, as parts.
+def client_batches(
+    data: memoryview,
+    schema_of: Callable[[int], pa.Schema],
+    rows_of: Rows,
+    codecs: Collection[int] = (compression.LZ4, compression.ZSTD),
+) -> list[Part]:
+    """The batches that fill `data` as Kafka's batches, as parts. A batch that is stored compressed is sent compressed,
+    with one of `codecs`.
 
     Raises CorruptBatchError, UnknownSchemaError.
     """
@@ -45,13 +51,17 @@ def client_batches(data: memoryview, schema_of: Callable[[int], pa.Schema], rows
         header = decode_header(data, position)
         message = data[position : position + header.size_bytes]
         verify_checksum(message, 0, header)
-        found += _client_batch(message, header, schema_of, rows_of)
+        found += _client_batch(message, header, schema_of, rows_of, codecs)
         position += header.size_bytes
     return found
 
 
 def _client_batch(
-    message: memoryview, header: BatchHeader, schema_of: Callable[[int], pa.Schema], rows_of: Rows
+    message: memoryview,
+    header: BatchHeader,
+    schema_of: Callable[[int], pa.Schema],
+    rows_of: Rows,
+    codecs: Collection[int],
 ) -> list[Part]:
     if header.attributes & ATTRIBUTE_CONTROL:
         return _marker(header)
@@ -64,13 +74,22 @@ def _client_batch(
             stamps = [us // 1000 for us in small.timestamps_us]
             records = write_small(small.keys, small.values, [ms - stamps[0] for ms in stamps])
             return _batch(header, [records], header.record_count, stamps[0], max(stamps))
-    rows, offsets = _decoded(message, schema, header)
+    rows, offsets = decode_rows(message, schema, header)
     rows = rows_of(rows, header)
     stamps_ms = timestamps_ms(rows.column(3))
     first_ms = int(stamps_ms[0])
     deltas = np.arange(rows.num_rows, dtype=np.int64) if offsets is None else offsets - header.base_offset
-    parts = encode_records(rows, deltas, stamps_ms - first_ms)
-    return _batch(header, list(parts), rows.num_rows, first_ms, int(stamps_ms.max()))
+    parts: list[Part] = list(encode_records(rows, deltas, stamps_ms - first_ms))
+    codec = _codec(message, codecs)
+    if codec != compression.NONE:
+        parts = [compression.compress(codec, parts)]
+    return _batch(header, parts, rows.num_rows, first_ms, int(stamps_ms.max()), codec)
+
+
+def _codec(message: memoryview, codecs: Collection[int]) -> int:
+    """Number of Kafka's compression for a batch."""
+    stored = compression.NAMES.index(compression_of_batch(message))
+    return stored if stored in codecs else next(iter(codecs), compression.NONE) if stored else compression.NONE
 
 
 def as_they_are(rows: pa.RecordBatch, header: BatchHeader) -> pa.RecordBatch:
@@ -78,15 +97,15 @@ def as_they_are(rows: pa.RecordBatch, header: BatchHeader) -> pa.RecordBatch:
     return rows
 
 
-def _decoded(message: memoryview, schema: pa.Schema, header: BatchHeader) -> tuple[pa.RecordBatch, Any]:
-    rows, offsets = decode_rows(message, schema, header)
-    return rows, offsets
-
-
 def _batch(
-    header: BatchHeader, records: list[Part], record_count: int, base_timestamp_ms: int, max_timestamp_ms: int
+    header: BatchHeader,
+    records: list[Part],
+    record_count: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    codec: int = compression.NONE,
 ) -> list[Part]:
-    attributes = batch_v2.TRANSACTIONAL if header.attributes & ATTRIBUTE_TRANSACTIONAL else 0
+    attributes = codec | (batch_v2.TRANSACTIONAL if header.attributes & ATTRIBUTE_TRANSACTIONAL else 0)
     if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
         attributes |= batch_v2.LOG_APPEND_TIME
         max_timestamp_ms = header.append_time_ms

@@ -175,7 +175,7 @@ def _emit_structure(source: _Source, indent: int, fields: tuple[Field, ...], tar
     source.add(indent, f"{target} = {{}}")
     i = 0
     while i < len(plain):
-        run = []
+        run: list[Field] = []
         while i + len(run) < len(plain) and _is_fixed(plain[i + len(run)]):
             run.append(plain[i + len(run)])
         if run:
@@ -296,7 +296,7 @@ def _write_structure(source: _Source, indent: int, fields: tuple[Field, ...], ho
     plain, tagged = source.fields(fields)
     i = 0
     while i < len(plain):
-        run = []
+        run: list[Field] = []
         while i + len(run) < len(plain) and _is_fixed(plain[i + len(run)]):
             run.append(plain[i + len(run)])
         if run:
