@@ -182,6 +182,9 @@ class ClassicGroup:
         """Begin the next generation if all members have joined, or with `is_late` with those that have."""
         if self.state is not GroupState.PREPARING:
             return []
+        if not self.members:
+            self._become_empty()
+            return []
         missing = [m for m in self.members.values() if m.join_token is None]
         if (missing or self._pending) and not is_late:
             return []
