@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from sparklog.errors import InvalidRequestError
-from sparklog.gateway.wire.schema import DATA, Field, Message, messages
+from sparklog.gateway.wire.schema import Field, Message, messages
 
 ELEMENTS_MAX = 200_000
 """Elements of all lists of one message together."""
@@ -146,7 +146,7 @@ class _Source:
 
 @cache
 def decoder(kind: str, name: str, version: int) -> Decode:
-    """The decoder of a message in a version. It raises InvalidRequestError, also for bytes behind the message."""
+    """The decoder of a message in a version. It raises InvalidRequestError."""
     message = messages()[kind, name]
     _check_version(message, version)
     source = _Source(message.is_flexible(version), version)
@@ -163,9 +163,7 @@ def decoder(kind: str, name: str, version: int) -> Decode:
             raise InvalidRequestError(f"{name} version {version} is cut off") from e
         except UnicodeDecodeError as e:
             raise InvalidRequestError(f"{name} version {version}: a text is not UTF-8") from e
-        if reader.pos != reader.end and kind != DATA:
-            raise InvalidRequestError(f"{name} version {version}: {reader.end - reader.pos} bytes are left over")
-        return body
+        return body  # bytes behind it are passed over, as by Kafka: librdkafka sends some with Metadata version 12
 
     return decode
 

@@ -142,6 +142,12 @@ def test_lists_of_one_message_have_a_bound_together(monkeypatch: pytest.MonkeyPa
         decoder(REQUEST, "Metadata", 4)(memoryview(data))
 
 
+def test_bytes_behind_a_message_are_passed_over() -> None:
+    """librdkafka sends some with Metadata version 12; Kafka does not look at them."""
+    data = b"".join(encoder(REQUEST, "Metadata", 1)({"topics": [{"name": "t"}]}))
+    assert decoder(REQUEST, "Metadata", 1)(memoryview(data + b"more")) == {"topics": [{"name": "t"}]}
+
+
 def test_a_length_has_five_bytes_at_most() -> None:
     with pytest.raises(InvalidRequestError, match="5 bytes"):
         decoder(REQUEST, "Metadata", 9)(memoryview(b"\xff" * 1000))
