@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -44,6 +45,8 @@ class GatewayConfig(Struct, frozen=True):
     advertised: Mapping[str, tuple[str, int]] = {}
     """Host and port that clients are told, by the listener's name."""
     limits: Limits = Limits()
+    context: ssl.SSLContext | None = None
+    """TLS towards the broker; None: its listener does not encrypt."""
     local_sockets: Mapping[str, str] = {}
     """Unix sockets of the broker that has started this gateway, by the listeners' names."""
     descriptors: Mapping[str, int] = {}
@@ -99,7 +102,11 @@ async def _run(config: GatewayConfig, lifeline: int | None) -> int:
     sockets = [(one, _socket(one, config.descriptors)) for one in config.listeners]
     contexts = {name: RenewedContext(server_context, settings) for name, settings in config.tls.items()}
     gateway = Gateway(
-        config.bootstrap, local_sockets=config.local_sockets, advertised=config.advertised, limits=config.limits
+        config.bootstrap,
+        local_sockets=config.local_sockets,
+        advertised=config.advertised,
+        limits=config.limits,
+        context=config.context,
     )
     await _find_broker(gateway, stop)
     server = GatewayServer(gateway, served_apis(), sockets, contexts)
