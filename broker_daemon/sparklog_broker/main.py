@@ -31,7 +31,9 @@ from sparklog.security.listeners import LOCALHOST, Listener, SecurityProtocol, i
 from sparklog.security.tls import RenewedContext
 from sparklog_broker import descriptors
 from sparklog_broker.broker import Broker
+from sparklog_broker.children.child import Child
 from sparklog_broker.children.children import Children
+from sparklog_broker.children.kafka_gateway import KafkaGateway
 from sparklog_broker.children.lake_worker import LakeWorker, has_lake, lake_worker_spec
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.cluster.secure_connect import SecureConnect
@@ -168,6 +170,7 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
     contexts = server_contexts(config.security)
     sockets = bind_all(config.security.listeners.bound)
     try:
+        kafka = KafkaGateway.of(config)
         await metrics.start()
         parts = await _open(config, loop, environment, contexts)
     except BaseException:
@@ -177,19 +180,27 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
     broker, cluster, peers = parts
     children = Children()
     try:
-        server = _server(config, loop, parts, sockets)
+        server = _server(config, loop, parts, sockets, kafka)
         loop.add_signal_handler(signal.SIGHUP, peers.renew)
         server.start()
         peers.start()
         broker.start(on_all_disks_failed=end)
         if cluster is not None:
-            own = registered_endpoints(config.security.listeners, server.places, explicit=config.security.is_advertised)
+            own = registered_endpoints(
+                config.security.listeners,
+                server.places,
+                explicit=config.security.is_advertised,
+                gateways={} if kafka is None else kafka.endpoints(server.places),
+            )
             await cluster.join(own, end)
         metrics.serving(_watched(broker, server, peers.authenticator.counters))
-        _say("".join(f"listening on {line}\n" for line in server.addresses))
+        lines = [*server.addresses, *([] if kafka is None else kafka.addresses)]
+        _say("".join(f"listening on {line}\n" for line in lines))
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         if config.lake_worker_enable:
             children.add(_lake_worker(config, loop, broker, server))
+        if kafka is not None:
+            children.add(Child(kafka.spec(), loop, environment.clock.monotonic_s))
         children.start()
         await stop.wait()
         metrics.draining()
@@ -201,6 +212,8 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         await server.stop(STOP_TIMEOUT_S)
     finally:
         await children.stop()
+        if kafka is not None:
+            kafka.close()
         close_all(sockets)
         peers.stop()
         try:
@@ -239,7 +252,11 @@ async def _open(
 
 
 def _server(
-    config: BrokerConfig, loop: asyncio.AbstractEventLoop, parts: _Parts, sockets: list[tuple[Listener, socket.socket]]
+    config: BrokerConfig,
+    loop: asyncio.AbstractEventLoop,
+    parts: _Parts,
+    sockets: list[tuple[Listener, socket.socket]],
+    kafka: KafkaGateway | None,
 ) -> Server:
     """What answers requests of the sockets with the broker's handlers; not started."""
     broker, _, peers = parts
@@ -265,6 +282,7 @@ def _server(
         greet=peers.authenticator.greet,
         peers=broker.throttling.connections,
         protected_listener=broker.throttling.protected_listener,
+        gateways=[] if kafka is None else peers.open_gateways(kafka.local_sockets),
     )
 
 

@@ -15,6 +15,7 @@ from sparklog.metadata.coordination import ZooKeeperTls
 from sparklog.security.client_security import ClientSecurity, client_security
 from sparklog.security.handshake import ListenerRules
 from sparklog.security.listeners import (
+    GATEWAY_PREFIX,
     Listener,
     Listeners,
     SecurityProtocol,
@@ -37,6 +38,8 @@ _ZOOKEEPER_TLS = (
 _NAMES = (
     "listeners",
     "listener.security.protocol.map",
+    "kafka.listeners",
+    "kafka.advertised.listeners",
     "inter.broker.listener.name",
     "allow.insecure",
     *_ZOOKEEPER,
@@ -86,9 +89,22 @@ class BrokerSecurity(Struct, frozen=True):
     settings: Mapping[str, object]
     is_advertised: bool = False
     """Whether `advertised.listeners` is set."""
+    kafka: Listeners | None = None
+    """`kafka.listeners`; None: there is no gateway."""
+
+    @property
+    def gateways(self) -> tuple[Listener, ...]:
+        """The gateway's listeners under the names that brokers have for them."""
+        bound = () if self.kafka is None else self.kafka.bound
+        return tuple(one._replace(name=GATEWAY_PREFIX + one.name) for one in bound)
 
     def advertised_of(self, listener: str) -> tuple[str, int] | None:
         """What `advertised.listeners` says of a listener; None: nothing, or it is not set."""
+        if self.kafka is not None and listener.startswith(GATEWAY_PREFIX):
+            name = listener.removeprefix(GATEWAY_PREFIX)
+            explicit = bool(self.settings["kafka.advertised.listeners"])
+            told = self.kafka.advertised if explicit else ()
+            return next(((one.host, one.port) for one in told if one.name == name), None)
         if not self.is_advertised:
             return None
         return next(((one.host, one.port) for one in self.listeners.advertised if one.name == listener), None)
@@ -113,7 +129,7 @@ class BrokerSecurity(Struct, frozen=True):
 
     def of(self, listener: Listener) -> dict[str, object]:
         """The settings as this listener has them."""
-        return listener_settings(self.settings, listener.name)
+        return listener_settings(self.settings, listener.name.removeprefix(GATEWAY_PREFIX))
 
     def rules(self, listener: Listener) -> ListenerRules:
         """What it asks of its connections. Raises InvalidConfigError."""
@@ -130,11 +146,15 @@ class BrokerSecurity(Struct, frozen=True):
     def warnings(self) -> tuple[str, ...]:
         """What to say at every start. Raises InvalidConfigError for a listener that lets anybody in from other hosts,
         unless `allow.insecure` says that it may."""
-        return check_exposure(
-            self.listeners,
-            lambda listener: str(self.of(listener)["ssl.client.auth"]),
-            bool(self.settings["allow.insecure"]),
-        )
+        found: tuple[str, ...] = ()
+        for listeners in (self.listeners, self.kafka):
+            if listeners is not None:
+                found += check_exposure(
+                    listeners,
+                    lambda listener: str(self.of(listener)["ssl.client.auth"]),
+                    bool(self.settings["allow.insecure"]),
+                )
+        return found
 
     @property
     def zookeeper_login(self) -> tuple[str, Secret] | None:
@@ -183,13 +203,14 @@ def make_security(settings: Mapping[str, object], listen: str, advertised: str) 
         advertised,
         str(settings["inter.broker.listener.name"]),
     )
-    security = BrokerSecurity(listeners, settings, bool(advertised))
-    known = {listener.name.lower() for listener in listeners.bound}
+    kafka = _kafka_listeners(settings)
+    security = BrokerSecurity(listeners, settings, bool(advertised), kafka)
+    known = {listener.name.lower() for listener in (*listeners.bound, *(kafka.bound if kafka is not None else ()))}
     for name in settings:
         owner = name.removeprefix(LISTENER_PREFIX).partition(".")[0]
         if name.startswith(LISTENER_PREFIX) and owner not in known:
             raise InvalidConfigError(f"{name}: there is no such listener{did_you_mean(owner, known)}")
-    for listener in listeners.bound:
+    for listener in (*listeners.bound, *security.gateways):
         security.rules(listener)
     _ = (
         security.zookeeper_login,
@@ -197,6 +218,19 @@ def make_security(settings: Mapping[str, object], listen: str, advertised: str) 
         security.initial_users,
     )  # what is wrong with them is said at once
     return security
+
+
+def _kafka_listeners(settings: Mapping[str, object]) -> Listeners | None:
+    """`kafka.listeners`; None: there are none. Raises InvalidConfigError."""
+    names, advertised = str(settings["kafka.listeners"]), str(settings["kafka.advertised.listeners"])
+    if not names:
+        if advertised:
+            raise InvalidConfigError("kafka.advertised.listeners is set, but kafka.listeners is not")
+        return None
+    try:
+        return parse_listeners(names, str(settings["listener.security.protocol.map"]), advertised)
+    except InvalidConfigError as e:
+        raise InvalidConfigError(f"kafka.listeners = {names!r}: {e}") from None
 
 
 def parse_mechanisms(text: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from sparklog.cli import (
     consume,
     delete_records,
     elect_leaders,
+    gateway,
     group,
     lake,
     offsets,
@@ -78,6 +79,7 @@ app.command("produce", epilog=produce.EPILOG)(produce.produce)
 app.command("consume", epilog=consume.EPILOG)(consume.consume)
 app.command("sql", epilog=sql.EPILOG)(sql.sql)
 app.command("console", epilog=web_console.EPILOG)(web_console.web_console)
+app.add_typer(gateway.app, name="gateway")
 app.command("offsets", epilog=offsets.EPILOG)(offsets.offsets)
 app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delete_records)
 app.add_typer(reassign.app, name="reassign")

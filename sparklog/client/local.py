@@ -29,9 +29,12 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 LOG_LINES_KEPT = 200
 _LOG_READ_BYTES = 65_536
+KAFKA: dict[str, object] = {"kafka.listeners": "PLAINTEXT://127.0.0.1:0"}
 KEEP_FOR_EVER: dict[str, object] = {"topic.retention.ms": -1}
 _TOPIC = "topic."
 _READY = "listening on "
+_GATEWAY = "kafka."
+"""Before the addresses of a gateway in the broker's lines."""
 
 _live: set[LocalBroker] = set()
 """Strong references: the broker of `bootstrap = start_local().bootstrap_servers` also runs until this process ends."""
@@ -51,6 +54,7 @@ class LocalBroker:
         address: str,
         log: _Log,
         lifeline: Lifeline,
+        kafka_address: str = "",
     ) -> None:
         """Take over a started process. Use `start_local`.
 
@@ -61,6 +65,7 @@ class LocalBroker:
             address: The address that the broker listens on.
             log: The reader of the broker's stderr.
             lifeline: The pipe whose end stops the broker.
+            kafka_address: The address of the broker's Kafka gateway; empty: there is none.
         """
         self._process = process
         self._temporary = temporary
@@ -71,6 +76,8 @@ class LocalBroker:
         """The broker's directory."""
         self.bootstrap_servers = address
         """Address of the broker as HOST:PORT."""
+        self.kafka_bootstrap_servers = kafka_address
+        """Address for Kafka's clients as HOST:PORT; empty without `kafka=True`."""
         _live.add(self)
 
     @property
@@ -181,11 +188,12 @@ def start_broker(
     *,
     settings: Mapping[str, object] | None = None,
     timeout_s: float = START_TIMEOUT_S,
+    kafka: bool = False,
 ) -> LocalBroker:
     """See `start_local`. `listen` None: the setting `listeners` has the addresses, and the first one is used."""
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
-    given = KEEP_FOR_EVER | dict(settings or {})
+    given = KEEP_FOR_EVER | (KAFKA if kafka else {}) | dict(settings or {})
     config = _write_config(given)
     command = [sys.executable, "-m", "sparklog_broker", "--end-with-parent", "--config", str(config)]
     command += ["--temporary"] if temporary else []
@@ -206,7 +214,7 @@ def start_broker(
     lifeline.hand_over()
     log = _Log(process)
     try:
-        address = _wait_until_ready(process, timeout_s)
+        addresses = _wait_until_ready(process, timeout_s)
     except BaseException:
         process.kill()
         process.wait()
@@ -216,7 +224,7 @@ def start_broker(
         config.unlink(missing_ok=True)
         if process.stdout is not None:
             process.stdout.close()
-    if address is None:
+    if addresses is None:
         process.kill()
         code = process.wait()
         lifeline.cut()
@@ -224,8 +232,10 @@ def start_broker(
         if temporary:
             shutil.rmtree(directory, ignore_errors=True)
         raise BrokerNotAvailableError(f"the broker did not start (exit code {code}): {log.text() or 'it said nothing'}")
+    address, *others = addresses
     forget(address)  # another broker may have used the port before
-    return LocalBroker(process, directory, temporary, address, log, lifeline)
+    told = (one.removeprefix(_GATEWAY).partition("://")[2] for one in others if one.startswith(_GATEWAY))
+    return LocalBroker(process, directory, temporary, address, log, lifeline, next(told, ""))
 
 
 def _write_config(settings: Mapping[str, object]) -> Path:
@@ -246,12 +256,13 @@ def _readable(descriptor: int, timeout_s: float) -> bool:
         return bool(selector.select(timeout_s))
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], timeout_s: float) -> str | None:
-    """The address in the broker's `listening on` line; None if the broker ended or wrote no line in time."""
+def _wait_until_ready(process: subprocess.Popen[bytes], timeout_s: float) -> list[str] | None:
+    """The addresses in the broker's `listening on` lines, which it writes at once, its own first; None if the broker
+    ended or wrote no line in time."""
     assert process.stdout is not None
     deadline = time.monotonic() + timeout_s
     said = b""
-    while b"\n" not in said:
+    while not said.endswith(b"\n"):
         remaining = deadline - time.monotonic()
         if remaining <= 0 or not _readable(process.stdout.fileno(), remaining):
             return None
@@ -261,10 +272,11 @@ def _wait_until_ready(process: subprocess.Popen[bytes], timeout_s: float) -> str
                 process.wait(max(0.0, deadline - time.monotonic()))
             return None
         said += chunk
-    line = said.decode(errors="replace").splitlines()[0]
-    if not line.startswith(_READY):
+    lines = said.decode(errors="replace").splitlines()
+    if not lines[0].startswith(_READY):
         return None
-    return str(parse_bootstrap(line.removeprefix(_READY).strip())[0])
+    own, *others = (line.removeprefix(_READY).strip() for line in lines)
+    return [str(parse_bootstrap(own)[0]), *others]
 
 
 def _stop_all() -> None:

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from sparklog.client.local import START_TIMEOUT_S, LocalBroker, start_broker
+from sparklog.client.local import KAFKA, START_TIMEOUT_S, LocalBroker, start_broker
 from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.environment.files import read_regular
 from sparklog.errors import InvalidConfigError
@@ -82,6 +82,11 @@ class ClusterBroker:
     def log(self) -> str:
         """The last lines of the broker's log; empty before its first start."""
         return "" if self._process is None else self._process.log
+
+    @property
+    def kafka_bootstrap_servers(self) -> str:
+        """Address of the broker's Kafka gateway; empty: it has none, or has not started yet."""
+        return "" if self._process is None else self._process.kafka_bootstrap_servers
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start the broker and wait until it listens. The call does nothing if the broker runs.
@@ -184,6 +189,12 @@ class LocalCluster:
         """Addresses of all brokers, separated by commas."""
 
     @property
+    def kafka_bootstrap_servers(self) -> str:
+        """Addresses of the Kafka gateways of all running brokers, separated by commas; empty without `kafka=True`."""
+        found = (broker.kafka_bootstrap_servers for broker in self.brokers if broker.running)
+        return ",".join(address for address in found if address)
+
+    @property
     def zookeeper(self) -> ZooKeeperProcess:
         """The ZooKeeper process of the cluster.
 
@@ -261,6 +272,7 @@ def start_cluster(
     zookeeper: str | None = None,
     secure: bool = False,
     timeout_s: float = START_TIMEOUT_S,
+    kafka: bool = False,
 ) -> LocalCluster:
     """Start a cluster of local brokers and wait until they listen. See `start_local`.
 
@@ -272,6 +284,7 @@ def start_cluster(
         zookeeper: HOST:PORT,…/PATH of a ZooKeeper that runs already. None: the cluster starts its own.
         secure: True for TLS, SCRAM and ACLs. A secured directory stays secured.
         timeout_s: The longest wait for each broker in seconds.
+        kafka: True starts a gateway for Kafka's clients beside each broker.
 
     Returns:
         The running cluster.
@@ -284,8 +297,9 @@ def start_cluster(
     check_count(brokers)
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
+    given = (KAFKA if kafka else {}) | dict(settings or {})
     cluster = LocalCluster(
-        directory, temporary=temporary, brokers=brokers, settings=settings or {}, zookeeper=zookeeper, secure=secure
+        directory, temporary=temporary, brokers=brokers, settings=given, zookeeper=zookeeper, secure=secure
     )
     try:
         cluster.start(timeout_s)

@@ -20,6 +20,7 @@ def start_local(
     brokers: Literal[1] = 1,
     settings: Mapping[str, object] | None = None,
     timeout_s: float = START_TIMEOUT_S,
+    kafka: bool = False,
 ) -> LocalBroker: ...
 
 
@@ -31,6 +32,7 @@ def start_local(
     brokers: int,
     settings: Mapping[str, object] | None = None,
     timeout_s: float = START_TIMEOUT_S,
+    kafka: bool = False,
 ) -> LocalBroker | LocalCluster: ...
 
 
@@ -41,6 +43,7 @@ def start_local(
     brokers: int = 1,
     settings: Mapping[str, object] | None = None,
     timeout_s: float = START_TIMEOUT_S,
+    kafka: bool = False,
 ) -> LocalBroker | LocalCluster:
     """Start a broker in a process of its own and wait until it listens.
 
@@ -57,6 +60,7 @@ def start_local(
         settings: Broker settings by their dotted names, and defaults of topic settings with the prefix `topic.`. None:
             the defaults.
         timeout_s: The longest wait for the start of each broker in seconds.
+        kafka: True starts a gateway for Kafka's clients beside each broker; `kafka_bootstrap_servers` has the address.
 
     Returns:
         The running broker, or with several brokers the running cluster.
@@ -74,5 +78,5 @@ def start_local(
     """
     check_count(brokers)
     if brokers == 1:
-        return start_broker(data_dir, listen, settings=settings, timeout_s=timeout_s)
-    return start_cluster(brokers, data_dir, settings=settings, timeout_s=timeout_s)
+        return start_broker(data_dir, listen, settings=settings, timeout_s=timeout_s, kafka=kafka)
+    return start_cluster(brokers, data_dir, settings=settings, timeout_s=timeout_s, kafka=kafka)

@@ -18,6 +18,8 @@ from sparklog.environment.host_names import host_refusal
 from sparklog.errors import InvalidConfigError
 
 LISTENERS_MAX = 100
+GATEWAY_PREFIX = "kafka."
+"""Before the name of a gateway's listener, where brokers name all listeners."""
 LOCALHOST = "localhost"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _ADDRESS = re.compile(r"([^:/\s]+)://(?:\[([^\]\s]*)\]|([^:\s\[\]]*)):(\d{1,5})")
@@ -175,14 +177,21 @@ def _ip_says(host: str, question: Callable[[ipaddress.IPv4Address | ipaddress.IP
 
 
 def registered_endpoints(
-    listeners: Listeners, own: Mapping[str, tuple[str, int]], *, explicit: bool
+    listeners: Listeners,
+    own: Mapping[str, tuple[str, int]],
+    *,
+    explicit: bool,
+    gateways: Mapping[str, tuple[str, int]] | None = None,
 ) -> tuple[str, ...]:
     """Return a broker's registered addresses in the cluster: `HOST:PORT`, and with several listeners each of them as
     `NAME://HOST:PORT`. `own`: the listeners' addresses, by name. `explicit`: `advertised.listeners` is set; a listener
-    that it does not name is not advertised."""
+    that it does not name is not advertised. `gateways`: addresses of this broker's gateways for clients of other
+    protocols, by the listeners' names."""
     told = {one.name: (one.host, one.port) for one in listeners.advertised} if explicit else dict(own)
     inner = told.get(listeners.inter_broker.name) or own[listeners.inter_broker.name]
-    every = [f"{name}://{_address(*where)}" for name, where in told.items()] if len(listeners.bound) > 1 else []
+    others = dict(gateways or {})
+    every = [f"{name}://{_address(*where)}" for name, where in (told | others).items()]
+    every = every if len(listeners.bound) > 1 or others else []
     return (_address(*inner), *every)
 
 
@@ -190,7 +199,7 @@ def endpoint_for(endpoints: Sequence[str], listener: str = "") -> str:
     """Return the broker's endpoint for a peer that came through `listener`, as `HOST:PORT`; `listener` "": for another
     broker. "" if none is advertised for it."""
     named = [one for one in endpoints if "://" in one]
-    if not listener or not named:
+    if not listener or (not named and not listener.startswith(GATEWAY_PREFIX)):
         return next((one for one in endpoints if "://" not in one), "")
     return next((one.partition("://")[2] for one in named if one.startswith(f"{listener}://")), "")
 

@@ -34,6 +34,8 @@ EXCEPTIONS = {
     "broker_daemon/sparklog_broker/main.py": "starts the process",
     "broker_daemon/sparklog_broker/__main__.py": "starts the process",
     "broker_daemon/sparklog_broker/children/child.py": "real processes; a simulation has none",
+    "broker_daemon/sparklog_broker/children/kafka_gateway.py": "real sockets and processes; a simulation has none",
+    "broker_daemon/sparklog_broker/network/preamble.py": "real sockets; a simulation delivers frames above it",
     "broker_daemon/sparklog_broker/config.py": "reads the configuration before there is an environment",
     "broker_daemon/sparklog_broker/network/listening.py": "real sockets; a simulation delivers frames above it",
     "broker_daemon/sparklog_broker/network/out_queue.py": "real sockets; a simulation delivers frames above it",

@@ -26,6 +26,7 @@ from sparklog_broker.network.connection import ConnectionLimits as Limits
 from sparklog_broker.network.half_requests import HalfRequests
 from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener, why_not
 from sparklog_broker.network.memory import MemoryBudget
+from sparklog_broker.network.preamble import read_preamble
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
 from sparklog_broker.network.tls_connection import TlsConnection
 from sparklog_broker.network.tls_handshake import Secured, TlsHandshake
@@ -72,10 +73,14 @@ class Server:
         greet: Greet = lambda connection, listener, certificate: None,
         peers: Connections | None = None,
         protected_listener: str | None = None,
+        gateways: Sequence[OpenListener] = (),
     ) -> None:
         """`peers`: counts connections by address and user, None: without limits. `protected_listener`: the brokers'
-        own, which numbers and rates do not count for."""
+        own, which numbers and rates do not count for. `gateways`: Unix sockets for the gateways of this broker."""
         self.listeners = tuple(listeners)
+        self._gateways = tuple(gateways)
+        self._preambles: set[asyncio.Task[None]] = set()
+        """Connections of gateways that have not said yet whose they are."""
         self._threads = threads
         self._authentication_threads = authentication_threads
         self._greet = greet
@@ -135,13 +140,13 @@ class Server:
 
     def start(self) -> None:
         """Begins to accept. Raises ListenError."""
-        for listener in self.listeners:
+        for listener in (*self.listeners, *self._gateways):
             try:
                 for sock in listener.sockets:
                     sock.listen(BACKLOG)
             except OSError as e:
                 raise ListenError(why_not(listener.address, e, LISTEN)) from e
-        for listener in self.listeners:
+        for listener in (*self.listeners, *self._gateways):
             for sock in listener.sockets:
                 self._accept_from(listener, sock)
         log.info(
@@ -172,7 +177,9 @@ class Server:
                 return
             try:
                 context = listener.context
-                if accepting is listener.local:
+                if listener.is_gateway:
+                    self._take_from_gateway(sock, listener)
+                elif accepting is listener.local:
                     enlarge_send_buffer(sock)
                     self._add(sock, listener, addresses=_on_this_host(listener))
                 elif context is not None:
@@ -182,6 +189,25 @@ class Server:
             except Exception as e:  # noqa: BLE001 - it is this connection's: the others are accepted
                 sock.close()
                 self._complain(e)
+
+    def _take_from_gateway(self, sock: socket.socket, listener: OpenListener) -> None:
+        """Learn whose connection it is, before the first request."""
+        sock.setblocking(False)
+        task = self._loop.create_task(self._read_preamble(sock, listener))
+        self._preambles.add(task)
+        task.add_done_callback(self._preambles.discard)
+
+    async def _read_preamble(self, sock: socket.socket, listener: OpenListener) -> None:
+        try:
+            client = await read_preamble(self._loop, sock)
+        except (OSError, TimeoutError, SparklogError) as e:
+            log.info("%s: a gateway's connection is refused: %s", listener.name, e)
+            sock.close()
+            return
+        enlarge_send_buffer(sock)
+        host, port = client.client_host, client.client_port
+        addresses = Addresses((client.local_host, client.local_port), host, f"{host}:{port} (through the gateway)")
+        self._add(sock, listener, addresses=addresses, certificate=client.certificate or None)
 
     def _pause_accepting(self, listener: OpenListener, sock: socket.socket, error: Exception) -> None:
         """The listener stays readable: trying at once would keep the loop busy."""
@@ -338,7 +364,7 @@ class Server:
 
     def stop_accepting(self) -> None:
         """New connections are refused by the kernel from now on."""
-        for sock in [sock for listener in self.listeners for sock in listener.sockets]:
+        for sock in [sock for listener in (*self.listeners, *self._gateways) for sock in listener.sockets]:
             if sock.fileno() >= 0:
                 self._loop.remove_reader(sock.fileno())
                 sock.close()

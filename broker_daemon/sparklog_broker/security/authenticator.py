@@ -84,7 +84,7 @@ class Authenticator:
         self._threads = threads
         self._rules = {
             listener.name: parse_mapping_rules(str(security.of(listener)["ssl.principal.mapping.rules"]))
-            for listener in security.listeners.bound
+            for listener in (*security.listeners.bound, *security.gateways)
         }
         self._exchanging: set[Connection] = set()
         self._timers: weakref.WeakKeyDictionary[Connection, asyncio.TimerHandle] = weakref.WeakKeyDictionary()

@@ -57,12 +57,13 @@ class PeerSecurity:
         executors = environment.executors
         self.threads: Executor | None = executors.pool("tls", config.num_network_threads) if contexts else None
         """For the data of connections with TLS."""
-        authenticates = bool(contexts) or any(one.protocol.sasl for one in security.listeners.bound)
+        everything = (*security.listeners.bound, *security.gateways)
+        authenticates = bool(contexts) or any(one.protocol.sasl for one in everything)
         self.authentication_threads: Executor | None = (
             executors.pool("authentication", config.num_network_threads) if authenticates else None
         )
         """Their own, so that who tries often to get in does not slow down those who are."""
-        with_tokens = [one for one in security.listeners.bound if OAUTHBEARER in security.rules(one).mechanisms]
+        with_tokens = [one for one in everything if OAUTHBEARER in security.rules(one).mechanisms]
         renewing = executors.daemon("renew-keys") if contexts or with_tokens or renew_others else None
         self._renewing: Executor | None = renewing
         """A server of keys may hang."""
@@ -82,6 +83,10 @@ class PeerSecurity:
             OpenListener(one, sock, self._security.rules(one), self._contexts.get(one.name), local=local)
             for one, sock in sockets
         ]
+
+    def open_gateways(self, sockets: Sequence[tuple[Listener, socket.socket]]) -> list[OpenListener]:
+        """The Unix sockets of this broker's gateways, whose clients authenticate as on a listener."""
+        return [OpenListener(one, sock, self._security.rules(one)) for one, sock in sockets]
 
     def start(self) -> None:
         """Begins to look for renewed certificates and keys."""

@@ -1,0 +1,113 @@
+"""The gateway that speaks Kafka's protocol, as a child process of the broker (`kafka.listeners`).
+
+The broker binds the gateway's sockets: a port that is taken is found before any file is touched, and a restarted
+gateway has the same ports, with the clients that have connected meanwhile. The settings go to the gateway in an
+anonymous file, because they may hold secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+
+from sparklog.protocol.gateway import GatewayListener, GatewayStart, encode_start
+from sparklog.security.listeners import GATEWAY_PREFIX, Listener, Listeners
+from sparklog.security.secrets import Secret
+from sparklog_broker.children.child import ChildSpec
+from sparklog_broker.config import BrokerConfig, format_address
+from sparklog_broker.network.listening import ListenError, bind_all, bind_local, close_all
+from sparklog_broker.security_config import BrokerSecurity
+
+BACKLOG = 1024
+_MODULE = "sparklog.gateway"
+
+
+class KafkaGateway:
+    """Sockets and settings of a gateway. Made by `of`."""
+
+    def __init__(self, kafka: Listeners, security: BrokerSecurity) -> None:
+        """Raises ListenError."""
+        self._kafka = kafka
+        self._security = security
+        self._bound = bind_all(kafka.bound)
+        self.local_sockets: list[tuple[Listener, socket.socket]] = []
+        """The broker's Unix sockets for the gateway's listeners."""
+        for listener in security.gateways:
+            local = bind_local()
+            if local is None:
+                self.close()
+                raise ListenError("kafka.listeners needs Unix sockets in the abstract namespace, which Linux has")
+            self.local_sockets.append((listener, local))
+        for _, sock in self._bound:
+            sock.listen(BACKLOG)
+        self._settings = -1
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> KafkaGateway | None:
+        """The gateway of `kafka.listeners`; None: there is none. Raises ListenError."""
+        kafka = config.security.kafka
+        return None if kafka is None else cls(kafka, config.security)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the gateway listens, as `kafka.NAME://HOST:PORT`."""
+        return [
+            f"{GATEWAY_PREFIX}{listener.name}://{format_address(*sock.getsockname()[:2])}"
+            for listener, sock in self._bound
+        ]
+
+    def endpoints(self, places: Mapping[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
+        """Where clients of other hosts reach the gateway, by the names that brokers have for its listeners.
+
+        Args:
+            places: Where the broker listens.
+        """
+        found = {}
+        native = self._security.listeners.inter_broker.name
+        own_host = (self._security.advertised_of(native) or places[native])[0]
+        for listener, sock in self._bound:
+            name = GATEWAY_PREFIX + listener.name
+            port = int(sock.getsockname()[1])
+            host = listener.host if listener.host not in ("", "::") else own_host
+            found[name] = self._security.advertised_of(name) or (host, port)
+        return found
+
+    def spec(self) -> ChildSpec:
+        """The child process."""
+        listeners = [
+            GatewayListener(
+                listener.name,
+                listener.host,
+                int(sock.getsockname()[1]),
+                listener.protocol.value,
+                sock.fileno(),
+                local.getsockname()[1:].decode(),
+                _tls(self._security.of(listener)) if listener.protocol.tls else {},
+            )
+            for (listener, sock), (_, local) in zip(self._bound, self.local_sockets, strict=True)
+        ]
+        self._settings = os.memfd_create("sparklog-gateway")
+        os.write(self._settings, encode_start(GatewayStart(listeners)))
+        command = (sys.executable, "-m", _MODULE, "--start-from", str(self._settings))
+        return ChildSpec("kafka-gateway", command, descriptors=(self._settings, *(s.fileno() for _, s in self._bound)))
+
+    def close(self) -> None:
+        """Close the sockets. Again is fine."""
+        close_all(self._bound)
+        close_all(self.local_sockets)
+        if getattr(self, "_settings", -1) >= 0:
+            os.close(self._settings)
+            self._settings = -1
+
+
+def _tls(settings: Mapping[str, object]) -> dict[str, str | int | float | bool]:
+    """Settings of TLS, with what secrets hide."""
+    found: dict[str, str | int | float | bool] = {}
+    for name, value in settings.items():
+        if name.startswith("ssl."):
+            plain = value.reveal() if isinstance(value, Secret) else value
+            assert isinstance(plain, str | int | float | bool)
+            found[name] = plain
+    return found

@@ -1,0 +1,39 @@
+"""The preamble of a gateway's connection: whose it is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+
+from sparklog.errors import InvalidRequestError
+from sparklog.protocol.gateway import LENGTH, PREAMBLE_BYTES_MAX, OnBehalf, decode_preamble
+
+TIMEOUT_S = 5.0
+_CREDENTIALS = struct.Struct("3i")
+
+
+async def read_preamble(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> OnBehalf:
+    """The client of a connection that a gateway has made.
+
+    Raises PermissionError for a process of another user, InvalidRequestError, OSError, TimeoutError.
+    """
+    _, owner, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    if owner != os.geteuid():
+        raise PermissionError(f"it is a process of user {owner}, not of the broker's own user {os.geteuid()}")
+    async with asyncio.timeout(TIMEOUT_S):
+        (size,) = LENGTH.unpack(await _exactly(loop, sock, LENGTH.size))
+        if size > PREAMBLE_BYTES_MAX:
+            raise InvalidRequestError(f"a preamble of {size} bytes; at most {PREAMBLE_BYTES_MAX} are allowed")
+        return decode_preamble(await _exactly(loop, sock, size))
+
+
+async def _exactly(loop: asyncio.AbstractEventLoop, sock: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        part = await loop.sock_recv(sock, size - len(found))
+        if not part:
+            raise InvalidRequestError("the connection ends inside its preamble")
+        found += part
+    return found

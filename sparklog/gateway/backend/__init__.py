@@ -1,0 +1,1 @@
+"""The gateway's side towards its broker: connections and known topics."""

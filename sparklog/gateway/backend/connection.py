@@ -1,0 +1,231 @@
+"""One connection to the broker, in sparklog's protocol, on an event loop.
+
+Requests go out as they are called for, and answers come in the same order. Each connection of a Kafka client has one of
+these, so that the broker knows the client's principal and keeps the order of its requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    InvalidRequestError,
+    SparklogError,
+    error_from_code,
+)
+from sparklog.gateway.limits import MemoryBudget
+from sparklog.protocol import frames
+from sparklog.protocol.base import Message
+from sparklog.protocol.gateway import OnBehalf, encode_preamble
+from sparklog.protocol.local_socket import enlarge_send_buffer
+from sparklog.protocol.messages import (
+    Api,
+    HandshakeRequest,
+    HandshakeResponse,
+    decode_error_body,
+    decode_response,
+    encode,
+)
+from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
+from sparklog.version import __version__
+
+CLIENT_NAME = "sparklog-kafka-gateway"
+ANSWER_BYTES_MAX = 1100 * 1024 * 1024
+"""A fetch is answered with at most `fetch.max.bytes` or, if it is larger, one batch; both end at 1 GiB."""
+CONNECT_TIMEOUT_S = 10.0
+NOBODY = OnBehalf("127.0.0.1", 0, "127.0.0.1", 0)
+"""The gateway itself, which asks for the broker's id."""
+HELD_BYTES_MIN = 64 * 1024
+"""Larger answers take memory of the gateway's budget until the client has theirs."""
+STREAM_BYTES = 4 * 1024 * 1024
+"""Bytes of an answer that are received ahead of the reader."""
+
+M = TypeVar("M", bound=Message)
+Part = bytes | bytearray | memoryview
+
+
+class BrokerPlace(NamedTuple):
+    """The address of the gateway's broker."""
+
+    host: str
+    port: int
+    local_socket: str = ""
+    """Abstract Unix socket that the broker has offered; "": TCP is used."""
+    context: ssl.SSLContext | None = None
+    """TLS towards the broker; None: the listener does not encrypt."""
+    takes_preamble: bool = False
+    """True for the Unix socket of the broker that has started this gateway."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class _Expected(NamedTuple):
+    correlation_id: int
+    api: Api
+    response: type[Message]
+    answer: asyncio.Future[tuple[Any, memoryview]]
+
+
+class BrokerConnection:
+    """Made by `connect`. Event-loop thread only."""
+
+    def __init__(
+        self, place: BrokerPlace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, memory: MemoryBudget
+    ) -> None:
+        self.place = place
+        self._memory = memory
+        self._held = 0
+        self._reader = reader
+        self._writer = writer
+        self._spoken = HANDSHAKE_ONLY
+        self._expected: deque[_Expected] = deque()
+        self._next_id = 0
+        self._failure: SparklogError | None = None
+        self._task = asyncio.get_running_loop().create_task(self._read_answers())
+        self.broker: HandshakeResponse
+
+    @classmethod
+    async def connect(
+        cls, place: BrokerPlace, memory: MemoryBudget, client_id: str = "", client: OnBehalf | None = None
+    ) -> BrokerConnection:
+        """Connect and shake hands. Raises BrokerNotAvailableError, and what the broker answers."""
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                if place.local_socket:
+                    reader, writer = await asyncio.open_unix_connection(f"\0{place.local_socket}", limit=STREAM_BYTES)
+                    enlarge_send_buffer(writer.get_extra_info("socket"))
+                    if place.takes_preamble:
+                        writer.write(encode_preamble(client or NOBODY))
+                else:
+                    reader, writer = await asyncio.open_connection(
+                        place.host, place.port, ssl=place.context, limit=STREAM_BYTES
+                    )
+                connection = cls(place, reader, writer, memory)
+                try:
+                    await connection.shake_hands(client_id)
+                except BaseException:
+                    await connection.close()
+                    raise
+                return connection
+        except (OSError, TimeoutError) as e:
+            raise BrokerNotAvailableError(f"no broker at {place} ({e or type(e).__name__})") from e
+
+    async def shake_hands(self, client_id: str) -> None:
+        """Ask for the broker's versions; again after an authentication, for the Unix socket that it offers."""
+        name = self._writer.get_extra_info("sockname")
+        own = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
+        hello = HandshakeRequest(CLIENT_NAME, __version__, own, client_id)
+        self.broker, _ = await self.request(Api.HANDSHAKE, hello, HandshakeResponse)
+        self._spoken = SpokenVersions(self.broker.apis, f"the broker at {self.place}")
+
+    @property
+    def closed(self) -> bool:
+        """True if no request can be sent any more."""
+        return self._failure is not None
+
+    async def request(
+        self, api: Api, message: Message, response: type[M], payload: Sequence[Part] = ()
+    ) -> tuple[M, memoryview]:
+        """Send a request and wait for its answer: header and payload. Raises the broker's error, or
+        BrokerNotAvailableError."""
+        return await self.send(api, message, response, payload)
+
+    async def ask(self, api: Api, message: Message, response: type[M]) -> M:
+        """`request` of an API whose answer has no payload."""
+        return (await self.send(api, message, response))[0]
+
+    def send(
+        self, api: Api, message: Message, response: type[M], payload: Sequence[Part] = ()
+    ) -> asyncio.Future[tuple[M, memoryview]]:
+        """Send a request; the future has its answer. Raises BrokerNotAvailableError, UnsupportedVersionError."""
+        answer: asyncio.Future[tuple[M, memoryview]] = asyncio.get_running_loop().create_future()
+        self._write(api, message, payload)
+        self._expected.append(_Expected(self._next_id, api, response, answer))
+        return answer
+
+    def tell(self, api: Api, message: Message, payload: Sequence[Part] = ()) -> None:
+        """Send a request that is not answered (acks=0)."""
+        self._write(api, message, payload)
+
+    async def drain(self) -> None:
+        """Wait while the broker takes less than is sent."""
+        try:
+            await self._writer.drain()
+        except OSError as e:
+            self._fail(BrokerNotAvailableError(f"the connection to the broker at {self.place} broke: {e}"))
+
+    def _write(self, api: Api, message: Message, payload: Sequence[Part]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        version = self._spoken.version_of(api)
+        header = encode(message, version.older)
+        self._next_id = (self._next_id + 1) & 0xFFFFFFFF
+        size = sum(map(len, payload))
+        head = frames.encode_request(api, version.number, self._next_id, header, size)
+        if size:
+            self._writer.writelines((head, *payload))
+        else:
+            self._writer.write(head)
+
+    async def _read_answers(self) -> None:
+        reader = self._reader
+        try:
+            while True:
+                head = await reader.readexactly(frames.PREFIX_BYTES)
+                prefix = frames.decode_response_prefix(head, ANSWER_BYTES_MAX)
+                if prefix.body_bytes > HELD_BYTES_MIN:
+                    await self._memory.take(prefix.body_bytes)
+                    self._held += prefix.body_bytes
+                body = memoryview(await reader.readexactly(prefix.body_bytes))
+                if not self._expected:
+                    raise InvalidRequestError(f"the broker at {self.place} answers what was not asked")
+                expected = self._expected.popleft()
+                if (prefix.api, prefix.correlation_id) != (expected.api, expected.correlation_id):
+                    raise InvalidRequestError(f"the broker at {self.place} answers in another order")
+                if not expected.answer.done():
+                    self._settle(expected, prefix, body)
+        except (OSError, asyncio.IncompleteReadError) as e:
+            self._fail(BrokerNotAvailableError(f"the connection to the broker at {self.place} broke: {e}"))
+        except SparklogError as e:
+            self._fail(e)
+
+    def _settle(self, expected: _Expected, prefix: frames.ResponsePrefix, body: memoryview) -> None:
+        header = body[: prefix.header_bytes]
+        if prefix.error_code:
+            error = decode_error_body(header)
+            expected.answer.set_exception(error_from_code(prefix.error_code, error.message))
+            return
+        try:
+            message = decode_response(expected.api, header, expected.response)
+        except SparklogError as e:
+            expected.answer.set_exception(e)
+            raise
+        expected.answer.set_result((message, body[prefix.header_bytes :]))
+
+    def release(self) -> None:
+        """Give back the memory of answers: the client has what was made of them."""
+        held, self._held = self._held, 0
+        if held:
+            self._memory.free(held)
+
+    def _fail(self, error: SparklogError) -> None:
+        self._failure = self._failure or error
+        self._writer.close()
+        while self._expected:
+            answer = self._expected.popleft().answer
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # a client that has gone asks for no outcome
+
+    async def close(self) -> None:
+        """Close the connection; requests under way fail."""
+        self._fail(BrokerNotAvailableError(f"the connection to the broker at {self.place} is closed"))
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self.release()

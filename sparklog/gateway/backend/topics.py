@@ -1,0 +1,104 @@
+"""Topics as the gateway knows them: what it needs to convert records."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from uuid import UUID
+
+from sparklog.client.net.topic_info import TopicInfo, topic_info
+from sparklog.errors import InvalidRequestError, UnknownTopicOrPartitionError, error_from_code
+from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse, TopicState
+
+TOPICS_KEPT_MAX = 10_000
+KEPT_S = 60.0
+"""Settings that change without a new schema, such as the type of timestamps, are seen after this time."""
+PAGES_MAX = 100_000
+
+
+class Topics:
+    """Topics of one gateway by name. It says nothing about permissions: the broker checks each request."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._known: OrderedDict[str, tuple[float, TopicInfo]] = OrderedDict()
+        self._names: OrderedDict[UUID, str] = OrderedDict()
+
+    async def get(self, connection: BrokerConnection, name: str) -> TopicInfo:
+        """A topic, asked for if it is not known. Raises UnknownTopicOrPartitionError, and the broker's errors."""
+        found = self._known.get(name)
+        if found is not None and self._clock_s() - found[0] < KEPT_S:
+            return found[1]
+        return await self.look_up(connection, name)
+
+    async def look_up(self, connection: BrokerConnection, name: str) -> TopicInfo:
+        """A topic as it is now. Raises as `get`."""
+        answer = await read_metadata(connection, MetadataRequest([name], paged=True))
+        state = next((t for t in answer.topics if t.name == name), None)
+        if state is None or state.error_code:
+            self.forget(name)
+            code = UnknownTopicOrPartitionError.code if state is None else state.error_code
+            raise error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")
+        info = topic_info(state)
+        self._known[name] = self._clock_s(), info
+        self._known.move_to_end(name)
+        if len(self._known) > TOPICS_KEPT_MAX:
+            self._known.popitem(last=False)
+        return info
+
+    def peek(self, name: str) -> TopicInfo | None:
+        """A topic if it is known."""
+        found = self._known.get(name)
+        return None if found is None else found[1]
+
+    def forget(self, name: str) -> None:
+        """Ask for the topic again before its next use."""
+        self._known.pop(name, None)
+
+    def note_id(self, topic_id: UUID, name: str) -> None:
+        """Remember the topic behind an id that a client is told."""
+        self._names[topic_id] = name
+        self._names.move_to_end(topic_id)
+        if len(self._names) > TOPICS_KEPT_MAX:
+            self._names.popitem(last=False)
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """Name of the topic with this id; None: no client was told of it."""
+        return self._names.get(topic_id)
+
+
+async def read_metadata(connection: BrokerConnection, request: MetadataRequest) -> MetadataResponse:
+    """All pages of an answer. Raises the broker's errors."""
+    answer = await connection.ask(Api.METADATA, request, MetadataResponse)
+    topics = list(answer.topics)
+    for _ in range(PAGES_MAX):
+        if not answer.more:
+            break
+        last = answer.topics[-1] if answer.topics else None
+        if last is None:
+            raise InvalidRequestError("the broker answers a page without topics")
+        request = MetadataRequest(
+            request.topics,
+            paged=True,
+            after=last.name,
+            schemas_from=answer.schemas_from,
+            with_schemas=request.with_schemas,
+            with_partitions=request.with_partitions,
+        )
+        answer = await connection.ask(Api.METADATA, request, MetadataResponse)
+        page = list(answer.topics)
+        if request.schemas_from >= 0 and page and page[0].name == topics[-1].name:
+            topics[-1].schemas += page.pop(0).schemas
+        topics += page
+    answer.topics = topics
+    return answer
+
+
+def topic_uuid(state: TopicState) -> UUID | None:
+    """The topic's id as Kafka's clients know ids; None if the broker's has another form."""
+    try:
+        return UUID(state.topic_id)
+    except ValueError:
+        return None

@@ -1,0 +1,134 @@
+"""What all connections of one gateway share: the broker's address, known topics, groups, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from sparklog.client.net.addresses import Endpoint
+from sparklog.errors import BrokerNotAvailableError, SparklogError
+from sparklog.gateway.backend.connection import BrokerConnection, BrokerPlace
+from sparklog.gateway.backend.topics import Topics
+from sparklog.gateway.groups.runtime import Groups
+from sparklog.gateway.limits import Limits, MemoryBudget
+from sparklog.gateway.transactions import Identities
+from sparklog.protocol.gateway import OnBehalf
+from sparklog.protocol.topic_messages import BrokerEndpoint
+from sparklog.security.listeners import Listener
+
+log = logging.getLogger(__name__)
+
+NO_NODE = -1
+
+
+class Address(NamedTuple):
+    """Where Kafka's clients reach a gateway."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class Gateway:
+    """Event-loop thread only."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Endpoint] = (),
+        *,
+        local_sockets: Mapping[str, str] | None = None,
+        advertised: Mapping[str, tuple[str, int]] | None = None,
+        limits: Limits | None = None,
+        context: ssl.SSLContext | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        bootstrap: Addresses of the broker, the first one that answers is used.
+        local_sockets: Unix sockets of the broker that has started this gateway, by the listeners' names.
+        advertised: Host and port that clients are told, by the listener's name; a client of another listener is told
+            the address that it has used.
+        limits: The limits for clients; None: the usual ones.
+        context: TLS towards the broker; None: the broker's listener does not encrypt.
+        clock_s: A monotonic clock in s.
+        """
+        self.limits = limits or Limits()
+        self.memory = MemoryBudget(self.limits.memory_bytes)
+        self.topics = Topics(clock_s)
+        self.groups = Groups(clock_s)
+        self.identities = Identities()
+        self.clock_s = clock_s
+        self.broker_id = NO_NODE
+        self.cluster_id = ""
+        self._bootstrap = tuple(bootstrap)
+        self._local = {
+            name: BrokerPlace("localhost", 0, local, takes_preamble=True)
+            for name, local in (local_sockets or {}).items()
+        }
+        self._advertised = dict(advertised or {})
+        self._context = context
+        self._place: BrokerPlace | None = None
+
+    async def start(self) -> None:
+        """Find the broker. Raises BrokerNotAvailableError."""
+        name = next(iter(self._local), "")
+        connection = await self.connect("", name, None)
+        await connection.close()
+
+    async def connect(self, client_id: str, listener: str, client: OnBehalf | None) -> BrokerConnection:
+        """A connection to the gateway's broker for a client of a listener. Raises BrokerNotAvailableError and the
+        broker's errors."""
+        if listener in self._local:
+            connection = await BrokerConnection.connect(self._local[listener], self.memory, client_id, client)
+            self.broker_id, self.cluster_id = connection.broker.broker_id, connection.broker.cluster_id
+            return connection
+        if self._place is not None:
+            try:
+                return await BrokerConnection.connect(self._place, self.memory, client_id)
+            except BrokerNotAvailableError:
+                self._place = None  # a restarted broker has another Unix socket
+        failure: SparklogError = BrokerNotAvailableError("there is no bootstrap server")
+        for endpoint in self._bootstrap:
+            place = BrokerPlace(endpoint.host, endpoint.port, context=self._context)
+            try:
+                connection = await BrokerConnection.connect(place, self.memory, client_id)
+            except BrokerNotAvailableError as e:
+                failure = e
+                continue
+            self._note_broker(connection, place)
+            return connection
+        raise failure
+
+    def _note_broker(self, connection: BrokerConnection, place: BrokerPlace) -> None:
+        broker = connection.broker
+        if self.broker_id not in (NO_NODE, broker.broker_id):
+            log.warning("the broker at %s has the id %d, it was %d", place, broker.broker_id, self.broker_id)
+        self.broker_id, self.cluster_id = broker.broker_id, broker.cluster_id
+        self._place = place._replace(local_socket=broker.local_socket)
+
+    def own_address(self, listener: Listener, local: tuple[str, int]) -> Address:
+        """Where the clients of a listener reach this gateway. `local`: the address that the client has used."""
+        host, port = self._advertised.get(listener.name, local)
+        return Address(self.broker_id, host, port)
+
+    def addresses(
+        self, brokers: Sequence[BrokerEndpoint], listener: Listener, local: tuple[str, int]
+    ) -> dict[int, Address]:
+        """Where clients reach the gateways of all brokers, by the brokers' ids. The gateway of another broker is
+        expected on that broker's host and this listener's port."""
+        if self._local:  # the broker knows the gateways of the others
+            return {b.broker_id: Address(b.broker_id, b.host, b.port, b.rack or None) for b in brokers}
+        own = self.own_address(listener, local)
+        found = {b.broker_id: Address(b.broker_id, b.host, own.port, b.rack or None) for b in brokers}
+        rack = found[self.broker_id].rack if self.broker_id in found else None
+        found[self.broker_id] = own._replace(rack=rack)
+        return found
+
+    async def close(self) -> None:
+        """End what is under way."""
+        self.groups.close()
+        await asyncio.sleep(0)

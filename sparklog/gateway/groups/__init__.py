@@ -1,0 +1,1 @@
+"""Consumer groups of Kafka's classic protocol, as a pure state machine."""

@@ -1,0 +1,409 @@
+"""One group of Kafka's classic protocol (JoinGroup, SyncGroup): a state machine without sockets and clocks.
+
+    state       all have joined, or time is over   leader's assignment   member joins or leaves
+    EMPTY       -                                  -                     → PREPARING
+    PREPARING   → COMPLETING (EMPTY: no members)   -                     stays
+    COMPLETING  -                                  → STABLE              → PREPARING
+    STABLE      -                                  -                     → PREPARING
+
+A generation begins when PREPARING ends. Members prove the generation with heartbeats and commits. The leader among the
+members computes the assignment; the coordinator hands it out and does not read it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from sparklog.gateway.groups.model import (
+    GROUP_SIZE_MAX,
+    METADATA_BYTES_MAX,
+    NO_GENERATION,
+    PENDING_MAX,
+    SESSION_TIMEOUT_MS_MAX,
+    GroupState,
+    Join,
+    Joined,
+    Member,
+    Reply,
+    Synced,
+)
+from sparklog.gateway.wire.errors import Kafka
+
+
+class ClassicGroup:
+    """The state of one group. Methods return the answers that become due; `new_id` makes the rest of a member's id."""
+
+    def __init__(self, group_id: str, new_id: Callable[[], str]) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.generation = NO_GENERATION
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self._new_id = new_id
+        self._static: dict[str, str] = {}
+        self._pending: dict[str, int] = {}
+        """Member ids that were given out, with the time at which they are forgotten."""
+        self._rebalance_deadline_ms = 0
+
+    # --- joins -------------------------------------------------------------------------------------------------------
+
+    def join(self, join: Join, token: Any, now_ms: int) -> list[Reply]:
+        """A member joins, or joins again. The answer comes when the rebalance is over."""
+        error = self._refusal(join)
+        if error is not None:
+            return [Reply(token, Joined(error, join.member_id))]
+        if join.member_id == "":
+            return self._join_new(join, token, now_ms)
+        if join.member_id in self._pending:
+            del self._pending[join.member_id]
+            return self._add_and_rebalance(join.member_id, join, token, now_ms)
+        error = self.check_member(join.member_id, join.instance_id)
+        if error is not None:
+            return [Reply(token, Joined(error, join.member_id))]
+        return self._join_again(self.members[join.member_id], join, token, now_ms)
+
+    def _refusal(self, join: Join) -> Kafka | None:
+        if not 0 < join.session_timeout_ms <= SESSION_TIMEOUT_MS_MAX:
+            return Kafka.INVALID_SESSION_TIMEOUT
+        if not join.protocols or not join.protocol_type:
+            return Kafka.INCONSISTENT_GROUP_PROTOCOL
+        others = [m for m in self.members.values() if m.member_id != join.member_id]
+        if others and join.protocol_type != self.protocol_type:
+            return Kafka.INCONSISTENT_GROUP_PROTOCOL
+        common = self._common_protocols(others)
+        if others and not any(name in common for name, _ in join.protocols):
+            return Kafka.INCONSISTENT_GROUP_PROTOCOL
+        if join.member_id not in self.members and len(self.members) >= GROUP_SIZE_MAX:
+            return Kafka.GROUP_MAX_SIZE_REACHED
+        size = sum(len(metadata) for _, metadata in join.protocols) + sum(m.metadata_bytes for m in others)
+        return Kafka.GROUP_MAX_SIZE_REACHED if size > METADATA_BYTES_MAX else None
+
+    def _join_new(self, join: Join, token: Any, now_ms: int) -> list[Reply]:
+        known = self._static.get(join.instance_id) if join.instance_id is not None else None
+        member_id = f"{join.instance_id or join.client_id or 'member'}-{self._new_id()}"
+        if known is not None:
+            return self._replace_static(known, member_id, join, token, now_ms)
+        if join.instance_id is None and join.needs_member_id:
+            if len(self._pending) >= PENDING_MAX:
+                return [Reply(token, Joined(Kafka.GROUP_MAX_SIZE_REACHED))]
+            self._pending[member_id] = now_ms + join.session_timeout_ms
+            return [Reply(token, Joined(Kafka.MEMBER_ID_REQUIRED, member_id))]
+        return self._add_and_rebalance(member_id, join, token, now_ms)
+
+    def _replace_static(self, known: str, member_id: str, join: Join, token: Any, now_ms: int) -> list[Reply]:
+        """A static member has restarted: it keeps its place under a new id, and its predecessor is fenced."""
+        member = self.members.pop(known)
+        replies = self._refuse_waiting(member, Kafka.FENCED_INSTANCE_ID)
+        before = self.protocol
+        was_leader = self.leader == known
+        member.member_id = member_id
+        self.members[member_id] = member
+        assert join.instance_id is not None
+        self._static[join.instance_id] = member_id
+        self._update(member, join, now_ms)
+        if was_leader:
+            self.leader = member_id
+        stays = self.state is GroupState.STABLE and self._chosen_protocol() == before
+        if not stays:
+            member.join_token = token
+            return replies + self._rebalance(now_ms)
+        # clients before version 9 take a leader's id of their own as an order to assign: they get the old id
+        leader = self.leader or ""
+        if was_leader and not join.can_skip_assignment:
+            leader = known
+        joined = self._joined(member)._replace(
+            leader=leader, members=self._member_list() if was_leader and join.can_skip_assignment else (),
+            skip_assignment=was_leader and join.can_skip_assignment,
+        )  # fmt: skip
+        return [*replies, Reply(token, joined)]
+
+    def _add_and_rebalance(self, member_id: str, join: Join, token: Any, now_ms: int) -> list[Reply]:
+        member = Member(
+            member_id,
+            join.instance_id,
+            join.client_id,
+            join.client_host,
+            join.session_timeout_ms,
+            join.rebalance_timeout_ms,
+            list(join.protocols),
+            now_ms + join.session_timeout_ms,
+        )
+        if not self.members:
+            self.protocol_type = join.protocol_type
+        self.members[member_id] = member
+        if join.instance_id is not None:
+            self._static[join.instance_id] = member_id
+        if self.leader is None:
+            self.leader = member_id
+        member.join_token = token
+        return self._rebalance(now_ms)
+
+    def _join_again(self, member: Member, join: Join, token: Any, now_ms: int) -> list[Reply]:
+        replies = []
+        if member.join_token is not None:  # its earlier request lies in a connection that was given up
+            replies.append(Reply(member.join_token, Joined(Kafka.UNKNOWN_MEMBER_ID, member.member_id)))
+            member.join_token = None
+        is_same = list(join.protocols) == member.protocols
+        self._update(member, join, now_ms)
+        if self.state is GroupState.COMPLETING and is_same:
+            return [*replies, Reply(token, self._joined(member))]
+        if self.state is GroupState.STABLE and is_same and member.member_id != self.leader:
+            return [*replies, Reply(token, self._joined(member))]
+        member.join_token = token
+        return replies + self._rebalance(now_ms)
+
+    def _update(self, member: Member, join: Join, now_ms: int) -> None:
+        member.protocols = list(join.protocols)
+        member.session_timeout_ms, member.rebalance_timeout_ms = join.session_timeout_ms, join.rebalance_timeout_ms
+        member.client_id, member.client_host = join.client_id, join.client_host
+        member.deadline_ms = now_ms + member.session_timeout_ms
+
+    # --- rebalances --------------------------------------------------------------------------------------------------
+
+    def _rebalance(self, now_ms: int) -> list[Reply]:
+        """All members have to join again."""
+        replies = []
+        if self.state is not GroupState.PREPARING:
+            for member in self.members.values():
+                member.assignment = b""
+                if member.sync_token is not None:
+                    replies.append(Reply(member.sync_token, Synced(Kafka.REBALANCE_IN_PROGRESS)))
+                    member.sync_token = None
+            self.state = GroupState.PREPARING
+            longest = max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
+            self._rebalance_deadline_ms = now_ms + longest
+        return replies + self._complete_join(now_ms, is_late=False)
+
+    def _complete_join(self, now_ms: int, *, is_late: bool) -> list[Reply]:
+        """Begin the next generation if all members have joined, or with `is_late` with those that have."""
+        if self.state is not GroupState.PREPARING:
+            return []
+        if not self.members:
+            self._become_empty()
+            return []
+        missing = [m for m in self.members.values() if m.join_token is None]
+        if (missing or self._pending) and not is_late:
+            return []
+        for member in missing:
+            if member.instance_id is None:
+                self._forget(member)
+        if not self.members:
+            self._become_empty()
+            return []
+        self.generation += 1
+        self.protocol = self._chosen_protocol()
+        joined = [m for m in self.members.values() if m.join_token is not None]
+        if self.leader not in self.members or self.members[self.leader].join_token is None:
+            self.leader = joined[0].member_id if joined else next(iter(self.members))
+        self.state = GroupState.COMPLETING
+        longest = max(m.rebalance_timeout_ms for m in self.members.values())
+        self._rebalance_deadline_ms = now_ms + longest
+        replies = []
+        for member in joined:
+            member.deadline_ms = now_ms + member.session_timeout_ms
+            replies.append(Reply(member.join_token, self._joined(member)))
+            member.join_token = None
+        return replies
+
+    def _joined(self, member: Member) -> Joined:
+        return Joined(
+            Kafka.NONE,
+            member.member_id,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader or "",
+            self._member_list() if member.member_id == self.leader else (),
+        )
+
+    def _member_list(self) -> list[tuple[str, str | None, bytes]]:
+        protocol = self.protocol or ""
+        return [(m.member_id, m.instance_id, m.metadata_of(protocol)) for m in self.members.values()]
+
+    def _common_protocols(self, members: Iterable[Member]) -> set[str]:
+        names = [{name for name, _ in m.protocols} for m in members]
+        return set.intersection(*names) if names else set()
+
+    def _chosen_protocol(self) -> str | None:
+        """The assignor that all members have and most prefer."""
+        common = self._common_protocols(self.members.values())
+        votes = Counter(
+            next(name for name, _ in m.protocols if name in common) for m in self.members.values() if common
+        )
+        return max(votes, key=lambda name: votes[name]) if votes else None
+
+    def _become_empty(self) -> None:
+        self.state = GroupState.EMPTY
+        self.generation += 1
+        self.protocol = self.leader = self.protocol_type = None
+
+    # --- syncs, heartbeats, leaving ----------------------------------------------------------------------------------
+
+    def sync(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        protocols: tuple[str | None, str | None],
+        assignments: Sequence[tuple[str, bytes]],
+        token: Any,
+        now_ms: int,
+    ) -> list[Reply]:
+        """A member asks for its assignment; the leader brings all of them. `protocols`: type and name, None if the
+        client does not send them."""
+        error = self.check_generation(member_id, instance_id, generation)
+        kind, name = protocols
+        if error is None and ((kind or self.protocol_type), (name or self.protocol)) != (
+            self.protocol_type,
+            self.protocol,
+        ):
+            error = Kafka.INCONSISTENT_GROUP_PROTOCOL
+        if error is None and self.state is GroupState.PREPARING:
+            error = Kafka.REBALANCE_IN_PROGRESS
+        if error is not None:
+            return [Reply(token, Synced(error))]
+        member = self.members[member_id]
+        member.deadline_ms = now_ms + member.session_timeout_ms
+        if self.state is GroupState.STABLE:
+            return [Reply(token, self._synced(member))]
+        replies = []
+        if member.sync_token is not None:
+            replies.append(Reply(member.sync_token, Synced(Kafka.UNKNOWN_MEMBER_ID)))
+        member.sync_token = token
+        if member_id == self.leader:
+            if sum(len(data) for _, data in assignments) > METADATA_BYTES_MAX:
+                member.sync_token = None
+                return [*replies, Reply(token, Synced(Kafka.GROUP_MAX_SIZE_REACHED))]
+            given = dict(assignments)
+            self.state = GroupState.STABLE
+            for one in self.members.values():
+                one.assignment = given.get(one.member_id, b"")
+                if one.sync_token is not None:
+                    replies.append(Reply(one.sync_token, self._synced(one)))
+                    one.sync_token = None
+                    one.deadline_ms = now_ms + one.session_timeout_ms
+        return replies
+
+    def _synced(self, member: Member) -> Synced:
+        return Synced(Kafka.NONE, member.assignment, self.protocol_type, self.protocol)
+
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Kafka:
+        """A member is alive. The answer tells it of a rebalance."""
+        error = self.check_generation(member_id, instance_id, generation)
+        if error is not None:
+            return error
+        member = self.members[member_id]
+        member.deadline_ms = now_ms + member.session_timeout_ms
+        return Kafka.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else Kafka.NONE
+
+    def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[Kafka, list[Reply]]:
+        """Remove a member, by its id, or a static one by its instance id alone."""
+        if member_id in self._pending:
+            del self._pending[member_id]
+            return Kafka.NONE, self._complete_join(now_ms, is_late=False)
+        if member_id == "" and instance_id is not None:
+            member_id = self._static.get(instance_id, "")
+        error = self.check_member(member_id, instance_id)
+        if error is not None:
+            return error, []
+        return Kafka.NONE, self._remove(self.members[member_id], now_ms)
+
+    def _remove(self, member: Member, now_ms: int) -> list[Reply]:
+        replies = self._refuse_waiting(member, Kafka.UNKNOWN_MEMBER_ID)
+        self._forget(member)
+        if self.state is GroupState.PREPARING:
+            return replies + self._complete_join(now_ms, is_late=False)
+        return replies + self._rebalance(now_ms)
+
+    def _refuse_waiting(self, member: Member, error: Kafka) -> list[Reply]:
+        replies = []
+        if member.join_token is not None:
+            replies.append(Reply(member.join_token, Joined(error, member.member_id)))
+        if member.sync_token is not None:
+            replies.append(Reply(member.sync_token, Synced(error)))
+        member.join_token = member.sync_token = None
+        return replies
+
+    def _forget(self, member: Member) -> None:
+        del self.members[member.member_id]
+        if member.instance_id is not None:
+            del self._static[member.instance_id]
+        if self.leader == member.member_id:
+            self.leader = None
+
+    def close(self, error: Kafka) -> list[Reply]:
+        """End the group here: another gateway coordinates it, or it is deleted."""
+        replies = [reply for member in self.members.values() for reply in self._refuse_waiting(member, error)]
+        self.members.clear()
+        self._static.clear()
+        self._pending.clear()
+        self.state = GroupState.DEAD
+        return replies
+
+    # --- checks and time ---------------------------------------------------------------------------------------------
+
+    def check_member(self, member_id: str, instance_id: str | None) -> Kafka | None:
+        """Error for a member that is unknown, or fenced by a newer one with the same instance id; None: it is good."""
+        if instance_id is not None and instance_id in self._static and self._static[instance_id] != member_id:
+            return Kafka.FENCED_INSTANCE_ID
+        if member_id not in self.members:
+            return Kafka.UNKNOWN_MEMBER_ID
+        if instance_id is not None and self.members[member_id].instance_id != instance_id:
+            return Kafka.UNKNOWN_MEMBER_ID
+        return None
+
+    def check_generation(self, member_id: str, instance_id: str | None, generation: int) -> Kafka | None:
+        """As `check_member`, and an error for another generation than the current one."""
+        error = self.check_member(member_id, instance_id)
+        if error is None and generation != self.generation:
+            return Kafka.ILLEGAL_GENERATION
+        return error
+
+    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Kafka | None:
+        """Error for a commit that is not allowed; None: it is. A client that is no member may commit to a group without
+        members."""
+        if generation < 0 and not member_id:
+            return None if not self.members else Kafka.UNKNOWN_MEMBER_ID
+        error = self.check_generation(member_id, instance_id, generation)
+        if error is not None:
+            return error
+        if self.state is GroupState.COMPLETING:
+            return Kafka.REBALANCE_IN_PROGRESS
+        member = self.members[member_id]
+        member.deadline_ms = now_ms + member.session_timeout_ms
+        return None
+
+    def expire(self, now_ms: int) -> list[Reply]:
+        """Remove members that are not heard of, and end a rebalance whose time is over."""
+        replies: list[Reply] = []
+        for member_id in [i for i, deadline_ms in self._pending.items() if deadline_ms <= now_ms]:
+            del self._pending[member_id]
+            replies += self._complete_join(now_ms, is_late=False)
+        for member in list(self.members.values()):
+            waits = member.join_token is not None
+            if not waits and member.deadline_ms <= now_ms and member.member_id in self.members:
+                replies += self._remove(member, now_ms)
+        if self.state is GroupState.PREPARING and self._rebalance_deadline_ms <= now_ms:
+            self._pending.clear()
+            replies += self._complete_join(now_ms, is_late=True)
+        elif self.state is GroupState.COMPLETING and self._rebalance_deadline_ms <= now_ms:
+            # members that have joined and ask for no assignment are gone, or the leader is
+            silent = [m for m in self.members.values() if m.sync_token is None]
+            for member in silent:
+                replies += self._refuse_waiting(member, Kafka.UNKNOWN_MEMBER_ID)
+                self._forget(member)
+            replies += self._rebalance(now_ms)
+        return replies
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """Time of the next `expire` that may have an effect; None: none is due."""
+        deadlines = [*self._pending.values()]
+        deadlines += [m.deadline_ms for m in self.members.values() if m.join_token is None]
+        if self.state in (GroupState.PREPARING, GroupState.COMPLETING):
+            deadlines.append(self._rebalance_deadline_ms)
+        return min(deadlines, default=None)

@@ -1,0 +1,89 @@
+"""DESCRIBE_CLUSTER, DESCRIBE_LOG_DIRS and DESCRIBE_ACLS."""
+
+from __future__ import annotations
+
+from sparklog.errors import SparklogError
+from sparklog.gateway.backend.topics import read_metadata
+from sparklog.gateway.session import Session
+from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.protocol.messages import Api
+from sparklog.protocol.operation_messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from sparklog.protocol.topic_messages import MetadataRequest
+
+BROKERS = 1
+"""Type of the endpoints that clients of brokers ask for."""
+
+
+async def describe_cluster(session: Session, request: Body, version: int) -> Body:
+    """All gateways by the ids of their brokers."""
+    if request.get("endpoint_type", BROKERS) != BROKERS:
+        return {
+            "error_code": Kafka.INVALID_REQUEST,
+            "error_message": "controllers have no endpoint of their own",
+            "cluster_id": "",
+            "brokers": [],
+        }
+    answer = await read_metadata(await session.broker(), MetadataRequest([], paged=True))
+    addresses = session.gateway.addresses(answer.brokers, session.listener, session.local)
+    return {
+        "error_code": Kafka.NONE,
+        "cluster_id": answer.cluster_id,
+        "controller_id": answer.controller,
+        "brokers": [
+            {"broker_id": a.node_id, "host": a.host, "port": a.port, "rack": a.rack, "is_fenced": False}
+            for _, a in sorted(addresses.items())
+        ],
+    }
+
+
+async def describe_log_dirs(session: Session, request: Body, version: int) -> Body:
+    """Directories of the gateway's broker. Sizes of partitions stand in the first directory, for the broker tells them
+    of all its directories together."""
+    wanted = None if request["topics"] is None else {t["topic"]: set(t["partitions"]) for t in request["topics"]}
+    broker = await session.broker()
+    try:
+        dirs = await broker.ask(Api.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(), DescribeLogDirsResponse)
+        names = None if wanted is None else list(wanted)
+        answer = await read_metadata(broker, MetadataRequest(names, paged=True, with_schemas=False))
+    except SparklogError as e:
+        return {"error_code": code_of(e), "results": []}
+    topics = [
+        {
+            "name": t.name,
+            "partitions": [
+                {
+                    "partition_index": p.partition,
+                    "partition_size": max(p.size_bytes, 0),
+                    "offset_lag": 0,
+                    "is_future_key": False,
+                }
+                for p in t.partitions
+                if p.size_bytes >= 0 and (wanted is None or p.partition in wanted.get(t.name, ()))
+            ],
+        }
+        for t in answer.topics
+        if not t.error_code
+    ]
+    return {
+        "error_code": Kafka.NONE,
+        "results": [
+            {
+                "error_code": kafka_code(d.error_code),
+                "log_dir": d.path,
+                "topics": topics if i == 0 else [],
+                "total_bytes": d.total_bytes,
+                "usable_bytes": d.usable_bytes,
+            }
+            for i, d in enumerate(dirs.log_dirs)
+        ],
+    }
+
+
+async def describe_acls(session: Session, request: Body, version: int) -> Body:
+    """ACLs are administered with sparklog's own commands."""
+    return {
+        "error_code": Kafka.SECURITY_DISABLED,
+        "error_message": "ACLs are administered with `sparklog acl`, not through the gateway",
+        "resources": [],
+    }

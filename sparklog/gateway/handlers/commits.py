@@ -1,0 +1,187 @@
+"""OFFSET_COMMIT and OFFSET_FETCH: offsets are the broker's, the same ones that sparklog's consumers have."""
+
+from __future__ import annotations
+
+from sparklog.errors import GroupIdNotFoundError, SparklogError
+from sparklog.gateway.handlers.offsets import is_partition
+from sparklog.gateway.session import Session
+from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.protocol.group_messages import (
+    CommittedOffset,
+    FetchedOffset,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    TopicPartitions,
+)
+from sparklog.protocol.messages import Api
+from sparklog.types import TOPIC_NAME_CHARS_MAX
+
+METADATA_CHARS_MAX = 4_096
+GROUP_ID_CHARS_MAX = 249
+PAGES_MAX = 10_000
+GROUPS_MAX = 1_000
+
+
+def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> list[CommittedOffset]:
+    """The offsets of a request that the broker is asked to store; `outcomes` gets the errors of the others."""
+    found = []
+    for topic in topics:
+        for p in topic["partitions"]:
+            key = topic["name"], p["partition_index"]
+            metadata = p["committed_metadata"] or ""
+            if not is_partition(*key):
+                outcomes[key] = Kafka.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata) > METADATA_CHARS_MAX:
+                outcomes[key] = Kafka.OFFSET_METADATA_TOO_LARGE
+            elif p["committed_offset"] < 0:
+                outcomes[key] = Kafka.OFFSET_OUT_OF_RANGE
+            else:
+                epoch = p.get("committed_leader_epoch", -1)
+                found.append(CommittedOffset(*key, p["committed_offset"], epoch, metadata))
+    return found
+
+
+def commit_answer(topics: list[Body], outcomes: dict[tuple[str, int], Kafka], default: Kafka) -> list[Body]:
+    """The answer's topics, in the order of the request."""
+    return [
+        {
+            "name": t["name"],
+            "partitions": [
+                {
+                    "partition_index": p["partition_index"],
+                    "error_code": outcomes.get((t["name"], p["partition_index"]), default),
+                }
+                for p in t["partitions"]
+            ],
+        }
+        for t in topics
+    ]
+
+
+async def offset_commit(session: Session, request: Body, version: int) -> Body:
+    """Store offsets for members of the current generation, or for anyone while the group has no members."""
+    topics, group_id = request["topics"], request["group_id"]
+    outcomes: dict[tuple[str, int], Kafka] = {}
+    default = (
+        session.gateway.groups.check_commit(
+            group_id,
+            request["member_id"],
+            request.get("group_instance_id"),
+            request["generation_id_or_member_epoch"],
+        )
+        if 0 < len(group_id) <= GROUP_ID_CHARS_MAX
+        else Kafka.INVALID_GROUP_ID
+    )
+    throttle_ms = 0
+    offsets = committable(topics, outcomes) if default is Kafka.NONE else []
+    if offsets:
+        default = Kafka.UNKNOWN_SERVER_ERROR
+        try:
+            answer = await (await session.broker()).ask(
+                Api.OFFSET_COMMIT, OffsetCommitRequest(group_id, offsets), OffsetCommitResponse
+            )
+        except SparklogError as e:
+            default = code_of(e)
+        else:
+            throttle_ms = answer.throttle_ms
+            outcomes |= {(r.topic, r.partition): kafka_code(r.error_code) for r in answer.results}
+    return {"throttle_time_ms": throttle_ms, "topics": commit_answer(topics, outcomes, default)}
+
+
+async def offset_fetch(session: Session, request: Body, version: int) -> Body:
+    """Committed offsets of one group, or from version 8 on of several."""
+    stable = request.get("require_stable", False)
+    if version < 8:
+        code, topics = await _fetch(session, request["group_id"], request["topics"], stable=stable)
+        if code is not Kafka.NONE and version < 2:
+            topics = [
+                {"name": t["name"], "partitions": [_missing(p, code) for p in t["partition_indexes"]]}
+                for t in request["topics"]
+            ]
+        return {"error_code": code, "topics": topics}
+    groups = []
+    for group in request["groups"][:GROUPS_MAX]:
+        code, topics = await _fetch(session, group["group_id"], group["topics"], stable=stable)
+        groups.append({"group_id": group["group_id"], "error_code": code, "topics": topics})
+    return {"groups": groups}
+
+
+async def _fetch(
+    session: Session, group_id: str, topics: list[Body] | None, *, stable: bool
+) -> tuple[Kafka, list[Body]]:
+    if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
+        return Kafka.INVALID_GROUP_ID, []
+    wanted = None
+    if topics is not None:
+        wanted = [
+            TopicPartitions(t["name"], sorted({p for p in t["partition_indexes"] if is_partition(t["name"], p)}))
+            for t in topics
+            if 0 < len(t["name"]) <= TOPIC_NAME_CHARS_MAX
+        ]
+    try:
+        found = await _read(session, OffsetFetchRequest(group_id, wanted, stable)) if wanted != [] else []
+    except GroupIdNotFoundError:
+        found = []
+    except SparklogError as e:
+        return code_of(e), []
+    by_key = {(o.topic, o.partition): o for o in found}
+    if topics is None:
+        names: dict[str, list[Body]] = {}
+        for offset in found:
+            names.setdefault(offset.topic, []).append(_offset(offset.partition, offset))
+        return Kafka.NONE, [{"name": name, "partitions": partitions} for name, partitions in names.items()]
+    return Kafka.NONE, [
+        {
+            "name": t["name"],
+            "partitions": [_offset(p, by_key.get((t["name"], p))) for p in t["partition_indexes"]],
+        }
+        for t in topics
+    ]
+
+
+async def _read(session: Session, request: OffsetFetchRequest) -> list[FetchedOffset]:
+    """All offsets, page by page. Raises the broker's errors."""
+    broker = await session.broker()
+    request.paged = True
+    found: list[FetchedOffset] = []
+    for _ in range(PAGES_MAX):
+        answer = await broker.ask(Api.OFFSET_FETCH, request, OffsetFetchResponse)
+        found += answer.offsets
+        if not answer.more or not answer.offsets:
+            return found
+        if request.partitions is None:
+            request.after_topic, request.after_partition = answer.offsets[-1].topic, answer.offsets[-1].partition
+        else:
+            known = {(o.topic, o.partition) for o in found}
+            request.partitions = [
+                TopicPartitions(t.topic, rest)
+                for t in request.partitions
+                if (rest := [p for p in t.partitions if (t.topic, p) not in known])
+            ]
+    return found
+
+
+def _offset(partition: int, offset: FetchedOffset | None) -> Body:
+    if offset is None:
+        return _missing(partition, Kafka.NONE)
+    code = kafka_code(offset.error_code)
+    return {
+        "partition_index": partition,
+        "committed_offset": -1 if code else offset.offset,
+        "committed_leader_epoch": -1 if code else offset.leader_epoch,
+        "metadata": offset.metadata,
+        "error_code": Kafka.NONE if code is Kafka.UNKNOWN_TOPIC_OR_PARTITION else code,
+    }
+
+
+def _missing(partition: int, code: Kafka) -> Body:
+    return {
+        "partition_index": partition,
+        "committed_offset": -1,
+        "committed_leader_epoch": -1,
+        "metadata": "",
+        "error_code": code,
+    }

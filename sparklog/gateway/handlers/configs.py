@@ -1,0 +1,226 @@
+"""DESCRIBE_CONFIGS, ALTER_CONFIGS and INCREMENTAL_ALTER_CONFIGS: settings of topics."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError, UnknownTopicOrPartitionError
+from sparklog.errors import error_from_code as broker_error
+from sparklog.gateway.backend.topics import read_metadata
+from sparklog.gateway.session import Session
+from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire.errors import Kafka, code_of, text_of
+from sparklog.protocol.base import CONFIGS_MAX
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import AlterTopicRequest, AlterTopicResponse, MetadataRequest, TopicState
+from sparklog.settings import Scope, Setting, settings_of
+from sparklog.types import check_topic_name
+
+TOPIC, BROKER = 2, 4
+"""Types of resources."""
+TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
+RESOURCES_MAX = 1_000
+FIXED = {
+    "compression.type": "producer",
+    "preallocate": "false",
+    "message.format.version": "3.0-IV1",
+    "message.downconversion.enable": "true",
+}
+"""Settings of Kafka that have one value here."""
+
+
+class Operation(IntEnum):
+    """What INCREMENTAL_ALTER_CONFIGS does with a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+_TYPES = {bool: 1, str: 2, int: 5, float: 6}
+"""Kafka's numbers of the types BOOLEAN, STRING, LONG and DOUBLE."""
+
+
+def config_entries(state: TopicState, names: list[str] | None = None) -> list[Body]:
+    """All settings of a topic with their values, or those of `names`."""
+    found = []
+    for name, setting in settings_of(Scope.TOPIC).items():
+        if names is None or name in names:
+            found.append(_entry(setting, state))
+    for name, value in FIXED.items():
+        if names is None or name in names:
+            found.append(
+                {
+                    "name": name,
+                    "value": value,
+                    "read_only": True,
+                    "config_source": DEFAULT_SOURCE,
+                    "is_sensitive": False,
+                    "config_type": _TYPES[str],
+                }
+            )
+    return found
+
+
+def _entry(setting: Setting, state: TopicState) -> Body:
+    name = setting.name
+    sources = [(TOPIC_SOURCE, state.configs), (BROKER_SOURCE, state.broker_defaults)]
+    values = [(source, given[name]) for source, given in sources if name in given]
+    values.append((DEFAULT_SOURCE, setting.default))
+    source, value = values[0]
+    return {
+        "name": name,
+        "value": _text(value),
+        "read_only": False,
+        "config_source": source,
+        "is_sensitive": False,
+        "synonyms": [{"name": name, "value": _text(v), "source": s} for s, v in values],
+        "config_type": _TYPES[type(setting.default)],
+        "documentation": setting.doc,
+    }
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+async def describe_configs(session: Session, request: Body, version: int) -> Body:
+    """All settings of topics. Of a broker only its id: its settings are in its file."""
+    found = []
+    for resource in request["resources"][:RESOURCES_MAX]:
+        outcome: Body = {
+            "error_code": Kafka.NONE,
+            "error_message": None,
+            "resource_type": resource["resource_type"],
+            "resource_name": resource["resource_name"],
+            "configs": [],
+        }
+        try:
+            outcome["configs"] = await _described(session, resource)
+        except SparklogError as e:
+            outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
+        if not request["include_synonyms"]:
+            outcome["configs"] = [{**entry, "synonyms": []} for entry in outcome["configs"]]
+        if not request.get("include_documentation"):
+            outcome["configs"] = [{**entry, "documentation": None} for entry in outcome["configs"]]
+        found.append(outcome)
+    return {"results": found}
+
+
+async def _described(session: Session, resource: Body) -> list[Body]:
+    """Raises what is wrong with the resource."""
+    kind, name, keys = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
+    if kind == BROKER:
+        entry = {
+            "name": "broker.id",
+            "value": str(session.gateway.broker_id),
+            "read_only": True,
+            "config_source": BROKER_SOURCE,
+            "is_sensitive": False,
+            "config_type": _TYPES[int],
+        }
+        return [entry] if keys is None or "broker.id" in keys else []
+    if kind != TOPIC:
+        raise InvalidRequestError(f"resources of the type {kind} have no settings here; topics ({TOPIC}) have")
+    return config_entries(await _state(session, name), keys)
+
+
+async def _state(session: Session, name: str) -> TopicState:
+    """Raises InvalidTopicError, UnknownTopicOrPartitionError, and the broker's errors."""
+    check_topic_name(name)
+    request = MetadataRequest([name], paged=True, with_schemas=False, with_partitions=False)
+    answer = await read_metadata(await session.broker(), request)
+    state = next((t for t in answer.topics if t.name == name), None)
+    if state is None or state.error_code:
+        code = UnknownTopicOrPartitionError.code if state is None else state.error_code
+        raise broker_error(code, f"topic {name!r} cannot be used")
+    return state
+
+
+async def alter_configs(session: Session, request: Body, version: int) -> Body:
+    """All settings of topics: those that are not named go back to their defaults."""
+
+    async def change(name: str, configs: list[Body]) -> dict[str, Any]:
+        state = await _state(session, name)
+        changes: dict[str, Any] = dict.fromkeys(state.configs)
+        return changes | parse_configs({c["name"]: c["value"] for c in configs})
+
+    return await _alter(session, request, change)
+
+
+async def incremental_alter_configs(session: Session, request: Body, version: int) -> Body:
+    """Single settings of topics."""
+
+    async def change(name: str, configs: list[Body]) -> dict[str, Any]:
+        state = await _state(session, name)
+        changes: dict[str, Any] = {}
+        for config in configs:
+            operation, key, value = config["config_operation"], config["name"], config["value"]
+            if operation == Operation.DELETE:
+                changes |= dict.fromkeys(parse_configs({key: None}, keep_null=True))
+            elif operation == Operation.SET and value is not None:
+                changes |= parse_configs({key: value})
+            elif operation in (Operation.APPEND, Operation.SUBTRACT) and value is not None:
+                changes |= parse_configs({key: _changed_list(state, key, value, append=operation == Operation.APPEND)})
+            else:
+                raise InvalidConfigError(f"{key}: operation {operation} with the value {value!r} is not possible")
+        return changes
+
+    return await _alter(session, request, change)
+
+
+def _changed_list(state: TopicState, name: str, value: str, *, append: bool) -> str:
+    entry = next((e for e in config_entries(state, [name])), None)
+    if entry is None or name != "cleanup.policy":
+        raise InvalidConfigError(f"{name} is no list: set it as a whole")
+    parts = [p for p in str(entry["value"]).split(",") if p]
+    given = [p.strip() for p in value.split(",") if p.strip()]
+    kept = parts + [p for p in given if p not in parts] if append else [p for p in parts if p not in given]
+    return ",".join(sorted(kept))
+
+
+def parse_configs(given: dict[str, str | None], *, keep_null: bool = False) -> dict[str, Any]:
+    """Settings of a topic from their texts; with `keep_null` also those without a value. Raises InvalidConfigError."""
+    if len(given) > CONFIGS_MAX:
+        raise InvalidConfigError(f"{len(given)} settings; at most {CONFIGS_MAX} are allowed")
+    known = settings_of(Scope.TOPIC)
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in FIXED:
+            if value not in (None, FIXED[name]):
+                raise InvalidConfigError(f"{name} = {value!r}: only {FIXED[name]!r} is possible")
+        elif name not in known:
+            raise InvalidConfigError(f"unknown topic setting {name!r}; known are {', '.join(known)}")
+        elif value is not None:
+            found[name] = known[name].parse(value)
+        elif keep_null:
+            found[name] = None
+    return found
+
+
+async def _alter(session: Session, request: Body, change: Any) -> Body:
+    found = []
+    for resource in request["resources"][:RESOURCES_MAX]:
+        kind, name = resource["resource_type"], resource["resource_name"]
+        outcome: Body = {
+            "error_code": Kafka.NONE,
+            "error_message": None,
+            "resource_type": kind,
+            "resource_name": name,
+        }
+        try:
+            if kind != TOPIC:
+                raise InvalidRequestError(
+                    f"only settings of topics ({TOPIC}) can be changed; those of a broker are in its file"
+                )
+            changes = await change(name, resource["configs"])
+            if changes and not request["validate_only"]:
+                broker = await session.broker()
+                await broker.ask(Api.ALTER_TOPIC, AlterTopicRequest(name, changes), AlterTopicResponse)
+                session.gateway.topics.forget(name)
+        except SparklogError as e:
+            outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
+        found.append(outcome)
+    return {"responses": found}

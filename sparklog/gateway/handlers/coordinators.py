@@ -1,0 +1,90 @@
+"""FIND_COORDINATOR, and the check that the gateway's own broker coordinates a group."""
+
+from __future__ import annotations
+
+from sparklog.errors import InvalidRequestError, SparklogError, UnknownMemberIdError
+from sparklog.gateway.session import Session
+from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire.errors import Kafka, code_of, text_of
+from sparklog.protocol.group_messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+)
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import BrokerEndpoint
+
+GROUP, TRANSACTION = 0, 1
+KEY_CHARS_MAX = 1_024
+GROUP_ID_CHARS_MAX = 249
+KEYS_MAX = 1_000
+_LEAVES = -1
+_NO_MEMBER = "kafka-gateway"
+
+
+async def find_coordinator(session: Session, request: Body, version: int) -> Body:
+    """The gateway beside the broker that coordinates each group or transactional id."""
+    kind = request.get("key_type", GROUP)
+    if version < 4:
+        return await _find(session, request["key"], kind)
+    keys = request["coordinator_keys"][:KEYS_MAX]
+    return {"coordinators": [{"key": key, **await _find(session, key, kind)} for key in keys]}
+
+
+async def _find(session: Session, key: str, kind: int) -> Body:
+    try:
+        if kind not in (GROUP, TRANSACTION) or not 0 < len(key) <= KEY_CHARS_MAX:
+            raise InvalidRequestError(f"no coordinator for the key {key:.100!r} of the type {kind}")
+        found = await ask_coordinator(session, key, kind)
+    except SparklogError as e:
+        return {"error_code": code_of(e), "error_message": text_of(e), "node_id": -1, "host": "", "port": -1}
+    gateway = session.gateway
+    if found.broker_id == gateway.broker_id or not found.host:
+        address = gateway.own_address(session.listener, session.local)
+    else:
+        brokers = [BrokerEndpoint(found.broker_id, found.host, found.port)]
+        address = gateway.addresses(brokers, session.listener, session.local)[found.broker_id]
+    return {
+        "error_code": Kafka.NONE,
+        "error_message": None,
+        "node_id": address.node_id,
+        "host": address.host,
+        "port": address.port,
+    }
+
+
+async def ask_coordinator(session: Session, key: str, kind: int) -> FindCoordinatorResponse:
+    """The broker's answer. Raises its errors."""
+    broker = await session.broker()
+    return await broker.ask(Api.FIND_COORDINATOR, FindCoordinatorRequest(key, kind), FindCoordinatorResponse)
+
+
+async def refuse_group(session: Session, group_id: str) -> Kafka | None:
+    """Why the client cannot be a member of the group here; None: it can.
+
+    The broker says if it coordinates the group, and if the client may read it. The second question is a heartbeat that
+    changes nothing: a member that does not exist leaves.
+    """
+    if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
+        return Kafka.INVALID_GROUP_ID
+    try:
+        found = await ask_coordinator(session, group_id, GROUP)
+    except SparklogError as e:
+        return code_of(e)
+    if found.broker_id != session.gateway.broker_id:
+        session.gateway.groups.drop(group_id, Kafka.NOT_COORDINATOR)
+        return Kafka.NOT_COORDINATOR
+    if group_id in session.authorized_groups:
+        return None
+    leave = GroupHeartbeatRequest(group_id, _NO_MEMBER, _LEAVES)
+    try:
+        await (await session.broker()).ask(Api.GROUP_HEARTBEAT, leave, GroupHeartbeatResponse)
+    except UnknownMemberIdError:
+        pass
+    except SparklogError as e:
+        code = code_of(e)
+        if code is not Kafka.GROUP_ID_NOT_FOUND:
+            return code
+    session.authorized_groups.add(group_id)
+    return None

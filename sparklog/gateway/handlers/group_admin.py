@@ -1,0 +1,182 @@
+"""Administration of groups: LIST_GROUPS, DESCRIBE_GROUPS, DELETE_GROUPS.
+
+The broker's groups and the classic groups of this gateway are shown together: a group has members of one kind at a
+time, and the same offsets.
+"""
+
+from __future__ import annotations
+
+from sparklog.errors import GroupIdNotFoundError, SparklogError
+from sparklog.gateway.groups.classic import ClassicGroup
+from sparklog.gateway.handlers.coordinators import GROUP_ID_CHARS_MAX, refuse_group
+from sparklog.gateway.session import Session
+from sparklog.gateway.wire.codec import Body, encoder
+from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.gateway.wire.schema import DATA
+from sparklog.protocol.group_messages import (
+    DeleteGroupRequest,
+    DeleteGroupResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    GroupDetails,
+    GroupMember,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    TopicPartitions,
+)
+from sparklog.protocol.messages import Api
+
+CONSUMER = "consumer"
+_STATES = {"Assigning": "PreparingRebalance", "Reconciling": "CompletingRebalance"}
+"""Kafka's classic names of the broker's states."""
+GROUPS_MAX = 1_000
+
+
+def classic_state(state: str) -> str:
+    """The state of a broker's group by a name that classic clients know."""
+    return _STATES.get(state, state)
+
+
+async def list_groups(session: Session, request: Body, version: int) -> Body:
+    """Groups that the gateway's broker coordinates."""
+    broker = await session.broker()
+    found: dict[str, Body] = {}
+    message = ListGroupsRequest(paged=True)
+    try:
+        while True:
+            answer = await broker.ask(Api.LIST_GROUPS, message, ListGroupsResponse)
+            for group in answer.groups:
+                found[group.group_id] = _listed(group.group_id, classic_state(group.state), CONSUMER)
+            if not answer.more or not answer.groups:
+                break
+            message.after = answer.groups[-1].group_id
+    except SparklogError as e:
+        return {"error_code": code_of(e), "groups": []}
+    for classic in session.gateway.groups.all():
+        if classic.group_id in found or await refuse_group(session, classic.group_id) is None:
+            found[classic.group_id] = _listed(classic.group_id, classic.state, classic.protocol_type or "")
+    states = {s.lower() for s in request.get("states_filter", ())}
+    types = {t.lower() for t in request.get("types_filter", ())}
+    return {
+        "error_code": Kafka.NONE,
+        "groups": [
+            group
+            for group in found.values()
+            if (not states or group["group_state"].lower() in states) and (not types or "classic" in types)
+        ],
+    }
+
+
+def _listed(group_id: str, state: str, protocol_type: str) -> Body:
+    return {"group_id": group_id, "protocol_type": protocol_type, "group_state": state, "group_type": "classic"}
+
+
+async def describe_groups(session: Session, request: Body, version: int) -> Body:
+    """Members with their assignments."""
+    found = []
+    for group_id in request["groups"][:GROUPS_MAX]:
+        found.append(await _described(session, group_id))
+    return {"groups": found}
+
+
+async def _described(session: Session, group_id: str) -> Body:
+    if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
+        return _described_error(group_id, Kafka.INVALID_GROUP_ID)
+    try:
+        answer = await (await session.broker()).ask(
+            Api.DESCRIBE_GROUPS, DescribeGroupsRequest([group_id], paged=True), DescribeGroupsResponse
+        )
+    except SparklogError as e:
+        return _described_error(group_id, code_of(e))
+    details = answer.groups[0]
+    classic = session.gateway.groups.find(group_id)
+    code = kafka_code(details.error_code)
+    if classic is not None and code in (Kafka.NONE, Kafka.GROUP_ID_NOT_FOUND):
+        return _of_classic(classic)
+    if code is Kafka.GROUP_ID_NOT_FOUND:
+        return _described_error(group_id, Kafka.NONE) | {"group_state": "Dead"}
+    return _described_error(group_id, code) if code else _of_broker(details)
+
+
+def _described_error(group_id: str, code: Kafka) -> Body:
+    return {
+        "error_code": code,
+        "group_id": group_id,
+        "group_state": "",
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": [],
+    }
+
+
+def _of_classic(group: ClassicGroup) -> Body:
+    return {
+        "error_code": Kafka.NONE,
+        "group_id": group.group_id,
+        "group_state": str(group.state),
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": group.protocol or "",
+        "members": [
+            {
+                "member_id": m.member_id,
+                "group_instance_id": m.instance_id,
+                "client_id": m.client_id,
+                "client_host": m.client_host,
+                "member_metadata": m.metadata_of(group.protocol or ""),
+                "member_assignment": m.assignment,
+            }
+            for m in group.members.values()
+        ],
+    }
+
+
+def _of_broker(details: GroupDetails) -> Body:
+    """Members of sparklog's consumers, with subscription and assignment as classic clients write them."""
+    return {
+        "error_code": Kafka.NONE,
+        "group_id": details.group_id,
+        "group_state": classic_state(details.state),
+        "protocol_type": CONSUMER,
+        "protocol_data": details.assignor,
+        "members": [_member(m) for m in details.members],
+    }
+
+
+def _member(member: GroupMember) -> Body:
+    subscription = encoder(DATA, "ConsumerProtocolSubscription", 0)({"topics": member.topics})
+    assignment = encoder(DATA, "ConsumerProtocolAssignment", 0)({"assigned_partitions": _assigned(member.owned)})
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "member_metadata": b"\0\0" + b"".join(subscription),
+        "member_assignment": b"\0\0" + b"".join(assignment),
+    }
+
+
+def _assigned(partitions: list[TopicPartitions]) -> list[Body]:
+    return [{"topic": t.topic, "partitions": t.partitions} for t in partitions]
+
+
+async def delete_groups(session: Session, request: Body, version: int) -> Body:
+    """Groups without members, with their offsets."""
+    found = []
+    for group_id in request["groups_names"][:GROUPS_MAX]:
+        found.append({"group_id": group_id, "error_code": await _delete(session, group_id)})
+    return {"results": found}
+
+
+async def _delete(session: Session, group_id: str) -> Kafka:
+    if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
+        return Kafka.INVALID_GROUP_ID
+    classic = session.gateway.groups.find(group_id)
+    if classic is not None and classic.members:
+        return Kafka.NON_EMPTY_GROUP
+    try:
+        await (await session.broker()).ask(Api.DELETE_GROUP, DeleteGroupRequest(group_id), DeleteGroupResponse)
+    except GroupIdNotFoundError:
+        return Kafka.GROUP_ID_NOT_FOUND
+    except SparklogError as e:
+        return code_of(e)
+    return Kafka.NONE

@@ -1,0 +1,102 @@
+"""Membership of classic groups: JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP."""
+
+from __future__ import annotations
+
+from sparklog.gateway.groups.model import Join
+from sparklog.gateway.handlers.coordinators import refuse_group
+from sparklog.gateway.session import Session
+from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire.errors import Kafka
+
+COORDINATOR_CHECK_S = 3.0
+"""Heartbeats find out after this time that another broker coordinates the group now."""
+CLIENT_ID_CHARS_MAX = 100
+
+
+async def join_group(session: Session, request: Body, version: int) -> Body:
+    """Join, and wait for the other members."""
+    group_id = request["group_id"]
+    error = await refuse_group(session, group_id)
+    if error is not None:
+        return _not_joined(error, request["member_id"])
+    rebalance_timeout_ms = request.get("rebalance_timeout_ms", -1)
+    join = Join(
+        request["member_id"],
+        request.get("group_instance_id"),
+        session.client_id[:CLIENT_ID_CHARS_MAX],
+        f"/{session.peer_host}",
+        request["session_timeout_ms"],
+        rebalance_timeout_ms if rebalance_timeout_ms > 0 else request["session_timeout_ms"],
+        request["protocol_type"],
+        [(p["name"], p["metadata"]) for p in request["protocols"]],
+        needs_member_id=version >= 4,
+        can_skip_assignment=version >= 9,
+    )
+    joined = await session.gateway.groups.join(group_id, join)
+    return {
+        "error_code": joined.error,
+        "generation_id": joined.generation,
+        "protocol_type": joined.protocol_type,
+        "protocol_name": joined.protocol if joined.protocol is not None or version >= 7 else "",
+        "leader": joined.leader,
+        "skip_assignment": joined.skip_assignment,
+        "member_id": joined.member_id,
+        "members": [
+            {"member_id": member_id, "group_instance_id": instance_id, "metadata": metadata}
+            for member_id, instance_id, metadata in joined.members
+        ],
+    }
+
+
+def _not_joined(error: Kafka, member_id: str) -> Body:
+    return {"error_code": error, "protocol_name": "", "leader": "", "member_id": member_id, "members": []}
+
+
+async def sync_group(session: Session, request: Body, version: int) -> Body:
+    """Wait for the assignment; the leader brings it."""
+    synced = await session.gateway.groups.sync(
+        request["group_id"],
+        request["member_id"],
+        request.get("group_instance_id"),
+        request["generation_id"],
+        (request.get("protocol_type"), request.get("protocol_name")),
+        [(a["member_id"], a["assignment"]) for a in request["assignments"]],
+    )
+    return {
+        "error_code": synced.error,
+        "protocol_type": synced.protocol_type,
+        "protocol_name": synced.protocol,
+        "assignment": synced.assignment,
+    }
+
+
+async def heartbeat(session: Session, request: Body, version: int) -> Body:
+    """A member is alive. From time to time the gateway looks if it still coordinates the group."""
+    group_id = request["group_id"]
+    now_s = session.gateway.clock_s()
+    if now_s - session.checked_groups.get(group_id, -COORDINATOR_CHECK_S) >= COORDINATOR_CHECK_S:
+        error = await refuse_group(session, group_id)
+        if error is not None:
+            return {"error_code": error}
+        session.checked_groups[group_id] = now_s
+    code = session.gateway.groups.heartbeat(
+        group_id, request["member_id"], request.get("group_instance_id"), request["generation_id"]
+    )
+    return {"error_code": code}
+
+
+async def leave_group(session: Session, request: Body, version: int) -> Body:
+    """Members leave."""
+    error = await refuse_group(session, request["group_id"])
+    if error is not None:
+        return {"error_code": error, "members": []}
+    groups = session.gateway.groups
+    if version < 3:
+        return {"error_code": groups.leave(request["group_id"], request["member_id"], None)}
+    members = []
+    for member in request["members"]:
+        code = groups.leave(request["group_id"], member["member_id"], member["group_instance_id"])
+        members.append(
+            {"member_id": member["member_id"], "group_instance_id": member["group_instance_id"], "error_code": code}
+        )
+    return {"error_code": Kafka.NONE, "members": members}

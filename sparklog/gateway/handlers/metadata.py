@@ -1,0 +1,123 @@
+"""METADATA."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sparklog.errors import SparklogError
+from sparklog.gateway.backend.topics import read_metadata, topic_uuid
+from sparklog.gateway.session import Session
+from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire.errors import Kafka, kafka_code
+from sparklog.protocol.topic_messages import (
+    AUTO_CREATED_MAX,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionState,
+    TopicState,
+)
+from sparklog.types import INTERNAL_TOPICS, TOPIC_NAME_CHARS_MAX
+
+TOPICS_MAX = 10_000
+
+
+async def metadata(session: Session, request: Body, version: int) -> Body:
+    """Brokers with the addresses of their gateways, and topics with their partitions."""
+    asked = request["topics"]
+    if asked is None or (version == 0 and not asked):
+        answer = await _read(session, None, create=False)
+        return _response(session, answer, [_topic(session, t) for t in answer.topics])
+    refused: list[Body] = []
+    names: list[str] = []
+    for topic in asked[:TOPICS_MAX]:
+        name = topic.get("name")
+        topic_id = topic.get("topic_id")
+        if name is None and topic_id:
+            name = await name_of_topic(session, topic_id)
+            if name is None:
+                refused.append(_refusal(None, Kafka.UNKNOWN_TOPIC_ID, topic_id))
+                continue
+        if not name or len(name) > TOPIC_NAME_CHARS_MAX:
+            refused.append(_refusal(name or "", Kafka.INVALID_TOPIC_EXCEPTION))
+            continue
+        names.append(name)
+    create = version < 4 or request["allow_auto_topic_creation"]
+    answer = await _read(session, list(dict.fromkeys(names)), create=create)
+    return _response(session, answer, [_topic(session, t) for t in answer.topics] + refused)
+
+
+async def _read(session: Session, names: list[str] | None, *, create: bool) -> MetadataResponse:
+    broker = await session.broker()
+    answer = await read_metadata(broker, MetadataRequest(names, paged=True, with_schemas=False))
+    missing = [t.name for t in answer.topics if t.error_code and kafka_code(t.error_code) == 3]
+    if not create or names is None or not missing:
+        return answer
+    for start in range(0, len(missing), AUTO_CREATED_MAX):
+        part = missing[start : start + AUTO_CREATED_MAX]
+        try:
+            made = await read_metadata(
+                broker, MetadataRequest(part, paged=True, with_schemas=False, create_missing=True)
+            )
+        except SparklogError:
+            break  # the missing topics are told as they are
+        found = {t.name: t for t in made.topics}
+        answer.topics = [found.get(t.name, t) for t in answer.topics]
+    return answer
+
+
+async def name_of_topic(session: Session, topic_id: UUID) -> str | None:
+    """Name of the topic with this id; None: there is none."""
+    name = session.gateway.topics.name_of(topic_id)
+    if name is None:
+        answer = await _read(session, None, create=False)
+        for state in answer.topics:
+            _note(session, state)
+        name = session.gateway.topics.name_of(topic_id)
+    return name
+
+
+def _note(session: Session, state: TopicState) -> UUID | None:
+    topic_id = topic_uuid(state) if not state.error_code else None
+    if topic_id is not None:
+        session.gateway.topics.note_id(topic_id, state.name)
+    return topic_id
+
+
+def _response(session: Session, answer: MetadataResponse, topics: list[Body]) -> Body:
+    addresses = session.gateway.addresses(answer.brokers, session.listener, session.local)
+    return {
+        "throttle_time_ms": answer.throttle_ms,
+        "brokers": [
+            {"node_id": a.node_id, "host": a.host, "port": a.port, "rack": a.rack} for _, a in sorted(addresses.items())
+        ],
+        "cluster_id": answer.cluster_id,
+        "controller_id": answer.controller,
+        "topics": topics,
+    }
+
+
+def _refusal(name: str | None, code: Kafka, topic_id: UUID | None = None) -> Body:
+    return {"error_code": code, "name": name, "topic_id": topic_id, "is_internal": False, "partitions": []}
+
+
+def _topic(session: Session, state: TopicState) -> Body:
+    return {
+        "error_code": kafka_code(state.error_code),
+        "name": state.name,
+        "topic_id": _note(session, state),
+        "is_internal": state.name in INTERNAL_TOPICS,
+        "partitions": [_partition(p) for p in state.partitions],
+    }
+
+
+def _partition(state: PartitionState) -> Body:
+    code = kafka_code(state.error_code, of_partition=True)
+    return {
+        "error_code": code if code in (Kafka.NONE, Kafka.LEADER_NOT_AVAILABLE) else Kafka.NONE,
+        "partition_index": state.partition,
+        "leader_id": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "replica_nodes": state.replicas,
+        "isr_nodes": state.isr,
+        "offline_replicas": [],
+    }

@@ -1,0 +1,111 @@
+"""LIST_OFFSETS and OFFSET_FOR_LEADER_EPOCH."""
+
+from __future__ import annotations
+
+from sparklog.errors import SparklogError
+from sparklog.gateway.session import Session
+from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
+from sparklog.protocol.messages import (
+    Api,
+    EpochEndOffset,
+    EpochPartition,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+    OffsetsForLeaderEpochRequest,
+    OffsetsForLeaderEpochResponse,
+)
+from sparklog.types import READ_COMMITTED, TOPIC_NAME_CHARS_MAX
+
+TIMESTAMP_MIN, TIMESTAMP_MAX = -5, 2**62
+
+
+def is_partition(name: str, partition: int) -> bool:
+    """True if there can be such a partition: the broker ends a connection that names another."""
+    return 0 < len(name) <= TOPIC_NAME_CHARS_MAX and 0 <= partition < PARTITIONS_PER_TOPIC_MAX
+
+
+async def list_offsets(session: Session, request: Body, version: int) -> Body:
+    """Offsets by time, and a partition's first and last ones."""
+    asked = [(t["name"], p) for t in request["topics"] for p in t["partitions"]]
+    wanted = [
+        ListOffsetsPartition(name, p["partition_index"], p["timestamp"], p.get("current_leader_epoch", -1))
+        for name, p in asked
+        if is_partition(name, p["partition_index"]) and TIMESTAMP_MIN <= p["timestamp"] <= TIMESTAMP_MAX
+    ]
+    isolation = READ_COMMITTED if request.get("isolation_level") == READ_COMMITTED else 0
+    results: dict[tuple[str, int], ListOffsetsResult] = {}
+    failure, throttle_ms = Kafka.UNKNOWN_TOPIC_OR_PARTITION, 0
+    if wanted:
+        message = ListOffsetsRequest(wanted, isolation)
+        try:
+            answer = await (await session.broker()).ask(Api.LIST_OFFSETS, message, ListOffsetsResponse)
+        except SparklogError as e:
+            failure = code_of(e, of_partition=True)
+        else:
+            results = {(r.topic, r.partition): r for r in answer.results}
+            throttle_ms = answer.throttle_ms
+
+    def outcome(name: str, p: Body) -> Body:
+        result = results.get((name, p["partition_index"]))
+        if result is None:
+            return {"partition_index": p["partition_index"], "error_code": failure, "timestamp": -1, "offset": -1}
+        return {
+            "partition_index": p["partition_index"],
+            "error_code": kafka_code(result.error_code, of_partition=True),
+            "timestamp": result.timestamp_ms,
+            "offset": result.offset,
+            "leader_epoch": result.leader_epoch,
+        }
+
+    return {
+        "throttle_time_ms": throttle_ms,
+        "topics": [
+            {"name": t["name"], "partitions": [outcome(t["name"], p) for p in t["partitions"]]}
+            for t in request["topics"]
+        ],
+    }
+
+
+async def offset_for_leader_epoch(session: Session, request: Body, version: int) -> Body:
+    """The ends of leader epochs: a consumer looks if its position is still in the log (KIP-320)."""
+    wanted = [
+        EpochPartition(t["topic"], p["partition"], p["current_leader_epoch"], p["leader_epoch"])
+        for t in request["topics"]
+        for p in t["partitions"]
+        if is_partition(t["topic"], p["partition"])
+    ]
+    results: dict[tuple[str, int], EpochEndOffset] = {}
+    failure, throttle_ms = Kafka.UNKNOWN_TOPIC_OR_PARTITION, 0
+    if wanted:
+        message = OffsetsForLeaderEpochRequest(wanted)
+        try:
+            answer = await (await session.broker()).ask(
+                Api.OFFSETS_FOR_LEADER_EPOCH, message, OffsetsForLeaderEpochResponse
+            )
+        except SparklogError as e:
+            failure = code_of(e, of_partition=True)
+        else:
+            results = {(r.topic, r.partition): r for r in answer.results}
+            throttle_ms = answer.throttle_ms
+
+    def outcome(name: str, p: Body) -> Body:
+        result = results.get((name, p["partition"]))
+        code = failure if result is None else kafka_code(result.error_code, of_partition=True)
+        return {
+            "error_code": code,
+            "partition": p["partition"],
+            "leader_epoch": -1 if result is None else result.epoch,
+            "end_offset": -1 if result is None else result.end_offset,
+        }
+
+    return {
+        "throttle_time_ms": throttle_ms,
+        "topics": [
+            {"topic": t["topic"], "partitions": [outcome(t["topic"], p) for p in t["partitions"]]}
+            for t in request["topics"]
+        ],
+    }

@@ -1,0 +1,213 @@
+"""PRODUCE and INIT_PRODUCER_ID."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.errors import InvalidRequestError, SparklogError, UnknownSchemaError
+from sparklog.gateway.records.batch_v2 import iterate_batches
+from sparklog.gateway.records.errors import InvalidRecordError
+from sparklog.gateway.records.to_broker import broker_batch
+from sparklog.gateway.records.typed import typed_batch
+from sparklog.gateway.session import ConnectionEndError, Session
+from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
+from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
+from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
+from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
+from sparklog.types import TOPIC_NAME_CHARS_MAX, ProducerIdAndEpoch
+
+ACKS = (-1, 0, 1)
+TIMEOUT_MS_MAX = 86_400_000
+TRANSACTIONAL_ID_CHARS_MAX = 1_024
+
+
+class _Asked(NamedTuple):
+    """One partition of a request. `error` None: it is sent on to the broker."""
+
+    topic: str
+    partition: int
+    error: SparklogError | None
+
+
+async def produce(session: Session, request: Body, version: int) -> Body | None:
+    """Each partition has its own outcome. With acks 0 nothing is answered; an error ends the connection."""
+    acks = request["acks"]
+    if acks not in ACKS:
+        return _response(request, {}, Kafka.INVALID_REQUIRED_ACKS)
+    async with session.order:
+        broker = await session.broker()
+        asked: list[_Asked] = []
+        wanted: list[ProducePartition] = []
+        payload: list[memoryview] = []
+        for topic in request["topic_data"]:
+            for partition in topic["partition_data"]:
+                where = topic["name"], partition["index"]
+                try:
+                    batches = await _convert(session, where, partition["records"], request["transactional_id"])
+                except SparklogError as e:
+                    asked.append(_Asked(*where, e))
+                    continue
+                asked.append(_Asked(*where, None))
+                wanted.append(ProducePartition(*where, sum(map(len, batches))))
+                payload += batches
+        if acks == 0 and len(wanted) < len(asked):
+            raise ConnectionEndError(str(next(one.error for one in asked if one.error is not None)))
+        message = ProduceRequest(
+            acks, min(max(request["timeout_ms"], 0), TIMEOUT_MS_MAX), wanted, request["transactional_id"]
+        )
+        answer = None
+        if wanted and acks == 0:
+            broker.tell(Api.PRODUCE, message, payload)
+        elif wanted:
+            answer = broker.send(Api.PRODUCE, message, ProduceResponse, payload)
+        await broker.drain()
+    if acks == 0:
+        return None
+    results: dict[tuple[str, int], ProduceResult] = {}
+    response = None
+    if answer is not None:
+        try:
+            response, _ = await answer
+        except SparklogError as e:
+            failure = code_of(e, of_partition=True)
+            asked = [one if one.error is not None else one._replace(error=e) for one in asked]
+            if failure is Kafka.UNKNOWN_SERVER_ERROR:
+                raise
+        else:
+            results = {(r.topic, r.partition): r for r in response.results}
+    outcomes = {(one.topic, one.partition): _outcome(session, one, results) for one in asked}
+    found = _response(request, outcomes)
+    if response is not None:
+        found["throttle_time_ms"] = response.throttle_ms
+        addresses = session.gateway.addresses(response.brokers, session.listener, session.local)
+        leaders = {b.broker_id for b in response.brokers}
+        found["node_endpoints"] = [
+            {"node_id": a.node_id, "host": a.host, "port": a.port, "rack": a.rack}
+            for i, a in sorted(addresses.items())
+            if i in leaders
+        ]
+    return found
+
+
+async def _convert(
+    session: Session, where: tuple[str, int], records: memoryview | None, transactional_id: str | None
+) -> list[memoryview]:
+    """The batches of one partition as the broker stores them. Raises the error of the partition."""
+    name, partition = where
+    if not records:
+        raise InvalidRequestError("a request without records")
+    if not name or len(name) > TOPIC_NAME_CHARS_MAX or not 0 <= partition < PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidRequestError(f"there can be no partition {partition} of a topic {name!r:.300}")
+    topic = await session.gateway.topics.get(await session.broker(), name)
+    found = []
+    for head, data in iterate_batches(records):
+        if transactional_id is not None and head.is_transactional:
+            head = session.gateway.identities.batch(transactional_id, where, head)
+        found.append(_convert_batch(topic, head, data, session.gateway.limits.inflated_bytes))
+    return found
+
+
+def _convert_batch(topic: TopicInfo, head: Any, data: memoryview, inflated_bytes_max: int) -> memoryview:
+    limit = min(topic.inflated_bytes_max, inflated_bytes_max)
+    if topic.is_envelope:
+        return broker_batch(head, data, topic, limit)
+    return typed_batch(head, data, topic, limit)
+
+
+def _outcome(session: Session, asked: _Asked, results: dict[tuple[str, int], ProduceResult]) -> Body:
+    error = asked.error
+    if error is not None:
+        found: Body = {
+            "error_code": code_of(error, of_partition=True),
+            "base_offset": -1,
+            "error_message": text_of(error),
+        }
+        if isinstance(error, InvalidRecordError):
+            found["error_code"] = Kafka.INVALID_RECORD
+            found["record_errors"] = [{"batch_index": error.index, "batch_index_error_message": text_of(error)}]
+        return found
+    result = results.get((asked.topic, asked.partition))
+    if result is None:
+        return {"error_code": Kafka.UNKNOWN_SERVER_ERROR, "base_offset": -1}
+    code = kafka_code(result.error_code, of_partition=True)
+    if result.error_code in (UnknownSchemaError.code, InvalidRequestError.code):
+        # the topic has changed since the gateway looked: the client asks for metadata, and tries again
+        session.gateway.topics.forget(asked.topic)
+        if result.error_code == UnknownSchemaError.code:
+            code = Kafka.NOT_LEADER_OR_FOLLOWER
+    found = {
+        "error_code": code,
+        "base_offset": result.base_offset,
+        "log_start_offset": result.log_start_offset,
+        "error_message": text_of(result.message),
+    }
+    topic = session.gateway.topics.peek(asked.topic)
+    if topic is not None and topic.log_append_time:
+        found["log_append_time_ms"] = result.append_time_ms
+    if topic is not None and result.newest_schema_id > topic.schema_id:
+        session.gateway.topics.forget(asked.topic)
+    if result.leader_id >= 0:
+        found["current_leader"] = {"leader_id": result.leader_id, "leader_epoch": result.leader_epoch}
+    return found
+
+
+def _response(request: Body, outcomes: dict[tuple[str, int], Body], code: Kafka | None = None) -> Body:
+    return {
+        "responses": [
+            {
+                "name": topic["name"],
+                "partition_responses": [
+                    {
+                        "index": p["index"],
+                        **(outcomes[topic["name"], p["index"]] if code is None else _refused(code)),
+                    }
+                    for p in topic["partition_data"]
+                ],
+            }
+            for topic in request["topic_data"]
+        ]
+    }
+
+
+def _refused(code: Kafka) -> Body:
+    return {"error_code": code, "base_offset": -1}
+
+
+async def init_producer_id(session: Session, request: Body, version: int) -> Body:
+    """An identity for an idempotent or transactional producer."""
+    transactional_id = request["transactional_id"]
+    if transactional_id is not None and not 0 < len(transactional_id) <= TRANSACTIONAL_ID_CHARS_MAX:
+        return _no_identity(Kafka.INVALID_REQUEST)
+    timeout_ms = request["transaction_timeout_ms"]
+    if transactional_id is not None and not 0 < timeout_ms <= TIMEOUT_MS_MAX:
+        return _no_identity(Kafka.INVALID_TRANSACTION_TIMEOUT)
+    message = InitProducerIdRequest(
+        transactional_id,
+        min(max(timeout_ms, 1), TIMEOUT_MS_MAX),
+        *_expected(session, transactional_id, request),
+    )
+    try:
+        answer = await (await session.broker()).ask(Api.INIT_PRODUCER_ID, message, InitProducerIdResponse)
+    except SparklogError as e:
+        return _no_identity(code_of(e))
+    if transactional_id is not None:
+        identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        session.gateway.identities.began(transactional_id, identity)
+    return {
+        "throttle_time_ms": answer.throttle_ms,
+        "error_code": Kafka.NONE,
+        "producer_id": answer.producer_id,
+        "producer_epoch": answer.producer_epoch,
+    }
+
+
+def _expected(session: Session, transactional_id: str | None, request: Body) -> ProducerIdAndEpoch:
+    """The broker's identity for the one that the client asks to continue."""
+    client = ProducerIdAndEpoch(request.get("producer_id", -1), request.get("producer_epoch", -1))
+    return client if transactional_id is None else session.gateway.identities.of_broker(transactional_id, client)
+
+
+def _no_identity(code: Kafka) -> Body:
+    return {"error_code": code, "producer_id": -1, "producer_epoch": -1}

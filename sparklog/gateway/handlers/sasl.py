@@ -1,0 +1,71 @@
+"""SASL_HANDSHAKE and SASL_AUTHENTICATE: passed on to the broker, which knows the users.
+
+The broker authenticates the session's own connection to it. So the gateway keeps no secret, and the broker applies the
+client's permissions and quotas to each of its requests.
+"""
+
+from __future__ import annotations
+
+from sparklog.errors import SaslAuthenticationFailedError, SparklogError, UnsupportedSaslMechanismError
+from sparklog.gateway.session import ConnectionEndError, Session
+from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
+from sparklog.protocol.messages import Api
+from sparklog.protocol.security_messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from sparklog.security.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, TOKEN_BYTES_MAX
+
+MECHANISM_CHARS_MAX = 64
+STEPS = {PLAIN: 1, OAUTHBEARER: 1, SCRAM_SHA_256: 2, SCRAM_SHA_512: 2}
+"""Messages of a client in an exchange."""
+
+
+async def sasl_handshake(session: Session, request: Body, version: int) -> Body:
+    """Choose a mechanism."""
+    if not session.listener.protocol.sasl:
+        return {"error_code": Kafka.ILLEGAL_SASL_STATE, "mechanisms": []}
+    mechanism = request["mechanism"][:MECHANISM_CHARS_MAX]
+    if mechanism == PLAIN and not session.listener.protocol.tls:
+        # a password that the network can read is refused, as by the broker's listeners
+        return {"error_code": Kafka.UNSUPPORTED_SASL_MECHANISM, "mechanisms": []}
+    session.mechanism, session.steps = mechanism, 0
+    broker = await session.broker()
+    try:
+        answer = await broker.ask(Api.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism), SaslHandshakeResponse)
+    except UnsupportedSaslMechanismError:
+        return {"error_code": Kafka.UNSUPPORTED_SASL_MECHANISM, "mechanisms": []}
+    except SparklogError as e:
+        return {"error_code": code_of(e), "mechanisms": []}
+    return {"error_code": kafka_code(answer.error_code), "mechanisms": answer.mechanisms}
+
+
+async def sasl_authenticate(session: Session, request: Body, version: int) -> Body:
+    """One step of the exchange. After a failure the broker ends its connection, and the client ends this one."""
+    token = request["auth_bytes"]
+    if len(token) > TOKEN_BYTES_MAX:
+        raise ConnectionEndError(f"a SASL message of {len(token)} bytes; at most {TOKEN_BYTES_MAX} are allowed")
+    broker = await session.broker()
+    try:
+        answer = await broker.ask(Api.SASL_AUTHENTICATE, SaslAuthenticateRequest(token), SaslAuthenticateResponse)
+        session.is_known = session.is_known or _is_over(session, answer)
+    except SparklogError as e:
+        code = code_of(e) if isinstance(e, SaslAuthenticationFailedError) else Kafka.ILLEGAL_SASL_STATE
+        return {"error_code": code, "error_message": text_of(e), "auth_bytes": b""}
+    return {
+        "error_code": kafka_code(answer.error_code),
+        "error_message": text_of(answer.message),
+        "auth_bytes": answer.auth_bytes,
+        "session_lifetime_ms": answer.session_lifetime_ms,
+    }
+
+
+def _is_over(session: Session, answer: SaslAuthenticateResponse) -> bool:
+    """True if the exchange has had its last step. The broker decides; here it only raises the limits of requests."""
+    if answer.error_code:
+        return False
+    session.steps += 1
+    return session.steps >= STEPS.get(session.mechanism, 2)

@@ -1,0 +1,190 @@
+"""Administration of topics: CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, DELETE_RECORDS."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sparklog.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidRequestError,
+    SparklogError,
+    TopicAlreadyExistsError,
+)
+from sparklog.gateway.backend.topics import read_metadata, topic_uuid
+from sparklog.gateway.handlers.configs import config_entries, parse_configs
+from sparklog.gateway.handlers.metadata import name_of_topic
+from sparklog.gateway.handlers.offsets import is_partition
+from sparklog.gateway.session import Session
+from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
+from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
+from sparklog.protocol.messages import (
+    Api,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsResult,
+)
+from sparklog.protocol.topic_messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicRequest,
+    CreateTopicResponse,
+    DeleteTopicRequest,
+    DeleteTopicResponse,
+    MetadataRequest,
+    TopicState,
+)
+from sparklog.types import check_topic_name
+
+TOPICS_MAX = 1_000
+TIMEOUT_MS_MAX = 86_400_000
+DEFAULT_COUNT = -1
+
+
+async def create_topics(session: Session, request: Body, version: int) -> Body:
+    """Envelope topics, one after the other."""
+    found = []
+    for topic in request["topics"][:TOPICS_MAX]:
+        try:
+            state = await _create(session, topic, validate_only=request["validate_only"])
+        except SparklogError as e:
+            found.append({"name": topic["name"], "error_code": code_of(e), "error_message": text_of(e)})
+            continue
+        found.append(_created(topic, state))
+    return {"topics": found}
+
+
+def _created(topic: Body, state: TopicState | None) -> Body:
+    found: Body = {"name": topic["name"], "error_code": Kafka.NONE, "configs": []}
+    if state is None:
+        return found | {"num_partitions": topic["num_partitions"], "replication_factor": topic["replication_factor"]}
+    return found | {
+        "topic_id": topic_uuid(state),
+        "num_partitions": len(state.partitions),
+        "replication_factor": len(state.partitions[0].replicas) if state.partitions else -1,
+        "configs": [
+            {k: entry[k] for k in ("name", "value", "read_only", "config_source", "is_sensitive")}
+            for entry in config_entries(state)
+        ],
+    }
+
+
+async def _create(session: Session, topic: Body, *, validate_only: bool) -> TopicState | None:
+    """The new topic; None: it was only checked. Raises what is wrong with it."""
+    name, partitions, factor = topic["name"], topic["num_partitions"], topic["replication_factor"]
+    check_topic_name(name)
+    assignment = None
+    if topic["assignments"]:
+        if (partitions, factor) != (DEFAULT_COUNT, DEFAULT_COUNT):
+            raise InvalidRequestError("a topic has either an assignment of replicas or their numbers")
+        by_index = {a["partition_index"]: a["broker_ids"] for a in topic["assignments"]}
+        if sorted(by_index) != list(range(len(by_index))) or len(by_index) != len(topic["assignments"]):
+            raise InvalidReplicaAssignmentError("the assignment has to name each partition from 0 on once")
+        assignment = [by_index[i] for i in sorted(by_index)]
+        partitions = len(assignment)
+    elif partitions != DEFAULT_COUNT and not 0 < partitions <= PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidPartitionsError(
+            f"{partitions} partitions; 1 to {PARTITIONS_PER_TOPIC_MAX} are possible, or -1 for num.partitions"
+        )
+    configs = parse_configs({c["name"]: c["value"] for c in topic["configs"]})
+    broker = await session.broker()
+    if validate_only:
+        answer = await read_metadata(broker, MetadataRequest([name], paged=True, with_schemas=False))
+        if any(not t.error_code for t in answer.topics):
+            raise TopicAlreadyExistsError(f"topic {name!r} already exists")
+        return None
+    message = CreateTopicRequest(name, partitions, configs=configs, replication_factor=factor, assignment=assignment)
+    return (await broker.ask(Api.CREATE_TOPIC, message, CreateTopicResponse)).topic
+
+
+async def delete_topics(session: Session, request: Body, version: int) -> Body:
+    """Topics with their data, by name or id."""
+    asked: list[tuple[str | None, UUID | None]] = [(name, None) for name in request.get("topic_names", ())]
+    asked += [(t["name"], t["topic_id"]) for t in request.get("topics", ())]
+    found = []
+    for name, topic_id in asked[:TOPICS_MAX]:
+        if name is None and topic_id:
+            name = await name_of_topic(session, topic_id)
+            if name is None:
+                found.append({"name": None, "topic_id": topic_id, "error_code": Kafka.UNKNOWN_TOPIC_ID})
+                continue
+        outcome: Body = {"name": name, "topic_id": topic_id, "error_code": Kafka.NONE}
+        try:
+            check_topic_name(name or "")
+            broker = await session.broker()
+            await broker.ask(Api.DELETE_TOPIC, DeleteTopicRequest(name or ""), DeleteTopicResponse)
+            session.gateway.topics.forget(name or "")
+        except SparklogError as e:
+            outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
+        found.append(outcome)
+    return {"responses": found}
+
+
+async def create_partitions(session: Session, request: Body, version: int) -> Body:
+    """More partitions; the broker places their replicas."""
+    found = []
+    for topic in request["topics"][:TOPICS_MAX]:
+        outcome: Body = {"name": topic["name"], "error_code": Kafka.NONE}
+        try:
+            await _add_partitions(session, topic, validate_only=request["validate_only"])
+        except SparklogError as e:
+            outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
+        found.append(outcome)
+    return {"results": found}
+
+
+async def _add_partitions(session: Session, topic: Body, *, validate_only: bool) -> None:
+    name, count = topic["name"], topic["count"]
+    check_topic_name(name)
+    if topic["assignments"] is not None:
+        raise InvalidReplicaAssignmentError(
+            "replicas of new partitions are placed by the broker: leave the assignment out, and move them afterwards "
+            "with `sparklog cluster reassign`"
+        )
+    if not 0 < count <= PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidPartitionsError(f"{count} partitions; 1 to {PARTITIONS_PER_TOPIC_MAX} are possible")
+    broker = await session.broker()
+    if validate_only:
+        info = await session.gateway.topics.look_up(broker, name)
+        if count <= info.partitions:
+            raise InvalidPartitionsError(f"topic {name!r} has {info.partitions} partitions; a larger number is needed")
+        return
+    await broker.ask(Api.CREATE_PARTITIONS, CreatePartitionsRequest(name, count), CreatePartitionsResponse)
+    session.gateway.topics.forget(name)
+
+
+async def delete_records(session: Session, request: Body, version: int) -> Body:
+    """Delete the records below offsets; -1 stands for the high watermark."""
+    wanted = [
+        DeleteRecordsPartition(t["name"], p["partition_index"], p["offset"])
+        for t in request["topics"]
+        for p in t["partitions"]
+        if is_partition(t["name"], p["partition_index"]) and p["offset"] >= -1
+    ]
+    results: dict[tuple[str, int], DeleteRecordsResult] = {}
+    failure = Kafka.UNKNOWN_TOPIC_OR_PARTITION
+    if wanted:
+        message = DeleteRecordsRequest(min(max(request["timeout_ms"], 0), TIMEOUT_MS_MAX), wanted)
+        try:
+            answer = await (await session.broker()).ask(Api.DELETE_RECORDS, message, DeleteRecordsResponse)
+        except SparklogError as e:
+            failure = code_of(e, of_partition=True)
+        else:
+            results = {(r.topic, r.partition): r for r in answer.results}
+
+    def outcome(name: str, p: Body) -> Body:
+        result = results.get((name, p["partition_index"]))
+        code = failure if result is None else kafka_code(result.error_code, of_partition=True)
+        if result is None and p["offset"] < -1:
+            code = Kafka.OFFSET_OUT_OF_RANGE
+        low = -1 if result is None else result.low_watermark
+        return {"partition_index": p["partition_index"], "low_watermark": low, "error_code": code}
+
+    return {
+        "topics": [
+            {"name": t["name"], "partitions": [outcome(t["name"], p) for p in t["partitions"]]}
+            for t in request["topics"]
+        ]
+    }

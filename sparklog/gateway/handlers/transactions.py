@@ -1,0 +1,251 @@
+"""Transactions: ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, END_TXN, and what operators ask.
+
+The broker adds a partition to a transaction when the first batch is written, so that the two requests that add
+something only check that it exists.
+"""
+
+from __future__ import annotations
+
+from sparklog.errors import SparklogError, TransactionAbortedError
+from sparklog.gateway.backend.topics import read_metadata
+from sparklog.gateway.handlers.commits import GROUP_ID_CHARS_MAX, commit_answer, committable
+from sparklog.gateway.handlers.offsets import is_partition
+from sparklog.gateway.session import Session
+from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
+from sparklog.protocol.group_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from sparklog.protocol.messages import Api
+from sparklog.protocol.topic_messages import MetadataRequest
+from sparklog.protocol.transaction_messages import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from sparklog.types import TOPIC_NAME_CHARS_MAX, ProducerIdAndEpoch
+
+BUMPS_FROM = 5
+"""First version of END_TXN whose clients take a new epoch."""
+ABORTABLE_FROM = {"Produce": 11, "EndTxn": 4, "AddPartitionsToTxn": 5, "TxnOffsetCommit": 4}
+"""First versions whose clients know TRANSACTION_ABORTABLE."""
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
+TOPICS_MAX = 10_000
+
+
+def transaction_error(error: SparklogError, api: str, version: int) -> Kafka:
+    """Kafka's code for an error in a transaction: an aborted one can be aborted by its producer, too."""
+    if isinstance(error, TransactionAbortedError):
+        known = version >= ABORTABLE_FROM.get(api, version + 1)
+        return Kafka.TRANSACTION_ABORTABLE if known else Kafka.INVALID_PRODUCER_EPOCH
+    return code_of(error)
+
+
+async def add_partitions_to_txn(session: Session, request: Body, version: int) -> Body:
+    """Check that the partitions exist."""
+    topics = request["v3_and_below_topics"][:TOPICS_MAX]
+    names = list(dict.fromkeys(t["name"] for t in topics if 0 < len(t["name"]) <= TOPIC_NAME_CHARS_MAX))
+    counts: dict[str, int] = {}
+    failure = Kafka.UNKNOWN_TOPIC_OR_PARTITION
+    errors: dict[str, Kafka] = {}
+    if names:
+        try:
+            broker = await session.broker()
+            answer = await read_metadata(broker, MetadataRequest(names, paged=True, with_schemas=False))
+        except SparklogError as e:
+            failure = code_of(e)
+        else:
+            counts = {t.name: len(t.partitions) for t in answer.topics if not t.error_code}
+            errors = {t.name: kafka_code(t.error_code) for t in answer.topics if t.error_code}
+
+    def outcome(name: str, partition: int) -> Kafka:
+        return Kafka.NONE if 0 <= partition < counts.get(name, 0) else errors.get(name, failure)
+
+    return {
+        "results_by_topic_v3_and_below": [
+            {
+                "name": t["name"],
+                "results_by_partition": [
+                    {"partition_index": p, "partition_error_code": outcome(t["name"], p)} for p in t["partitions"]
+                ],
+            }
+            for t in request["v3_and_below_topics"]
+        ]
+    }
+
+
+async def add_offsets_to_txn(session: Session, request: Body, version: int) -> Body:
+    """Nothing is to be done before the offsets come."""
+    is_group = 0 < len(request["group_id"]) <= GROUP_ID_CHARS_MAX
+    return {"error_code": Kafka.NONE if is_group else Kafka.INVALID_GROUP_ID}
+
+
+async def txn_offset_commit(session: Session, request: Body, version: int) -> Body:
+    """Offsets that are committed with the transaction."""
+    topics, group_id = request["topics"], request["group_id"]
+    outcomes: dict[tuple[str, int], Kafka] = {}
+    default = Kafka.NONE if 0 < len(group_id) <= GROUP_ID_CHARS_MAX else Kafka.INVALID_GROUP_ID
+    member_id = request.get("member_id", "")
+    if default is Kafka.NONE and (member_id or request.get("generation_id", -1) >= 0):
+        default = session.gateway.groups.check_commit(
+            group_id, member_id, request.get("group_instance_id"), request.get("generation_id", -1)
+        )
+    throttle_ms = 0
+    offsets = committable(topics, outcomes) if default is Kafka.NONE else []
+    if offsets:
+        transactional_id = request["transactional_id"]
+        client = ProducerIdAndEpoch(request["producer_id"], request["producer_epoch"])
+        identity = session.gateway.identities.of_broker(transactional_id, client)
+        message = TxnOffsetCommitRequest(transactional_id, *identity, group_id, offsets)
+        default = Kafka.UNKNOWN_SERVER_ERROR
+        try:
+            answer = await (await session.broker()).ask(Api.TXN_OFFSET_COMMIT, message, TxnOffsetCommitResponse)
+        except SparklogError as e:
+            default = transaction_error(e, "TxnOffsetCommit", version)
+        else:
+            throttle_ms = answer.throttle_ms
+            outcomes |= {(r.topic, r.partition): kafka_code(r.error_code) for r in answer.results}
+    return {"throttle_time_ms": throttle_ms, "topics": commit_answer(topics, outcomes, default)}
+
+
+async def end_txn(session: Session, request: Body, version: int) -> Body:
+    """Commit or abort; answered when all markers are in."""
+    transactional_id = request["transactional_id"]
+    client = ProducerIdAndEpoch(request["producer_id"], request["producer_epoch"])
+    identities = session.gateway.identities
+    message = EndTxnRequest(transactional_id, *identities.of_broker(transactional_id, client), request["committed"])
+    try:
+        answer = await (await session.broker()).ask(Api.END_TXN, message, EndTxnResponse)
+    except SparklogError as e:
+        return {"error_code": transaction_error(e, "EndTxn", version)}
+    identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+    if version >= BUMPS_FROM:
+        identities.began(transactional_id, identity)
+    else:
+        identities.ended(transactional_id, identity)
+    return {
+        "throttle_time_ms": answer.throttle_ms,
+        "error_code": Kafka.NONE,
+        "producer_id": answer.producer_id,
+        "producer_epoch": answer.producer_epoch,
+    }
+
+
+async def list_transactions(session: Session, request: Body, version: int) -> Body:
+    """Transactions that the gateway's broker coordinates."""
+    states = [s for s in request["state_filters"] if s in STATES]
+    unknown = [s for s in request["state_filters"] if s not in STATES]
+    found = []
+    if states or not unknown:
+        message = ListTransactionsRequest(states, max(request.get("duration_filter", -1), 0), paged=True)
+        broker = await session.broker()
+        try:
+            while True:
+                answer = await broker.ask(Api.LIST_TRANSACTIONS, message, ListTransactionsResponse)
+                found += answer.transactions
+                if not answer.more or not answer.transactions:
+                    break
+                message.after = answer.transactions[-1].transactional_id
+        except SparklogError as e:
+            return {"error_code": code_of(e), "unknown_state_filters": unknown, "transaction_states": []}
+    wanted = set(request["producer_id_filters"])
+    return {
+        "error_code": Kafka.NONE,
+        "unknown_state_filters": unknown,
+        "transaction_states": [
+            {
+                "transactional_id": t.transactional_id,
+                "producer_id": t.producer_id,
+                "transaction_state": t.state,
+            }
+            for t in found
+            if not wanted or t.producer_id in wanted
+        ],
+    }
+
+
+async def describe_transactions(session: Session, request: Body, version: int) -> Body:
+    """Details of transactions, one by one: each has as many partitions as fit."""
+    broker = await session.broker()
+    found = []
+    for transactional_id in request["transactional_ids"][:TOPICS_MAX]:
+        try:
+            answer = await broker.ask(
+                Api.DESCRIBE_TRANSACTIONS,
+                DescribeTransactionsRequest([transactional_id], paged=True),
+                DescribeTransactionsResponse,
+            )
+            details = answer.transactions[0]
+            code = kafka_code(details.error_code)
+        except SparklogError as e:
+            found.append(_no_transaction(transactional_id, code_of(e)))
+            continue
+        if code or details.summary is None:
+            known = Kafka.TRANSACTIONAL_ID_NOT_FOUND if code is Kafka.INVALID_PRODUCER_ID_MAPPING else code
+            found.append(_no_transaction(transactional_id, known or Kafka.TRANSACTIONAL_ID_NOT_FOUND))
+            continue
+        topics: dict[str, list[int]] = {}
+        for p in details.partitions:
+            topics.setdefault(p.topic, []).append(p.partition)
+        found.append(
+            {
+                "error_code": Kafka.NONE,
+                "transactional_id": transactional_id,
+                "transaction_state": details.summary.state,
+                "transaction_timeout_ms": min(max(details.summary.timeout_ms, 0), 2**31 - 1),
+                "transaction_start_time_ms": details.summary.started_ms,
+                "producer_id": details.summary.producer_id,
+                "producer_epoch": details.summary.producer_epoch,
+                "topics": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()],
+            }
+        )
+    return {"transaction_states": found}
+
+
+def _no_transaction(transactional_id: str, code: Kafka) -> Body:
+    return {
+        "error_code": code,
+        "transactional_id": transactional_id,
+        "transaction_state": "",
+        "transaction_timeout_ms": 0,
+        "transaction_start_time_ms": -1,
+        "producer_id": -1,
+        "producer_epoch": -1,
+        "topics": [],
+    }
+
+
+async def describe_producers(session: Session, request: Body, version: int) -> Body:
+    """Producers that partitions know."""
+    topics = []
+    for topic in request["topics"]:
+        partitions = [await _producers(session, topic["name"], p) for p in topic["partition_indexes"]]
+        topics.append({"name": topic["name"], "partitions": partitions})
+    return {"topics": topics}
+
+
+async def _producers(session: Session, name: str, partition: int) -> Body:
+    found: Body = {"partition_index": partition, "error_code": Kafka.NONE, "active_producers": []}
+    if not is_partition(name, partition) or partition >= PARTITIONS_PER_TOPIC_MAX:
+        return found | {"error_code": Kafka.UNKNOWN_TOPIC_OR_PARTITION}
+    message = DescribeProducersRequest(name, partition, paged=True)
+    try:
+        answer = await (await session.broker()).ask(Api.DESCRIBE_PRODUCERS, message, DescribeProducersResponse)
+    except SparklogError as e:
+        return found | {"error_code": code_of(e, of_partition=True)}
+    found["active_producers"] = [
+        {
+            "producer_id": p.producer_id,
+            "producer_epoch": p.producer_epoch,
+            "last_sequence": p.last_sequence,
+            "last_timestamp": p.last_timestamp_ms,
+            "coordinator_epoch": -1,
+            "current_txn_start_offset": p.transaction_first_offset,
+        }
+        for p in answer.producers
+    ]
+    return found

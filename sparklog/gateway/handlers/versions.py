@@ -1,0 +1,29 @@
+"""API_VERSIONS."""
+
+from __future__ import annotations
+
+from sparklog.gateway.session import Served, Session
+from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire.errors import Kafka
+
+UNKNOWN_VERSION = -1
+FEATURES = (("transaction.version", 2),)
+"""Features of Kafka that clients may use: with transactions of version 2 each end raises the producer's epoch."""
+
+
+async def api_versions(session: Session, request: Body, version: int) -> Body:
+    """A client with an unknown version gets the versions in the oldest form, and asks again."""
+    return {
+        "error_code": Kafka.UNSUPPORTED_VERSION if version == UNKNOWN_VERSION else Kafka.NONE,
+        "api_keys": [_range(served) for _, served in sorted(session.apis.items())],
+        "supported_features": [{"name": name, "min_version": 0, "max_version": level} for name, level in FEATURES],
+        "finalized_features_epoch": 0,
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level} for name, level in FEATURES
+        ],
+    }
+
+
+def _range(served: Served) -> Body:
+    api = served.api
+    return {"api_key": api.key, "min_version": api.advertised_from, "max_version": api.last}

@@ -1,0 +1,165 @@
+"""Starting and stopping a gateway: `python -m sparklog.gateway`, and what `sparklog gateway kafka` calls."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from msgspec import Struct
+
+from sparklog.client.net.addresses import Endpoint
+from sparklog.errors import SparklogError
+from sparklog.gateway.gateway import Gateway
+from sparklog.gateway.limits import Limits
+from sparklog.gateway.registry import served_apis
+from sparklog.gateway.server import GatewayServer
+from sparklog.protocol.gateway import decode_start
+from sparklog.security.listeners import Listener, SecurityProtocol
+from sparklog.security.tls import RenewedContext, server_context
+
+log = logging.getLogger(__name__)
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+BROKER_WAIT_S = 30.0
+_PAUSE_S = 0.2
+_STDIN = 0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class GatewayConfig(Struct, frozen=True):
+    """What one gateway process does."""
+
+    bootstrap: Sequence[Endpoint]
+    """Addresses of the broker."""
+    listeners: Sequence[Listener]
+    """Where clients connect."""
+    advertised: Mapping[str, tuple[str, int]] = {}
+    """Host and port that clients are told, by the listener's name."""
+    limits: Limits = Limits()
+    context: ssl.SSLContext | None = None
+    """TLS towards the broker; None: its listener does not encrypt."""
+    local_sockets: Mapping[str, str] = {}
+    """Unix sockets of the broker that has started this gateway, by the listeners' names."""
+    descriptors: Mapping[str, int] = {}
+    """Bound sockets that were inherited, by the listeners' names."""
+    tls: Mapping[str, Mapping[str, object]] = {}
+    """Settings of TLS by the listeners' names."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line of a gateway that a broker has started. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="sparklog.gateway", description="Runs the gateway of the parent process.")
+    parser.add_argument("--start-from", type=int, required=True, metavar="FD", help="descriptor with the settings")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        start = decode_start(os.pread(given.start_from, os.fstat(given.start_from).st_size, 0))
+    except (OSError, SparklogError) as e:
+        print(f"error: {e}", file=sys.stderr, flush=True)
+        return EXIT_USAGE
+    listeners = [Listener(one.name, one.host, one.port, SecurityProtocol(one.protocol)) for one in start.listeners]
+    config = GatewayConfig(
+        (),
+        listeners,
+        local_sockets={one.name: one.local_socket for one in start.listeners},
+        descriptors={one.name: one.descriptor for one in start.listeners},
+        tls={one.name: one.tls for one in start.listeners if one.tls},
+    )
+    return run(config, lifeline=_STDIN)
+
+
+def run(config: GatewayConfig, *, lifeline: int | None = None) -> int:
+    """Run a gateway until a signal, or until the descriptor `lifeline` reads the end of the file.
+
+    Returns:
+        The exit code.
+    """
+    gc.freeze()
+    gc.enable()
+    try:
+        return asyncio.run(_run(config, lifeline))
+    except (OSError, SparklogError) as e:
+        print(f"error: {e}", file=sys.stderr, flush=True)
+        return EXIT_FAILED
+
+
+async def _run(config: GatewayConfig, lifeline: int | None) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    if lifeline is not None:
+        loop.add_reader(lifeline, partial(_on_parent_ended, loop, stop, lifeline))
+    sockets = [(one, _socket(one, config.descriptors)) for one in config.listeners]
+    contexts = {name: RenewedContext(server_context, settings) for name, settings in config.tls.items()}
+    gateway = Gateway(
+        config.bootstrap,
+        local_sockets=config.local_sockets,
+        advertised=config.advertised,
+        limits=config.limits,
+        context=config.context,
+    )
+    await _find_broker(gateway, stop)
+    server = GatewayServer(gateway, served_apis(), sockets, contexts)
+    await server.start()
+    for address in server.addresses:
+        _say(f"listening on {address}\n")
+    log.info("the gateway of broker %d serves Kafka's clients on %s", gateway.broker_id, ", ".join(server.addresses))
+    await stop.wait()
+    await gateway.close()
+    await server.stop()
+    return EXIT_OK
+
+
+async def _find_broker(gateway: Gateway, stop: asyncio.Event) -> None:
+    """Wait for the broker, which may start at the same time. Raises BrokerNotAvailableError."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + BROKER_WAIT_S
+    while not stop.is_set():
+        try:
+            return await gateway.start()
+        except SparklogError as e:
+            if not e.retriable or loop.time() >= deadline:
+                raise
+        await asyncio.sleep(_PAUSE_S)
+    return None
+
+
+def _socket(listener: Listener, descriptors: Mapping[str, int]) -> socket.socket:
+    inherited = descriptors.get(listener.name)
+    return _bind(listener) if inherited is None else socket.socket(fileno=os.dup(inherited))
+
+
+def _bind(listener: Listener) -> socket.socket:
+    host = listener.host or "0.0.0.0"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, listener.port))
+    except OSError as e:
+        sock.close()
+        raise OSError(f"cannot listen on {listener}: {e.strerror}") from e
+    return sock
+
+
+def _say(text: str) -> None:
+    try:
+        os.write(sys.stdout.fileno(), text.encode())
+    except OSError as e:
+        log.warning("standard output cannot be written (%s): %s", e, text.strip())
+
+
+def _on_parent_ended(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, lifeline: int) -> None:
+    loop.remove_reader(lifeline)
+    log.info("the process that has started the gateway has ended: stopping")
+    stop.set()

@@ -1,0 +1,144 @@
+"""The head of a Kafka record batch, version 2 (big-endian)::
+
+offset  size  field
+0       8     base offset i64
+8       4     batch length i32: bytes behind this field
+12      4     partition leader epoch i32
+16      1     magic i8, 2
+17      4     CRC-32C u32 of all that follows
+21      2     attributes i16: 0-2 compression, 3 LogAppendTime, 4 transactional, 5 control, 6 delete horizon
+23      4     last offset delta i32
+27      8     base timestamp i64, ms
+35      8     max timestamp i64, ms
+43      8     producer id i64, -1: none
+51      2     producer epoch i16
+53      4     base sequence i32
+57      4     record count i32
+61            records, compressed together
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from sparklog.errors import CorruptBatchError, InvalidRequestError
+from sparklog.format.checksum import crc32c
+
+_HEAD = struct.Struct(">qiibI")
+_BODY = struct.Struct(">hiqqqhii")
+_CRC_AT = 17
+_CRC_FROM = 21
+HEAD_BYTES = 61
+_LENGTH_FROM = 12
+MAGIC = 2
+assert _HEAD.size == _CRC_FROM and _CRC_FROM + _BODY.size == HEAD_BYTES
+
+COMPRESSION = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+
+class BatchV2(NamedTuple):
+    """A decoded head."""
+
+    base_offset: int
+    length_bytes: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the whole batch."""
+        return _LENGTH_FROM + self.length_bytes
+
+    @property
+    def codec(self) -> int:
+        """Number of the compression."""
+        return self.attributes & COMPRESSION
+
+    @property
+    def is_transactional(self) -> bool:
+        """True for records of a transaction."""
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """True for a transaction's marker."""
+        return bool(self.attributes & CONTROL)
+
+
+def read_head(data: memoryview, position: int = 0) -> BatchV2:
+    """Decode and check the head at `position` and the batch's checksum.
+
+    Raises CorruptBatchError, or InvalidRequestError for a message set of Kafka before 0.11.
+    """
+    left = len(data) - position
+    if left >= _CRC_FROM and data[position + 16] != MAGIC:
+        raise InvalidRequestError(
+            f"message format {data[position + 16]}: this gateway takes format 2, which Kafka's clients send since 0.11"
+        )
+    if left < HEAD_BYTES:
+        raise CorruptBatchError(f"{left} bytes are no record batch")
+    head = BatchV2(*_HEAD.unpack_from(data, position), *_BODY.unpack_from(data, position + _CRC_FROM))
+    if not HEAD_BYTES - _LENGTH_FROM <= head.length_bytes <= left - _LENGTH_FROM:
+        raise CorruptBatchError(f"a batch of {head.length_bytes} bytes, {left - _LENGTH_FROM} are there")
+    crc = crc32c(data[position + _CRC_FROM : position + head.size_bytes])
+    if crc != head.crc:
+        raise CorruptBatchError(f"checksum is {crc:08x}, the batch says {head.crc:08x}")
+    if head.record_count < 0 or head.last_offset_delta < 0:
+        raise CorruptBatchError(f"a batch with {head.record_count} records, last offset {head.last_offset_delta}")
+    return head
+
+
+def iterate_batches(data: memoryview) -> Iterator[tuple[BatchV2, memoryview]]:
+    """The heads and records of the batches that fill `data`. Raises as `read_head`."""
+    position = 0
+    while position < len(data):
+        head = read_head(data, position)
+        yield head, data[position + HEAD_BYTES : position + head.size_bytes]
+        position += head.size_bytes
+
+
+def write_batch(
+    records: Sequence[bytes | bytearray | memoryview],
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    record_count: int,
+) -> list[bytes | bytearray | memoryview]:
+    """A batch with its head, as parts."""
+    body = _BODY.pack(
+        attributes,
+        last_offset_delta,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    crc = crc32c(body)
+    size = HEAD_BYTES - _LENGTH_FROM
+    for part in records:
+        crc = crc32c(part, crc)
+        size += len(part)
+    return [_HEAD.pack(base_offset, size, leader_epoch, MAGIC, crc) + body, *records]

@@ -1,0 +1,105 @@
+"""The codecs of Kafka's batches: none, gzip, snappy (raw and in xerial's frames), lz4 and zstd.
+
+A batch may be anybody's: nothing is decompressed to more than `inflated_bytes_max`.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError, MessageTooLargeError
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+_XERIAL = b"\x82SNAPPY\x00"
+_XERIAL_HEAD_BYTES = 16
+_LENGTH = struct.Struct(">i")
+_SNAPPY = pa.Codec("snappy")
+_GZIP_WINDOW = 31
+_CODECS = {LZ4: pa.Codec("lz4"), ZSTD: pa.Codec("zstd", 1)}
+
+
+def decompress(codec: int, data: memoryview, inflated_bytes_max: int) -> Any:
+    """The records of a compressed batch, as a buffer.
+
+    Raises CorruptBatchError, MessageTooLargeError.
+    """
+    try:
+        if codec == GZIP:
+            return _gunzip(data, inflated_bytes_max)
+        if codec == SNAPPY:
+            return _unsnap(data, inflated_bytes_max)
+        if codec in (LZ4, ZSTD):
+            with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), NAMES[codec]) as stream:
+                found = stream.read_buffer(inflated_bytes_max + 1)
+            if found.size > inflated_bytes_max:
+                raise _too_large(inflated_bytes_max)
+            return found
+    except (OSError, pa.ArrowInvalid, zlib.error, struct.error, EOFError) as e:
+        raise CorruptBatchError(f"the records cannot be decompressed with {NAMES[codec]}: {e}") from e
+    raise CorruptBatchError(f"a batch with the unknown compression {codec}; Kafka has {', '.join(NAMES)}")
+
+
+def compress(codec: int, parts: Sequence[Any]) -> bytes:
+    """The records of a batch compressed with lz4 or zstd."""
+    data = parts[0] if len(parts) == 1 else b"".join(parts)
+    compressed: bytes = _CODECS[codec].compress(data, asbytes=True)
+    return compressed
+
+
+def _gunzip(data: memoryview, inflated_bytes_max: int) -> bytes:
+    """All members of a gzip stream."""
+    found: list[bytes] = []
+    room = inflated_bytes_max
+    rest: Any = data
+    while len(rest):
+        inflater = zlib.decompressobj(_GZIP_WINDOW)
+        part = inflater.decompress(rest, room + 1)
+        room -= len(part)
+        if room < 0:
+            raise _too_large(inflated_bytes_max)
+        if not inflater.eof:
+            raise EOFError("the stream is cut off")
+        found.append(part)
+        rest = inflater.unused_data
+    return b"".join(found)
+
+
+def _unsnap(data: memoryview, inflated_bytes_max: int) -> Any:
+    if bytes(data[: len(_XERIAL)]) != _XERIAL:
+        return _unsnap_block(data, inflated_bytes_max)
+    parts, room, position = [], inflated_bytes_max, _XERIAL_HEAD_BYTES
+    while position < len(data):
+        (size,) = _LENGTH.unpack_from(data, position)
+        position += _LENGTH.size
+        if not 0 < size <= len(data) - position:
+            raise EOFError(f"a block of {size} bytes, {len(data) - position} are left")
+        parts.append(_unsnap_block(data[position : position + size], room))
+        room -= len(parts[-1])
+        position += size
+    return b"".join(parts)
+
+
+def _unsnap_block(data: memoryview, inflated_bytes_max: int) -> Any:
+    size = shift = 0
+    for byte in bytes(data[:5]):
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise EOFError("the block has no length")
+    if size > inflated_bytes_max:
+        raise _too_large(inflated_bytes_max)
+    return _SNAPPY.decompress(pa.py_buffer(data), size) if size else b""
+
+
+def _too_large(inflated_bytes_max: int) -> MessageTooLargeError:
+    return MessageTooLargeError(
+        f"the batch takes more than {inflated_bytes_max} bytes without its compression: send smaller batches"
+    )

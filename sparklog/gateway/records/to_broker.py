@@ -1,0 +1,130 @@
+"""Kafka's batches as batches of an envelope topic: one batch each, so that offsets, sequences and the recognition of
+repeated batches stay as the producer means them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.errors import InvalidRequestError
+from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, assign_producer, encode_batch
+from sparklog.format.packed_batch import encode_packed_batch
+from sparklog.format.schema import timestamp_bounds_ms
+from sparklog.format.small_batch import SmallRows, encode_small_batch
+from sparklog.gateway.records import compression
+from sparklog.gateway.records.batch_v2 import BatchV2
+from sparklog.gateway.records.decode import TIMESTAMP_MS_MAX, decode_records
+from sparklog.gateway.records.errors import InvalidRecordError
+from sparklog.gateway.records.small import SMALL_RECORDS_MAX, SmallRecords, read_small
+
+RECORDS_MAX = 4_000_000
+STORED = ("none", "zstd", "lz4", "lz4", "zstd")
+"""How a batch is stored, by the number of Kafka's compression."""
+
+
+def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:
+    """The batch as the broker stores it.
+
+    Args:
+        head: The head of the client's batch.
+        data: The records behind the head.
+        topic: The topic; an envelope topic.
+        inflated_bytes_max: Largest size of the records without their compression.
+
+    Raises:
+        CorruptBatchError: The batch is damaged.
+        InvalidRecordError: The topic does not take a record.
+        InvalidRequestError: No producer sends such a batch.
+        MessageTooLargeError: The records are too large.
+    """
+    check_head(head)
+    raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
+    stored = STORED[head.codec]
+    if head.record_count <= SMALL_RECORDS_MAX and stored == "none":
+        small = read_small(bytes(raw), head.record_count, head.base_timestamp_ms)
+        payload = None if small is None else _small_batch(head, small, topic)
+        if payload is not None:
+            return payload
+    rows = decode_records(raw, head.record_count, head.base_timestamp_ms)
+    return envelope_batch(head, rows, topic, stored)
+
+
+def check_head(head: BatchV2) -> None:
+    """Raises InvalidRequestError for a batch that no producer sends."""
+    if head.is_control:
+        raise InvalidRequestError("a producer sends no control batches")
+    if not 0 < head.record_count <= RECORDS_MAX:
+        raise InvalidRequestError(f"a batch of {head.record_count} records; 1 to {RECORDS_MAX} are allowed")
+    if head.last_offset_delta != head.record_count - 1:
+        raise InvalidRequestError(
+            f"a batch of {head.record_count} records with the last offset {head.last_offset_delta}: offsets are dense"
+        )
+    if head.producer_id >= 0 and (head.producer_epoch < 0 or head.base_sequence < 0):
+        raise InvalidRequestError("a producer's id comes with its epoch and a sequence number")
+
+
+def batch_attributes(head: BatchV2, topic: TopicInfo) -> int:
+    """Attributes of the stored batch."""
+    append_time = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
+    return append_time | (ATTRIBUTE_TRANSACTIONAL if head.is_transactional else 0)
+
+
+def _small_batch(head: BatchV2, records: SmallRecords, topic: TopicInfo) -> memoryview | None:
+    """The batch without Arrow; None if only Arrow can write it."""
+    stamps = records.timestamps_ms
+    has_keys = records.keys[0] is not None
+    if (
+        None in records.values
+        or any((key is not None) != has_keys for key in records.keys)
+        or min(stamps) < 0
+        or max(stamps) > TIMESTAMP_MS_MAX
+    ):
+        return None
+    if topic.is_compacted and not has_keys:
+        raise keyless(topic, 0)
+    rows = SmallRows(records.values, records.keys if has_keys else None, [ms * 1000 for ms in stamps])  # type: ignore[arg-type]
+    return encode_small_batch(
+        rows, topic.schema_id, batch_attributes(head, topic), head.producer_id, head.producer_epoch, head.base_sequence
+    )
+
+
+def envelope_batch(head: BatchV2, rows: pa.RecordBatch, topic: TopicInfo, stored: str) -> memoryview:
+    """Rows of an envelope topic as the broker stores them. Raises InvalidRecordError."""
+    keys = rows.column(0)
+    if topic.is_compacted and keys.null_count:
+        raise keyless(topic, keys.is_null().index(True).as_py())
+    attributes = batch_attributes(head, topic)
+    packed = None
+    if stored == "none":
+        packed = encode_packed_batch(rows, schema_id=topic.schema_id, attributes=attributes, checksum=False)
+    if packed is not None:
+        payload = packed.payload
+    else:
+        low, high = timestamp_bounds_ms(rows.column(3), time.time_ns() // 1_000_000)
+        payload = encode_batch(
+            rows,
+            schema_id=topic.schema_id,
+            min_timestamp_ms=low,
+            max_timestamp_ms=high,
+            compression=stored,
+            attributes=attributes,
+            checksum=False,
+        )
+    assign_producer(
+        payload,
+        producer_id=head.producer_id,
+        producer_epoch=head.producer_epoch,
+        base_sequence=head.base_sequence,
+        transactional=head.is_transactional,
+    )
+    return payload
+
+
+def keyless(topic: TopicInfo, index: int) -> InvalidRecordError:
+    """The error for a record without a key in a compacted topic."""
+    return InvalidRecordError(
+        f"record {index} has no key: topic {topic.name!r} is compacted, and keeps the last record of each key", index
+    )

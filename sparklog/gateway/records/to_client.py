@@ -1,0 +1,133 @@
+"""Batches of the broker as Kafka's: one batch each, with its offsets, producer and markers."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.format.batch import (
+    ATTRIBUTE_COMMIT,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
+    BatchHeader,
+    decode_header,
+    verify_checksum,
+)
+from sparklog.format.offset_column import decode_rows
+from sparklog.format.packed_batch import compression_of_batch
+from sparklog.format.small_batch import decode_small_batch
+from sparklog.gateway.records import batch_v2, compression
+from sparklog.gateway.records.encode import encode_records, timestamps_ms
+from sparklog.gateway.records.small import SMALL_RECORDS_MAX, write_small
+
+NO_TIMESTAMP_MS = -1
+_MARKER_KEY = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hi")
+_ABORT, _COMMIT = 0, 1
+
+Part = bytes | bytearray | memoryview
+Rows = Callable[[pa.RecordBatch, BatchHeader], pa.RecordBatch]
+"""Makes envelope rows of a topic's rows; for an envelope topic they stay as they are."""
+
+
+def client_batches(
+    data: memoryview,
+    schema_of: Callable[[int], pa.Schema],
+    rows_of: Rows,
+    codecs: Collection[int] = (compression.LZ4, compression.ZSTD),
+) -> list[Part]:
+    """The batches that fill `data` as Kafka's batches, as parts. A batch that is stored compressed is sent compressed,
+    with one of `codecs`.
+
+    Raises CorruptBatchError, UnknownSchemaError.
+    """
+    found: list[Part] = []
+    position = 0
+    while position < len(data):
+        header = decode_header(data, position)
+        message = data[position : position + header.size_bytes]
+        verify_checksum(message, 0, header)
+        found += _client_batch(message, header, schema_of, rows_of, codecs)
+        position += header.size_bytes
+    return found
+
+
+def _client_batch(
+    message: memoryview,
+    header: BatchHeader,
+    schema_of: Callable[[int], pa.Schema],
+    rows_of: Rows,
+    codecs: Collection[int],
+) -> list[Part]:
+    if header.attributes & ATTRIBUTE_CONTROL:
+        return _marker(header)
+    if not header.record_count:
+        return _batch(header, [], 0, NO_TIMESTAMP_MS, NO_TIMESTAMP_MS)
+    schema = schema_of(header.schema_id)
+    if header.record_count <= SMALL_RECORDS_MAX and rows_of is as_they_are and header.is_dense:
+        small = decode_small_batch(message, 0, header)
+        if small is not None:
+            stamps = [us // 1000 for us in small.timestamps_us]
+            records = write_small(small.keys, small.values, [ms - stamps[0] for ms in stamps])
+            return _batch(header, [records], header.record_count, stamps[0], max(stamps))
+    rows, offsets = decode_rows(message, schema, header)
+    rows = rows_of(rows, header)
+    stamps_ms = timestamps_ms(rows.column(3))
+    first_ms = int(stamps_ms[0])
+    deltas = np.arange(rows.num_rows, dtype=np.int64) if offsets is None else offsets - header.base_offset
+    parts: list[Part] = list(encode_records(rows, deltas, stamps_ms - first_ms))
+    codec = _codec(message, codecs)
+    if codec != compression.NONE:
+        parts = [compression.compress(codec, parts)]
+    return _batch(header, parts, rows.num_rows, first_ms, int(stamps_ms.max()), codec)
+
+
+def _codec(message: memoryview, codecs: Collection[int]) -> int:
+    """Number of Kafka's compression for a batch."""
+    stored = compression.NAMES.index(compression_of_batch(message))
+    return stored if stored in codecs else next(iter(codecs), compression.NONE) if stored else compression.NONE
+
+
+def as_they_are(rows: pa.RecordBatch, header: BatchHeader) -> pa.RecordBatch:
+    """The rows of an envelope topic."""
+    return rows
+
+
+def _batch(
+    header: BatchHeader,
+    records: list[Part],
+    record_count: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    codec: int = compression.NONE,
+) -> list[Part]:
+    attributes = codec | (batch_v2.TRANSACTIONAL if header.attributes & ATTRIBUTE_TRANSACTIONAL else 0)
+    if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+        attributes |= batch_v2.LOG_APPEND_TIME
+        max_timestamp_ms = header.append_time_ms
+    if header.attributes & ATTRIBUTE_CONTROL:
+        attributes |= batch_v2.CONTROL
+    return batch_v2.write_batch(
+        records,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        attributes=attributes,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp_ms=base_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=-1 if header.attributes & ATTRIBUTE_CONTROL else header.base_sequence,
+        record_count=record_count,
+    )
+
+
+def _marker(header: BatchHeader) -> list[Part]:
+    """A transaction's marker: a record with the kind as key, and the coordinator's epoch as value."""
+    kind = _COMMIT if header.attributes & ATTRIBUTE_COMMIT else _ABORT
+    record = write_small([_MARKER_KEY.pack(0, kind)], [_MARKER_VALUE.pack(0, max(header.base_sequence, 0))], [0])
+    return _batch(header, [record], 1, header.max_timestamp_ms, header.max_timestamp_ms)

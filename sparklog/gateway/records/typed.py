@@ -1,0 +1,233 @@
+"""Records of typed topics: one JSON object each, both ways.
+
+============================  ==================================================
+column                        JSON
+============================  ==================================================
+bool, integers, float, text   true or false, number, number, string
+timestamp with a zone         string, RFC 3339 with an offset
+timestamp without a zone      string, RFC 3339 without an offset
+date, duration                string, ISO 8601
+binary                        string, base64
+decimal                       string or number
+list, struct, map             array, object, object (array of pairs, unless its keys are text)
+null                          null, or the field is left out
+============================  ==================================================
+
+A field that is no column, a value of another type, or a number out of the column's range is an error of the record. A
+record's key is the object of the topic's key columns; the key of a produced record is not stored, because the columns
+have it. A typed topic has no place for headers.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from functools import lru_cache
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from msgspec import Meta
+
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.errors import CorruptBatchError
+from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, assign_producer, encode_batch
+from sparklog.format.envelope_layout import no_keys_and_headers
+from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
+from sparklog.gateway.records import compression
+from sparklog.gateway.records.batch_v2 import BatchV2
+from sparklog.gateway.records.decode import decode_records
+from sparklog.gateway.records.errors import InvalidRecordError
+from sparklog.gateway.records.to_broker import STORED, batch_attributes, check_head
+
+_ENCODER = msgspec.json.Encoder(decimal_format="string")
+_SCHEMAS_KEPT = 1_000
+
+
+def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:
+    """The batch as the broker stores it. Arguments and errors are those of `broker_batch`."""
+    check_head(head)
+    raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
+    envelope = decode_records(raw, head.record_count, head.base_timestamp_ms)
+    headers = envelope.column(2)
+    if headers.null_count < len(headers):
+        index = headers.is_valid().index(True).as_py()
+        raise InvalidRecordError(
+            f"record {index} has headers: the typed topic {topic.name!r} has no place for them", index
+        )
+    rows = parse_rows(envelope.column(1), topic)
+    default_ms = head.max_timestamp_ms
+    low = high = default_ms
+    if topic.timestamp_column is not None:
+        low, high = timestamp_bounds_ms(rows.column(topic.schema.get_field_index(topic.timestamp_column)), default_ms)
+    payload = encode_batch(
+        rows,
+        schema_id=topic.schema_id,
+        min_timestamp_ms=low,
+        max_timestamp_ms=high,
+        compression=STORED[head.codec],
+        attributes=batch_attributes(head, topic),
+        checksum=False,
+    )
+    assign_producer(
+        payload,
+        producer_id=head.producer_id,
+        producer_epoch=head.producer_epoch,
+        base_sequence=head.base_sequence,
+        transactional=head.is_transactional,
+    )
+    return payload
+
+
+def parse_rows(values: Any, topic: TopicInfo) -> pa.RecordBatch:
+    """The JSON objects as rows of the topic's newest schema. Raises InvalidRecordError with record and field."""
+    decode = _decoder(topic.schema).decode
+    found = []
+    for index, value in enumerate(values.to_pylist()):
+        if value is None:
+            raise InvalidRecordError(f"record {index} has no value: topic {topic.name!r} takes JSON objects", index)
+        try:
+            found.append(decode(value))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+            raise InvalidRecordError(f"record {index} does not fit the topic {topic.name!r}: {e}", index) from e
+    columns = []
+    for number, field in enumerate(topic.schema):
+        name = f"f{number}"
+        column = [getattr(row, name) for row in found]
+        plain = [_plain(value) for value in column] if pa.types.is_nested(field.type) else column
+        try:
+            columns.append(pa.array(plain, field.type))
+        except (pa.ArrowException, ValueError, OverflowError, TypeError) as e:
+            raise _which(plain, field, topic, e) from e
+    return pa.RecordBatch.from_arrays(columns, schema=topic.schema)
+
+
+def _which(column: list[Any], field: pa.Field, topic: TopicInfo, error: Exception) -> InvalidRecordError:
+    for index, value in enumerate(column):
+        try:
+            pa.array([value], field.type)
+        except (pa.ArrowException, ValueError, OverflowError, TypeError) as e:
+            return InvalidRecordError(
+                f"record {index} does not fit the topic {topic.name!r}: {e} - at `$.{field.name}`", index
+            )
+    return InvalidRecordError(f"the records do not fit the topic {topic.name!r}: {error} - at `$.{field.name}`", 0)
+
+
+def _plain(value: Any) -> Any:
+    """Structures as dictionaries by the columns' names."""
+    if isinstance(value, msgspec.Struct):
+        names = dict(zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True))
+        return {names[f]: _plain(getattr(value, f)) for f in value.__struct_fields__}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, tuple):
+        return tuple(_plain(one) for one in value)
+    if isinstance(value, dict):
+        return [(_plain(k), _plain(v)) for k, v in value.items()]
+    return value
+
+
+@lru_cache(maxsize=_SCHEMAS_KEPT)
+def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(_structure("Row", list(schema)))
+
+
+def _structure(name: str, fields: list[pa.Field]) -> Any:
+    """A type with the columns as fields f0, f1, …: a column's name need not be a name in Python."""
+    members: list[Any] = [(f"f{i}", _type_of(f.type) | None, None) for i, f in enumerate(fields)]
+    return msgspec.defstruct(
+        name, members, rename={f"f{i}": f.name for i, f in enumerate(fields)}, forbid_unknown_fields=True
+    )
+
+
+def _type_of(t: Any) -> Any:
+    if pa.types.is_boolean(t):
+        return bool
+    if pa.types.is_integer(t):
+        bits = t.bit_width - 1
+        return Annotated[int, Meta(ge=-(2**bits), le=2**bits - 1)]
+    if pa.types.is_floating(t):
+        return float
+    if pa.types.is_string(t):
+        return str
+    if pa.types.is_binary(t):
+        return bytes
+    if pa.types.is_timestamp(t):
+        return Annotated[datetime.datetime, Meta(tz=t.tz is not None)]
+    if pa.types.is_date(t):
+        return datetime.date
+    if pa.types.is_duration(t):
+        return datetime.timedelta
+    if pa.types.is_decimal(t):
+        return decimal.Decimal
+    if pa.types.is_list(t):
+        return list[_type_of(t.value_type) | None]  # type: ignore[misc]
+    if pa.types.is_struct(t):
+        return _structure("Inner", [t.field(i) for i in range(t.num_fields)])
+    if pa.types.is_map(t):
+        key, item = _type_of(t.key_type), _type_of(t.item_type)
+        if pa.types.is_string(t.key_type):
+            return dict[str, item | None]  # type: ignore[valid-type]
+        return list[tuple[key, item | None]]  # type: ignore[valid-type]
+    raise CorruptBatchError(f"a column of the type {t} has no form in JSON")
+
+
+class TypedRows:
+    """Makes envelope rows with JSON values of a typed topic's rows."""
+
+    def __init__(self, topic: TopicInfo) -> None:
+        self._topic = topic
+
+    def __call__(self, rows: pa.RecordBatch, header: BatchHeader) -> pa.RecordBatch:
+        """Raises CorruptBatchError for a value that Python has no object for."""
+        n = rows.num_rows
+        try:
+            objects = rows.to_pylist(maps_as_pydicts=None)
+        except (ValueError, OverflowError, LookupError) as e:
+            raise CorruptBatchError(f"a value of topic {self._topic.name!r} has no form in JSON: {e}") from e
+        objects = [_for_json(one) for one in objects] if _has_maps(rows.schema) else objects
+        values = pa.array([_ENCODER.encode(one) for one in objects], pa.binary())
+        no_keys, no_headers = no_keys_and_headers(n)
+        keys = no_keys
+        if self._topic.key_columns:
+            names = self._topic.key_columns
+            keys = pa.array([_ENCODER.encode({k: one.get(k) for k in names}) for one in objects], pa.binary())
+        return pa.RecordBatch.from_arrays(
+            [keys, values, no_headers, self._timestamps(rows, header)], schema=ENVELOPE_SCHEMA
+        )
+
+    def _timestamps(self, rows: pa.RecordBatch, header: BatchHeader) -> Any:
+        column = self._topic.timestamp_column
+        default_ms = header.append_time_ms if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else header.max_timestamp_ms
+        fill = pa.scalar(default_ms * 1000, pa.int64()).cast(TIMESTAMP_TYPE)
+        index = -1 if column is None else rows.schema.get_field_index(column)
+        if index < 0 or header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+            stamps = np.full(rows.num_rows, default_ms * 1000, np.int64)
+            return pa.Array.from_buffers(TIMESTAMP_TYPE, rows.num_rows, [None, pa.py_buffer(stamps)])
+        stored = rows.column(index)
+        stored = stored.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(TIMESTAMP_TYPE)
+        return stored.fill_null(fill) if stored.null_count else stored
+
+
+def _has_maps(schema: pa.Schema) -> bool:
+    return any(_is_map_inside(f.type) for f in schema)
+
+
+def _is_map_inside(t: Any) -> bool:
+    if pa.types.is_map(t):
+        return True
+    return pa.types.is_nested(t) and any(_is_map_inside(t.field(i).type) for i in range(t.num_fields))
+
+
+def _for_json(value: Any) -> Any:
+    """Arrow gives maps as lists of pairs; those with keys of text become objects."""
+    if isinstance(value, dict):
+        return {k: _for_json(v) for k, v in value.items()}
+    if isinstance(value, list):
+        if value and all(isinstance(v, tuple) and len(v) == 2 and isinstance(v[0], str) for v in value):
+            return {k: _for_json(v) for k, v in value}
+        return [_for_json(v) for v in value]
+    if isinstance(value, tuple):
+        return [_for_json(v) for v in value]
+    return value

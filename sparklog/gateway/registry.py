@@ -1,0 +1,71 @@
+"""The handler of each API."""
+
+from __future__ import annotations
+
+from sparklog.gateway.handlers import (
+    cluster,
+    commits,
+    configs,
+    coordinators,
+    fetch,
+    group_admin,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    sasl,
+    topics,
+    transactions,
+    versions,
+)
+from sparklog.gateway.session import Handler, Served
+from sparklog.gateway.wire.apis import Api
+from sparklog.gateway.wire.schema import REQUEST, messages
+
+HANDLERS: dict[str, Handler] = {
+    "Produce": produce.produce,
+    "Fetch": fetch.fetch,
+    "ListOffsets": offsets.list_offsets,
+    "Metadata": metadata.metadata,
+    "OffsetCommit": commits.offset_commit,
+    "OffsetFetch": commits.offset_fetch,
+    "FindCoordinator": coordinators.find_coordinator,
+    "JoinGroup": groups.join_group,
+    "Heartbeat": groups.heartbeat,
+    "LeaveGroup": groups.leave_group,
+    "SyncGroup": groups.sync_group,
+    "SaslHandshake": sasl.sasl_handshake,
+    "ApiVersions": versions.api_versions,
+    "InitProducerId": produce.init_producer_id,
+    "OffsetForLeaderEpoch": offsets.offset_for_leader_epoch,
+    "SaslAuthenticate": sasl.sasl_authenticate,
+    "DescribeGroups": group_admin.describe_groups,
+    "ListGroups": group_admin.list_groups,
+    "DeleteGroups": group_admin.delete_groups,
+    "CreateTopics": topics.create_topics,
+    "DeleteTopics": topics.delete_topics,
+    "DeleteRecords": topics.delete_records,
+    "CreatePartitions": topics.create_partitions,
+    "AddPartitionsToTxn": transactions.add_partitions_to_txn,
+    "AddOffsetsToTxn": transactions.add_offsets_to_txn,
+    "EndTxn": transactions.end_txn,
+    "TxnOffsetCommit": transactions.txn_offset_commit,
+    "ListTransactions": transactions.list_transactions,
+    "DescribeTransactions": transactions.describe_transactions,
+    "DescribeProducers": transactions.describe_producers,
+    "DescribeConfigs": configs.describe_configs,
+    "AlterConfigs": configs.alter_configs,
+    "IncrementalAlterConfigs": configs.incremental_alter_configs,
+    "DescribeAcls": cluster.describe_acls,
+    "DescribeLogDirs": cluster.describe_log_dirs,
+    "DescribeCluster": cluster.describe_cluster,
+}
+
+
+def served_apis() -> dict[int, Served]:
+    """All APIs by their keys."""
+    found = {}
+    for name, handler in HANDLERS.items():
+        message = messages()[REQUEST, name]
+        found[message.api_key] = Served(Api(name, message.api_key, *message.versions), handler)
+    return found

@@ -1,0 +1,133 @@
+"""The gateway's listeners: accepting clients, and their number."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from sparklog.gateway.gateway import Gateway
+from sparklog.gateway.session import Served, Session
+from sparklog.security.listeners import Listener
+from sparklog.security.tls import RenewedContext
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1024
+STREAM_BYTES = 1024 * 1024
+"""Bytes of a request that are received ahead of the reader."""
+STOP_S = 5.0
+
+
+class GatewayServer:
+    """Event-loop thread only."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        apis: Mapping[int, Served],
+        sockets: Sequence[tuple[Listener, socket.socket]],
+        contexts: Mapping[str, RenewedContext] | None = None,
+    ) -> None:
+        """`sockets`: bound, one per listener. `contexts`: TLS by the listeners' names."""
+        self._gateway = gateway
+        self._apis = dict(apis)
+        self._sockets = list(sockets)
+        self._contexts = dict(contexts or {})
+        self._servers: list[asyncio.Server] = []
+        self._sessions: dict[Session, asyncio.Task[None]] = {}
+        self._hosts: Counter[str] = Counter()
+        self.refused = 0
+        """Connections that were closed because there were too many."""
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the listeners listen, as HOST:PORT."""
+        found = []
+        for _, sock in self._sockets:
+            host, port = sock.getsockname()[:2]
+            found.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        return found
+
+    @property
+    def session_count(self) -> int:
+        """Connections of clients."""
+        return len(self._sessions)
+
+    async def start(self) -> None:
+        """Begin to accept. Raises OSError."""
+        limits = self._gateway.limits
+        for listener, sock in self._sockets:
+            renewed = self._contexts.get(listener.name)
+            context = None if renewed is None else _current_of(renewed)
+            handshake_s = limits.authentication_s if context is not None else None
+            self._servers.append(
+                await asyncio.start_server(
+                    partial(self._on_connected, listener),
+                    sock=sock,
+                    backlog=BACKLOG,
+                    ssl=context,
+                    ssl_handshake_timeout=handshake_s,
+                    limit=STREAM_BYTES,
+                )
+            )
+
+    async def _on_connected(
+        self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        session = Session(self._gateway, listener, self._apis, reader, writer)
+        limits = self._gateway.limits
+        unknown = 0 if session.is_known else sum(not s.is_known for s in self._sessions)
+        if (
+            len(self._sessions) >= limits.connections
+            or self._hosts[session.peer_host] >= limits.connections_per_host
+            or unknown >= limits.unknown_connections
+        ):
+            self.refused += 1
+            writer.close()
+            return
+        sock = writer.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = asyncio.current_task()
+        assert task is not None
+        self._sessions[session] = task
+        self._hosts[session.peer_host] += 1
+        try:
+            await session.run()
+        except Exception:
+            log.exception("%s: the gateway failed; disconnecting", session.peer_host)
+        finally:
+            del self._sessions[session]
+            self._hosts[session.peer_host] -= 1
+            if not self._hosts[session.peer_host]:
+                del self._hosts[session.peer_host]
+
+    async def stop(self) -> None:
+        """Stop to accept, and end all connections."""
+        for server in self._servers:
+            server.close()
+        tasks = list(self._sessions.values())
+        for session in list(self._sessions):
+            session.end()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=STOP_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+
+def _current_of(renewed: RenewedContext) -> ssl.SSLContext:
+    """A context whose handshakes use the newest certificates."""
+    first: ssl.SSLContext = renewed.current
+
+    def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = renewed.current
+
+    first.sni_callback = choose
+    return first

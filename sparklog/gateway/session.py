@@ -1,0 +1,205 @@
+"""One client's connection: its requests in, its answers out, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from sparklog.errors import InvalidRequestError, SaslAuthenticationFailedError, SparklogError
+from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.gateway import Gateway
+from sparklog.gateway.wire.apis import API_VERSIONS, PRODUCE, Api, RequestHead, frame, read_head
+from sparklog.gateway.wire.codec import Body, Part, decoder, encoder
+from sparklog.gateway.wire.schema import REQUEST, RESPONSE
+from sparklog.protocol.gateway import OnBehalf
+from sparklog.security.listeners import Listener
+
+log = logging.getLogger(__name__)
+
+_SIZE = struct.Struct(">i")
+_BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, "SaslHandshake", "SaslAuthenticate"})
+
+Handler = Callable[["Session", Body, int], Awaitable["Body | None"]]
+
+
+class Served(NamedTuple):
+    """An API and its handler. A handler returns the answer, or None for a request without one."""
+
+    api: Api
+    handler: Handler
+
+
+class ConnectionEndError(Exception):
+    """Ends the connection without an answer: an error that Kafka's protocol has no answer for."""
+
+
+class Session:
+    """Runs from `run` to its end. Event-loop thread only."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        listener: Listener,
+        apis: dict[int, Served],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.gateway = gateway
+        self.listener = listener
+        self.apis = apis
+        self.is_known = not listener.protocol.sasl
+        """True when the client has authenticated, or need not."""
+        self.client_id = ""
+        self.mechanism = ""
+        """SASL mechanism of the exchange under way."""
+        self.steps = 0
+        """Messages of the exchange that were answered."""
+        self.order = asyncio.Lock()
+        """Held while a PRODUCE request is converted and sent: requests reach the broker in their order."""
+        self.authorized_groups: set[str] = set()
+        """Groups that the client may read."""
+        self.checked_groups: dict[str, float] = {}
+        """Time of the last look if this gateway coordinates the group."""
+        self._reader = reader
+        self._writer = writer
+        self._broker: BrokerConnection | None = None
+        self._connecting = asyncio.Lock()
+        peer, own = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+        self.peer_host = str(peer[0]) if peer else ""
+        self.local = (str(own[0]), int(own[1])) if own else ("localhost", listener.port)
+        port = int(peer[1]) if peer else 0
+        tls = writer.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+        self._client = OnBehalf(self.peer_host[:255], port, self.local[0][:255], self.local[1], certificate or b"")
+        self._in_work: list[asyncio.Task[None]] = []
+
+    async def broker(self) -> BrokerConnection:
+        """The client's connection to the broker. Raises BrokerNotAvailableError."""
+        if self._broker is None or self._broker.closed:
+            async with self._connecting:
+                if self._broker is not None and self._broker.closed:
+                    if self.listener.protocol.sasl and self.is_known:
+                        # the broker knew the client through the connection that is gone
+                        raise ConnectionEndError
+                    self._broker = None
+                if self._broker is None:
+                    self._broker = await self.gateway.connect(self.client_id, self.listener.name, self._client)
+        return self._broker
+
+    async def run(self) -> None:
+        """Serve the client until one of the two ends the connection."""
+        try:
+            while await self._serve_one():
+                pass
+        except (ConnectionEndError, InvalidRequestError, SaslAuthenticationFailedError) as e:
+            log.info("%s: %s; disconnecting", self.peer_host, e or "the connection to the broker is lost")
+        except (OSError, asyncio.IncompleteReadError, TimeoutError):
+            pass
+        finally:
+            for task in self._in_work:
+                task.cancel()
+            await asyncio.gather(*self._in_work, return_exceptions=True)
+            if self._broker is not None:
+                await self._broker.close()
+            self._writer.close()
+
+    async def _serve_one(self) -> bool:
+        """Read one request and answer it, or begin to."""
+        limits = self.gateway.limits
+        async with asyncio.timeout(limits.idle_s if self.is_known else limits.authentication_s):
+            (size,) = _SIZE.unpack(await self._reader.readexactly(_SIZE.size))
+        self._check_size(size, limits.request_bytes)
+        await self.gateway.memory.take(size)
+        try:
+            async with asyncio.timeout(limits.read_s):
+                data = memoryview(await self._reader.readexactly(size))
+            head = read_head(data)
+            self.client_id = self.client_id or head.client_id
+            served = self.apis.get(head.api_key)
+            name = served.api.name if served is not None else ""
+            if name != PRODUCE:
+                self._check_size(size, limits.other_request_bytes)
+            if not self.is_known and name not in _BEFORE_AUTHENTICATION:
+                raise ConnectionEndError(f"API {head.api_key} before the authentication")
+        except BaseException:
+            self.gateway.memory.free(size)
+            raise
+        before = self._in_work[-1] if self._in_work else None
+        if name == PRODUCE:
+            task = asyncio.get_running_loop().create_task(self._answer_in_turn(served, head, data, before))
+            task.add_done_callback(lambda _: self.gateway.memory.free(size))
+            self._in_work = [t for t in self._in_work if not t.done()]
+            self._in_work.append(task)
+            if len(self._in_work) >= limits.pipelined:
+                await self._in_work[0]
+            return True
+        try:
+            if before is not None:
+                await before
+            await self._answer(served, head, data, None)
+        finally:
+            self.gateway.memory.free(size)
+        return True
+
+    def _check_size(self, size: int, size_max: int) -> None:
+        limit = size_max if self.is_known else min(size_max, self.gateway.limits.unknown_request_bytes)
+        if not 0 < size <= limit:
+            raise ConnectionEndError(f"a request of {size} bytes; at most {limit} are allowed")
+
+    async def _answer_in_turn(
+        self, served: Served | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
+    ) -> None:
+        try:
+            await self._answer(served, head, data, before)
+        except (ConnectionEndError, SparklogError) as e:
+            log.info("%s: %s; disconnecting", self.peer_host, e or "the connection to the broker is lost")
+            self._writer.close()
+        except (OSError, TimeoutError):
+            self._writer.close()
+
+    async def _answer(
+        self, served: Served | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
+    ) -> None:
+        """Answer a request, behind the answer of the request `before` it."""
+        if served is None:
+            raise ConnectionEndError(f"API {head.api_key} is not served")
+        api = served.api
+        version: int | None = None
+        if not api.first <= head.version <= api.last:
+            if api.name != API_VERSIONS:
+                raise ConnectionEndError(f"{api.name} version {head.version}; served are {api.first} to {api.last}")
+            body: Body | None = await served.handler(self, {}, -1)
+            version = 0
+        else:
+            request = decoder(REQUEST, api.name, head.version)(data[head.body_from :])
+            body = await served.handler(self, request, head.version)
+        if before is not None:
+            await asyncio.wait([before])
+        if body is None:
+            return
+        encode = encoder(RESPONSE, api.name, head.version if version is None else version)
+        await self._write(frame(head, api.name, encode(body), version=version))
+
+    async def _write(self, parts: list[Part]) -> None:
+        self._writer.writelines(parts)
+        try:
+            async with asyncio.timeout(self.gateway.limits.write_s):
+                await self._writer.drain()
+        finally:
+            if self._broker is not None:
+                self._broker.release()
+
+    def end(self) -> None:
+        """Close the connection from outside."""
+        self._writer.close()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.peer_host} {self.client_id}>"
+
+
+def answer_of(**fields: Any) -> Body:
+    """An answer's fields."""
+    return fields

@@ -1,0 +1,1 @@
+"""Kafka's requests and responses as bytes: their fields, their versions, their errors."""

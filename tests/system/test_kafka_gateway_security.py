@@ -1,0 +1,160 @@
+"""Kafka's clients with passwords and certificates: the broker knows each of them, behind the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+
+from sparklog import Admin
+from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from sparklog.security.principals import user
+from tests.support.waiting import PATIENCE_S, until
+from tests.system.secure_broker import PASSWORD, SecureBroker, now, write_identity
+
+KAFKA = ("SASL", "MUTUAL", "BOTH")
+
+
+class SecureGateway(SecureBroker):
+    """A broker with a gateway that has listeners with passwords, with certificates, and with both."""
+
+    def __init__(self, directory: Any) -> None:
+        super().__init__(
+            directory,
+            more='authorizer = "acl"\nsuper.users = "User:ANONYMOUS"\naudit.log.file = "audit.log"\n'
+            'sasl.enabled.mechanisms = "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN"\n'
+            'listener.name.sasl.sasl.enabled.mechanisms = "SCRAM-SHA-512,SCRAM-SHA-256"\n'
+            "connection.failed.authentication.delay.ms = 10\n"
+            f'kafka.listeners = "{",".join(f"{name}://127.0.0.1:0" for name in KAFKA)}"',
+        )
+        stdout = self.process.process.stdout
+        assert stdout is not None
+        self.kafka: dict[str, str] = {}
+        for _ in KAFKA:
+            name, _, address = stdout.readline().strip().removeprefix("listening on kafka.").partition("://")
+            self.kafka[name] = address
+
+    def settings(self, listener: str, **more: Any) -> dict[str, Any]:
+        """Settings of a client of librdkafka."""
+        found: dict[str, Any] = {"bootstrap.servers": self.kafka[listener], "log_level": 0}
+        protocol = {"SASL": "SASL_PLAINTEXT", "MUTUAL": "SSL", "BOTH": "SASL_SSL"}[listener]
+        found["security.protocol"] = protocol
+        if protocol.endswith("SSL"):
+            found["ssl.ca.location"] = str(self.ca)
+        if protocol.startswith("SASL"):
+            found |= {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "alice", "sasl.password": PASSWORD}
+        return found | {name.replace("_", "."): value for name, value in more.items()}
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureGateway]:
+    broker = SecureGateway(tmp_path_factory.mktemp("kafka-security"))
+    with Admin(broker.addresses["LOCAL"]) as admin:
+        admin.set_user_password("alice", PASSWORD, ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+        for name in ("mine", "certified"):
+            admin.create_topic(name)
+        admin.create_topic("others")
+        admin.create_acls(
+            [
+                *allow("alice", ResourceType.TOPIC, "mine", Operation.READ, Operation.WRITE),
+                *allow("alice", ResourceType.GROUP, "mine", Operation.READ),
+                *allow("CN=robot", ResourceType.TOPIC, "certified", Operation.WRITE),
+            ]
+        )
+    yield broker
+    assert broker.stop() == 0, broker.process.stderr
+
+
+def allow(name: str, kind: ResourceType, resource: str, *operations: Operation) -> list[Acl]:
+    """ACLs for a user from this host alone: the broker sees the client's address, not the gateway's."""
+    return [
+        Acl(kind, PatternType.LITERAL, resource, user(name), "127.0.0.1", operation, Permission.ALLOW)
+        for operation in operations
+    ]
+
+
+def outcome(settings: dict[str, Any], topic: str) -> KafkaError | None:
+    """What becomes of a record."""
+    found: list[Any] = []
+    producer = Producer(settings | {"message.timeout.ms": int(PATIENCE_S * 1000), "error_cb": found.append})
+    producer.produce(topic, b"v", on_delivery=lambda error, _: found.append(error))
+    until(lambda: producer.poll(0.05) or found, "an outcome")
+    if found[0] is not None:
+        producer.purge()
+    return found[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("listener", "more"),
+    [
+        ("SASL", {}),
+        ("SASL", {"sasl_mechanism": "SCRAM-SHA-256"}),
+        ("BOTH", {}),
+        ("BOTH", {"sasl_mechanism": "PLAIN"}),
+    ],
+)
+def test_a_user_may_do_what_its_acls_say(secure: SecureGateway, listener: str, more: dict[str, str]) -> None:
+    settings = secure.settings(listener, **more)
+    assert outcome(settings, "mine") is None
+    denied = outcome(settings, "others")
+    assert denied is not None and denied.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    topics = AdminClient(settings).list_topics(timeout=PATIENCE_S).topics
+    assert "mine" in topics and "others" not in topics
+
+
+def test_a_wrong_password_is_refused(secure: SecureGateway) -> None:
+    for listener, more in (("SASL", {}), ("BOTH", {"sasl_mechanism": "PLAIN"})):
+        refused = outcome(secure.settings(listener, sasl_password="wrong", **more), "mine")
+        assert refused is not None and refused.code() == KafkaError._AUTHENTICATION
+
+
+def test_plain_without_tls_is_refused(secure: SecureGateway) -> None:
+    refused = outcome(secure.settings("SASL", sasl_mechanism="PLAIN"), "mine")
+    assert refused is not None and refused.code() == KafkaError._AUTHENTICATION
+
+
+def test_a_client_is_whom_its_certificate_names(secure: SecureGateway) -> None:
+    mine = write_identity(secure.directory, "robot", secure.authority.issue("robot", (), now(), 1, broker=False))
+    settings = secure.settings("MUTUAL", **mine)
+    assert outcome(settings, "certified") is None
+    denied = outcome(settings, "mine")
+    assert denied is not None and denied.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_without_a_certificate_nobody_comes_in(secure: SecureGateway) -> None:
+    refused = outcome(secure.settings("MUTUAL"), "certified")
+    assert refused is not None and refused.code() in (
+        KafkaError._SSL,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+    )
+
+
+def test_groups_are_for_those_that_may_read_them(secure: SecureGateway) -> None:
+    assert outcome(secure.settings("SASL"), "mine") is None
+    for group, code in (("mine", None), ("theirs", KafkaError.GROUP_AUTHORIZATION_FAILED)):
+        settings = secure.settings("SASL", group_id=group, auto_offset_reset="earliest")
+        consumer = Consumer(settings)
+        consumer.subscribe(["mine"])
+        found: list[Any] = []
+
+        def look(consumer: Consumer = consumer, found: list[Any] = found) -> bool:
+            message = consumer.poll(0.1)
+            if message is not None:
+                found.append(message.error())
+            return bool(found)
+
+        until(look, f"an answer for the group {group}")
+        assert (found[0].code() if found[0] is not None else None) == code
+        consumer.close()
+
+
+def test_the_audit_log_has_the_clients_user_and_listener(secure: SecureGateway) -> None:
+    outcome(secure.settings("SASL"), "others")
+    audit = secure.directory / "data" / "audit.log"
+    until(lambda: audit.exists() and "kafka.SASL" in audit.read_text(), "a line of the audit log")
+    line = next(one for one in audit.read_text().splitlines() if "kafka.SASL" in one)
+    assert "alice" in line and "127.0.0.1" in line
