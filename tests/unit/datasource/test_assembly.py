@@ -46,7 +46,7 @@ def numbers(first: int, count: int) -> Consumed:
 
 def run(schema: ReadSchema, *batches: Consumed, log_append_time: bool = False) -> list[pa.RecordBatch]:
     assembler = BatchAssembler(schema, TP, log_append_time=log_append_time)
-    made = [out for b in batches for out in assembler.add(b)]  # type: ignore[arg-type]
+    made = [out for b in batches for out in assembler.add(b)]
     made += assembler.finish()
     assert all(b.schema.equals(schema.arrow) and b.num_rows > 0 for b in made)
     return made
