@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import cluster, consume, latency, operations, produce, security, spark
+from . import cluster, consume, lake, latency, operations, produce, security, spark
 from .row import Row
 
 __all__ = ["ROWS", "Row", "select"]
@@ -18,6 +18,7 @@ ROWS: tuple[Row, ...] = (
     *operations.ROWS,
     *cluster.ROWS,
     *security.ROWS,
+    *lake.LAKE_ROWS,
 )
 
 

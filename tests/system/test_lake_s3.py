@@ -1,0 +1,95 @@
+"""A topic as a Delta table in an object store: conditional writes, two workers, reads."""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+import sparklog
+from sparklog.client.lake.verify import verify_lake
+from sparklog.client.lake.worker import LakeWorker
+from sparklog.environment import fault_points
+from tests.support.ports import free_port
+from tests.support.waiting import until
+
+BUCKET = "lake"
+
+
+def make_bucket(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("PUT", f"/{BUCKET}")
+    status = connection.getresponse().status
+    connection.close()
+    return status == 200
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a bucket's prefix; the credentials are in the environment."""
+    pytest.importorskip("moto.server")
+    port = free_port()
+    # a process of its own: the native library keeps the interpreter's lock while it waits for the store
+    server = subprocess.Popen(
+        [sys.executable, "-c", "import sys; from moto.server import main; main(sys.argv[1:])", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until(lambda: make_bucket(port), passing=(OSError,))
+    settings = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    yield f"s3://{BUCKET}/tables"
+    server.kill()
+    server.wait()
+
+
+def test_a_table_in_an_object_store(topic: str, s3: str, tmp_path: Path) -> None:
+    with sparklog.start_local(tmp_path / "data", settings={"lake.worker.enable": False}) as local:
+        address = local.bootstrap_servers
+        with sparklog.Admin(address) as own, sparklog.Producer(address) as producer:
+            own.create_topic(topic, partitions=2, schema="n BIGINT")
+            own.enable_lake(topic, location=f"{s3}/{topic}")
+            worker, other = LakeWorker(address), LakeWorker(address)
+            sent = 0
+
+            def send() -> None:
+                nonlocal sent
+                for partition in range(2):
+                    producer.send_batch(topic, pa.table({"n": range(sent, sent + 50)}), partition=partition)
+                    sent += 50
+                producer.flush()
+
+            def overtake() -> None:
+                send()
+                assert other.run_once([topic]) == {}
+
+            for _ in range(10):
+                send()
+                assert worker.run_once([topic]) == {}
+            send()
+            fault_points.call_at("lake.before-commit", overtake)
+            try:
+                assert "another worker has committed" in worker.run_once([topic])[topic]
+            finally:
+                fault_points.disarm()
+            assert worker.run_once([topic]) == {}
+            rows = DeltaTable(f"{s3}/{topic}").to_pyarrow_table()
+            assert sorted(rows.column("n").to_pylist()) == list(range(sent))
+            assert len(DeltaTable(f"{s3}/{topic}").file_uris()) < 20  # small files were merged
+            assert verify_lake(own, topic).problems == []
+            assert sparklog.read_table(address, topic, history=True).num_rows == sent
+            worker.close()
+            other.close()
