@@ -7,6 +7,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -83,6 +84,8 @@ def run(config: GatewayConfig, *, lifeline: int | None = None) -> int:
     Returns:
         The exit code.
     """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each client takes two descriptors
     gc.freeze()
     gc.enable()
     try:
