@@ -99,6 +99,10 @@ torture: java $(VENV)/.installed-dev ## long campaigns: many examples, crashes, 
 fuzz: $(VENV)/.installed-dev ## hostile batches, requests, files and servers by hand (FUZZ_ARGS="run decode --seconds 60", "probe")
 	@$(PY) -m tests.fuzz $(FUZZ_ARGS)
 
+.PHONY: gateway-suites
+gateway-suites: $(VENV)/.installed-dev ## franz-go's own tests against the Kafka gateway (needs Go; SUITES_ARGS="--run TestTxn")
+	@$(PY) -m tests.gateway_suites $(SUITES_ARGS)
+
 .PHONY: bench
 bench: java $(VENV)/.installed-dev ## measure sparklog beside Kafka, which it installs itself (ROWS=produce-100b,spark-scan for some)
 	@$(PY) -m tests.benchmarks run --rows "$(ROWS)" $(BENCH_ARGS)

@@ -18,6 +18,7 @@ from pyspark_sparklog.options.option_table import OPTIONS, PRODUCER_OPTIONS, Opt
 from sparklog.cli.conf import markdown_table
 from sparklog.cli.errors import HINTS
 from sparklog.errors import NAMES, SparklogError
+from sparklog.gateway.registry import served_apis
 from sparklog.protocol.messages import Api
 from sparklog.protocol.permissions import PERMISSIONS, Denial, Rule
 from sparklog.protocol.visibility import FILTERS
@@ -25,7 +26,13 @@ from sparklog.settings import Scope
 
 DOCS = Path(__file__).resolve().parent
 GUIDE = DOCS / "guide.md"
-WITH_TABLES = (GUIDE, DOCS / "moving-from-kafka.md", DOCS / "security.md", DOCS / "internals" / "security.md")
+WITH_TABLES = (
+    GUIDE,
+    DOCS / "moving-from-kafka.md",
+    DOCS / "kafka-apis.md",
+    DOCS / "security.md",
+    DOCS / "internals" / "security.md",
+)
 _TABLE = re.compile(r"(<!-- table: ([a-z -]+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 
 
@@ -35,6 +42,7 @@ def tables() -> dict[str, str]:
     made["source options"] = _options([o for o in (*OPTIONS, *PRODUCER_OPTIONS) if o.where & Where.SOURCE])
     made["sink options"] = _options([o for o in (*OPTIONS, *PRODUCER_OPTIONS) if o.where & Where.SINK])
     made["kafka settings"] = kafka_table().rstrip()
+    made["kafka apis"] = _kafka_apis()
     made["errors"] = _errors()
     made["permissions"] = _permissions()
     return made
@@ -52,6 +60,12 @@ def _options(options: list[Option]) -> str:
         for o in options
     ]
     return "\n".join(["| option | value | default | for | meaning |", "|---|---|---|---|---|", *rows])
+
+
+def _kafka_apis() -> str:
+    served = sorted(served_apis().values(), key=lambda s: s.api.key)
+    rows = [f"| {s.api.key} | {s.api.name} | {s.api.first} to {s.api.last} |" for s in served]
+    return "\n".join(["| key | API | versions |", "|---|---|---|", *rows])
 
 
 def _where(where: Where) -> str:

@@ -1,4 +1,4 @@
-"""What all connections of one gateway share: the broker's address, known topics, groups, limits."""
+"""The state that all connections of one gateway share: the broker's address, known topics, groups, limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_NODE = -1
 
 
 class Address(NamedTuple):
-    """Where Kafka's clients reach a gateway."""
+    """The address of a gateway for Kafka's clients."""
 
     node_id: int
     host: str
@@ -111,14 +111,14 @@ class Gateway:
         self._place = place._replace(local_socket=broker.local_socket)
 
     def own_address(self, listener: Listener, local: tuple[str, int]) -> Address:
-        """Where the clients of a listener reach this gateway. `local`: the address that the client has used."""
+        """The address of this gateway for the clients of a listener. `local`: the address that the client has used."""
         host, port = self._advertised.get(listener.name, local)
         return Address(self.broker_id, host, port)
 
     def addresses(
         self, brokers: Sequence[BrokerEndpoint], listener: Listener, local: tuple[str, int]
     ) -> dict[int, Address]:
-        """Where clients reach the gateways of all brokers, by the brokers' ids. The gateway of another broker is
+        """The addresses of the gateways of all brokers, by the brokers' ids. The gateway of another broker is
         expected on that broker's host and this listener's port."""
         if self._local:  # the broker knows the gateways of the others
             return {b.broker_id: Address(b.broker_id, b.host, b.port, b.rack or None) for b in brokers}
@@ -129,6 +129,6 @@ class Gateway:
         return found
 
     async def close(self) -> None:
-        """End what is under way."""
+        """End the groups."""
         self.groups.close()
         await asyncio.sleep(0)

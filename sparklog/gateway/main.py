@@ -1,4 +1,4 @@
-"""Starting and stopping a gateway: `python -m sparklog.gateway`, and what `sparklog gateway kafka` calls."""
+"""Starting and stopping a gateway: `python -m sparklog.gateway`, and the call of `sparklog gateway kafka`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -36,12 +37,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class GatewayConfig(Struct, frozen=True):
-    """What one gateway process does."""
+    """Configuration of one gateway process."""
 
     bootstrap: Sequence[Endpoint]
     """Addresses of the broker."""
     listeners: Sequence[Listener]
-    """Where clients connect."""
+    """Listeners for clients."""
     advertised: Mapping[str, tuple[str, int]] = {}
     """Host and port that clients are told, by the listener's name."""
     limits: Limits = Limits()
@@ -83,6 +84,8 @@ def run(config: GatewayConfig, *, lifeline: int | None = None) -> int:
     Returns:
         The exit code.
     """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each client takes two descriptors
     gc.freeze()
     gc.enable()
     try:

@@ -47,7 +47,7 @@ class GatewayServer:
 
     @property
     def addresses(self) -> list[str]:
-        """Where the listeners listen, as HOST:PORT."""
+        """Addresses of the listeners as HOST:PORT."""
         found = []
         for _, sock in self._sockets:
             host, port = sock.getsockname()[:2]

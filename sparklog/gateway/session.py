@@ -20,6 +20,8 @@ from sparklog.security.listeners import Listener
 log = logging.getLogger(__name__)
 
 _SIZE = struct.Struct(">i")
+SLICE_BYTES = 1024 * 1024
+"""A large request is received in slices of this size."""
 _BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, "SaslHandshake", "SaslAuthenticate"})
 
 Handler = Callable[["Session", Body, int], Awaitable["Body | None"]]
@@ -70,6 +72,7 @@ class Session:
         peer, own = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
         self.peer_host = str(peer[0]) if peer else ""
         self.local = (str(own[0]), int(own[1])) if own else ("localhost", listener.port)
+        self._since_s = gateway.clock_s()
         port = int(peer[1]) if peer else 0
         tls = writer.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None else None
@@ -109,13 +112,11 @@ class Session:
     async def _serve_one(self) -> bool:
         """Read one request and answer it, or begin to."""
         limits = self.gateway.limits
-        async with asyncio.timeout(limits.idle_s if self.is_known else limits.authentication_s):
+        async with asyncio.timeout(limits.idle_s if self.is_known else self._left_to_authenticate_s()):
             (size,) = _SIZE.unpack(await self._reader.readexactly(_SIZE.size))
         self._check_size(size, limits.request_bytes)
-        await self.gateway.memory.take(size)
+        data = memoryview(await self._read(size))
         try:
-            async with asyncio.timeout(limits.read_s):
-                data = memoryview(await self._reader.readexactly(size))
             head = read_head(data)
             self.client_id = self.client_id or head.client_id
             served = self.apis.get(head.api_key)
@@ -143,6 +144,26 @@ class Session:
         finally:
             self.gateway.memory.free(size)
         return True
+
+    async def _read(self, size: int) -> bytes:
+        """The rest of a request. Memory is taken as the bytes arrive: an announced size alone holds none."""
+        memory = self.gateway.memory
+        parts, taken = [], 0
+        try:
+            async with asyncio.timeout(self.gateway.limits.read_s):
+                while taken < size:
+                    part = min(size - taken, SLICE_BYTES)
+                    found = await self._reader.readexactly(part)
+                    await memory.take(part)
+                    taken += part
+                    parts.append(found)
+        except BaseException:
+            memory.free(taken)
+            raise
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _left_to_authenticate_s(self) -> float:
+        return max(self.gateway.limits.authentication_s - (self.gateway.clock_s() - self._since_s), 0.0)
 
     def _check_size(self, size: int, size_max: int) -> None:
         limit = size_max if self.is_known else min(size_max, self.gateway.limits.unknown_request_bytes)

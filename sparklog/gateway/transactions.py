@@ -1,6 +1,6 @@
-"""Identities of transactional producers: what the client has, and what the broker has.
+"""Identities of transactional producers: the client's, and the broker's.
 
-The broker raises a producer's epoch at the end of each transaction, so that nothing that is late belongs to the next
+The broker raises a producer's epoch at the end of each transaction, so that late requests do not belong to the next
 one (KIP-890). Clients that end transactions with version 5 learn the new epoch. Older ones keep theirs and go on
 counting sequence numbers; for them the gateway remembers the broker's identity, and the number that each partition's
 sequences began with.

@@ -1,8 +1,8 @@
-"""What a broker and the gateway process beside it tell each other.
+"""Messages between a broker and the gateway process beside it.
 
 The broker starts the gateway with a `GatewayStart`, which the gateway reads from an inherited descriptor. The gateway
 makes one connection to the broker for each of its clients. On the broker's own Unix socket for gateways the connection
-begins with a preamble, before the first frame: who the client is, as the gateway's listener has seen it::
+begins with a preamble, before the first frame: the client, as the gateway's listener knows it::
 
     offset  size  field
     0       4     length u32, little-endian
@@ -58,7 +58,7 @@ class GatewayListener(Struct, frozen=True):
 
 
 class GatewayStart(Struct, frozen=True):
-    """What a gateway has to know at its start."""
+    """Settings of a gateway at its start."""
 
     listeners: list[GatewayListener]
 

@@ -7,7 +7,10 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -130,6 +133,35 @@ def test_sparklogs_clients_and_kafkas_share_topics_groups_and_offsets(
         partition = sparklog.TopicPartition(topic, 0)
         committed = own.committed(partition)[partition]
         assert committed is not None and committed.offset == 7
+
+
+def test_kafkas_clients_do_not_join_sparklogs_consumers(
+    kafka: LocalBroker, settings: dict[str, Any], topic: str
+) -> None:
+    sent(Producer(settings), topic, [{"value": b"x"}])
+    with sparklog.Consumer(kafka.bootstrap_servers, group_id=topic, enable_auto_commit=False) as own:
+        own.subscribe([topic])
+        until(lambda: own.poll(200), "a record")
+        refused: list[Any] = []
+        consumer = consumer_of({**settings, "error_cb": refused.append, "log_level": 0}, topic, topic)
+
+        def is_refused() -> bool:
+            message = consumer.poll(0.1)
+            refused.extend([message.error()] if message is not None and message.error() is not None else [])
+            return any(e.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL for e in refused)
+
+        until(is_refused, "the refusal")
+    read(consumer, 1)  # the group has no members any more
+    consumer.close()
+
+
+@pytest.mark.nightly
+def test_the_example_of_the_page_runs(tmp_path: Any) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "kafka-clients.md").read_text(encoding="utf-8")
+    code = page.split("<!-- test: kafka -->\n```python\n")[1].split("```")[0]
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["b'k' b'hello'", "[b'hello']"]
 
 
 def test_members_of_a_group_share_the_partitions(settings: dict[str, Any], topic: str) -> None:

@@ -52,14 +52,14 @@ class KafkaGateway:
 
     @property
     def addresses(self) -> list[str]:
-        """Where the gateway listens, as `kafka.NAME://HOST:PORT`."""
+        """Addresses of the gateway, as `kafka.NAME://HOST:PORT`."""
         return [
             f"{GATEWAY_PREFIX}{listener.name}://{format_address(*sock.getsockname()[:2])}"
             for listener, sock in self._bound
         ]
 
     def endpoints(self, places: Mapping[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
-        """Where clients of other hosts reach the gateway, by the names that brokers have for its listeners.
+        """Addresses of the gateway for clients of other hosts, by the names that brokers have for its listeners.
 
         Args:
             places: Where the broker listens.
@@ -103,7 +103,7 @@ class KafkaGateway:
 
 
 def _tls(settings: Mapping[str, object]) -> dict[str, str | int | float | bool]:
-    """Settings of TLS, with what secrets hide."""
+    """Settings of TLS, with the values of secrets."""
     found: dict[str, str | int | float | bool] = {}
     for name, value in settings.items():
         if name.startswith("ssl."):

@@ -94,7 +94,7 @@ class BrokerConnection:
     async def connect(
         cls, place: BrokerPlace, memory: MemoryBudget, client_id: str = "", client: OnBehalf | None = None
     ) -> BrokerConnection:
-        """Connect and shake hands. Raises BrokerNotAvailableError, and what the broker answers."""
+        """Connect and shake hands. Raises BrokerNotAvailableError and the broker's errors."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 if place.local_socket:
@@ -209,7 +209,7 @@ class BrokerConnection:
         expected.answer.set_result((message, body[prefix.header_bytes :]))
 
     def release(self) -> None:
-        """Give back the memory of answers: the client has what was made of them."""
+        """Give back the memory of answers: the client has its own."""
         held, self._held = self._held, 0
         if held:
             self._memory.free(held)

@@ -31,7 +31,7 @@ FIXED = {
 
 
 class Operation(IntEnum):
-    """What INCREMENTAL_ALTER_CONFIGS does with a setting."""
+    """Operations of INCREMENTAL_ALTER_CONFIGS."""
 
     SET = 0
     DELETE = 1
@@ -110,7 +110,7 @@ async def describe_configs(session: Session, request: Body, version: int) -> Bod
 
 
 async def _described(session: Session, resource: Body) -> list[Body]:
-    """Raises what is wrong with the resource."""
+    """Settings of a resource. Raises InvalidRequestError, and the errors of `_state`."""
     kind, name, keys = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
     if kind == BROKER:
         entry = {

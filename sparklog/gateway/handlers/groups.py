@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from sparklog.errors import SparklogError
 from sparklog.gateway.groups.model import Join
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGroupsResponse
+from sparklog.protocol.messages import Api
 
 COORDINATOR_CHECK_S = 3.0
 """Heartbeats find out after this time that another broker coordinates the group now."""
@@ -17,6 +20,8 @@ async def join_group(session: Session, request: Body, version: int) -> Body:
     """Join, and wait for the other members."""
     group_id = request["group_id"]
     error = await refuse_group(session, group_id)
+    if error is None and session.gateway.groups.find(group_id) is None:
+        error = await _refuse_mixed(session, group_id)
     if error is not None:
         return _not_joined(error, request["member_id"])
     rebalance_timeout_ms = request.get("rebalance_timeout_ms", -1)
@@ -46,6 +51,20 @@ async def join_group(session: Session, request: Body, version: int) -> Body:
             for member_id, instance_id, metadata in joined.members
         ],
     }
+
+
+async def _refuse_mixed(session: Session, group_id: str) -> Kafka | None:
+    """Why a first classic member cannot join: sparklog's consumers are members; None: the group has no members."""
+    request = DescribeGroupsRequest([group_id], paged=True)
+    try:
+        answer = await (await session.broker()).ask(Api.DESCRIBE_GROUPS, request, DescribeGroupsResponse)
+    except SparklogError as e:
+        return code_of(e)
+    details = answer.groups[0]
+    if details.error_code:
+        code = kafka_code(details.error_code)
+        return None if code is Kafka.GROUP_ID_NOT_FOUND else code
+    return Kafka.INCONSISTENT_GROUP_PROTOCOL if details.members else None
 
 
 def _not_joined(error: Kafka, member_id: str) -> Body:

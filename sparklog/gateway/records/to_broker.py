@@ -22,7 +22,7 @@ from sparklog.gateway.records.small import SMALL_RECORDS_MAX, SmallRecords, read
 
 RECORDS_MAX = 4_000_000
 STORED = ("none", "zstd", "lz4", "lz4", "zstd")
-"""How a batch is stored, by the number of Kafka's compression."""
+"""Compression of a stored batch, by the number of Kafka's compression."""
 
 
 def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:

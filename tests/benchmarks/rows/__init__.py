@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import cluster, consume, lake, latency, operations, produce, security, spark
+from . import cluster, consume, gateway, lake, latency, operations, produce, security, spark
 from .row import Row
 
 __all__ = ["ROWS", "Row", "select"]
@@ -16,6 +16,7 @@ ROWS: tuple[Row, ...] = (
     *spark.ROWS,
     *latency.SPARK_ROWS,
     *operations.ROWS,
+    *gateway.ROWS,
     *cluster.ROWS,
     *security.ROWS,
     *lake.LAKE_ROWS,

@@ -123,7 +123,7 @@ def send_single(context: Context, *, peer: bool, records: int) -> Measurement:
             topic=topic,
             records=count,
             payload=str(context.payload(100)),
-            **(_CONFLUENT if peer else {"acks": "all", "linger_ms": 5}),
+            **(CONFLUENT_SETTINGS if peer else {"acks": "all", "linger_ms": 5}),
         )
 
 
@@ -144,7 +144,7 @@ def _row(name: str, how: str, goal: float, value_bytes: int, columnar: bool = Fa
     return row(name, title, goal, partial(produce, **arguments), **settings, **more)
 
 
-_CONFLUENT = {
+CONFLUENT_SETTINGS = {
     "batch.size": 1048576,
     "linger.ms": 5,
     "acks": "all",
@@ -166,7 +166,7 @@ ROWS = (
         "produce-send-100b", "produce 100 B, one send() at a time from Python", 2,
         partial(send_single, records=2_000_000), peer=CONFLUENT,
         records=f"2,000,000 of 100 bytes, {PARTITIONS} partitions",
-        sparklog="acks=all, linger.ms=5, batch.size.bytes=1 MiB, buffer.memory=128 MiB", confluent=_text(_CONFLUENT),
+        sparklog="acks=all, linger.ms=5, batch.size.bytes=1 MiB, buffer.memory=128 MiB", confluent=_text(CONFLUENT_SETTINGS),
     ),
     *(
         _row(f"produce-{size}-{compression}", compression, 3, value_bytes, compression=compression)

@@ -1,0 +1,136 @@
+"""The broker's side of its Kafka gateway: settings, addresses, and the preamble of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import Any
+
+import pytest
+from sparklog_broker.children.kafka_gateway import KafkaGateway
+from sparklog_broker.config import make_config
+from sparklog_broker.network import preamble
+from sparklog_broker.network.preamble import read_preamble
+
+from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError
+from sparklog.protocol.gateway import LENGTH, OnBehalf, decode_start, encode_preamble
+from sparklog.security.listeners import endpoint_for, parse_listeners, registered_endpoints
+
+CLIENT = OnBehalf("10.1.2.3", 5000, "10.0.0.1", 9092, b"certificate")
+
+
+def test_settings_are_checked_at_the_start() -> None:
+    for given, said in (
+        ({"kafka.listeners": "9092"}, "kafka.listeners"),
+        ({"kafka.listeners": "OTHER://127.0.0.1:1"}, "OTHER"),
+        ({"kafka.listeners": "SASL_PLAINTEXT://127.0.0.1:1", "sasl.enabled.mechanisms": "PLAIN"}, "PLAIN"),
+        ({"kafka.advertised.listeners": "PLAINTEXT://a:1"}, "kafka.listeners is not"),
+        ({"kafka.listeners": "PLAINTEXT://127.0.0.1:1", "kafka.advertised.listeners": "X://a:1"}, "X"),
+    ):
+        with pytest.raises(InvalidConfigError, match=said):
+            make_config(given)
+    exposed = make_config({"kafka.listeners": "PLAINTEXT://0.0.0.0:9092"})
+    with pytest.raises(InvalidConfigError, match="can be reached from other hosts"):
+        exposed.warnings()
+
+
+def test_the_gateway_gets_its_sockets_and_the_settings_of_tls() -> None:
+    config = make_config(
+        {
+            "kafka.listeners": "SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+            "listener.name.ssl.ssl.keystore.location": "/own.pem",
+            "ssl.key.password": "${env:HOME}",
+        }
+    )
+    gateway = KafkaGateway.of(config)
+    assert gateway is not None
+    try:
+        spec = gateway.spec()
+        settings, *bound = spec.descriptors
+        start = decode_start(os.pread(settings, 100_000, 0))
+        assert [one.descriptor for one in start.listeners] == bound
+        assert [one.name for one in start.listeners] == ["SSL", "PLAINTEXT"]
+        assert start.listeners[0].tls["ssl.keystore.location"] == "/own.pem"
+        assert start.listeners[0].tls["ssl.key.password"] == os.environ["HOME"]
+        assert start.listeners[1].tls == {}
+        assert [line.partition("://")[0] for line in gateway.addresses] == ["kafka.SSL", "kafka.PLAINTEXT"]
+        assert str(start.listeners[0].port) in gateway.addresses[0]
+        assert not any("HOME" in part or os.environ["HOME"] in part for part in spec.command[3:])
+    finally:
+        gateway.close()
+        gateway.close()
+
+
+def test_addresses_for_other_hosts() -> None:
+    for given, expected in (
+        ({}, ("127.0.0.1", 0)),
+        ({"kafka.listeners": "PLAINTEXT://:0", "advertised.listeners": "broker:1"}, ("broker", 0)),
+        ({"kafka.advertised.listeners": "PLAINTEXT://outside:99"}, ("outside", 99)),
+    ):
+        gateway = KafkaGateway.of(make_config({"kafka.listeners": "PLAINTEXT://127.0.0.1:0"} | given))
+        assert gateway is not None
+        found = gateway.endpoints({"PLAINTEXT": ("127.0.0.1", 9292)})["kafka.PLAINTEXT"]
+        gateway.close()
+        assert found[0] == expected[0] and (not expected[1] or found[1] == expected[1])
+
+
+def test_each_protocols_clients_are_told_their_own_addresses() -> None:
+    listeners = parse_listeners("PLAINTEXT://10.0.0.1:9292")
+    own = {"PLAINTEXT": ("10.0.0.1", 9292)}
+    both = registered_endpoints(listeners, own, explicit=False, gateways={"kafka.PLAINTEXT": ("10.0.0.1", 9092)})
+    assert endpoint_for(both) == endpoint_for(both, "PLAINTEXT") == "10.0.0.1:9292"
+    assert endpoint_for(both, "kafka.PLAINTEXT") == "10.0.0.1:9092"
+    alone = registered_endpoints(listeners, own, explicit=False)
+    assert endpoint_for(alone, "PLAINTEXT") == "10.0.0.1:9292"
+    assert endpoint_for(alone, "kafka.PLAINTEXT") == "", "a broker without a gateway tells Kafka's clients nothing"
+
+
+def read(data: bytes) -> OnBehalf:
+    async def main() -> OnBehalf:
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        try:
+            there.sendall(data)
+            there.shutdown(socket.SHUT_WR)
+            return await read_preamble(asyncio.get_running_loop(), here)
+        finally:
+            here.close()
+            there.close()
+
+    return asyncio.run(main())
+
+
+def test_a_preamble_names_the_client() -> None:
+    assert read(encode_preamble(CLIENT) + b"requests follow") == CLIENT
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x01", LENGTH.pack(1 << 20), LENGTH.pack(5) + b"\xff\xff", LENGTH.pack(1) + b"\xc0", LENGTH.pack(0)],
+)
+def test_anything_else_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRequestError):
+        read(data)
+
+
+def test_processes_of_other_users_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preamble.os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(PermissionError, match="process of user"):
+        read(encode_preamble(CLIENT))
+
+
+def test_a_silent_process_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preamble, "TIMEOUT_S", 0.05)
+
+    async def main() -> Any:
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        try:
+            return await read_preamble(asyncio.get_running_loop(), here)
+        finally:
+            here.close()
+            there.close()
+
+    with pytest.raises((TimeoutError, SparklogError)):
+        asyncio.run(main())
