@@ -1,4 +1,4 @@
-"""Giving a topic more partitions: what every store does."""
+"""Adding partitions to a topic, in every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing a topic's settings: what every store does."""
+"""Changing a topic's settings, in every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a partition is replicated: the smallest log end in the ISR."""
+"""The replicated end of a partition: the smallest log end in the ISR."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_a_stored_user_with_a_strange_name_can_be_removed_and_not_log_in() -> No
     ],
 )
 def test_a_certificate_does_not_become_another_name(rules: str, name: str) -> None:
-    """Letters that lose what tells them apart when they change case, and names that principals cannot have."""
+    """Letters that lose their difference when they change case, and names that principals cannot have."""
     with pytest.raises(SaslAuthenticationFailedError, match="makes no principal"):
         map_name(parse_mapping_rules(rules), name)
 

@@ -1,4 +1,4 @@
-"""Who is believed about coordinators: not first the broker that was wrong, nor one that never gets ready."""
+"""Trust in brokers about coordinators: not first the broker that was wrong, nor one that never gets ready."""
 
 from __future__ import annotations
 
