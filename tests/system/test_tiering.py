@@ -1,4 +1,4 @@
-"""Tiering with a real broker: what is only in the store is read as before, killed uploads leave nothing, S3's
+"""Tiering with a real broker: records that are only in the store are read as before, killed uploads leave nothing, S3's
 protocol."""
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def send(local: sparklog.LocalBroker, topic: str, start: int, end: int) -> None:
 
 
 def consumed(local: sparklog.LocalBroker, topic: str, count: int) -> list[tuple[int, bytes | None]]:
-    """What a consumer gets that begins at the beginning."""
+    """Return the records of a consumer that starts at the beginning."""
     with sparklog.Consumer(local.bootstrap_servers) as consumer:
         tp = TopicPartition(topic, 0)
         consumer.assign([tp])
@@ -313,7 +313,7 @@ def _next_offset(data: bytes, offset: int) -> int:
 
 
 def tool(*arguments: object) -> str:
-    """What `sparklog` prints."""
+    """Return the output of `sparklog`."""
     command = [sys.executable, "-m", "sparklog.cli", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
