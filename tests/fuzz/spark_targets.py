@@ -1,5 +1,5 @@
-"""The Spark data source's readers on a hostile server, called in a child without a JVM: what the driver and the tasks
-would do, they end in time, with a result or a typed error."""
+"""The Spark data source's readers on a hostile server, called in a child without a JVM: the work of the driver and the
+tasks ends in time, with a result or a typed error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_MS = 1500
 CALL_S_MAX = 60.0
 """Planning and one task may each wait for the broker as long as the options say."""
 ROWS_MAX = 10_000
-"""More than the honest broker has; who reads on and on has been led in a circle."""
+"""More than the honest broker has; a reader beyond that has been led in a circle."""
 
 
 def spark(address: str) -> list[str]:
