@@ -16,7 +16,7 @@ from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse
 from sparklog.settings import Scope, settings_of
 
 RETENTION = {"topic.retention.ms": settings_of(Scope.TOPIC)["retention.ms"].default}
-"""As for brokers in earnest: `start_local` keeps records for ever."""
+"""Settings of production brokers: `start_local` keeps records forever."""
 
 app = typer.Typer(help="Start, describe and extend a cluster of brokers.", no_args_is_help=True)
 

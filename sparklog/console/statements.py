@@ -35,7 +35,7 @@ from sparklog.format.decoders import json_decoder
 from sparklog.settings import MIB
 
 STATEMENTS_MAX = 2
-"""At once; each may take `DATA_BYTES_MAX` of memory."""
+"""Largest number of simultaneous statements; each may take `DATA_BYTES_MAX` of memory."""
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1"}
 """Arrow's other allocators take 1 GiB of address space at once; a process with threads should not fork."""
 _PROGRAM = (

@@ -142,7 +142,7 @@ class GroupWatch:
         """Why the last round has failed; empty: it has not."""
 
     def groups(self) -> Mapping[str, WatchedGroup]:
-        """As the last round saw them, by name."""
+        """Return the groups of the last round, by name."""
         return self._groups
 
     def measure(self) -> None:

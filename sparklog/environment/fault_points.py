@@ -86,7 +86,7 @@ class _ArmedFault:
 
 
 class _Call:
-    """Not a fault of the process: the first time `step` is reached, `action` is called."""
+    """An action instead of a fault of the process: called the first time `step` is reached."""
 
     def __init__(self, step: str, action: Callable[[], None]) -> None:
         self._step = step
@@ -118,7 +118,7 @@ def call_at(step: str, action: Callable[[], None]) -> None:
 
 
 def disarm() -> None:
-    """Nothing happens any more."""
+    """Remove all faults."""
     _armed.clear()
 
 

@@ -66,7 +66,7 @@ class Rule(NamedTuple):
     or_else: tuple[Operation, str] | None = None
     """(operation, "cluster") or (operation, ANY_TOPIC)."""
     when: str = ""
-    """For the documentation: the rule is for some requests only."""
+    """Condition in words, for the documentation: the rule is for some requests only."""
 
 
 class Verdict(NamedTuple):
@@ -105,7 +105,7 @@ def _transactional_id(request: Any) -> Sequence[str]:
 
 
 def _snapshot_topics(request: Any) -> Sequence[str]:
-    """All of them are looked at, whichever is told."""
+    """Return all topics: the answer observes all of them."""
     return list(dict.fromkeys((*request.topics, request.topic)))
 
 

@@ -15,7 +15,7 @@ class ReplicaRole(Protocol):
 
     @property
     def leader(self) -> int:
-        """-1: nobody leads."""
+        """The leader's id; -1: there is no leader."""
         ...
 
     @property
@@ -45,12 +45,12 @@ class ReplicaRole(Protocol):
         ...
 
     def check_in_sync(self) -> None:
-        """Before an append with acks=all. Raises NotEnoughReplicasError."""
+        """Check the in-sync replicas before an append with acks=all. Raises NotEnoughReplicasError."""
         ...
 
     def check_end_known(self) -> None:
-        """Before anybody is told where the committed records end. Raises OffsetNotAvailableError while a new leader may
-        know less than the one before has told (KIP-207)."""
+        """Check that the end of the committed records is known, before an answer contains it. Raises
+        OffsetNotAvailableError while a new leader may know less than its predecessor has answered (KIP-207)."""
         ...
 
     def on_append(self, log_end_offset: int) -> None:
@@ -88,20 +88,20 @@ class PartitionReplicas:
         self._log_end_offsets = dict.fromkeys(self.replicas, 0) | {leader: log_end_offset}
 
     def check_leads(self) -> None:
-        """It does."""
+        """Do nothing: a single broker leads."""
 
     def check_follows(self) -> None:
-        """It leads."""
+        """Do nothing: a single broker leads."""
 
     def check_end_known(self) -> None:
-        """It is."""
+        """Do nothing: the end is known."""
 
     def leads_in(self, leader_epoch: int) -> bool:
-        """It leads in all there are."""
+        """Return True: a single broker leads in every epoch."""
         return leader_epoch == self.leader_epoch
 
     def check_in_sync(self) -> None:
-        """Nobody else is waited for."""
+        """Do nothing: there are no other replicas."""
 
     @property
     def replicated_to(self) -> int:
@@ -124,4 +124,4 @@ class PartitionReplicas:
         self._log_end_offsets[replica] = fetch_offset
 
     def on_log_start(self) -> None:
-        """Nobody else is to follow."""
+        """Do nothing: there are no other replicas."""

@@ -49,7 +49,7 @@ def plain_message(name: str, password: Secret) -> bytes:
 
 
 def _parse(token: bytes) -> tuple[str, Secret]:
-    """`[authzid] NUL authcid NUL passwd`; an authzid must be the name itself: nobody acts for somebody else."""
+    """Parse `[authzid] NUL authcid NUL passwd`; an authzid must equal the name: no user acts for another one."""
     try:
         authzid, name, password = token[: MESSAGE_BYTES_MAX + 1].decode().split("\0")
         if authzid not in ("", name) or not password or len(token) > MESSAGE_BYTES_MAX:

@@ -134,8 +134,8 @@ class UnknownUsers:
     """Credentials for names that no user of a mechanism has. Immutable, so any thread may use it."""
 
     def __init__(self, mechanism: str, server_secret: bytes, known: Iterable[ScramCredential] = ()) -> None:
-        """`server_secret`: at least 32 random bytes that all brokers of the cluster share and nobody else knows.
-        `known`: the mechanism's credentials; without any, unknown users look like new ones."""
+        """`server_secret`: at least 32 random bytes that only the brokers of the cluster know. `known`: the mechanism's
+        credentials; without any, unknown users look like new ones."""
         if len(server_secret) < 32:
             raise InvalidConfigError("the secret for unknown users has fewer than 32 bytes")
         self._mechanism = mechanism
@@ -255,7 +255,7 @@ class ScramClient:
             raise SaslAuthenticationFailedError("the broker's SCRAM message is not valid") from None
 
     def finish(self, server_final: bytes) -> None:
-        """Checks that the broker knows the credential. Raises SaslAuthenticationFailedError: it is somebody else."""
+        """Check that the broker knows the credential. Raises SaslAuthenticationFailedError: it is another server."""
         try:
             self._exchange.set_server_final(server_final.decode())
         except (UnicodeDecodeError, *_scram_error()):

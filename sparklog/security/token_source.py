@@ -44,7 +44,7 @@ class TokenSource:
             return self._kept[0]
 
     def forget(self) -> None:
-        """The token was refused: the next one is asked for anew."""
+        """Forget the token because it was refused: the next one is requested again."""
         with self._lock:
             self._kept = None
 

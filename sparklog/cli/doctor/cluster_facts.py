@@ -43,7 +43,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class ClusterLook:
-    """One look at a cluster. `wait` sleeps for so many seconds between two looks at the groups."""
+    """One observation of a cluster. `wait` sleeps for this number of seconds between two observations of the groups."""
 
     def __init__(
         self,
@@ -163,7 +163,8 @@ class ClusterLook:
         return tuple(found)
 
     def _hanging_transactions(self, admin: Admin, topics: Iterable[TopicFacts]) -> tuple[HangingFacts, ...]:
-        """Only where readers of committed records are held back can something be open."""
+        """Return the partitions in which readers of committed records are delayed: only there can a transaction be
+        open."""
         held = [
             (TopicPartition(topic.name, p.partition), p.end)
             for topic in topics

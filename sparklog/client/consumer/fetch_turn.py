@@ -36,7 +36,7 @@ class FetchTurn:
         self._clock = clock
         self._changed = threading.Condition(lock)
         self.idle_s = IDLE_S
-        """After this time without a poll at the socket the background thread goes on."""
+        """Time without a poll at the socket after which the background thread continues."""
         self._polled_at = -self.idle_s
         self._waker: Waker | None = None
         self.is_sparse = False

@@ -44,14 +44,14 @@ class Fetcher:
         self.failure: BaseException | None = None
         self.closed = False
         self.has_diverged = False
-        """A position waits for `settle`: poll gives out nothing before it."""
+        """True if a position waits for `settle`: poll returns nothing before it."""
         self.reset_to = RESET_TO.get(config.reset)
         files = FileFetcherConfig(
             config.partition_max_bytes, config.request_timeout_ms, config.check_crcs, config.isolation
         )
         self.files = FileFetcher(cluster, files, self) if config.local_read else None
         self.lane_idle_s = LANE_IDLE_S
-        """A lane without partitions ends after so long."""
+        """Time after which a lane without partitions ends."""
         self.first = FetchLane(cluster, config, self, is_first=True)
         self._others: dict[Endpoint, FetchLane] = {}
 

@@ -1,4 +1,4 @@
-"""The records of a decoded batch, which `poll` gives out in parts, and the rest of that batch."""
+"""The records of a decoded batch, which `poll` returns in parts, and the rest of that batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONVERT_ROWS = 10_000
 
 class RecordsInHand:
     """The records of the polling thread. After an exception (Ctrl-C) at any line, the next poll gets the records that
-    were not given out."""
+    were not returned."""
 
     def __init__(self) -> None:
         self._rest: Fetched | None = None

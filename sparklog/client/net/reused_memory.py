@@ -23,9 +23,9 @@ _REFERENCES_WHEN_FREE = 3
 
 
 class ReusedMemory:
-    """Buffers still in use do not count as kept for long: the oldest is given up (not freed before its users are gone)
-    when `kept_bytes_max` is reached. So it has to be as much as is in use at the same time, else none is ever used
-    again."""
+    """Reused buffers. Buffers still in use do not count as kept for long: when `kept_bytes_max` is reached, the oldest
+    is dropped (not freed before its users are gone). So the limit has to be at least the size that is in use at the
+    same time; otherwise no buffer is ever reused."""
 
     def __init__(self, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._kept_bytes_max = kept_bytes_max

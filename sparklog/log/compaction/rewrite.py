@@ -66,7 +66,7 @@ REWRITTEN_COPIES = 2
 """The rows of a batch, and those of them that stay."""
 
 NEVER_MS = -2
-"""Before any delete horizon."""
+"""A time before any delete horizon."""
 
 NO_TIMESTAMP_MS = -1
 """The largest timestamp of a batch without rows."""
@@ -126,7 +126,8 @@ class SourceBatch(NamedTuple):
             raise self._uncompacted_error(e) from e
 
     def decoding(self, context: RunContext, copies: int = 1) -> AbstractContextManager[None]:
-        """The context in which the rows, and so many copies of them, may be in memory. Raises LogCorruptError."""
+        """Return the context in which the rows, and this number of copies of them, may be in memory. Raises
+        LogCorruptError."""
         try:
             return context.inflated.hold(copies * decoded_size_bytes(self.data, self.header))
         except CorruptBatchError as e:
@@ -178,7 +179,7 @@ def source_batches(segment: LogSegment, context: RunContext, start_offset: int =
 
 
 class KeyedRows(NamedTuple):
-    """Of every row of a batch the offset, the key's hashes, and whether it is a tombstone (None: no row is)."""
+    """Offset, key hashes and tombstone mark of every row of a batch (mark None: no row is a tombstone)."""
 
     offsets: np.ndarray
     hashes: KeyHashes

@@ -1,7 +1,7 @@
-"""log-dirs.json in the data directory: which log directories there have been, so that one that is not there is missed.
+"""log-dirs.json in the data directory: all log directories that have been used, so that a missing one is noticed.
 
 A disk that is not mounted leaves an empty directory behind, and a setting can name one directory less than before. The
-partitions of the directory that is away must not begin anew, empty, somewhere else.
+partitions of the missing directory must not begin empty somewhere else.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KnownDirectories:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Of those that are there, and of those that are away and missed."""
+        """Ids of the present directories, and of the missing ones."""
         return frozenset(self._written)
 
     def check_none_absent(self, name: str) -> None:

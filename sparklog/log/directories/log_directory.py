@@ -54,7 +54,7 @@ def is_moved_aside(name: str) -> bool:
 
 
 _NAME_CHARS_KEPT = 200
-"""Of a directory's name when an ending is added: file systems allow 255 bytes."""
+"""Kept characters of a directory's name when an ending is added: file systems allow 255 bytes."""
 
 
 def take_lock(files: FileSystem, directory: Path, setting: str) -> File:
@@ -93,7 +93,7 @@ class LogDirectory:
         self.broker_id = broker_id
         self.health = DirectoryHealth(path, files, lambda: on_failure(self))
         self.files = WatchedFiles(files, self.health)
-        """For everything in the directory."""
+        """File system for everything in the directory."""
         self.points: dict[str, PartitionPoints] = {}
         """The last checkpoint, by the partition directories' names."""
         self.has_stale_points = False

@@ -29,7 +29,7 @@ class InflatedMemory:
         self.peak_bytes = 0
         """Largest value of `held_bytes` so far."""
         self._turn = threading.Lock()
-        """Of the one thread that waits for memory; the threads behind it do not overtake it."""
+        """Lock of the one thread that waits for memory; the threads behind it do not overtake it."""
         self._released = threading.Condition()
 
     def batch_bytes_max(self, topic_bytes_max: int) -> int:

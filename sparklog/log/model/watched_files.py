@@ -68,7 +68,7 @@ class DirectoryHealth:
         self._looked_s = self._now_s()
         self._identities: list[tuple[Path, FileIdentity]] = []
         self.syncs = Histogram()
-        """Of files' fsyncs that succeeded."""
+        """Durations of successful fsyncs of files."""
         self.sync_failures = 0
         self.shortages = 0
         """Writes that have failed because the disk is full."""
@@ -174,7 +174,7 @@ class DirectoryHealth:
         return True
 
     def look_before_write(self) -> None:
-        """Looks if nobody has for too long. Raises StorageError if the directory has failed."""
+        """Check the directory if the last check is too old. Raises StorageError if the directory has failed."""
         if self.failure is None and self.look_age_s > LOOK_AGE_S_MAX and not self.look() and self.failure is None:
             raise StorageUnavailableError(f"nobody knows whether {self.directory} is still the one it was; try again")
         self.check()

@@ -38,18 +38,18 @@ class ReplicaAppender:
         self._last_ms = 0
         """Time in ms at which the leader appended the last batch of the log."""
         self._has_deletions = False
-        """Nothing that this log does not have can have been removed at its leader."""
+        """False if the leader cannot have removed records that this log lacks."""
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """This broker leads in `leader_epoch`, which begins at the log end, with or without records. It is on the disk
-        before its first record. Raises FencedLeaderEpochError."""
+        """Begin to lead in `leader_epoch`, which begins at the log end, with or without records. The epoch is on the
+        disk before its first record. Raises FencedLeaderEpochError."""
         with self._state.write_lock:
             self._state.health.check()
             self._state.gaps.cut(self._state.offsets.written)
             self._state.epochs.expect(leader_epoch, self._state.offsets.written)
 
     def first_header(self, payload: bytes | bytearray | memoryview) -> BatchHeader:
-        """Of the first of the leader's batches. Raises CorruptBatchError."""
+        """Return the header of the first of the leader's batches. Raises CorruptBatchError."""
         for _, header in iterate_batches(memoryview(payload).cast("B"), verify=False):
             return header
         raise CorruptBatchError("the leader has sent no batch")

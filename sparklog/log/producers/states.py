@@ -98,7 +98,7 @@ def sequence_after(sequence: int, rows: int = 1) -> int:
 
 
 def last_sequence_of(header: BatchHeader) -> int:
-    """Of the rows the batch had when it was appended; compaction takes rows away, never offsets."""
+    """Return the last sequence number of the batch at its append; compaction removes rows, never offsets."""
     return sequence_after(header.base_sequence, header.last_offset_delta)
 
 
@@ -148,8 +148,8 @@ class ProducerStates:
         verified: bool = False,
         issued: Issued = any_id,
     ) -> list[ProducedBatch | None]:
-        """For every batch the one it repeats, or None if it is new, to be appended. The first new one gets
-        `next_offset`, the others follow. `verified`: transactions need no guard (the coordinator itself writes).
+        """Return for every batch the one that it repeats, or None if it is new and to be appended. The first new one
+        gets `next_offset`, the others follow. `verified`: transactions need no guard (the coordinator itself writes).
 
         Raises InvalidProducerIdMappingError (the id was never issued), InvalidProducerEpochError,
         OutOfOrderSequenceError, InvalidTxnStateError, ConcurrentTransactionsError; then none may be appended, and
@@ -275,7 +275,7 @@ class ProducerStates:
     # --- markers of coordinators ---
 
     def admit_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> ProducerState | None:
-        """None: the marker is to be written. The producer's state: it has been written already.
+        """Return None if the marker is to be written, or the producer's state if it has been written already.
 
         Raises InvalidProducerEpochError, CoordinatorFencedError.
         """
@@ -376,7 +376,8 @@ class ProducerStates:
         self._forgotten_marker = max(self._forgotten_marker, state.marker_offset)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forgets producers that have written nothing for so long and have no transaction open; returns how many."""
+        """Forget producers that have written nothing for this time and have no transaction open; returns their
+        number."""
         before = len(self._states)
         for order, idle_ms in ((self._idle, expiration_ms), (self._ended, min(expiration_ms, ENDED_EXPIRATION_MS))):
             while order and now_ms - self._states[producer_id := next(iter(order))].last_time_ms > idle_ms:

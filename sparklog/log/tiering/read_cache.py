@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 FILES_MAX = 256
 """Each has a descriptor."""
 _RUN_BYTES_MAX = 16 * 1024 * 1024
-"""Of neighbouring pieces fetched with one request."""
+"""Largest size of neighbouring pieces fetched with one request."""
 
 
 class CachedFile:
@@ -171,8 +171,8 @@ class ReadCache:
             self._files.remove(self.directory / name)
 
     def make_room(self, cached: CachedFile, size_bytes: int) -> None:
-        """`size_bytes` are about to be written to `cached`. The file itself starts anew only if it alone is too
-        much."""
+        """Make room for `size_bytes`, which are about to be written to `cached`. The file itself starts empty again
+        only if it alone exceeds the limit."""
         with self._lock:
             key = cached._segment.id
             own = self._entries.get(key)

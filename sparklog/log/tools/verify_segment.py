@@ -48,7 +48,7 @@ Progress = Callable[[int], None]
 ODD = "file"
 """The kind of a finding: no regular file, or one of an absurd size."""
 FINDINGS_MAX = 1000
-"""Of one segment: a file that is damaged all over needs no longer list."""
+"""Largest number of findings of one segment: a file that is damaged all over needs no longer list."""
 
 
 _OF_THE_SAME_MEANING = "not the bytes this version writes, but of the same meaning"
@@ -131,9 +131,9 @@ def check_segment(
     gaps: frozenset[tuple[int, int]] = frozenset(),
     progress: Progress = lambda _: None,
 ) -> SegmentCheck:
-    """Reads the whole segment. `is_last`: of its partition, so it may be unsealed; `stopped_clean`: no broker has it
-    open and the last stop was clean, so nothing is unfinished; `gaps`: offsets that a repair has given up (the first
-    one, the first that is there again).
+    """Read and check the whole segment. `is_last`: of its partition, so it may be unsealed; `stopped_clean`: no broker
+    has it open and the last stop was clean, so nothing is unfinished; `gaps`: offsets that a repair has abandoned (the
+    first one, the first that exists again).
 
     Raises FileNotFoundError, OSError.
     """

@@ -50,7 +50,8 @@ MARKER_EPOCH = 1
 OLDER_RUNS_MAX = 16
 """Runs that are remembered as fenced; others are known by their fencing tokens."""
 UNNAMED_EXPIRATION_MS = 3_600_000
-"""For applications that write once (`UNNAMED_APP_PREFIX`), or every batch write would be remembered for months."""
+"""Expiration of applications that write once (`UNNAMED_APP_PREFIX`); otherwise every batch write would be remembered
+for months."""
 NEVER = -1
 """Version that is committed before any has been."""
 
@@ -69,7 +70,7 @@ class _Transaction(Struct):
     input: str = ""
     lease_ms: int = 0
     renewed_ms: int = 0
-    """Not in the records: after a restart every lease begins anew."""
+    """Time of the last renewal. It is not in the records: after a restart every lease starts again."""
     timed_from_ms: int | None = None
     """Start of the timeout; None: `started_ms`. Not in the records, as `renewed_ms`."""
 
