@@ -224,7 +224,7 @@ def matches(data: pa.RecordBatch, text: str) -> np.ndarray:
 
 
 def _in_bytes(column: Any, text: str) -> Any:
-    """Return a mask of the values that contain the text in any case of the letters, or its bytes if they are no text."""
+    """Return a mask of the values that contain the text in any case, or its bytes if they are no text."""
     try:
         as_text = column.cast(pa.large_string() if pa.types.is_large_binary(column.type) else pa.string())
     except pa.ArrowInvalid:
