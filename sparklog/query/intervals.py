@@ -11,8 +11,8 @@ HOURS_MAX = 2_562_046
 
 
 def with_checked_intervals(relation: Any) -> Any:
-    """Return a DuckDB relation whose INTERVAL columns raise an error for a value without a form in Arrow; `relation`
-    itself if it has none. Intervals inside lists and structs are not checked."""
+    """A DuckDB relation whose INTERVAL columns raise an error for a value that Arrow has no form for; `relation` itself
+    if it has none. Intervals inside lists and structs are not looked at."""
     types = [str(t) for t in relation.types]
     if "INTERVAL" not in types:
         return relation

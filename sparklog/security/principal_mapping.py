@@ -170,7 +170,7 @@ def certificate_name(der: bytes) -> str:
 
 
 def certificate_expiry_ms(der: bytes) -> int:
-    """Return the end of a certificate's validity (DER bytes), in ms since 1970."""
+    """Until when a certificate (DER bytes) is valid, in ms since 1970."""
     x509 = require("cryptography.x509", "the end of a certificate")
     return int(x509.load_der_x509_certificate(der).not_valid_after_utc.timestamp() * 1000)
 

@@ -1,5 +1,5 @@
-"""The Spark data source's readers on a hostile server, called in a child without a JVM: the work of the driver and the
-tasks ends in time, with a result or a typed error."""
+"""The Spark data source's readers on a hostile server, called in a child without a JVM: what the driver and the tasks
+would do, they end in time, with a result or a typed error."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # without the stubs, which nothing else needs
 
 import sparklog
 from sparklog.settings import flatten
@@ -106,6 +105,7 @@ def test_producers_of_other_languages(language: str, broker: sparklog.LocalBroke
 
 def test_a_broker_starts_as_in_a_container(tmp_path: Path) -> None:
     config = text("docker-kubernetes", "broker.toml")
+    yaml = pytest.importorskip("yaml")
     service, stateful = yaml.safe_load_all(text("docker-kubernetes", "yaml"))
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
     (arguments,) = container["args"]

@@ -313,7 +313,7 @@ def _next_offset(data: bytes, offset: int) -> int:
 
 
 def tool(*arguments: object) -> str:
-    """Return the output of `sparklog`."""
+    """What `sparklog` prints."""
     command = [sys.executable, "-m", "sparklog.cli", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
