@@ -1,7 +1,7 @@
-"""The replicas of a partition, as its leader sees them, and the log ends of the in-sync ones: a pure state machine.
+"""The role of a broker for one partition.
 
-The high watermark is not here. Its one home is the log (`sparklog.log.state.offsets`), which raises it to
-`replicated_to` and never lowers it.
+The high watermark is not here. Its one home is the log (`sparklog.log.state.offsets`), which is raised to
+`replicated_to` and never goes back.
 """
 
 from __future__ import annotations
@@ -88,24 +88,24 @@ class PartitionReplicas:
         self._log_end_offsets = dict.fromkeys(self.replicas, 0) | {leader: log_end_offset}
 
     def check_leads(self) -> None:
-        """Do nothing: a single broker leads."""
+        """It does."""
 
     def check_follows(self) -> None:
-        """Do nothing: a single broker leads."""
+        """It leads."""
 
     def check_end_known(self) -> None:
-        """Do nothing: the end is known."""
+        """It is."""
 
     def leads_in(self, leader_epoch: int) -> bool:
-        """Return True: a single broker leads in every epoch."""
+        """It leads in all there are."""
         return leader_epoch == self.leader_epoch
 
     def check_in_sync(self) -> None:
-        """Do nothing: there are no other replicas."""
+        """Nobody else is waited for."""
 
     @property
     def replicated_to(self) -> int:
-        """Return the smallest log end of the in-sync replicas: all of them have the records below it."""
+        """The smallest log end of the in-sync replicas: what lies below it is on all of them."""
         return min(self._log_end_offsets[r] for r in self.isr)
 
     @property
@@ -124,4 +124,4 @@ class PartitionReplicas:
         self._log_end_offsets[replica] = fetch_offset
 
     def on_log_start(self) -> None:
-        """Do nothing: there are no other replicas."""
+        """Nobody else is to follow."""

@@ -58,7 +58,7 @@ class ScramCredential(Struct, frozen=True):
 def checked_name(name: str) -> str:
     """Returns the name of a user with a password. Clients prepare names (SASLprep, RFC 4013) before they send them, so
     only a name that stays as it is can log in. Raises InvalidConfigError, which shows the prepared name."""
-    prepared = _prepare(check_user_name(name), f"the user's name {name!r}")
+    prepared = _prepared(check_user_name(name), f"the user's name {name!r}")
     if prepared != name:
         raise InvalidConfigError(f"the user's name {name!r} is not in its normal form (SASLprep): write {prepared!r}")
     return name
@@ -70,7 +70,7 @@ def make_credential(
     """The credential of a password; a fresh salt unless one is given. Raises InvalidConfigError."""
     if not isinstance(iterations, int) or not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         raise InvalidConfigError(f"iterations = {iterations}: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed")
-    if not _prepare(password.reveal(), "the password"):
+    if not _prepared(password.reveal(), "the password"):
         raise InvalidConfigError("the password is empty")
     made = _mechanism(mechanism).make_auth_info(password.reveal(), iterations, salt)
     return ScramCredential(*made)
@@ -85,7 +85,7 @@ def credential_matches(mechanism: str, password: Secret, credential: ScramCreden
     return hmac.compare_digest(salted.stored_key, credential.stored_key)
 
 
-def _prepare(text: str, what: str) -> str:
+def _prepared(text: str, what: str) -> str:
     if not text:
         return ""  # the library fails
     try:

@@ -52,7 +52,7 @@ def member(directory: Path, connect: str, broker_id: int = 1) -> sparklog.LocalB
 
 
 def fill(directory: Path) -> dict[str, Any]:
-    """Fill a single broker with something of everything; returns its observable state."""
+    """A broker that is alone, with something of everything; what can be known of it."""
     with sparklog.start_local(directory) as broker, sparklog.Admin(broker.bootstrap_servers) as admin:
         servers = broker.bootstrap_servers
         admin.create_topic("trips", partitions=2, schema=SCHEMA, key_columns=["zone"], configs={"retention.ms": -1})

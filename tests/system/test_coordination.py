@@ -1,4 +1,4 @@
-"""Common behaviour of every `Coordination`, the simulated one and a real ZooKeeper, in one suite."""
+"""What every `Coordination` does: the simulated one and a real ZooKeeper, one suite."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class PartitionSpec(Struct, frozen=True):
     schema_of: SchemaOf
     newest_schema_id: int = 1
     made: bool = False
-    """True if its directory was created before: a missing one is an error, and is not created again."""
+    """Its directory has been made before: one that is not there is missed, not made anew."""
 
 
 class DirectoryFailure(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Adding partitions to a topic, in every store."""
+"""Giving a topic more partitions: what every store does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing a topic's settings, in every store."""
+"""Changing a topic's settings: what every store does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Common behaviour of all stores of security records: the broker's own, and the cluster's, which its controller
-writes."""
+"""What every store of security records does: the broker's own, and the cluster's, which its controller writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replicated end of a partition: the smallest log end in the ISR."""
+"""How far a partition is replicated: the smallest log end in the ISR."""
 
 from __future__ import annotations
 
