@@ -60,14 +60,14 @@ class _ArmedFault:
         self._fault = fault
         self._mark = mark
         self._lock = threading.Lock()
-        self._left = fault.nth
+        self._remaining = fault.nth
 
     def reach(self, step: str) -> None:
         if step != self._fault.step:
             return
         with self._lock:
-            self._left -= 1
-            due = self._left == 0
+            self._remaining -= 1
+            due = self._remaining == 0
         if due and self._is_ours(step):
             if self._fault.action == "raise":
                 raise InjectedFault(step)

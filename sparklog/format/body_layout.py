@@ -89,7 +89,7 @@ class BodyLayout:
         self._more_bits = np.array(compiled.more_bits, np.int64)
         self._is_validity = np.array(compiled.is_validity, bool)
         self._is_values = np.array(compiled.is_values, bool)
-        self._seen: _Rows | None = None
+        self._last_rows: _Rows | None = None
 
     @property
     def buffer_count(self) -> int:
@@ -121,10 +121,10 @@ class BodyLayout:
                 f"{len(nodes)} nodes and {len(buffers)} buffers, the schema's columns have {len(self._tied_to)} and "
                 f"{self.buffer_count}"
             )
-        seen = self._seen
+        seen = self._last_rows
         if seen is None or seen.rows != message.rows or seen.nodes != nodes.tobytes():
             self._check_nodes(message.rows, nodes)
-            seen = self._seen = self._rows_of(message.rows, nodes)
+            seen = self._last_rows = self._rows_of(message.rows, nodes)
         if message.compression == "none" and _are_sound(buffers, seen.bounds, message.body_length_bytes):
             _check_longest(seen, inflated_bytes_max, message.body_length_bytes)
             return

@@ -25,16 +25,16 @@ class PlainServer:
 
     def __init__(self, lookup: CredentialLookup, unknown: UnknownUsers) -> None:
         self._lookup = lookup
-        self._unknown = unknown
-        self._used = False
+        self._unknown_users = unknown
+        self._is_used = False
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
         """See `sasl.SaslServer`."""
-        if self._used:
+        if self._is_used:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
-        self._used = True
+        self._is_used = True
         name, password = _parse(token)
-        unknown = self._unknown.credential(name)
+        unknown = self._unknown_users.credential(name)
         known = self._lookup(name)
         if not credential_matches(SCRAM_SHA_256, password, known or unknown) or known is None:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)

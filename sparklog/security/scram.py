@@ -178,7 +178,7 @@ class ScramServer:
 
     def __init__(self, mechanism: str, lookup: CredentialLookup, unknown: UnknownUsers) -> None:
         self._lookup = lookup
-        self._unknown = unknown
+        self._unknown_users = unknown
         self._name = ""
         self._known = False
         self._messages = 0
@@ -213,7 +213,7 @@ class ScramServer:
             self._lookup_error = e  # the library would make a failed authentication of it
             raise
         self._name, self._known = name, credential is not None
-        unknown = self._unknown.credential(name)
+        unknown = self._unknown_users.credential(name)
         found = credential or unknown  # made for known ones, too: the time must not tell
         return found.salt, found.stored_key, found.server_key, found.iterations
 

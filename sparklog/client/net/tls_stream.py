@@ -133,7 +133,7 @@ class _Context:
     """The TLS context of one security; thread-safe."""
 
     def __init__(self, security: ClientSecurity) -> None:
-        self._renewed = RenewedContext(client_context, dict(security.tls))
+        self._renewed_context = RenewedContext(client_context, dict(security.tls))
         self._lock = threading.Lock()
         self._due = time.monotonic() + RENEWAL_S
 
@@ -141,8 +141,8 @@ class _Context:
         with self._lock:
             if time.monotonic() >= self._due:
                 self._due = time.monotonic() + RENEWAL_S
-                self._renewed.renew()
-            return self._renewed.current
+                self._renewed_context.renew()
+            return self._renewed_context.current
 
 
 @lru_cache(maxsize=CONTEXTS_MAX)

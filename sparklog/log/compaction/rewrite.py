@@ -438,19 +438,19 @@ class _Writer:
         self._context = context
         self._schema = context.schema_of(first.schema_id)
         self._segments: list[LogSegment] = []
-        self._pending = bytearray()
+        self._buffer = bytearray()
         self._placed: list[PlacedBatch] = []
 
     def add(self, data: bytes | memoryview) -> None:
         header = decode_header(data)
         segment = self._segments[-1] if self._segments else self._begin(self._info.base_offset)
-        size = segment.end.position + len(self._pending)
+        size = segment.end.position + len(self._buffer)
         if size > segment.data_position and size + len(data) > self._context.segment_bytes:
             self._write()
             segment = self._begin(segment.next_offset)
-        self._placed.append(PlacedBatch(len(self._pending), header))
-        self._pending += data
-        if len(self._pending) >= WRITE_BYTES:
+        self._placed.append(PlacedBatch(len(self._buffer), header))
+        self._buffer += data
+        if len(self._buffer) >= WRITE_BYTES:
             self._write()
 
     def finish(self) -> list[LogSegment]:
@@ -486,6 +486,6 @@ class _Writer:
 
     def _write(self) -> None:
         if self._placed:
-            data = memoryview(bytes(self._pending))
+            data = memoryview(bytes(self._buffer))
             self._segments[-1].append(data, self._placed, self._context.index_interval_bytes)
-            self._pending, self._placed = bytearray(), []
+            self._buffer, self._placed = bytearray(), []

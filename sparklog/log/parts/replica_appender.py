@@ -32,7 +32,7 @@ class ReplicaAppender:
 
     def __init__(self, state: LogState) -> None:
         self._state = state
-        self._followed: tuple[int, int] | None = None
+        self._first_follow: tuple[int, int] | None = None
         """The number of cuts of the log, and the wall clock in ms, when the first batches since the last cut
         arrived."""
         self._last_ms = 0
@@ -66,11 +66,11 @@ class ReplicaAppender:
         """
         state = self._state
         cuts = state.truncation_mark.count
-        if self._followed is None or self._followed[0] != cuts:
-            self._followed = cuts, state.clock.now_ms()
+        if self._first_follow is None or self._first_follow[0] != cuts:
+            self._first_follow = cuts, state.clock.now_ms()
             filled = (s.append_time_ms for s in reversed(state.segments.all) if s.data_bytes)
             self._last_ms, self._has_deletions = next(filled, 0), False
-        in_time_ms = self._followed[1] - state.config.compaction.delete_retention_ms
+        in_time_ms = self._first_follow[1] - state.config.compaction.delete_retention_ms
         if state.offsets.written == state.offsets.log_start or self._last_ms >= in_time_ms:
             self._has_deletions = True
         if self._has_deletions:

@@ -115,7 +115,7 @@ class ProducerStates:
         self._states: dict[int, ProducerState] = {}
         # ids in the order of their last use: with an open transaction, only a marker known, all others
         self._open: OrderedDict[int, None] = OrderedDict()
-        self._ended: OrderedDict[int, None] = OrderedDict()
+        self._ended_ids: OrderedDict[int, None] = OrderedDict()
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._forgotten_marker = NONE
         """The newest marker of all producers that were forgotten."""
@@ -132,7 +132,7 @@ class ProducerStates:
     def by_last_use(self) -> list[ProducerState]:
         """Return the producers in an order that a snapshot keeps, the next one to be replaced first; not while anything
         is entered."""
-        return [self._states[i] for order in (self._open, self._ended, self._idle) for i in order]
+        return [self._states[i] for order in (self._open, self._ended_ids, self._idle) for i in order]
 
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
@@ -362,13 +362,13 @@ class ProducerStates:
                 return
             del earlier[producer_id]
         order[producer_id] = None
-        while len(self._states) > self.limit and (self._ended or self._idle):
-            self._forget(next(iter(self._ended or self._idle)))
+        while len(self._states) > self.limit and (self._ended_ids or self._idle):
+            self._forget(next(iter(self._ended_ids or self._idle)))
 
     def _order_of(self, state: ProducerState) -> OrderedDict[int, None]:
         if state.transaction_first_offset >= 0:
             return self._open
-        return self._idle if state.batches else self._ended
+        return self._idle if state.batches else self._ended_ids
 
     def _forget(self, producer_id: int) -> None:
         state = self._states.pop(producer_id)
@@ -379,7 +379,7 @@ class ProducerStates:
         """Forget producers that have written nothing for this time and have no transaction open; returns their
         number."""
         before = len(self._states)
-        for order, idle_ms in ((self._idle, expiration_ms), (self._ended, min(expiration_ms, ENDED_EXPIRATION_MS))):
+        for order, idle_ms in ((self._idle, expiration_ms), (self._ended_ids, min(expiration_ms, ENDED_EXPIRATION_MS))):
             while order and now_ms - self._states[producer_id := next(iter(order))].last_time_ms > idle_ms:
                 self._forget(producer_id)
         return before - len(self._states)

@@ -44,7 +44,7 @@ class CachedFile:
         self.path = path
         self._name = object_name(segment.base_offset, ".arrow")
         self._checksums: np.ndarray | None = None
-        self._present = np.zeros(-(-segment.size_bytes // PIECE_BYTES), bool)
+        self._fetched_pieces = np.zeros(-(-segment.size_bytes // PIECE_BYTES), bool)
         self._lock = threading.Lock()
 
     def ensure(self, start: int, end: int) -> None:
@@ -54,7 +54,7 @@ class CachedFile:
         if start >= end:
             return
         first, behind = start // PIECE_BYTES, -(-end // PIECE_BYTES)
-        if self._present[first:behind].all():
+        if self._fetched_pieces[first:behind].all():
             return
         with self._lock:
             for a, b in self._missing_runs(first, behind):
@@ -62,7 +62,7 @@ class CachedFile:
 
     def _missing_runs(self, first: int, behind: int) -> Iterator[tuple[int, int]]:
         run_max = _RUN_BYTES_MAX // PIECE_BYTES
-        missing = (first + np.flatnonzero(~self._present[first:behind])).tolist()
+        missing = (first + np.flatnonzero(~self._fetched_pieces[first:behind])).tolist()
         while missing:
             count = 1
             while count < min(len(missing), run_max) and missing[count] == missing[0] + count:
@@ -88,7 +88,7 @@ class CachedFile:
                 )
         self._cache.make_room(self, len(data))
         self._file.write(position, data)
-        self._present[first:behind] = True
+        self._fetched_pieces[first:behind] = True
 
     # --- as a file ---
 
@@ -138,7 +138,7 @@ class ReadCache:
         self._files = files or RealFiles()
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._made = 0
+        self._file_count = 0
 
     @property
     def held_bytes(self) -> int:
@@ -160,8 +160,8 @@ class ReadCache:
 
     def _open(self, store: ObjectStore, segment: RemoteSegmentMetadata) -> _Entry:
         self._files.make_directory(self.directory)
-        self._made += 1
-        path = self.directory / f"{segment.base_offset:020d}-{segment.id}.{self._made}.arrow"
+        self._file_count += 1
+        path = self.directory / f"{segment.base_offset:020d}-{segment.id}.{self._file_count}.arrow"
         cached = CachedFile(self, store, segment, self._files.open(path, create=True), path)
         return _Entry(SharedFile(cached), cached)
 

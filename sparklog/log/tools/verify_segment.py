@@ -175,7 +175,7 @@ class _Checker:
         self._findings = check.findings
         self._rows: RowsCheck | None = None
         self._misfits: list[tuple[int, str]] = []
-        self._fitting = 0
+        self._fitting_count = 0
         """Batches that fit the head's schema."""
 
     def run(self) -> None:
@@ -292,7 +292,7 @@ class _Checker:
         assert self._rows is not None
         misfit = self._rows.misfit(self._read(position, header.size_bytes), header)
         if misfit is None:
-            self._fitting += 1
+            self._fitting_count += 1
         elif misfit.is_unknown:
             self._findings.note(self._path, position, "batch", f"{misfit.message} (offset {header.base_offset})")
         elif len(self._misfits) < FINDINGS_MAX:
@@ -305,7 +305,7 @@ class _Checker:
         is_certain = self._check.is_sealed or (  # a footer has been compared with the head
             self._check.schema is not None and topic_schema(self._check.schema).equals(ENVELOPE_SCHEMA)
         )
-        if not self._fitting and not is_certain:
+        if not self._fitting_count and not is_certain:
             kind, doubt = "head", "; no batch fits the head's schema, which may be what is wrong"
         for position, message in self._misfits:
             self._findings.add(self._path, position, kind, message + doubt)

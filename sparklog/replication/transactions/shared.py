@@ -163,7 +163,7 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     def __init__(self, ids: IdReserve, limits: TransactionLimits, safeguards: Safeguards) -> None:
         super().__init__(ids, limits, safeguards)
-        self._replayed: dict[tuple[str, int], records.ParticipantValue] = {}
+        self._replayed_participants: dict[tuple[str, int], records.ParticipantValue] = {}
 
     # -- the state topic
 
@@ -201,13 +201,13 @@ class SharedTransactions(TransactionMachine[_Application]):
     ) -> None:
         """A record of a participant."""
         if value is None:
-            self._replayed.pop((transactional_id, producer_id), None)
+            self._replayed_participants.pop((transactional_id, producer_id), None)
         else:
-            self._replayed[transactional_id, producer_id] = value
+            self._replayed_participants[transactional_id, producer_id] = value
 
     def replayed_all(self, now_ms: int) -> None:
         """Puts the participants into their transactions; leases begin again."""
-        for (transactional_id, producer_id), value in self._replayed.items():
+        for (transactional_id, producer_id), value in self._replayed_participants.items():
             app = self._by_id.get(transactional_id)
             t = None if app is None else app.transaction
             if t is not None and (t.version, t.fencing_token) == (value.version, value.fencing_token):
@@ -215,7 +215,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         for app in self._by_id.values():
             if app.transaction is not None:
                 app.transaction.renewed_ms = now_ms
-        self._replayed.clear()
+        self._replayed_participants.clear()
 
     def time_again(self, now_ms: int) -> None:
         """Begin the timeouts of all transactions again."""
