@@ -40,7 +40,7 @@ class Histogram:
 
     @property
     def counts(self) -> HistogramCounts:
-        """At this moment."""
+        """Return the present counts."""
         total, cumulative = 0, []
         for in_bucket in list(self._buckets):
             total += in_bucket

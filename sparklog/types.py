@@ -26,12 +26,12 @@ INTERNAL_PREFIX = "__"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 """Topics that the broker keeps. Clients can only read them."""
 PRODUCER_ID_END = 2**62
-"""Upper bound of producer ids: ids are given out one by one, so no number can be as large. Larger ids name their owner
+"""Upper bound of producer ids: ids are issued one by one, so no number can be as large. Larger ids name their owner
 (`sparklog.security.owned_ids`). A fencing token above the bound is forged."""
 SHARED_PREFIX = "__shared:"
 """Prefix of the transactional ids of shared transactions. No other id may begin so."""
 FENCING_TOKENS_ID = "__fencing_tokens"
-"""Transactional id whose coordinator gives out the fencing tokens of a cluster. No producer uses it."""
+"""Transactional id whose coordinator issues the fencing tokens of a cluster. No producer uses it."""
 UNNAMED_APP_PREFIX = "__unnamed:"
 """Prefix of the names of applications that run one shared transaction only. The coordinator forgets them soon after it.
 """

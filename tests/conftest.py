@@ -1,4 +1,4 @@
-"""What all tests share: a clean environment, hypothesis profiles, and one local broker per session."""
+"""Common parts of all tests: a clean environment, hypothesis profiles, and one local broker per session."""
 
 from __future__ import annotations
 

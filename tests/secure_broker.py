@@ -18,8 +18,8 @@ START_TIMEOUT_S = 60.0
 
 
 class SecureBroker(AbstractContextManager["SecureBroker"]):
-    """Made in `directory`: `secure/` (what the setup makes), `data/`, and `broker.log`. `security`: the super user's
-    client settings, as the path of a file."""
+    """A secure broker in `directory`: `secure/` (the files of the setup), `data/`, and `broker.log`. `security`: the
+    super user's client settings, as the path of a file."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

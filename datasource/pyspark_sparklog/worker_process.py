@@ -12,7 +12,8 @@ import os
 import sys
 
 FREEZES_MAX = 4
-"""Per process: code that makes modules all the time must not take ever more objects out of garbage collection."""
+"""Largest number of freezes per process: code that creates modules all the time must not take more and more objects out
+of garbage collection."""
 
 
 class ImportedObjects:

@@ -135,7 +135,7 @@ def _set_up_securely(
     data_dir: Path | None,
     user: str,
 ) -> None:
-    """Of one broker, or with `brokers` and `zookeeper` of a cluster. Raises typer.BadParameter."""
+    """Set up one broker securely, or with `brokers` and `zookeeper` a cluster. Raises typer.BadParameter."""
     from sparklog.cli.security import secure_setup as setup
 
     if bool(zookeeper) != (brokers is not None):

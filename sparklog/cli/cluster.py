@@ -16,7 +16,7 @@ from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse
 from sparklog.settings import Scope, settings_of
 
 RETENTION = {"topic.retention.ms": settings_of(Scope.TOPIC)["retention.ms"].default}
-"""As for brokers in earnest: `start_local` keeps records for ever."""
+"""Settings of production brokers: `start_local` keeps records forever."""
 
 app = typer.Typer(help="Start, describe and extend a cluster of brokers.", no_args_is_help=True)
 
@@ -123,7 +123,7 @@ def adopt(
     given = load_config(
         config, data_dir=None if data_dir is None else str(data_dir), broker_id=broker_id, zookeeper_connect=zookeeper
     )
-    coordination = _connect(given, zookeeper)
+    coordination = _connected(given, zookeeper)
     try:
         done = adoption.adopt(given, coordination, real_environment(int(given.data_file_mode, 8)))
     finally:
@@ -169,7 +169,7 @@ def restore_metadata(
 
     given = load_config(config, data_dir=str(data_dir[0]), zookeeper_connect=zookeeper)
     copy = restoration.newest_copy(RealFiles(), data_dir)
-    coordination = _connect(given, zookeeper)
+    coordination = _connected(given, zookeeper)
     try:
         done = restoration.write_back(coordination, copy) if yes else restoration.plan(coordination, copy)
     finally:
@@ -193,7 +193,7 @@ def restore_metadata(
         raise typer.Exit(1)
 
 
-def _connect(given: Any, zookeeper: str) -> Any:
+def _connected(given: Any, zookeeper: str) -> Any:
     """Connect to ZooKeeper as a broker with the configuration would. Raises StorageUnavailableError."""
     from sparklog.errors import StorageUnavailableError
     from sparklog.metadata.coordination import CoordinationError

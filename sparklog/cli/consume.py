@@ -236,8 +236,8 @@ def _copy(
     end: dict[TopicPartition, int] | None,
     max_records: int | None,
 ) -> int:
-    """Copies until every partition's `end` (None: for ever) or `max_records`; returns the number of records. Raises
-    RequestTimedOutError if there is an end and the broker stays silent before it."""
+    """Copy records until every partition's `end` (None: forever) or `max_records`; returns the number of records.
+    Raises RequestTimedOutError if there is an end and the broker stays silent before it."""
     from sparklog.errors import RequestTimedOutError
     from sparklog.types import TopicPartition
 

@@ -25,7 +25,7 @@ brokers back instead.
 
 
 class Kind(StrEnum):
-    """Of an election."""
+    """Kind of an election."""
 
     preferred = "preferred"
     unclean = "unclean"

@@ -279,7 +279,7 @@ def reset_offsets(
 
 
 def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
-    """Of `T` and `T:0,2`. Raises typer.BadParameter."""
+    """Return the partitions of `T` and `T:0,2`. Raises typer.BadParameter."""
     from sparklog.types import TopicPartition
 
     found: set[TopicPartition] = set()

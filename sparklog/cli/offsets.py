@@ -55,7 +55,8 @@ class PartitionOffsets(NamedTuple):
 
     @property
     def offsets(self) -> int:
-        """From the log start to the log end: as many records, if no marker, compaction or abort has taken some."""
+        """Number of offsets from the log start to the log end: the number of records, unless markers, compaction or
+        aborts use some of them."""
         return self.log_end - self.log_start
 
 
@@ -80,8 +81,8 @@ def offsets(
 
 
 def partition_offsets(admin: Admin, topic: TopicDescription, *, leaderless: bool = False) -> list[PartitionOffsets]:
-    """Asks for the offsets of all partitions of `topic`, in partition order. `leaderless`: one that nobody leads is
-    shown without offsets, not an error."""
+    """Return the offsets of all partitions of `topic`, in partition order. `leaderless`: a partition without a leader
+    is shown without offsets instead of as an error."""
     from sparklog.types import TopicPartition
 
     every = [TopicPartition(topic.name, p) for p in range(topic.partitions)]

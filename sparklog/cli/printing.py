@@ -10,7 +10,7 @@ def printable(text: str, chars_max: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In two units at most: "3.2 s", "12 min 5 s", "4 h 10 min", "3 d 2 h"."""
+    """Return the duration in at most two units: "3.2 s", "12 min 5 s", "4 h 10 min", "3 d 2 h"."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = int(seconds)

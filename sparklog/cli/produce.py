@@ -209,7 +209,7 @@ class _Sent:
     def __init__(self, topic: str, partition: int | None) -> None:
         self._topic = topic
         self._partition = partition
-        self._waiting: deque[tuple[Any, int]] = deque()
+        self._unacknowledged: deque[tuple[Any, int]] = deque()
         self._partitions: set[int] = set()
         self.records = 0
         self._bytes = 0
@@ -221,7 +221,7 @@ class _Sent:
         try:
             for table, done in source.chunks:
                 future = producer.send_batch(self._topic, table, partition=self._partition)
-                self._waiting.append((future, table.num_rows))
+                self._unacknowledged.append((future, table.num_rows))
                 self._bytes += table.nbytes
                 self._collect(IN_FLIGHT_MAX)
                 advance(done, self.records)
@@ -237,16 +237,20 @@ class _Sent:
         advance(source.total or 0, self.records)
 
     def _collect(self, leave: int) -> None:
-        while self._waiting and (len(self._waiting) > leave or self._waiting[0][0].done()):
-            future, rows = self._waiting[0]
+        while self._unacknowledged and (len(self._unacknowledged) > leave or self._unacknowledged[0][0].done()):
+            future, rows = self._unacknowledged[0]
             self._partitions.update(metadata.partition for metadata in future.result())
-            self._waiting.popleft()
+            self._unacknowledged.popleft()
             self.records += rows
 
     def _report_partial(self) -> None:
         """Reports the acknowledged records after a failure, so that the user can continue from there."""
-        while self._waiting and self._waiting[0][0].done() and self._waiting[0][0].exception() is None:
-            self.records += self._waiting.popleft()[1]
+        while (
+            self._unacknowledged
+            and self._unacknowledged[0][0].done()
+            and self._unacknowledged[0][0].exception() is None
+        ):
+            self.records += self._unacknowledged.popleft()[1]
         print(f"records acknowledged before the failure: {self.records:,}", file=sys.stderr)
 
     def summary(self, partitions: int) -> str:

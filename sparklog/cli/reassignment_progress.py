@@ -17,7 +17,7 @@ LINE_EVERY_S = 10.0
 
 
 def summary(under_way: Sequence[PartitionReassignment], throttle_bytes: int) -> str:
-    """In one line."""
+    """Return the progress in one line."""
     from sparklog.cli import console
 
     known = [r for r in under_way if r.total_bytes >= 0]

@@ -42,7 +42,7 @@ STATUS: dict[type[SparklogError], int] = {
     errors.TransactionalIdAuthorizationFailedError: 403,
     errors.UnknownServerError: 502,
 }
-"""Of answers that are errors; 400 for the others."""
+"""Status codes of answers that are errors; 400 for the others."""
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def make_app(
 def _lifespan(
     console: Console, environment: Environment, round_s: float
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
-    """While the application runs, the groups are watched; at its end all that the console holds is closed."""
+    """Watch the groups while the application runs; close all of the console's clients at its end."""
     watcher, clock = Work(environment.executors, threads=1), environment.clock
 
     async def watch() -> None:

@@ -58,7 +58,7 @@ class _Drain:
         return False
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no bytes wait."""
 
     def close(self) -> None:
         self.closed = True

@@ -93,7 +93,7 @@ def refusal(method: str, headers: Headers, hosts: frozenset[str]) -> Refusal | N
 
 
 class Tokens:
-    """Of forms: each belongs to a browser's session, and nobody else can make it."""
+    """Tokens of forms: each belongs to a browser's session, and cannot be forged."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret

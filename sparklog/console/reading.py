@@ -27,9 +27,9 @@ from sparklog.types import TopicPartition
 
 OLDER, NEWER = "older", "newer"
 PARTITIONS_MAX = 64
-"""Partitions looked at together; of a topic with more, one is chosen."""
+"""Largest number of partitions read together; in a topic with more, the user chooses one."""
 SHOWN_BYTES_MAX = 64 * MIB
-"""Of records for one page: with large messages a page has fewer."""
+"""Largest size of a page's records: with large messages a page has fewer."""
 FILTERED_BYTES_MAX = 256 * MIB
 """Largest amount of data to read for one page of a filter's results."""
 FILTER_S_MAX = 5.0
@@ -59,7 +59,7 @@ class Cursor(NamedTuple):
 
 
 def offsets_from_text(text: str) -> dict[int, int]:
-    """Of `Cursor.as_text`. Raises ValueError."""
+    """Parse the result of `Cursor.as_text`. Raises ValueError."""
     pairs = [part.split(":") for part in text.split()]
     return {int(partition): int(offset) for partition, offset in pairs}
 
@@ -224,7 +224,7 @@ def matches(data: pa.RecordBatch, text: str) -> np.ndarray:
 
 
 def _in_bytes(column: Any, text: str) -> Any:
-    """In bytes that are text in any case of the letters, else as the same bytes."""
+    """Return a mask of the values that contain the text in any case, or its bytes if they are no text."""
     try:
         as_text = column.cast(pa.large_string() if pa.types.is_large_binary(column.type) else pa.string())
     except pa.ArrowInvalid:

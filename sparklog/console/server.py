@@ -54,7 +54,7 @@ def serve(
     *,
     allow_insecure: bool = False,
 ) -> None:
-    """Until SIGINT or SIGTERM. `ready` is given the console's address when it can be asked. Raises
+    """Serve until SIGINT or SIGTERM. `ready` is called with the console's address once it answers. Raises
     InvalidConfigError, also for an address that other hosts reach, unless `allow_insecure`."""
     parse_bootstrap(options.bootstrap_servers)
     if warning := check_exposure(listen, parse_listen(listen)[0], allow_insecure=allow_insecure):

@@ -60,7 +60,7 @@ ORDER = struct.Struct("=cI")
 FORK, KILL = b"F", b"K"
 """Orders to the process that forks: kind, number of the job."""
 ENDED = struct.Struct("=Ii")
-"""Its answers: number of the job, exit code of its process."""
+"""An answer of the child: number of the job, exit code of its process."""
 _HEAD = struct.Struct(">cI")
 _PR_SET_PDEATHSIG = 1
 _NICE = 5

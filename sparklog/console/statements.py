@@ -35,7 +35,7 @@ from sparklog.format.decoders import json_decoder
 from sparklog.settings import MIB
 
 STATEMENTS_MAX = 2
-"""At once; each may take `DATA_BYTES_MAX` of memory."""
+"""Largest number of simultaneous statements; each may take `DATA_BYTES_MAX` of memory."""
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1"}
 """Arrow's other allocators take 1 GiB of address space at once; a process with threads should not fork."""
 _PROGRAM = (
@@ -58,7 +58,7 @@ class _Forker:
         self._control = control
         self._reader = reader
         self._writer = writer
-        self._ended: dict[int, asyncio.Future[int]] = {}
+        self._exit_codes: dict[int, asyncio.Future[int]] = {}
         self._numbers = itertools.count(1)
         self._answers = asyncio.create_task(self._read_answers())
 
@@ -73,12 +73,12 @@ class _Forker:
         """
         number = next(self._numbers)
         socket.send_fds(self._control, [ORDER.pack(FORK, number)], [connection.fileno()])
-        ended = self._ended[number] = asyncio.get_running_loop().create_future()
+        ended = self._exit_codes[number] = asyncio.get_running_loop().create_future()
         return number, ended
 
     def kill(self, number: int) -> None:
         """Kill a job's process if it is at work."""
-        if number in self._ended and self.is_alive:
+        if number in self._exit_codes and self.is_alive:
             self._control.send(ORDER.pack(KILL, number))
 
     async def close(self) -> None:
@@ -94,13 +94,13 @@ class _Forker:
         try:
             while True:
                 number, code = ENDED.unpack(await self._reader.readexactly(ENDED.size))
-                self._ended.pop(number).set_result(code)
+                self._exit_codes.pop(number).set_result(code)
         except (asyncio.IncompleteReadError, OSError):  # the process has ended
             self.is_alive = False
             self._writer.close()
-            for ended in self._ended.values():
+            for ended in self._exit_codes.values():
                 ended.set_result(-signal.SIGKILL)
-            self._ended.clear()
+            self._exit_codes.clear()
 
 
 class Statement:
@@ -118,7 +118,7 @@ class Statement:
         """Set when all of the result has been read."""
         self._reader = reader
         self._writer = writer
-        self._ended = ended
+        self._exit_code = ended
         self._kill = kill
         self._seconds_max = seconds_max
         self._is_late = self._is_stopped = False
@@ -154,7 +154,7 @@ class Statement:
     async def end(self) -> None:
         """Stops the statement and waits until its process has ended, so that another one may run."""
         self.stop()
-        await asyncio.shield(self._ended)
+        await asyncio.shield(self._exit_code)
         await _wait_closed(self._writer)
 
     def _end_late(self) -> None:
@@ -176,7 +176,7 @@ class Statement:
 
     async def _failure(self) -> SparklogError:
         """The error for a process that has ended without an answer."""
-        returncode = await asyncio.shield(self._ended)
+        returncode = await asyncio.shield(self._exit_code)
         if self._is_late:
             return QueryCancelledError(
                 f"cancelled after {self._seconds_max:g} s: `sparklog sql` in a terminal has no such limit"
@@ -203,7 +203,7 @@ class Statements:
         """Statements whose process has not ended."""
         self._at_once_max = at_once_max
         self._forker: _Forker | None = None
-        self._spawning = asyncio.Lock()
+        self._spawn_lock = asyncio.Lock()
 
     async def prepare(self) -> None:
         """Start the process that forks, so that the first statement does not wait a second for it.
@@ -211,7 +211,7 @@ class Statements:
         Raises:
             BusyError: The process cannot be started.
         """
-        async with self._spawning:
+        async with self._spawn_lock:
             if self._forker is None or not self._forker.is_alive:
                 self._forker = await _spawn()
 

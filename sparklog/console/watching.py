@@ -57,7 +57,7 @@ class TopicNames:
         self._source = source
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[str, int] = {}
+        self._names: dict[str, int] = {}
         self._until_s = float("-inf")
 
     def forget(self) -> None:
@@ -71,10 +71,10 @@ class TopicNames:
         with self._lock:
             begun_s = self._clock.monotonic_s()
             if begun_s >= self._until_s:
-                self._known = self._source.partition_counts(include_internal=True)
+                self._names = self._source.partition_counts(include_internal=True)
                 ended_s = self._clock.monotonic_s()
                 self._until_s = ended_s + max(NAMES_AGE_S, DUTY * (ended_s - begun_s))
-            return self._known
+            return self._names
 
 
 class TopicRates:
@@ -106,24 +106,24 @@ class BrokerWatch:
     def __init__(self, source: BrokerSource, clock: MachineClock) -> None:
         self._source = source
         self._clock = clock
-        self._registered: frozenset[int] = frozenset()
+        self._registered_brokers: frozenset[int] = frozenset()
         self._with_replicas: frozenset[int] = frozenset()
         self._until_s = float("-inf")
 
     def down(self) -> list[int]:
         """The brokers that were down at the last round, by id. Nothing before the first round."""
-        return sorted(self._with_replicas - self._registered)
+        return sorted(self._with_replicas - self._registered_brokers)
 
     def measure(self) -> None:
         """One round; for one thread at a time. Replicas are asked for when the registered brokers have changed, and
         once a minute."""
         try:
             registered = frozenset(b.broker_id for b in self._source.describe_cluster().brokers)
-            if registered != self._registered or self._clock.monotonic_s() >= self._until_s:
+            if registered != self._registered_brokers or self._clock.monotonic_s() >= self._until_s:
                 names = list(self._source.partition_counts(include_internal=True))[:TOPICS_WITH_REPLICAS_MAX]
                 self._with_replicas = replica_brokers(self._source.describe_topics(names).values())
                 self._until_s = self._clock.monotonic_s() + REPLICAS_AGE_S
-            self._registered = registered
+            self._registered_brokers = registered
         except SparklogError as e:
             _log.warning("the brokers cannot be watched: %s", e)
 
@@ -142,7 +142,7 @@ class GroupWatch:
         """Why the last round has failed; empty: it has not."""
 
     def groups(self) -> Mapping[str, WatchedGroup]:
-        """As the last round saw them, by name."""
+        """Return the groups of the last round, by name."""
         return self._groups
 
     def measure(self) -> None:

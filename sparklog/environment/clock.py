@@ -22,7 +22,7 @@ class MachineClock(Clock, Protocol):
         ...
 
     def uptime_ms(self) -> int:
-        """Since the machine's start, sleep included."""
+        """Return the time since the machine's start, sleep included."""
         ...
 
 

@@ -38,7 +38,7 @@ class Executors(Protocol):
     """Makes threads."""
 
     def pool(self, name: str, threads: int) -> Executor:
-        """Up to `threads` threads; `shutdown` ends them."""
+        """Return an executor with up to `threads` threads; `shutdown` ends them."""
         ...
 
     def daemon(self, name: str) -> Executor:

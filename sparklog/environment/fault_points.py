@@ -60,14 +60,14 @@ class _ArmedFault:
         self._fault = fault
         self._mark = mark
         self._lock = threading.Lock()
-        self._left = fault.nth
+        self._remaining = fault.nth
 
     def reach(self, step: str) -> None:
         if step != self._fault.step:
             return
         with self._lock:
-            self._left -= 1
-            due = self._left == 0
+            self._remaining -= 1
+            due = self._remaining == 0
         if due and self._is_ours(step):
             if self._fault.action == "raise":
                 raise InjectedFault(step)
@@ -86,7 +86,7 @@ class _ArmedFault:
 
 
 class _Call:
-    """Not a fault of the process: the first time `step` is reached, `action` is called."""
+    """An action instead of a fault of the process: called the first time `step` is reached."""
 
     def __init__(self, step: str, action: Callable[[], None]) -> None:
         self._step = step
@@ -118,7 +118,7 @@ def call_at(step: str, action: Callable[[], None]) -> None:
 
 
 def disarm() -> None:
-    """Nothing happens any more."""
+    """Remove all faults."""
     _armed.clear()
 
 

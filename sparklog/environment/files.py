@@ -50,7 +50,7 @@ class File(Protocol):
     """An open file, read and written at positions; safe for use by several threads."""
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Up to `size_bytes` bytes; fewer only at the end of the file."""
+        """Read up to `size_bytes` bytes; fewer only at the end of the file."""
         ...
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
@@ -87,7 +87,7 @@ class FileSystem(Protocol):
     def list_directory(self, path: Path) -> list[str]: ...
 
     def make_directory(self, path: Path) -> None:
-        """With its parents, durable on return; an existing directory is fine."""
+        """Create a directory with its parents, durable on return; an existing directory is fine."""
         ...
 
     def make_directories(self, directories: Mapping[Path, Mapping[str, bytes]]) -> None:
@@ -127,7 +127,7 @@ class FileSystem(Protocol):
         ...
 
     def monotonic_s(self) -> float:
-        """By which it is told how long ago something was looked at."""
+        """Return the time that measures the age of checks."""
         ...
 
     def space(self, path: Path) -> tuple[int, int]:
@@ -144,7 +144,7 @@ TEMPORARY_SUFFIX = ".tmp"
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 SYNC_THREADS = 8
-"""Of fsyncs that are under way together the file system makes few writes to its journal."""
+"""Number of threads for fsyncs: for simultaneous ones the file system makes few writes to its journal."""
 
 
 def read_whole(files: FileSystem, path: Path) -> bytes | None:
@@ -161,7 +161,7 @@ def read_whole(files: FileSystem, path: Path) -> bytes | None:
 
 
 def read_rebuildable(files: FileSystem, path: Path) -> bytes | None:
-    """As `read_whole`, for a file without which there is just more to do: an odd one counts as empty. Raises
+    """Read like `read_whole`, for a file whose loss only costs work: an odd file counts as empty. Raises
     StorageError."""
     try:
         return read_whole(files, path)

@@ -1,4 +1,4 @@
-"""Chance, passed in: ids that are unique, and bytes that nobody can guess."""
+"""Randomness, passed in: ids that are unique, and bytes that cannot be guessed."""
 
 from __future__ import annotations
 

@@ -112,9 +112,9 @@ ATTRIBUTE_DELETE_HORIZON = 1 << 4
 ATTRIBUTE_COMMIT = 1 << 5
 
 SIZED_ROWS_MIN = 256
-"""Below this number of rows, computing the size first costs more than it saves."""
+"""Smallest number of rows for which computing the size first saves more than it costs."""
 STREAM_OVERHEAD_BYTES = 8192
-"""More than the schema's message and the header's need in most streams."""
+"""Overhead of a stream: more than the schema's message and the header need in most streams."""
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 _ZSTD_LEVEL = 3

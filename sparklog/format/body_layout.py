@@ -36,9 +36,9 @@ INFLATED_BYTES_MAX = 1 << 30
 ROW_BYTES = 8
 """Size of a row whose columns take no bytes: readers create its offset, an i64."""
 FEW_BUFFERS = 64
-"""Up to this number of buffers, checks in Python are faster than NumPy's."""
+"""Largest number of buffers for which checks in Python are faster than NumPy's."""
 BATCH_ROWS_MAX = 1 << 25
-"""Rows of one batch, however few bytes they take: a reader's offsets of so many rows take 256 MiB."""
+"""Largest number of rows of one batch, also if they take no bytes: a reader's offsets for them take 256 MiB."""
 _LENGTH_MAX = 2**31 - 1
 _BODY_ROWS_MAX = 8
 """A row has at least a bit of a byte of the body, unless the body is compressed."""
@@ -78,7 +78,7 @@ class BodyLayout:
             compiled.add(field.type, field.nullable, tied_to=None)
         self._names = schema.names
         self.columns = list(zip(schema.types, node_starts, buffer_starts, strict=True))
-        """Per column: type, number of its first node, number of its first buffer."""
+        """Type, number of the first node, and number of the first buffer of each column."""
         self._node_starts = np.array([*node_starts, len(compiled.tied_to)])
         self._buffer_starts = np.array([*buffer_starts, len(compiled.node_of)])
         self._tied_to = np.array(compiled.tied_to, np.int64)
@@ -89,7 +89,7 @@ class BodyLayout:
         self._more_bits = np.array(compiled.more_bits, np.int64)
         self._is_validity = np.array(compiled.is_validity, bool)
         self._is_values = np.array(compiled.is_values, bool)
-        self._seen: _Rows | None = None
+        self._last_rows: _Rows | None = None
 
     @property
     def buffer_count(self) -> int:
@@ -121,10 +121,10 @@ class BodyLayout:
                 f"{len(nodes)} nodes and {len(buffers)} buffers, the schema's columns have {len(self._tied_to)} and "
                 f"{self.buffer_count}"
             )
-        seen = self._seen
+        seen = self._last_rows
         if seen is None or seen.rows != message.rows or seen.nodes != nodes.tobytes():
             self._check_nodes(message.rows, nodes)
-            seen = self._seen = self._rows_of(message.rows, nodes)
+            seen = self._last_rows = self._rows_of(message.rows, nodes)
         if message.compression == "none" and _are_sound(buffers, seen.bounds, message.body_length_bytes):
             _check_longest(seen, inflated_bytes_max, message.body_length_bytes)
             return

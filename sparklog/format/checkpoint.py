@@ -59,7 +59,7 @@ class PartitionPoints(Struct, frozen=True):
 
 
 class RecoveryPoints(Struct, frozen=True):
-    """By partition directory name (``<topic>-<partition>``)."""
+    """Recovery points by partition directory name (``<topic>-<partition>``)."""
 
     partitions: dict[str, PartitionPoints]
     version: int = 1

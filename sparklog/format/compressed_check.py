@@ -27,7 +27,7 @@ from sparklog.format.value_check import check_text
 
 _KEY_BYTES_MAX = 4096
 ROWS_MIN = 256
-"""Of fewer rows, Arrow decompresses everything sooner."""
+"""Smallest number of rows for this check: with fewer rows, Arrow decompresses everything sooner."""
 _I64 = struct.Struct("<q")
 
 

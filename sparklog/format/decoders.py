@@ -22,12 +22,12 @@ _json: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
-    """For `kind` (a struct, or a type in which there are some). Any thread."""
+    """Return the decoder for `kind` (a struct, or a type that contains some). Any thread."""
     return _msgpack.get(kind) or _make_once(_msgpack, kind, msgspec.msgpack.Decoder)
 
 
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """As `msgpack_decoder`."""
+    """Return the decoder, like `msgpack_decoder`."""
     return _json.get(kind) or _make_once(_json, kind, msgspec.json.Decoder)
 
 

@@ -31,9 +31,9 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE,
 NODES = 7
 BUFFERS = 17
 NODES_STRUCT = struct.Struct(f"<{2 * NODES}q")
-"""Of each: rows, and how many of them are null."""
+"""Rows and number of nulls of each node."""
 BUFFERS_STRUCT = struct.Struct(f"<{2 * BUFFERS}q")
-"""Per buffer: position in the body, and length without the padding to a multiple of 8."""
+"""Position in the body, and length without the padding to a multiple of 8, of each buffer."""
 I64 = struct.Struct("<q")
 
 _NULLS_KEPT_ROWS_MAX = 65_536
@@ -77,7 +77,8 @@ class Template(NamedTuple):
 
 
 def layout_of(data: Bytes, position: int) -> Layout | None:
-    """Of the message at `position`; None if it has other columns. Raises struct.error and IndexError for damage."""
+    """Return the layout of the message at `position`; None if it has other columns. Raises struct.error and IndexError
+    for damage."""
     message = root_table(data, position + PREFIX_BYTES)
     record_batch = root_table(data, table_field(data, message, 2))
     nodes, buffers = (root_table(data, table_field(data, record_batch, field)) for field in (1, 2))

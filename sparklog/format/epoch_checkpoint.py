@@ -36,7 +36,7 @@ class EpochEntry(NamedTuple):
 
 
 FIRST_ENTRIES = (EpochEntry(0, 0),)
-"""Of a new partition."""
+"""Entries of a new partition."""
 
 
 class _Content(Struct, frozen=True):

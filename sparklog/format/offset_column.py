@@ -59,10 +59,11 @@ def decode_rows(
     *,
     inflated_bytes_max: int = INFLATED_BYTES_MAX,
 ) -> tuple[pa.RecordBatch, np.ndarray | None]:
-    """The rows of a batch in the topic's `schema` (or only `columns`, ascending), and the offsets of a compacted
+    """Return the rows of a batch in the topic's `schema` (or only `columns`, ascending), and the offsets of a compacted
     batch's rows; None: they are dense.
 
-    The bytes may be anybody's, see `decode_batch`; `inflated_bytes_max` is the topic's bound. Raises CorruptBatchError.
+    The bytes may come from any source, see `decode_batch`; `inflated_bytes_max` is the topic's bound. Raises
+    CorruptBatchError.
     """
     if not header.attributes & ATTRIBUTE_OFFSET_COLUMN:
         packed = decode_packed_batch(data, schema, header, columns)

@@ -52,9 +52,9 @@ from sparklog.format.lz4_repeats import pattern_of, repeated
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE
 
 PACKED_ROWS_MIN = 256
-"""Of fewer rows it costs more time than it saves."""
+"""Smallest number of rows for which packing saves more time than it costs."""
 REPEATS_MIN = 8
-"""Timestamps are packed if they change no more often than each so many records."""
+"""Smallest mean number of records per timestamp for which timestamps are packed."""
 
 _KEY, _VALUE, _HEADERS, _TIMESTAMP = range(4)
 _KEY_DATA, _VALUE_OFFSETS, _VALUE_DATA, _STAMPS = 2, 4, 5, 16
@@ -90,7 +90,7 @@ class _Column(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Of its buffers in the body."""
+        """Sizes of its buffers in the body."""
         return 0, 8 + self.offsets.nbytes, 8 + self.data.nbytes if self.data.nbytes else 0
 
 

@@ -43,14 +43,14 @@ _COUNTS = struct.Struct("<IqIIII")
 _PRODUCER = struct.Struct("<qqqqihH")
 _BATCH = struct.Struct("<qqqiiq")
 _BATCHES = {1: struct.Struct("<qqqii"), VERSION: _BATCH}
-"""By version of the file."""
+"""Layout of a batch's entry, by version of the file."""
 _WAITING = struct.Struct("<qq")
 _ABORTED_FILE = struct.Struct("<qqII")
 
 
 class ProducedBatch(NamedTuple):
     """A batch that is in the log: its offsets, the broker's clock then, its sequence numbers (first and last of each),
-    and its CRC (CRC_UNKNOWN: compaction has written it anew, or an older version has noted it)."""
+    and its CRC (CRC_UNKNOWN: compaction has rewritten it, or an older version has noted it)."""
 
     base_offset: int
     last_offset: int

@@ -67,7 +67,7 @@ _BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("pad", "<i4"), ("bod
 """File.fbs: struct Block { offset: long; metaDataLength: int; bodyLength: long; }"""
 
 _BLOCKS_POSITION = 40
-"""Of the block list in the footers written here; its length stands before it."""
+"""Position of the block list in this module's footers, behind its length."""
 
 PositionedRead = Callable[[int, int], bytes]
 """read(position, size_bytes): up to size_bytes bytes, fewer only at the end of the file."""

@@ -27,9 +27,9 @@ from sparklog.format.batch import PREFIX_BYTES, BatchHeader, ProducerFields, wri
 from sparklog.format.envelope_layout import BUFFERS_STRUCT, I64, NODES_STRUCT, template
 
 ROWS_MAX = 255
-"""With more rows Arrow is cheaper, and packing pays."""
+"""Largest number of rows: with more, Arrow is cheaper, and packing pays."""
 _ZEROS = bytes(8 * ROWS_MAX)
-"""More than the null bits and offsets of a column without values take, or of the headers with their children."""
+"""Zeros for the null bits and offsets of a column without values, and of the headers with their children."""
 _NO_ENTRIES = (b"", b"", bytes(4), b"", b"", bytes(4), b"")
 """The buffers of the headers' children, of which there are none."""
 

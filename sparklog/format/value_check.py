@@ -74,7 +74,7 @@ def _is_ascii(column: Any) -> bool:
 
 @kept_by_identity
 def _types_as_bytes(schema: pa.Schema) -> list[Any] | None:
-    """Of each column, None where it has no text; None if no column has."""
+    """Return the types of all columns, None for a column without text; None if no column has text."""
     types = [(field.type, type_as_bytes(field.type)) for field in schema]
     found = [None if as_bytes == kind else as_bytes for kind, as_bytes in types]
     return found if any(kind is not None for kind in found) else None

@@ -211,12 +211,12 @@ class PartitionLog:
 
     @property
     def flushed_offset(self) -> int:
-        """Everything below has been fsynced."""
+        """End of the fsynced records."""
         return self._state.offsets.flushed
 
     @property
     def recovery_point(self) -> int:
-        """Everything below is on the disk: a start after a crash scans from here on."""
+        """Start of the scan after a crash: everything below is on the disk."""
         return self._state.offsets.recovery_point
 
     @property

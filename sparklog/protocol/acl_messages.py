@@ -49,7 +49,7 @@ class CreateAclsRequest(Message):
 
 
 class CreateAclsResponse(Message):
-    """They are stored and in effect on the broker that answers; `created`: how many were new."""
+    """The ACLs are stored and in effect on the answering broker; `created`: number of new ones."""
 
     created: int
     throttle_ms: ThrottleMs = 0
@@ -82,7 +82,7 @@ class DescribeAclsRequest(Message):
 
 
 class DescribeAclsResponse(Message):
-    """In the order of their keys. `more`: these were not all."""
+    """ACLs in the order of their keys. `more`: these were not all."""
 
     acls: list[AclEntry]
     more: bool = False

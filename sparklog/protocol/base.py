@@ -17,7 +17,7 @@ Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Text = Annotated[str, Meta(max_length=65_536)]
 ConfigValue = Text | int | float | bool | None
-"""Of a setting; whether it is one that the setting takes is checked later."""
+"""Value of a setting; its fitness for the setting is checked later."""
 
 
 class Since(NamedTuple):
@@ -33,20 +33,20 @@ class Since(NamedTuple):
 
 
 ThrottleMs = Annotated[int, Since(3, ignorable=True)]
-"""Of an answer: for so long the broker reads nothing more from the connection (a quota). It is known last, when the
-rest of the answer has been made."""
+"""Field of an answer: time for which the broker reads nothing more from the connection (a quota). It is known last,
+after the rest of the answer."""
 
 
 MetadataVersion = tuple[Int64, Int64]
 """Version of the metadata that a broker of a cluster uses: its controller's epoch, and the zxid of the write.
 Ordered."""
 NO_VERSION: MetadataVersion = (-1, -1)
-"""Of a broker that is alone, or of an earlier release."""
+"""Version of a single broker, or of one of an earlier release."""
 AnswerVersion = Annotated[MetadataVersion, Since(4, ignorable=True)]
-"""In an answer to a change: the version that the broker uses now, which has the change."""
+"""Field of an answer to a change: the version that the broker uses now, which has the change."""
 AtLeast = Annotated[MetadataVersion, Since(4, ignorable=True)]
-"""In a request: the version that has an earlier change of the client. A broker that is behind answers when it has this
-version, or after a few seconds."""
+"""Field of a request: the version that has an earlier change of the client. A broker that is behind answers when it has
+this version, or after a few seconds."""
 
 
 class Message(Struct, array_like=True, gc=False):

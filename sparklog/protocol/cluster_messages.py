@@ -16,11 +16,11 @@ from sparklog.security.records import CHANGES_MAX, KEY_CHARS_MAX, VALUE_BYTES_MA
 
 WAIT_MS_MAX = 60_000
 SEGMENTS_MAX = 1_000
-"""As many slices as an answer can have."""
+"""Largest number of slices in an answer."""
 EPOCHS_MAX = 10_000
-"""That begin in one answer's part of a log; an answer ends before there are more."""
+"""Largest number of epochs that begin in one answer's part of a log; an answer ends before there are more."""
 GAPS_MAX = 10_000
-"""That a fetch names of one log; a follower with more copies it from the start."""
+"""Largest number of gaps of one log in a fetch; a follower with more copies the log from its start."""
 NO_SESSION = 0
 
 
@@ -106,7 +106,7 @@ class ReplicaFetchResult(Message):
 
 
 class ReplicaFetchResponse(Message):
-    """Only partitions for which there is something new; the payload is their data back to back."""
+    """Results of the partitions with news; the payload is their data back to back."""
 
     session_id: Int64
     results: Annotated[list[ReplicaFetchResult], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
@@ -239,8 +239,8 @@ class TransactionMarker(Message):
 
 
 class WriteTxnMarkersRequest(Message):
-    """From the coordinator of decided transactions to the leader of their partitions. `coordinator_epoch`: the leader
-    epoch of its partition of the state topic; a leader that has seen a newer one refuses."""
+    """Request of the coordinator of decided transactions to the leader of their partitions. `coordinator_epoch`: the
+    leader epoch of its partition of the state topic; a leader that has seen a newer one refuses."""
 
     coordinator_epoch: Int32
     markers: Annotated[list[TransactionMarker], Meta(min_length=1, max_length=MARKERS_MAX)]
@@ -254,9 +254,9 @@ class WriteTxnMarkersResponse(Message):
 
 
 class AddPartitionsToTxnRequest(Message):
-    """From the leader of partitions, or the coordinator of a group, to the coordinator of a transaction, before the
-    first record of the transaction is appended there (KIP-890). Without partitions: why a partition has refused the
-    producer's epoch as too old."""
+    """Request of the leader of partitions, or the coordinator of a group, to the coordinator of a transaction, before
+    the first record of the transaction is appended there (KIP-890). Without partitions: asks why a partition has
+    refused the producer's epoch as too old."""
 
     transactional_id: Text
     producer_id: Int64
@@ -265,13 +265,13 @@ class AddPartitionsToTxnRequest(Message):
 
 
 class AddPartitionsToTxnResponse(Message):
-    """So many partitions, all that were named, are part of the transaction, durably."""
+    """Number of the partitions, all named ones, that are durably part of the transaction."""
 
     added: Annotated[int, Meta(ge=0)]
 
 
 class FindTxnOwnersRequest(Message):
-    """From the leader of a partition to all brokers: whose open transactions there it coordinates."""
+    """Request of the leader of a partition to all brokers: the open transactions there that they coordinate."""
 
     topic: Name
     partition: Partition
@@ -285,7 +285,7 @@ class TransactionOwner(Message):
 
 
 class FindTxnOwnersResponse(Message):
-    """Of all transactions of the answering broker that include the partition."""
+    """All transactions of the answering broker that include the partition."""
 
     owners: list[TransactionOwner]
 
@@ -299,13 +299,13 @@ class SecurityRecordChange(Message):
 
 
 class AlterSecurityRecordsRequest(Message):
-    """From a broker to the controller: all changes are stored together, or none."""
+    """Request of a broker to the controller: all changes are stored together, or none."""
 
     changes: Annotated[list[SecurityRecordChange], Meta(min_length=1, max_length=CHANGES_MAX)]
 
 
 class AlterSecurityRecordsResponse(Message):
-    """They are stored; images from this version on have them."""
+    """The changes are stored; images from this version on have them."""
 
     controller_epoch: Int64
     zxid: Int64
@@ -316,8 +316,8 @@ STATE_PARTITIONS_MAX = 10_000
 
 
 class HoldTransactionsRequest(Message):
-    """From a broker that takes a snapshot of several leaders to each coordinator: nothing is to be decided until
-    `name` is released, or for `hold_ms` at most."""
+    """Request of a broker that takes a snapshot of several leaders to each coordinator: decide nothing until `name` is
+    released, or for at most `hold_ms`."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     hold_ms: Annotated[int, Meta(ge=1, le=HOLD_MS_MAX)]

@@ -64,10 +64,11 @@ class TopicPartitions(Message):
 
 
 class GroupHeartbeatRequest(Message):
-    """KIP-848. `member_epoch` 0: joins (`member_id` "" : one is given), -1: leaves, -2: a static member goes away for a
-    while. `topics`, `assignor`, `owned` None: as before; `owned` are the partitions the member has now, or may take
-    without asking. `session_timeout_ms` 0: the broker's default. `sequence` counts a member's heartbeats up: one that
-    was overtaken (it lay in a connection that was given up) is refused; -1: not counted."""
+    """Heartbeat of a member (KIP-848). `member_epoch` 0: joins (`member_id` "" : the broker assigns one), -1: leaves,
+    -2: a static member leaves temporarily. `topics`, `assignor`, `owned` None: as before; `owned` are the partitions
+    that the member has now, or may take without asking. `session_timeout_ms` 0: the broker's default. `sequence` counts
+    a member's heartbeats: the broker refuses one that was overtaken (it was in an abandoned connection); -1: not
+    counted."""
 
     group_id: Text
     member_id: Text = ""
@@ -140,7 +141,7 @@ class FetchedOffset(Message):
 
 
 class OffsetFetchResponse(Message):
-    """By topic and partition, or in the order of the request, each once. `more`: these were not all."""
+    """Offsets by topic and partition, or in the order of the request, each once. `more`: these were not all."""
 
     offsets: list[FetchedOffset]
     more: Annotated[bool, Since(1)] = False
@@ -166,7 +167,7 @@ class GroupSummary(Message):
 
 
 class ListGroupsResponse(Message):
-    """In the order of their ids. `more`: these were not all."""
+    """Groups in the order of their ids. `more`: these were not all."""
 
     groups: list[GroupSummary]
     more: Annotated[bool, Since(1)] = False

@@ -176,7 +176,7 @@ class ProduceRequest(Message):
     timeout_ms: Annotated[int, Meta(ge=0, le=86_400_000)]
     partitions: Annotated[list[ProducePartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
     transactional_id: Text | None = None
-    """Of the producer all transactional batches in the payload belong to."""
+    """Id of the producer of all transactional batches in the payload."""
 
 
 class ProduceResult(Message):
@@ -199,8 +199,8 @@ class ProduceResult(Message):
 
 
 class ProduceResponse(Message):
-    """One result per partition of the request, in its order. `brokers`: where the leaders that results name are.
-    `throttle_ms`: for so long the broker reads nothing more from the connection (a quota)."""
+    """One result per partition of the request, in its order. `brokers`: addresses of the leaders that results name.
+    `throttle_ms`: time for which the broker reads nothing more from the connection (a quota)."""
 
     results: list[ProduceResult]
     brokers: Annotated[list[BrokerEndpoint], Since(2, ignorable=True)] = []
@@ -353,8 +353,8 @@ class ListOffsetsResponse(Message):
 
 
 class SnapshotOffsetsRequest(Message):
-    """Asks where a partition began and ended when somebody first asked under `name`, which all partitions of `topics`
-    were looked at for in one moment. With isolation 1 the end is the last stable offset."""
+    """Ask for the beginning and end of a partition at the first request under `name`, when all partitions of `topics`
+    were observed at one moment. With isolation 1 the end is the last stable offset."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     topics: Annotated[list[Name], Meta(min_length=1, max_length=TOPICS_PER_REQUEST_MAX)]

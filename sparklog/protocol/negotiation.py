@@ -20,7 +20,8 @@ RANGES_CACHED_MAX = 16
 
 
 class Version(NamedTuple):
-    """Of a request. `older`: the same number if this side has a newer one, so that its messages say less; else None."""
+    """Version of a request. `older`: the same number if this side has a newer one, so its messages have fewer fields;
+    else None."""
 
     number: int
     older: int | None
@@ -94,4 +95,4 @@ _HANDSHAKE = APIS[Api.HANDSHAKE]
 HANDSHAKE_ONLY = SpokenVersions(
     [ApiRange(Api.HANDSHAKE, _HANDSHAKE.version_min, _HANDSHAKE.version_min)], "the broker before its handshake"
 )
-"""Of a connection whose handshake has not been answered."""
+"""Versions of a connection without an answered handshake."""

@@ -100,7 +100,7 @@ class ElectLeadersRequest(Message):
 
 
 class ElectLeadersResponse(Message):
-    """One outcome per partition that was named, or that there is; `changed`: so many have another leader now."""
+    """One outcome per named or existing partition; `changed`: number of partitions with a new leader."""
 
     outcomes: list[PartitionOutcome]
     changed: int = 0
@@ -141,7 +141,7 @@ class BrokerState(Message):
 
 
 class DescribeClusterResponse(Message):
-    """As the answering broker knows it. `controller` -1: nobody. `throttle_bytes`: see
+    """State of the cluster as the answering broker knows it. `controller` -1: none. `throttle_bytes`: see
     AlterPartitionReassignmentsRequest."""
 
     cluster_id: str
@@ -173,7 +173,7 @@ class LogDir(Message):
 
 
 class DescribeLogDirsResponse(Message):
-    """In the order of `log.dirs`."""
+    """Directories in the order of `log.dirs`."""
 
     log_dirs: Annotated[list[LogDir], Meta(max_length=LOG_DIRS_MAX)]
     throttle_ms: ThrottleMs = 0

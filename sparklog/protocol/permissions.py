@@ -66,7 +66,7 @@ class Rule(NamedTuple):
     or_else: tuple[Operation, str] | None = None
     """(operation, "cluster") or (operation, ANY_TOPIC)."""
     when: str = ""
-    """For the documentation: the rule is for some requests only."""
+    """Condition in words, for the documentation: the rule is for some requests only."""
 
 
 class Verdict(NamedTuple):
@@ -88,7 +88,7 @@ def application_resource(transactional_id: str) -> str:
     return transactional_id.removeprefix(SHARED_PREFIX)
 
 
-def _single_name(field: str) -> Names:
+def _one(field: str) -> Names:
     return lambda request: (getattr(request, field),)
 
 
@@ -105,7 +105,7 @@ def _transactional_id(request: Any) -> Sequence[str]:
 
 
 def _snapshot_topics(request: Any) -> Sequence[str]:
-    """All of them are looked at, whichever is told."""
+    """Return all topics: the answer observes all of them."""
     return list(dict.fromkeys((*request.topics, request.topic)))
 
 
@@ -130,11 +130,11 @@ _TRANSACTIONAL = Rule(TXN_ID, _O.WRITE, _transactional_id)
 PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.HANDSHAKE: (),
     Api.METADATA: (Rule(TOPIC, _O.DESCRIBE, _some("topics"), _ITEM, when="named topics"),),
-    Api.CREATE_TOPIC: (Rule(TOPIC, _O.CREATE, _single_name("name"), or_else=(_O.CREATE, "cluster")),),
-    Api.CREATE_PARTITIONS: (Rule(TOPIC, _O.ALTER, _single_name("name")),),
-    Api.DELETE_TOPIC: (Rule(TOPIC, _O.DELETE, _single_name("name")),),
-    Api.ALTER_TOPIC: (Rule(TOPIC, _O.ALTER_CONFIGS, _single_name("name")),),
-    Api.ALTER_SCHEMA: (Rule(TOPIC, _O.ALTER, _single_name("name")),),
+    Api.CREATE_TOPIC: (Rule(TOPIC, _O.CREATE, _one("name"), or_else=(_O.CREATE, "cluster")),),
+    Api.CREATE_PARTITIONS: (Rule(TOPIC, _O.ALTER, _one("name")),),
+    Api.DELETE_TOPIC: (Rule(TOPIC, _O.DELETE, _one("name")),),
+    Api.ALTER_TOPIC: (Rule(TOPIC, _O.ALTER_CONFIGS, _one("name")),),
+    Api.ALTER_SCHEMA: (Rule(TOPIC, _O.ALTER, _one("name")),),
     Api.FIND_COORDINATOR: (
         Rule(GROUP, _O.DESCRIBE, lambda r: (r.key,) if r.key_type == 0 else (), when="of a group"),
         Rule(
@@ -184,8 +184,8 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.FETCH: (Rule(TOPIC, _O.READ, _topics_of("partitions"), _ITEM),),
     Api.LIST_OFFSETS: (Rule(TOPIC, _O.DESCRIBE, _topics_of("partitions"), _ITEM),),
     Api.OFFSETS_FOR_LEADER_EPOCH: (Rule(TOPIC, _O.DESCRIBE, _topics_of("partitions"), _ITEM),),
-    Api.LOCATE_SEGMENTS: (Rule(TOPIC, _O.READ, _single_name("topic")),),
-    Api.LOCATE_REMOTE: (Rule(TOPIC, _O.READ, _single_name("topic")),),
+    Api.LOCATE_SEGMENTS: (Rule(TOPIC, _O.READ, _one("topic")),),
+    Api.LOCATE_REMOTE: (Rule(TOPIC, _O.READ, _one("topic")),),
     Api.DELETE_RECORDS: (Rule(TOPIC, _O.DELETE, _topics_of("partitions"), _ITEM),),
     Api.INIT_PRODUCER_ID: (
         _TRANSACTIONAL._replace(when="with a transactional id"),
@@ -200,35 +200,35 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.END_TXN: (_TRANSACTIONAL,),
     Api.TXN_OFFSET_COMMIT: (
         _TRANSACTIONAL,
-        Rule(GROUP, _O.READ, _single_name("group_id")),
+        Rule(GROUP, _O.READ, _one("group_id")),
         Rule(TOPIC, _O.READ, _topics_of("offsets"), _ITEM),
     ),
-    Api.JOIN_SHARED_TXN: (Rule(TXN_ID, _O.WRITE, _single_name("app_id")),),
-    Api.END_SHARED_TXN: (Rule(TXN_ID, _O.WRITE, _single_name("app_id")),),
-    Api.RENEW_SHARED_TXN: (Rule(TXN_ID, _O.WRITE, _single_name("app_id")),),
+    Api.JOIN_SHARED_TXN: (Rule(TXN_ID, _O.WRITE, _one("app_id")),),
+    Api.END_SHARED_TXN: (Rule(TXN_ID, _O.WRITE, _one("app_id")),),
+    Api.RENEW_SHARED_TXN: (Rule(TXN_ID, _O.WRITE, _one("app_id")),),
     Api.SNAPSHOT_OFFSETS: (Rule(TOPIC, _O.DESCRIBE, _snapshot_topics),),
     Api.LIST_TRANSACTIONS: (),
     Api.DESCRIBE_TRANSACTIONS: (
         Rule(TXN_ID, _O.DESCRIBE, lambda r: [application_resource(i) for i in r.transactional_ids], _ITEM),
     ),
     Api.ABORT_TRANSACTION: (Rule(ResourceType.CLUSTER, _O.ALTER, _cluster, or_else=(_O.CLUSTER_ACTION, "cluster")),),
-    Api.DESCRIBE_PRODUCERS: (Rule(TOPIC, _O.READ, _single_name("topic")),),
+    Api.DESCRIBE_PRODUCERS: (Rule(TOPIC, _O.READ, _one("topic")),),
     Api.GROUP_HEARTBEAT: (
-        Rule(GROUP, _O.READ, _single_name("group_id")),
+        Rule(GROUP, _O.READ, _one("group_id")),
         Rule(TOPIC, _O.DESCRIBE, _some("topics"), when="with a subscription"),
     ),
     Api.OFFSET_COMMIT: (
-        Rule(GROUP, _O.READ, _single_name("group_id")),
+        Rule(GROUP, _O.READ, _one("group_id")),
         Rule(TOPIC, _O.READ, _topics_of("offsets"), _ITEM),
     ),
     Api.OFFSET_FETCH: (
-        Rule(GROUP, _O.DESCRIBE, _single_name("group_id")),
+        Rule(GROUP, _O.DESCRIBE, _one("group_id")),
         Rule(TOPIC, _O.DESCRIBE, _topics_of("partitions"), _ITEM, when="named partitions"),
     ),
     Api.LIST_GROUPS: (),
     Api.DESCRIBE_GROUPS: (Rule(GROUP, _O.DESCRIBE, _some("group_ids"), _ITEM),),
-    Api.DELETE_GROUP: (Rule(GROUP, _O.DELETE, _single_name("group_id")),),
-    Api.REPORT_LAKE: (Rule(TOPIC, _O.ALTER_CONFIGS, _single_name("topic")),),
+    Api.DELETE_GROUP: (Rule(GROUP, _O.DELETE, _one("group_id")),),
+    Api.REPORT_LAKE: (Rule(TOPIC, _O.ALTER_CONFIGS, _one("topic")),),
     Api.DESCRIBE_LAKES: (Rule(TOPIC, _O.DESCRIBE, _some("topics")),),
 }
 

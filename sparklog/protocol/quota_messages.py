@@ -15,8 +15,8 @@ QuotaName = Annotated[str, Meta(max_length=64)]
 
 
 class QuotaEntry(Message):
-    """The quotas of one entity: a user, a client id, or both, or an address; None: not named, "": the default.
-    `used`: of numbers, how many the user has (connections: to this broker); told of users by name."""
+    """The quotas of one entity: a user, a client id, or both, or an address; None: not named, "": the default. `used`:
+    the user's present numbers (of connections: to this broker); only for users by name."""
 
     user: EntityName | None
     client_id: EntityName | None
@@ -46,7 +46,7 @@ class DescribeClientQuotasRequest(Message):
 
 
 class DescribeClientQuotasResponse(Message):
-    """In the order of their keys. `more`: these were not all. `throttled`: at this broker, at most 1,000."""
+    """Quotas in the order of their keys. `more`: these were not all. `throttled`: at this broker, at most 1,000."""
 
     entries: list[QuotaEntry]
     more: bool = False

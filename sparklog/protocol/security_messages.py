@@ -17,7 +17,7 @@ from sparklog.security.sasl import TOKEN_BYTES_MAX
 USERS_MAX = 1_000
 """Alterations of one request."""
 SCRAM_BYTES_MAX = 256
-"""Of a salt or a key."""
+"""Largest size of a salt or a key."""
 UserName = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
 MechanismName = Annotated[str, Meta(max_length=64)]
 ScramBytes = Annotated[bytes, Meta(max_length=SCRAM_BYTES_MAX)]
@@ -83,7 +83,8 @@ class AlterUserScramCredentialsRequest(Message):
 
 
 class AlterUserScramCredentialsResponse(Message):
-    """It is stored, and in effect on the broker that answers; on others of a cluster a moment later (`at_least`)."""
+    """The change is stored, and in effect on the answering broker; on others of a cluster a moment later
+    (`at_least`)."""
 
     error_code: int = 0
     throttle_ms: ThrottleMs = 0
@@ -99,7 +100,7 @@ class DescribeUserScramCredentialsRequest(Message):
 
 
 class ScramCredentialInfo(Message):
-    """That there is one; neither salt nor keys are told."""
+    """A credential without its salt and keys."""
 
     mechanism: str
     iterations: int

@@ -128,12 +128,12 @@ class MetadataResponse(Message):
 
 
 class CreateTopicRequest(Message):
-    """`partitions` -1: the broker's `num.partitions`. `arrow_schema` None: an envelope topic.
+    """Create a topic. `partitions` -1: the broker's `num.partitions`. `arrow_schema` None: an envelope topic.
 
     `replication_factor` -1: the cluster's `default.replication.factor`. `assignment`: broker ids of each partition's
-    replicas, the preferred leader first; without it the controller places them. `owner`: told by a broker that hands a
-    user's request on to the controller; of everybody else it is not read. `request_id`: a random one that stays with
-    the topic; sent again with the same one the request is answered with the topic that it has made.
+    replicas, the preferred leader first; without it the controller places them. `owner`: set by a broker that passes a
+    user's request on to the controller; ignored from all others. `request_id`: a random one that stays with the topic;
+    a repeated request with the same id is answered with the topic that the first one created.
     """
 
     name: Name

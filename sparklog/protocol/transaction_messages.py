@@ -11,16 +11,16 @@ from sparklog.types import SHARED_PREFIX
 
 INPUT_CHARS_MAX = 1_000
 PARTICIPANTS_MAX = 100_000
-"""Of one shared transaction."""
+"""Largest number of participants of one shared transaction."""
 TransactionalId = Annotated[str, Meta(max_length=1_024 + len(SHARED_PREFIX))]
 """One that there may be: an application's, too."""
 
 
 class InitProducerIdRequest(Message):
-    """A producer's identity. Without `transactional_id` a new one every time. With it: the id's
-    own, its epoch raised, an open transaction aborted; `producer_id`, `producer_epoch` >= 0: only if they are the
-    current ones or those before. `fencing_token`: without a transactional id; a new id that is larger than all that any
-    broker has given out before: asked of the coordinator of FENCING_TOKENS_ID (other ids are each broker's own)."""
+    """Ask for a producer's identity. Without `transactional_id`: a new one every time. With it: the id's own, its epoch
+    raised, an open transaction aborted; `producer_id`, `producer_epoch` >= 0: only if they are the current or the
+    previous ones. `fencing_token`: without a transactional id; a new id above all that any broker has issued before:
+    sent to the coordinator of FENCING_TOKENS_ID (other ids are each broker's own)."""
 
     transactional_id: Text | None = None
     transaction_timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
@@ -55,9 +55,10 @@ class EndTxnResponse(Message):
 
 
 class JoinSharedTxnRequest(Message):
-    """Makes the caller a participant of the transaction (app_id, version), which is opened if need be.
+    """Make the client a participant of the transaction (app_id, version), which is opened if necessary.
     `fencing_token`: a producer id drawn by the run's driver; later runs have larger ones. `timeout_ms`: the transaction
-    is aborted if it has not ended by then. `lease_ms` > 0: also if nobody has joined or renewed it for so long."""
+    is aborted if it has not ended by then. `lease_ms` > 0: also if no participant has joined or renewed it for this
+    time."""
 
     app_id: Text
     version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -102,7 +103,7 @@ class EndSharedTxnResponse(Message):
 
 
 class RenewSharedTxnRequest(Message):
-    """Says that the run which the transaction (app_id, version) belongs to is alive: its lease begins anew."""
+    """Report that the run of the transaction (app_id, version) is alive: its lease starts again."""
 
     app_id: Text
     version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -151,7 +152,7 @@ class TransactionSummary(Message):
 
 
 class ListTransactionsResponse(Message):
-    """In the order of their ids. `more`: these were not all."""
+    """Transactions in the order of their ids. `more`: these were not all."""
 
     transactions: list[TransactionSummary]
     more: Annotated[bool, Since(1)] = False

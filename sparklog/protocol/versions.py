@@ -20,7 +20,7 @@ from sparklog.protocol.base import Message, Since
 
 @cache
 def _since(message_type: type[Message]) -> dict[str, Since]:
-    """Of the fields that came after version 0, in their order."""
+    """Return the marks of the fields that came after version 0, in their order."""
     hints = typing.get_type_hints(message_type, include_extras=True)
     found: dict[str, Since] = {}
     for name in message_type.__struct_fields__:

@@ -91,7 +91,7 @@ def with_tables(sql: bytes, replaced: Sequence[tuple[NewestRows, str]]) -> str:
 
 
 def tails(logs: Sequence[OffsetRange], newest: NewestRows) -> Iterator[list[OffsetRange]]:
-    """Longer and longer ends of the logs to try the WHERE on, as long as that is worth it."""
+    """Yield longer and longer ends of the logs to try the WHERE on, as long as that pays."""
     logs = [log for log in logs if log.start < log.end]
     if not logs:
         return

@@ -111,7 +111,7 @@ class Filter:
         return [int(found[0]) for found in _NUMBER.finditer(text)]
 
     def _may_hold(self, given: Sequence[pc.Expression]) -> list[bool]:
-        """For each of `given`: True if a row of which it is true may pass. No file is opened for it."""
+        """Return for each of `given` True if a row for which it is true may pass. No file is opened for it."""
         if self.expression is None:
             return [True] * len(given)
         numbers = [str(i) for i in range(len(given))]

@@ -47,7 +47,7 @@ class NewestRewriter:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
         self._functions: frozenset[str] | None = None
-        self._registered: list[str] = []
+        self._registered_names: list[str] = []
 
     def find(self, query: str) -> list[NewestRows]:
         """The parts of a SELECT that may be bounded. Raises duckdb.Error."""
@@ -65,7 +65,7 @@ class NewestRewriter:
         for number, (newest, part) in enumerate(found):
             name = _NAME.format(number)
             self._connection.register(name, part.table)
-            self._registered.append(name)
+            self._registered_names.append(name)
 
             def probe(logs: Sequence[OffsetRange], name: str = name) -> Sequence[int]:
                 part.logs = logs  # noqa: B023 - called before the next turn
@@ -79,9 +79,9 @@ class NewestRewriter:
 
     def end(self) -> None:
         """Drop the tables. A second call does nothing."""
-        for name in self._registered:
+        for name in self._registered_names:
             self._connection.unregister(name)
-        self._registered.clear()
+        self._registered_names.clear()
 
     def _probe(self, newest: NewestRows, table: str) -> Sequence[int]:
         statement = json.dumps(probe_statement(newest, table, newest.rows))

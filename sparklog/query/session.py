@@ -409,9 +409,9 @@ class SqlSession:
             given = Filter(expression, schema)
             return TopicScan(self._cluster, snapshot, schema, columns, given, self._options, self._control)
 
-        return TopicTable(schema, self._note_errors(open_scan))
+        return TopicTable(schema, self._noting(open_scan))
 
-    def _note_errors(self, open_scan: OpenScan) -> OpenScan:
+    def _noting(self, open_scan: OpenScan) -> OpenScan:
         """`open_scan`, which also keeps its exception, because DuckDB keeps only the text."""
 
         def open_noting(columns: Sequence[str] | None, expression: Any) -> Any:

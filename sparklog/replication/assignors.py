@@ -79,7 +79,7 @@ def assign_uniform(members: Mapping[str, Subscriber], counts: Mapping[str, int])
 
 
 def _subscribers(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> dict[str, list[str]]:
-    """Member ids by topic, in the order of the members' names; only topics that exist and somebody wants."""
+    """Return the member ids by topic, in the order of the members' names; only existing topics with a subscriber."""
     found: dict[str, list[str]] = defaultdict(list)
     for member in sorted(members, key=lambda m: (members[m].name, m)):
         for topic in set(members[member].topics):

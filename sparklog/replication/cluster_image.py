@@ -33,13 +33,13 @@ answers to groups and transactions then survive the loss of a broker, even if th
 UNCLEAN_SETTING = "unclean.leader.election.enable"
 FLUSH_MODE_SETTING = "flush.mode"
 THROTTLE_SETTING = "replication.throttled.rate"
-"""Of the cluster: bytes per second (KIP-73). Set with a reassignment, and gone with the last one."""
+"""Setting of the cluster: bytes per second (KIP-73). Set with a reassignment, and removed with the last one."""
 CORDONED_SETTING = "cordoned.brokers"
-"""Of the cluster: ids with commas. No new replica is placed on them (KIP-1073)."""
+"""Setting of the cluster: ids with commas. No new replica is placed on these brokers (KIP-1073)."""
 
 
 class Version(NamedTuple):
-    """Of an image: the epoch of the controller that made it, and the zxid of its write. Ordered."""
+    """Version of an image: the epoch of the controller that created it, and the zxid of its write. Ordered."""
 
     controller_epoch: int = NO_EPOCH
     zxid: int = NO_EPOCH
@@ -188,15 +188,15 @@ class ClusterImage(Struct, frozen=True):
         )
 
     def partition(self, tp: TopicPartition) -> PartitionImage | None:
-        """None: there is no such partition."""
+        """Return the partition; None if it does not exist."""
         topic = self.topics.get(tp.topic)
         if topic is None or not 0 <= tp.partition < len(topic.partitions):
             return None
         return topic.partitions[tp.partition]
 
     def eligible(self) -> dict[int, int]:
-        """Broker epochs of those that may join an ISR: registered and not stopping. Ids and epochs come from one image,
-        so that nobody pairs an id with the epoch of another life (KAFKA-15221)."""
+        """Broker epochs of the brokers that may join an ISR: registered and not stopping. Ids and epochs come from one
+        image, so no code pairs an id with the epoch of another life (KAFKA-15221)."""
         return {b.broker_id: b.broker_epoch for b in self.brokers.values() if not b.is_stopping}
 
     def setting(self, topic: TopicImage, name: str, default: Value) -> Value:
@@ -206,7 +206,7 @@ class ClusterImage(Struct, frozen=True):
 
     @property
     def throttle_bytes(self) -> int:
-        """Per second, of replicas that are being added; 0: no limit."""
+        """Limit of the bytes per second for replicas that are being added; 0: no limit."""
         return int(self.configs.get(THROTTLE_SETTING, 0))
 
     @property

@@ -56,11 +56,11 @@ class Safeguards:
     member_epoch: bool = True
     """Heartbeats and commits with another epoch than the member's are refused."""
     wait_for_release: bool = True
-    """A partition is given out only when nobody has it any more."""
+    """A partition is assigned only after its former owner has released it."""
     order: bool = True
     """A heartbeat or commit that a later one of the same member has overtaken is refused."""
     owner: bool = True
-    """Of the topics a group subscribes to, a member commits for the partitions it owns only."""
+    """Only the owner of a partition, in the topics that its group subscribes to, commits for it."""
     pending_offsets: bool = True
     """Offsets of a transaction count only when it is committed."""
     newer_record: bool = True
@@ -78,9 +78,9 @@ class GroupConfig(Struct, frozen=True):
     group_size_max: int = 1_000_000
     offsets_retention_ms: int = 10_080 * 60_000
     groups_max: int = 20_000
-    """Of one partition of `__consumer_offsets`: groups that have members, and groups that have offsets."""
+    """Limit of one partition of `__consumer_offsets`: groups that have members, and groups that have offsets."""
     offsets_max: int = 500_000
-    """Of one partition: committed offsets, and those that wait for a transaction's end."""
+    """Limit of one partition: committed offsets, and those that wait for a transaction's end."""
 
 
 class Member(Struct):
@@ -216,7 +216,7 @@ class Group(Struct):
     # -- joining and leaving
 
     def _join(self, request: GroupHeartbeatRequest, host: str, now_ms: int) -> tuple[Member, bool]:
-        """The member, and whether the target has to be made anew for it."""
+        """Return the member, and True if the target has to be computed again for it."""
         if request.topics is None:
             raise InvalidRequestError("a member that joins has to name its topics")
         names = request.member_id, request.instance_id or "", request.client_id
@@ -399,7 +399,7 @@ class Group(Struct):
         member.revoke_by_ms = None
 
     def _keep_only_target(self, member: Member) -> None:
-        """Of a member that is away: nobody has to let go, so the others need not wait."""
+        """Reduce an absent member's partitions to its target: it need not release them, so the others need not wait."""
         target = self.targets.get(member.member_id, _NONE)
         self._disown(member, member.owned - target)
         member.owned &= target

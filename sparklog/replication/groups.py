@@ -132,7 +132,7 @@ class GroupCoordinator:
         return out
 
     def prolong(self, ms: int) -> list[Record]:
-        """Nothing could be heard for a while: every member has that much longer."""
+        """Prolong every member's session by the time in which no heartbeat could arrive."""
         for group in self._groups.values():
             for member in group.members.values():
                 member.session_until_ms += ms
@@ -198,7 +198,7 @@ class GroupCoordinator:
         return Step(results, out)
 
     def _check_room(self, groups: int) -> None:
-        """For one more group."""
+        """Check that there is room for one more group."""
         if groups >= self._config.groups_max:
             raise GroupMaxSizeReachedError(
                 f"{groups} groups are kept here, max.groups.per.partition is {self._config.groups_max}: delete some "
@@ -244,7 +244,7 @@ class GroupCoordinator:
         )
 
     def fetch_offsets(self, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
-        """Of all that is asked for. Raises as `fetched_offsets`."""
+        """Return all requested offsets. Raises the errors of `fetched_offsets`."""
         return m.OffsetFetchResponse(list(self.fetched_offsets(request)))
 
     def fetched_offsets(self, request: m.OffsetFetchRequest) -> Iterator[m.FetchedOffset]:
@@ -303,13 +303,13 @@ class GroupCoordinator:
     # -- administration
 
     def list_groups(self, states: Iterable[str] = ()) -> list[m.GroupSummary]:
-        """By id; `states`: only these, all if empty."""
+        """Return the groups by id; `states`: only these, all if empty."""
         wanted = {s.lower() for s in states}
         found = map(self.summary, self.group_ids())
         return [g for g in found if not wanted or g.state.lower() in wanted]
 
     def known_ids(self) -> set[str]:
-        """All of them, in no order. Any thread."""
+        """Return all ids, in no order. Any thread."""
         return {*self._groups, *self.offsets.groups()}
 
     def group_ids(self, after: str = "") -> list[str]:
@@ -323,13 +323,13 @@ class GroupCoordinator:
         return m.GroupSummary(group_id, group.state, KIND_CONSUMER, len(group.members))
 
     def describe(self, group_id: str) -> m.GroupDetails:
-        """With all its members; with an error code if there is no such group."""
+        """Return a group with all its members; with an error code if the group does not exist."""
         details = self.details(group_id)
         details.members = [self.member(group_id, member_id) for member_id in self.member_ids(group_id)]
         return details
 
     def details(self, group_id: str) -> m.GroupDetails:
-        """Without its members."""
+        """Return a group without its members."""
         group = self._groups.get(group_id)
         if group is None:
             if group_id in self.offsets.groups():
@@ -339,7 +339,7 @@ class GroupCoordinator:
         return m.GroupDetails(0, group_id, group.state, group.epoch, group.assignor, [])
 
     def member_ids(self, group_id: str) -> list[str]:
-        """Of a group, by name; none if there is no such group."""
+        """Return the member ids of a group, by name; none if the group does not exist."""
         group = self._groups.get(group_id)
         members = () if group is None else group.members.values()
         return [member.member_id for member in sorted(members, key=lambda member: (member.name, member.member_id))]

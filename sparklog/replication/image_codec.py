@@ -21,7 +21,7 @@ Encoded = ClusterImage | ClusterDelta | PartitionImage
 
 
 def plain(value: object) -> object:
-    """Encode a mapping that nobody can change, for msgspec."""
+    """Encode an immutable mapping for msgspec."""
     if isinstance(value, MappingProxyType):
         return dict(value)
     raise NotImplementedError(f"{type(value).__name__} is in no image")

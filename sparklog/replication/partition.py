@@ -1,7 +1,7 @@
-"""The replicas of a partition, as its leader sees them, and the log ends of the in-sync ones: a pure state machine.
+"""The role of a broker for one partition.
 
-The high watermark is not here. Its one home is the log (`sparklog.log.state.offsets`), which raises it to
-`replicated_to` and never lowers it.
+The high watermark is not here. Its one home is the log (`sparklog.log.state.offsets`), which is raised to
+`replicated_to` and never goes back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class ReplicaRole(Protocol):
 
     @property
     def leader(self) -> int:
-        """-1: nobody leads."""
+        """The leader's id; -1: there is no leader."""
         ...
 
     @property
@@ -45,12 +45,12 @@ class ReplicaRole(Protocol):
         ...
 
     def check_in_sync(self) -> None:
-        """Before an append with acks=all. Raises NotEnoughReplicasError."""
+        """Check the in-sync replicas before an append with acks=all. Raises NotEnoughReplicasError."""
         ...
 
     def check_end_known(self) -> None:
-        """Before anybody is told where the committed records end. Raises OffsetNotAvailableError while a new leader may
-        know less than the one before has told (KIP-207)."""
+        """Check that the end of the committed records is known, before an answer contains it. Raises
+        OffsetNotAvailableError while a new leader may know less than its predecessor has answered (KIP-207)."""
         ...
 
     def on_append(self, log_end_offset: int) -> None:
@@ -105,7 +105,7 @@ class PartitionReplicas:
 
     @property
     def replicated_to(self) -> int:
-        """Return the smallest log end of the in-sync replicas: all of them have the records below it."""
+        """The smallest log end of the in-sync replicas: what lies below it is on all of them."""
         return min(self._log_end_offsets[r] for r in self.isr)
 
     @property

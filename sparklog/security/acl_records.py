@@ -1,7 +1,7 @@
-"""ACLs as security records, as text of several forms, and which of them somebody asks for.
+"""ACLs as security records, as text of several forms, and filters of ACLs.
 
 A record's key is the SHA-256 of its value; the value is a JSON array of the fields of `Acl` in their order. So the same
-ACL has one record, however often it is added, and names may be long.
+ACL has one record, also if it is added several times, and names may be long.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ E = TypeVar("E", bound=StrEnum)
 
 ANY = "any"
 MATCH = "match"
-"""As the pattern type of a filter: every pattern; every pattern that matches the resource of this name (Kafka's)."""
+"""Pattern type of a filter: every pattern; with a name, every pattern that matches the resource of this name
+(Kafka's)."""
 
 
 class AclFilter(NamedTuple):

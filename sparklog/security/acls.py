@@ -16,9 +16,9 @@ from sparklog.security.principals import Principal
 CLUSTER_NAME = "kafka-cluster"
 """Name of the only resource of the type cluster: Kafka's, so that lists of ACLs move over as they are."""
 ANY_NAME = "*"
-"""As a literal pattern's name: every resource of the type. As a host: every host."""
+"""A literal pattern's name for every resource of the type, and a host for every host."""
 NAME_CHARS_MAX = 65_536
-"""As long as a group's id may be on the wire."""
+"""Longest name: the limit of a group's id on the wire."""
 
 
 class ResourceType(StrEnum):
@@ -155,9 +155,9 @@ def check_acl(acl: Acl) -> Acl:
 
 
 def canonical_host(host: str) -> str:
-    """ "*", or an IP address in one way of writing; an IPv4 address mapped into IPv6 is the IPv4 address.
+    """Return "*", or the IP address in its one notation; an IPv4 address mapped into IPv6 is the IPv4 address.
 
-    Raises InvalidConfigError for a name: a peer shows its address only, and a name can be somebody else's tomorrow.
+    Raises InvalidConfigError for a name: a peer shows its address only, and the owner of a name can change.
     """
     if host == ANY_NAME:
         return host

@@ -35,11 +35,11 @@ from sparklog.security.acls import (
 from sparklog.security.principals import ANY_USER, Principal
 
 DECISIONS_MAX = 100_000
-"""Remembered decisions; when there are more, all are forgotten: the next ones are made anew."""
+"""Largest number of remembered decisions; above it all are forgotten, and computed again."""
 RESOURCE_CHARS_MAX = 65_536
 
 _Rights = dict[tuple[Permission, Principal, Operation], set[str]]
-"""Of one pattern: the hosts of each permission, principal and operation."""
+"""Hosts of each permission, principal and operation, of one pattern."""
 
 
 class Peer(NamedTuple):

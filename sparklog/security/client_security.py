@@ -138,28 +138,28 @@ class SecuritySettings:
     With `${file:/path}` or `${env:NAME}` in their place, only the reference is sent.
     """
 
-    __slots__ = ("_given",)
+    __slots__ = ("_settings",)
 
     def __init__(self, given: Mapping[str, object] | None = None) -> None:
         """Names as in `settings.Scope.CLIENT`, or of Kafka's and librdkafka's clients. Checks the names. Raises
         InvalidConfigError."""
-        self._given: dict[str, str] = {}
+        self._settings: dict[str, str] = {}
         for name, value in (given or {}).items():
             if asks_for_nothing(name, value):
                 continue
             known = _known_name(name)
             if known is None or value is None:
                 continue
-            if known in self._given:
+            if known in self._settings:
                 raise InvalidConfigError(f"{name}: it is given twice, the other time as {known}; leave one of them out")
-            self._given[known] = value.reveal() if isinstance(value, Secret) else str(value)
+            self._settings[known] = value.reveal() if isinstance(value, Secret) else str(value)
 
     def resolve(
         self, environment: Mapping[str, str] | None = None, read_file: Callable[[str], str] | None = None
     ) -> ClientSecurity:
         """Resolve the settings on this machine. Raises InvalidConfigError, which names the setting and never shows a
         secret."""
-        if not self._given:
+        if not self._settings:
             return PLAINTEXT
         known = os.environ if environment is None else environment
 
@@ -167,13 +167,13 @@ class SecuritySettings:
             return resolve_secrets({name: text}, known, read_file)[name]
 
         return _check(
-            {name: look_up(name, text) for name, text in self._given.items() if name != _JAAS}, self._jaas(look_up)
+            {name: look_up(name, text) for name, text in self._settings.items() if name != _JAAS}, self._jaas(look_up)
         )
 
     def _jaas(self, look_up: Callable[[str, str], object]) -> Callable[[str], dict[str, object]] | None:
         """`sasl.jaas.config` as settings, once the mechanism is known. References in it are resolved after it is read:
         a password may hold quotation marks."""
-        text = self._given.get(_JAAS, "")
+        text = self._settings.get(_JAAS, "")
         if not text.strip():
             return None
 
@@ -187,26 +187,28 @@ class SecuritySettings:
     @property
     def literal_secrets(self) -> tuple[str, ...]:
         """Names of the settings whose secrets may stand in them as they are, and not as references."""
-        return tuple(name for name, text in self._given.items() if is_sensitive(name) and not self._refers(name, text))
+        return tuple(
+            name for name, text in self._settings.items() if is_sensitive(name) and not self._refers(name, text)
+        )
 
     def _refers(self, name: str, text: str) -> bool:
         if name != _JAAS or is_reference(text):
             return is_reference(text)
         try:
-            said = parse_jaas(text, self._given.get("sasl.mechanism", ""))
+            said = parse_jaas(text, self._settings.get("sasl.mechanism", ""))
         except InvalidConfigError:
             return False
         return all(is_reference(value.reveal()) for option, value in said.items() if is_sensitive(option))
 
     def items(self) -> tuple[tuple[str, str], ...]:
         """Return all settings, with their secrets. The caller is responsible for their use."""
-        return tuple(sorted(self._given.items()))
+        return tuple(sorted(self._settings.items()))
 
     def __bool__(self) -> bool:
-        return bool(self._given)
+        return bool(self._settings)
 
     def __eq__(self, other: object) -> bool:
-        return self._given == other._given if isinstance(other, SecuritySettings) else NotImplemented
+        return self._settings == other._settings if isinstance(other, SecuritySettings) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.items())
@@ -217,10 +219,10 @@ class SecuritySettings:
         return f"SecuritySettings({', '.join(shown)})"
 
     def __getstate__(self) -> dict[str, str]:
-        return self._given
+        return self._settings
 
     def __setstate__(self, state: dict[str, str]) -> None:
-        self._given = state
+        self._settings = state
 
 
 PLAINTEXT = ClientSecurity()

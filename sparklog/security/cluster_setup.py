@@ -206,8 +206,8 @@ def new_authority(directory: Path, now: datetime.datetime) -> list[Path]:
 
 
 def retire_authority(directory: Path) -> list[Path]:
-    """Only the newest authority is trusted from now on. The files that say so. Raises InvalidConfigError: there is only
-    one."""
+    """Remove all authorities except the newest from the trusted ones; returns the changed files. Raises
+    InvalidConfigError: there is only one."""
     trusted = _trusted_certificates(directory)
     if len(trusted) < 2:
         raise InvalidConfigError(

@@ -186,7 +186,7 @@ class Authentication:
         return self._mechanism in SCRAM_MECHANISMS and len(token) <= QUICK_TOKEN_BYTES_MAX
 
     def expire(self, now_ms: int) -> list[Effect]:
-        """To be called at `deadline_ms`: ends a connection whose time is over, also one that only waits."""
+        """End a connection whose time is over, also one that only waits. Call it at `deadline_ms`."""
         deadline_ms = self.deadline_ms
         if deadline_ms is None or now_ms < deadline_ms:
             return []

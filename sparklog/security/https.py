@@ -70,6 +70,6 @@ def _no_redirects() -> urllib.request.HTTPRedirectHandler:
 
     class NoRedirects(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, *_: object) -> None:
-            """None: the redirect is the answer, and so an error."""
+            """Return None: the redirect is the answer, and so an error."""
 
     return NoRedirects()

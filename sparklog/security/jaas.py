@@ -20,7 +20,7 @@ _SPACE = re.compile(r"(?:\s+|//[^\n]*|#[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _TOKEN = re.compile(r'"((?:\\.|[^"\\])*)"|\'((?:\\.|[^\'\\])*)\'|([^\s"\';=]+)|([;=])', re.DOTALL)
 _ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
 _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-"""As Java's StreamTokenizer reads them, with which Kafka's clients read this setting."""
+"""Escapes of Java's StreamTokenizer, with which Kafka's clients read this setting."""
 _MECHANISMS = {
     "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
     "PlainLoginModule": ("PLAIN",),

@@ -58,8 +58,7 @@ class Listener(NamedTuple):
 
 
 class Listeners(NamedTuple):
-    """All of a broker's listeners, in the order of the setting; `advertised` has one for each that clients are told
-    of."""
+    """All of a broker's listeners, in the order of the setting; `advertised` has an entry for each advertised one."""
 
     bound: tuple[Listener, ...]
     advertised: tuple[Listener, ...]

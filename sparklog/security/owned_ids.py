@@ -44,7 +44,7 @@ def is_owned(producer_id: int) -> bool:
 
 
 def number_of(producer_id: int) -> int:
-    """The number that was given out for an id. Larger ones are younger, whether an id is an owned one or not."""
+    """Return the issued number of an id, owned or not. Larger numbers are younger."""
     return (producer_id >> _TAG_BITS) & _NUMBER_MASK if is_owned(producer_id) else producer_id
 
 

@@ -25,16 +25,16 @@ class PlainServer:
 
     def __init__(self, lookup: CredentialLookup, unknown: UnknownUsers) -> None:
         self._lookup = lookup
-        self._unknown = unknown
-        self._used = False
+        self._unknown_users = unknown
+        self._is_used = False
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
         """See `sasl.SaslServer`."""
-        if self._used:
+        if self._is_used:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
-        self._used = True
+        self._is_used = True
         name, password = _parse(token)
-        unknown = self._unknown.credential(name)
+        unknown = self._unknown_users.credential(name)
         known = self._lookup(name)
         if not credential_matches(SCRAM_SHA_256, password, known or unknown) or known is None:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
@@ -49,7 +49,7 @@ def plain_message(name: str, password: Secret) -> bytes:
 
 
 def _parse(token: bytes) -> tuple[str, Secret]:
-    """`[authzid] NUL authcid NUL passwd`; an authzid must be the name itself: nobody acts for somebody else."""
+    """Parse `[authzid] NUL authcid NUL passwd`; an authzid must equal the name: no user acts for another one."""
     try:
         authzid, name, password = token[: MESSAGE_BYTES_MAX + 1].decode().split("\0")
         if authzid not in ("", name) or not password or len(token) > MESSAGE_BYTES_MAX:

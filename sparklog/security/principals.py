@@ -32,7 +32,7 @@ _COMMA_BEFORE_USER = re.compile(rf",\s*{USER_TYPE}:")
 
 ANONYMOUS = Principal(USER_TYPE, "ANONYMOUS")
 ANY_USER = Principal(USER_TYPE, "*")
-"""Stands for every principal in an ACL; nobody can be authenticated as it."""
+"""Stands for every principal in an ACL; no peer can authenticate as it."""
 
 
 def check_name(name: str) -> str:

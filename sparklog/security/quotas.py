@@ -122,7 +122,7 @@ class QuotaTable:
     """All quotas that are set. Pure look-ups."""
 
     def __init__(self, quotas: Mapping[Entity, Mapping[QuotaKey, float]] | None = None) -> None:
-        """Raises InvalidConfigError for a quota that nobody could keep or that is for no entity."""
+        """Set the quotas. Raises InvalidConfigError for a quota that is impossible to keep, or without an entity."""
         self._quotas = {entity: dict(values) for entity, values in (quotas or {}).items()}
         for entity, values in self._quotas.items():
             for key, limit in values.items():

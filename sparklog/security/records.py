@@ -17,10 +17,10 @@ KEY_CHARS_MAX = 1_024
 VALUE_BYTES_MAX = 65_536
 RECORDS_MAX = 20_000
 BYTES_MAX = 4 * 1024 * 1024
-"""Of all records: a broker that joins gets them with the cluster's image, in one answer."""
+"""Largest size of all records: a broker that joins gets them with the cluster's image, in one answer."""
 CHANGES_MAX = 1_000
 CHANGE_BYTES_MAX = 512 * 1024
-"""Of one change: ZooKeeper takes about a megabyte in one transaction."""
+"""Largest size of one change: ZooKeeper accepts about a megabyte in one transaction."""
 
 
 class RecordKind(StrEnum):
@@ -41,7 +41,7 @@ class RecordId(NamedTuple):
 
 Records = Mapping[RecordId, bytes]
 RecordChanges = Mapping[RecordId, bytes | None]
-"""None: remove the record. Removing a missing record is no error."""
+"""Changes of records; None: remove the record. Removing a missing record is no error."""
 
 
 def of_kind(records: Records, kind: RecordKind) -> dict[str, bytes]:

@@ -58,7 +58,7 @@ class ScramCredential(Struct, frozen=True):
 def checked_name(name: str) -> str:
     """Returns the name of a user with a password. Clients prepare names (SASLprep, RFC 4013) before they send them, so
     only a name that stays as it is can log in. Raises InvalidConfigError, which shows the prepared name."""
-    prepared = _prepare(check_user_name(name), f"the user's name {name!r}")
+    prepared = _prepared(check_user_name(name), f"the user's name {name!r}")
     if prepared != name:
         raise InvalidConfigError(f"the user's name {name!r} is not in its normal form (SASLprep): write {prepared!r}")
     return name
@@ -76,7 +76,7 @@ def make_credential(
     """The credential of a password; a fresh salt unless one is given. Raises InvalidConfigError."""
     if not isinstance(iterations, int) or not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         raise InvalidConfigError(f"iterations = {iterations}: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed")
-    if not _prepare(password.reveal(), "the password"):
+    if not _prepared(password.reveal(), "the password"):
         raise InvalidConfigError("the password is empty")
     made = _mechanism(mechanism).make_auth_info(password.reveal(), iterations, salt)
     return ScramCredential(*made)
@@ -91,7 +91,7 @@ def credential_matches(mechanism: str, password: Secret, credential: ScramCreden
     return hmac.compare_digest(salted.stored_key, credential.stored_key)
 
 
-def _prepare(text: str, what: str) -> str:
+def _prepared(text: str, what: str) -> str:
     if not text:
         return ""  # the library fails
     try:
@@ -140,8 +140,8 @@ class UnknownUsers:
     """Credentials for names that no user of a mechanism has. Immutable, so any thread may use it."""
 
     def __init__(self, mechanism: str, server_secret: bytes, known: Iterable[ScramCredential] = ()) -> None:
-        """`server_secret`: at least 32 random bytes that all brokers of the cluster share and nobody else knows.
-        `known`: the mechanism's credentials; without any, unknown users look like new ones."""
+        """`server_secret`: at least 32 random bytes that only the brokers of the cluster know. `known`: the mechanism's
+        credentials; without any, unknown users look like new ones."""
         if len(server_secret) < 32:
             raise InvalidConfigError("the secret for unknown users has fewer than 32 bytes")
         self._mechanism = mechanism
@@ -184,7 +184,7 @@ class ScramServer:
 
     def __init__(self, mechanism: str, lookup: CredentialLookup, unknown: UnknownUsers) -> None:
         self._lookup = lookup
-        self._unknown = unknown
+        self._unknown_users = unknown
         self._name = ""
         self._known = False
         self._messages = 0
@@ -227,7 +227,7 @@ class ScramServer:
         else:
             credential = self._looked_up(name)
         self._name, self._known = name, credential is not None
-        unknown = self._unknown.credential(name)
+        unknown = self._unknown_users.credential(name)
         found = credential or unknown  # made for known ones, too: the time must not tell
         return found.salt, found.stored_key, found.server_key, found.iterations
 
@@ -260,7 +260,7 @@ class ScramClient:
             raise SaslAuthenticationFailedError("the broker's SCRAM message is not valid") from None
 
     def finish(self, server_final: bytes) -> None:
-        """Checks that the broker knows the credential. Raises SaslAuthenticationFailedError: it is somebody else."""
+        """Check that the broker knows the credential. Raises SaslAuthenticationFailedError: it is another server."""
         try:
             self._exchange.set_server_final(server_final.decode())
         except (UnicodeDecodeError, *_scram_error()):

@@ -90,7 +90,7 @@ class SuperUser(NamedTuple):
 
 
 def new_super_user(name: str) -> SuperUser:
-    """With a password that nobody has typed. Raises InvalidConfigError if the name would have to be quoted."""
+    """Return a user with a generated password. Raises InvalidConfigError if the name would have to be quoted."""
     if not _PLAIN_NAME.fullmatch(name):
         raise InvalidConfigError(
             f"{name!r}: choose a name of letters, digits, '.', '_' and '-' for the first super user"

@@ -246,4 +246,4 @@ _REMEDIES = {
     62: ": connect by a name that stands in it, or have one made for this name",
     64: ": connect by an address that stands in it, or have one made for this address",
 }
-"""By OpenSSL's code: expired, self-signed (twice), unknown authority, other host name, other IP address."""
+"""Remedies by OpenSSL's code: expired, self-signed (twice), unknown authority, other host name, other IP address."""

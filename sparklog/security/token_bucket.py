@@ -31,7 +31,7 @@ class Bucket(NamedTuple):
 
 
 def full(rate: Rate, now_ms: int) -> Bucket:
-    """A bucket nobody has used."""
+    """Return a full bucket."""
     return Bucket(rate.burst, now_ms)
 
 

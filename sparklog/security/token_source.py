@@ -28,7 +28,7 @@ class TokenSource:
         self._endpoint = endpoint
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: tuple[Secret, float] | None = None
+        self._cached_token: tuple[Secret, float] | None = None
         """A token, and until when it is used."""
 
     def token(self, timeout_s: float) -> Secret:
@@ -37,16 +37,16 @@ class TokenSource:
         if self._endpoint.url.startswith(_FILE):
             return Secret(read_text_file(self._endpoint.url.removeprefix(_FILE)).strip())
         with self._lock:
-            if self._kept is None or self._clock() >= self._kept[1]:
+            if self._cached_token is None or self._clock() >= self._cached_token[1]:
                 begun = self._clock()
                 token, lifetime_s = self._ask(timeout_s)
-                self._kept = token, begun + lifetime_s * USED_PART
-            return self._kept[0]
+                self._cached_token = token, begun + lifetime_s * USED_PART
+            return self._cached_token[0]
 
     def forget(self) -> None:
-        """The token was refused: the next one is asked for anew."""
+        """Forget the token because it was refused: the next one is requested again."""
         with self._lock:
-            self._kept = None
+            self._cached_token = None
 
     def _ask(self, timeout_s: float) -> tuple[Secret, float]:
         import urllib.error  # slow to import

@@ -30,7 +30,7 @@ T = TypeVar("T")
 JOB_DELAY_S = (0.00005, 0.002)
 """An executor's job runs this long after it was submitted, or after the one before it on the same thread."""
 TIMERS_CANCELLED_MAX = 50
-"""More may have to be cleared away."""
+"""Number of cancelled timers above which they are removed."""
 SLOW_JOB_SHARE, SLOW_JOB_S = 0.02, 0.5
 """Now and then a disk takes its time."""
 
@@ -82,7 +82,7 @@ class Simulation:
 
     @property
     def trace_hash(self) -> str:
-        """Of everything noted so far."""
+        """Hash of all notes so far."""
         return self._trace.hexdigest()
 
     def run(self, until: Callable[[], bool], *, limit_s: float = math.inf, turns_max: int = 10_000_000) -> bool:
@@ -98,7 +98,7 @@ class Simulation:
             events._set_running_loop(before)
 
     def _run(self, until: Callable[[], bool], limit_s: float, turns_max: int) -> bool:
-        """As `run`; which loop is the running one is left as it is."""
+        """Run like `run`, without changing the running loop."""
         running: SimLoop | None = None
         while not until():
             loop, at = self._next()
@@ -118,7 +118,7 @@ class Simulation:
         return True
 
     def run_for(self, seconds: float) -> None:
-        """Lets so much virtual time pass."""
+        """Let this virtual time pass."""
         self.run(lambda: False, limit_s=self.now_s + seconds)
 
     def complete(self, loop: SimLoop, work: Any, *, limit_s: float = math.inf) -> Any:
@@ -204,7 +204,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def __del__(self) -> None:
-        """It owns nothing that would have to be closed."""
+        """Do nothing: it owns nothing that would have to be closed."""
 
     def is_running(self) -> bool:
         return events._get_running_loop() is self
@@ -266,7 +266,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 class _NoSockets:
-    """In place of a selector: the simulation decides how much time passes."""
+    """Replacement of a selector: the simulation decides how much time passes."""
 
     def select(self, _timeout: float | None) -> list[Any]:
         return []

@@ -23,7 +23,7 @@ SLOW_SHARE, SLOW_S = 0.02, 0.3
 HELD_S = 0.05
 """Interval of the attempts to deliver a blocked message."""
 GAP_S = 1e-6
-"""Between two messages of a connection."""
+"""Time between two messages of a connection."""
 LINGERS_SHARE = 0.5
 """Share of ended connections whose messages in transit still arrive."""
 LATE_S = 0.3, 3.0
@@ -54,7 +54,7 @@ class SimConnection:
         return one, other
 
     def send(self, message: bytes) -> None:
-        """Nothing happens on a connection that is closed or lost."""
+        """Send a message. Nothing happens on a connection that is closed or lost."""
         if self.is_open:
             assert self._peer is not None
             self._peer._loop.call_at(self._next_arrival_s(), self._peer._on_arrival, message)
@@ -66,7 +66,7 @@ class SimConnection:
         return self._arrives_at
 
     def _on_arrival(self, message: bytes | None) -> None:
-        """None: the other end has closed, and this is all that it had sent."""
+        """Deliver a message; None: the other end has closed, after all its messages."""
         self._inbox.append(message)
         if len(self._inbox) == 1:
             self._take()
@@ -110,7 +110,7 @@ class SimConnection:
                 end._loop.call_later(self._net.delay_s(), end._lost)
 
     def delay(self, seconds: float) -> None:
-        """Everything that is sent from now on arrives so much later."""
+        """Delay all later messages by this time."""
         self._arrives_at = max(self._arrives_at, self._net.simulation.now_s) + seconds
 
     def _lost(self) -> None:
@@ -163,7 +163,7 @@ class SimNet:
         return near
 
     def process_died(self, loop: SimLoop) -> None:
-        """Its connections are reset."""
+        """Reset the connections of a dead process."""
         for connection in sorted((c for c in self.connections if c.loop is loop), key=lambda c: c.peer_host):
             connection.close()
 
@@ -197,14 +197,14 @@ class SimNet:
             connection.on_lost()
 
     def cut(self, from_host: str, to_host: str) -> None:
-        """Nothing passes in this direction until `heal`."""
+        """Stop all traffic in this direction until `heal`."""
         self._cut.add((from_host, to_host))
 
     def heal(self) -> None:
         self._cut.clear()
 
     def heal_links(self, links: Iterable[tuple[str, str]]) -> None:
-        """Of `heal`, these directions."""
+        """Heal only these directions."""
         self._cut.difference_update(links)
 
     def is_cut(self, from_host: str, to_host: str) -> bool:

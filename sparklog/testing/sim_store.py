@@ -108,7 +108,7 @@ class SimStoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return sorted(k for k in store.objects if k.startswith(key.rstrip("/") + "/"))
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Nothing: it has no folders."""
+        """Do nothing: the store has no folders."""
 
     def rmdir(self, path: str) -> None:
         raise SimStoreError("it has no folders")

@@ -33,7 +33,8 @@ class SimWriter:
 def stream_opener(
     net: SimNet, loop: SimLoop, from_host: str
 ) -> Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
-    """In place of `asyncio.open_connection` for the process of `loop` on `from_host`. Raises ConnectionRefusedError."""
+    """Return a replacement of `asyncio.open_connection` for the process of `loop` on `from_host`. Raises
+    ConnectionRefusedError."""
 
     async def connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         await asyncio.sleep(net.delay_s())

@@ -56,7 +56,7 @@ class Znodes:
 
     @property
     def zxid(self) -> int:
-        """The last one that was given out."""
+        """The last issued zxid."""
         return self._zxid
 
     def next_zxid(self) -> int:
@@ -96,7 +96,7 @@ class Znodes:
         return results, changes
 
     def end_session(self, session_id: int) -> list[Change]:
-        """Its ephemeral nodes go."""
+        """End a session: its ephemeral nodes are removed."""
         mine = sorted(path for path, node in self._nodes.items() if node.owner == session_id)
         return self.commit([Delete(path) for path in mine], session_id, in_transaction=True)[1]
 

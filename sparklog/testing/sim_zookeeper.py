@@ -114,7 +114,7 @@ class SimZooKeeper:
         return self._now_ms if self._loop is None else round(self._loop.time() * 1_000)
 
     def advance(self, now_ms: int) -> None:
-        """Everything that is due until `now_ms` happens, in order."""
+        """Let everything happen that is due until `now_ms`, in order."""
         while self._events and self._events[0][0] <= now_ms:
             due_ms, _, action = heapq.heappop(self._events)
             self._now_ms = max(self._now_ms, due_ms)
@@ -297,7 +297,7 @@ class SimClient:
         self.abandon()
 
     def abandon(self) -> None:
-        """The process has died: nothing is said to anybody, the session runs out."""
+        """End the client's process: it gets no answers, and its session expires."""
         self.break_connection(None)
         self._is_closed = True
         self._waiting.clear()
@@ -333,7 +333,7 @@ class SimClient:
         self._notify(SessionState.CONNECTED)
 
     def break_connection(self, notice_ms: int | None) -> None:
-        """None: the client never notices, it is dead."""
+        """Break the connection. None: the client never notices, because it is dead."""
         if not self._is_connected:
             return
         on_their_way = [r for r in self._waiting if r.sent and not r.answered]

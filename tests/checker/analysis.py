@@ -1,12 +1,12 @@
-"""What went wrong in a history: the anomalies of Jepsen's Kafka workload, and those of groups and pipelines.
+"""Faults of a history: the anomalies of Jepsen's Kafka workload, and those of groups and pipelines.
 
 Sources: jepsen/tests/kafka.clj and its guide to results in jepsen-io/redpanda; here on columns, every check a few
 sorts. `int-send-skip` and G0 (others write between my sends) are no anomalies: nothing isolates writes. G1c (circular
 information flow) is not looked for: all clocks are one, so a circle needs a read before its commit was asked for, and
 that is found as `precommitted-read`.
 
-Only readers of committed records count as having seen one; the others take part in the checks of what a place holds, of
-phantoms, and of their own order.
+Only readers of committed records count as having seen a record; the others take part in the checks of a place's
+content, of phantoms, and of their own order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXAMPLES_MAX = 10
 
 
 class Anomaly(StrEnum):
-    """What may be found; the text is what a report calls it."""
+    """A possible finding; the text is its name in a report."""
 
     LOST_WRITE = "lost-write"  # acknowledged, later records of the partition were read, this one never
     UNSEEN = "unseen"  # acknowledged, never read by the end
@@ -59,7 +59,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a history contains, and what was found in it."""
+    """Content of a history, and its findings."""
 
     found: tuple[Found, ...]
     sent: int
@@ -72,7 +72,7 @@ class Verdict:
         return frozenset(f.anomaly for f in self.found)
 
     def beyond(self, allowed: Iterable[Anomaly]) -> tuple[Found, ...]:
-        """What was found and is not allowed."""
+        """Findings that are not allowed."""
         allowed = frozenset(allowed)
         return tuple(f for f in self.found if f.anomaly not in allowed)
 
@@ -90,7 +90,7 @@ class _View:
     must_be_seen: Bools  # per send: were it in the log, it would have been read
 
     def fails(self, row: Ints) -> Bools:
-        """Whether the rows of sends are of operations that certainly failed."""
+        """Return the rows of sends whose operations certainly failed."""
         return self.c.failed()[self.c.sends.operation[row]]
 
 
@@ -151,7 +151,7 @@ def _found(anomaly: Anomaly, rows: Ints, words: Callable[[int], str]) -> list[Fo
 
 
 def _visibility(v: _View) -> Iterable[Found]:
-    """What should have been read and was not, what was read and should not have been."""
+    """Find records that should have been read and were not, and records that should not have been read and were."""
     c = v.c
     operations = len(c.operations)
     of = c.sends.operation
@@ -274,7 +274,7 @@ def _reading_order(v: _View) -> Iterable[Found]:
 
 
 def _sending_order(v: _View) -> Iterable[Found]:
-    """What one process sends to one partition lands in that order."""
+    """Find sends of one process to one partition that are stored in another order."""
     c = v.c
     rows = np.flatnonzero((v.seen_place >= 0) & ~v.fails(np.arange(len(v.seen_place))))
     lane = c.process[c.sends.operation[rows]] * len(c.partitions) + c.sends.partition[rows]

@@ -1,4 +1,4 @@
-"""What clients are to do: seeded, endless, the same for a model and for real processes.
+"""Tasks of clients: seeded, endless, the same for a model and for real processes.
 
 Every stream has a random generator of its own, so that one client more or less changes nothing for the others.
 """
@@ -20,7 +20,7 @@ def unique_values(client: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Mix:
-    """How large and how frequent things are."""
+    """Sizes and frequencies."""
 
     records_max: int = 8  # per call
     calls_max: int = 4  # per transaction

@@ -1,4 +1,4 @@
-"""Groups and pipelines: committed offsets only move on, cover only what was read, and an input gives one output.
+"""Groups and pipelines: committed offsets only move forward and cover only read records, and an input gives one output.
 
 A group begins at the beginning of its partitions. Offsets of a transaction count when it is committed. A pipeline is a
 group whose offsets are committed in transactions; its outputs name their inputs (`sources`).
@@ -52,7 +52,7 @@ def check(c: Columns, seen: Seen) -> Iterator[GroupFound]:
 
 
 def _commits(operation: Operation) -> bool:
-    """Whether the operation has set the group's offsets."""
+    """Return True if the operation has set the group's offsets."""
     return operation.kind in (Kind.COMMIT, Kind.TRANSACTION) and operation.outcome is Outcome.OK
 
 

@@ -1,4 +1,4 @@
-"""What clients did and saw, as data: operations, and the JSON lines in which clients write them down.
+"""Actions and observations of clients, as data: operations, and the JSON lines in which clients write them down.
 
 A history is a list of operations of many processes. A process is one client's life: a producer or consumer that is
 started again is another process. Values are unique integers. Nothing here knows sparklog; "partition" is any string.
@@ -35,7 +35,7 @@ NO_SOURCE = -1
 
 
 class Kind(StrEnum):
-    """What an operation is."""
+    """Kind of an operation."""
 
     SEND = "send"  # outside a transaction
     POLL = "poll"
@@ -65,7 +65,7 @@ class Sent(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """What one call returned of one partition; `at_ns` is when it had returned."""
+    """The records of one partition in one call; `at_ns` is the time of its return."""
 
     partition: str
     offsets: Sequence[int]
@@ -163,7 +163,7 @@ class Recorder:
 
 
 class HistoryError(ValueError):
-    """A history file is not what a Recorder writes."""
+    """A history file was not written by a Recorder."""
 
 
 def read_history(paths: Iterable[Path]) -> list[Operation]:

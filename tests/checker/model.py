@@ -21,7 +21,7 @@ Client = Generator[None, None, None]
 
 @dataclass
 class Transaction:
-    """Who writes it is dead when `abandoned`; offsets are of one group."""
+    """A transaction. `abandoned`: its client is dead; offsets are of one group."""
 
     group: str
     state: str = OPEN

@@ -24,7 +24,7 @@ LATE_NS = 2**50
 
 
 class _Facts:
-    """Who read what, of a good history."""
+    """Readers and records of a good history."""
 
     def __init__(self, history: History) -> None:
         self.place: dict[int, tuple[str, int]] = {}

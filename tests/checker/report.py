@@ -8,7 +8,7 @@ from tests.checker.analysis import Anomaly, Verdict
 
 
 def report(verdict: Verdict, allowed: Iterable[Anomaly] = ()) -> str:
-    """Some lines: what was done, then each anomaly with its first examples; allowed ones are marked."""
+    """Return some lines: the amount of work, then each anomaly with its first examples; allowed ones are marked."""
     allowed = frozenset(allowed)
     lines = [
         f"{verdict.sent} values sent, {verdict.acknowledged} acknowledged, {verdict.seen} read; "

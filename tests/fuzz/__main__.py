@@ -1,4 +1,4 @@
-"""Runs a target by hand, and replays what one has found.
+"""Runs a target by hand, and replays its findings.
 
     python -m tests.fuzz run TARGET [--seed N] [--count N | --seconds S] [--only K] [--compacted]
     python -m tests.fuzz probe [--seconds S] [PEER ...]

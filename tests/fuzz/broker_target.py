@@ -1,5 +1,5 @@
-"""A real broker, limited in memory, that gets hostile requests through raw sockets; beside them an honest client checks
-that what it has stored is there, byte for byte."""
+"""A real broker with little memory that gets hostile requests through raw sockets; beside them an honest client checks
+that its stored records exist, byte for byte."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class BrokerTarget:
             self._socket = None
 
     def send(self, request: Request) -> str:
-        """Sends one request and looks at what comes back; what is wrong with it."""
+        """Send one request and check the answer; returns the fault."""
         if self._socket is None:
             try:
                 self._socket = self.broker.socket()
@@ -129,7 +129,7 @@ class BrokerTarget:
         return bytes(data)
 
     def health(self) -> str:
-        """What is wrong with the broker: its life, its log, its memory, the honest client's records."""
+        """Return the broker's fault: its life, its log, its memory, the honest client's records."""
         code = self.broker.process.poll()
         if code is not None:
             return f"the broker ended with {code}:\n{self._new_stderr()[-4000:]}"

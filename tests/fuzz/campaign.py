@@ -1,4 +1,4 @@
-"""Runs seeds against targets, and tells what was found so that it can be run again."""
+"""Runs seeds against targets, and reports the findings for a repetition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a campaign did."""
+    """Result of a campaign."""
 
     cases: int
     seconds: float
@@ -56,7 +56,7 @@ class BatchTarget:
         self.outcomes: Counter[str] = Counter()
 
     def ask(self, case: Case) -> Answer:
-        """What the target makes of one case."""
+        """Return the target's answer to one case."""
         data = case.data if self.name == "append" else case.stamped()
         return self._child.call(case.form.schema_id, data, case.seed % 2 == 0)
 
@@ -68,7 +68,7 @@ class BatchTarget:
         return judge(self.name, case, answer)
 
     def check(self, seed: int, only: tuple[int, ...] | None = None) -> Finding | None:
-        """Runs a seed; what was found, shrunk."""
+        """Run a seed; returns the finding, shrunk."""
         case = make_case(seed, only)
         problem = self.problem(case)
         if not problem:

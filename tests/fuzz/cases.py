@@ -1,4 +1,4 @@
-"""One integer, one case: an honest batch, what is done to it, and the hostile batch that comes of it.
+"""One integer, one case: an honest batch, its mutations, and the resulting hostile batch.
 
 A case has one lie, some have two. `shrunk` tells which of them is needed for what a target finds, so that a failure
 names one mutation where one is enough.
@@ -31,7 +31,7 @@ SCHEMAS = {ENVELOPE_ID: ENVELOPE_SCHEMA, TYPED_ID: TYPED_SCHEMA}
 
 
 class Form(NamedTuple):
-    """How an honest batch is made. `how`: arrow, small, packed, compacted."""
+    """Form of an honest batch. `how`: arrow, small, packed, compacted."""
 
     schema_id: int
     how: str
@@ -48,14 +48,14 @@ FORMS = [
 
 
 class Case(NamedTuple):
-    """A hostile batch, its checksum right. `mutations` are the names of what was done, `form` what it was done to."""
+    """A hostile batch with a right checksum. `mutations` are their names, `form` is the honest batch's."""
 
     seed: int
     form: Form
     mutations: tuple[str, ...]
     data: bytes
     mutation_count: int
-    """How many lies the seed has; `mutations` may be fewer of them."""
+    """Number of the seed's lies; `mutations` may be fewer of them."""
 
     @property
     def schema(self) -> pa.Schema:

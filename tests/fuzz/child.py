@@ -1,7 +1,7 @@
-"""A reader in a process of its own, which takes case after case and is started anew only when it has died.
+"""A reader in a process of its own, which handles case after case and is started again only after its death.
 
-The child answers each call with a value, a typed error (`sparklog.errors`), or what it should never be: any other
-exception. What kills it, keeps it too long or makes it take too much memory is an answer, too.
+The child answers each call with a value, a typed error (`sparklog.errors`), or a fault: any other exception. Its death,
+a timeout or too much memory is an answer, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 _LENGTH = struct.Struct("<I")
 HEADROOM_BYTES = 3 << 30
-"""Of address space, beyond what the process has when it is ready."""
+"""Address space beyond that of the process when it is ready."""
 GROWTH_BYTES_MAX = 400 << 20
 """Of memory really used for one case of a few kilobytes."""
 PATIENCE_S = 120.0
@@ -36,7 +36,7 @@ VALUE, TYPED, UNTYPED, DIED, HUNG, MEMORY, NOISE = "value", "typed", "untyped", 
 
 
 class Answer(NamedTuple):
-    """What became of a call. `kind`: one of the constants above; `text` says it to a person."""
+    """Outcome of a call. `kind`: one of the constants above; `text` explains it."""
 
     kind: str
     value: Any
@@ -48,7 +48,7 @@ class Answer(NamedTuple):
 
 
 class Child:
-    """The parent's side. `target` is "module:function"; it is called with what `call` is given."""
+    """The parent's side. `target` is "module:function"; it is called with the arguments of `call`."""
 
     def __init__(self, target: str, work_dir: Path, patience_s: float = PATIENCE_S) -> None:
         self._target = target
@@ -115,7 +115,7 @@ class Child:
         return bytes(data[_LENGTH.size :])
 
     def _stderr_tail(self) -> str:
-        """What it has written since this was last asked."""
+        """Return the output since the last call."""
         if self._stderr_path.stat().st_size <= self._read_of_stderr:
             return ""
         with self._stderr_path.open("rb") as file:

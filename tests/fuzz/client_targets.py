@@ -1,5 +1,4 @@
-"""Clients of a hostile server, called in a child: whatever it says, they end in time, with a result or a typed
-error."""
+"""Clients of a hostile server, called in a child: for any answer, they end in time, with a result or a typed error."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from sparklog.types import TopicPartition
 
 TIMEOUT_MS = 1500
 CALL_S_MAX = 45.0
-"""What has no timeout of its own waits for 30 s; one that waits for ever is what is looked for."""
+"""Limit of a call: calls without a timeout of their own wait for 30 s; the target looks for one that waits forever."""
 TP = TopicPartition("envelope", 0)
 
 

@@ -1,7 +1,7 @@
 """A server that lies: it stands between a client and an honest broker and changes one answer, or all from one on.
 
-The frames stay valid, most times; their content is not what the broker has said. What the broker says of its own
-address and its Unix socket is changed in any case, so that clients stay here.
+Most frames stay valid; their content is not the broker's. The broker's statements about its own address and its Unix
+socket are always changed, so clients stay here.
 """
 
 from __future__ import annotations

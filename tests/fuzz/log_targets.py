@@ -1,6 +1,6 @@
-"""Targets that need no broker, called in a child: what reads, appends, opens, compacts and copies a hostile batch.
+"""Targets that need no broker, called in a child: they read, append, open, compact and copy a hostile batch.
 
-Each returns a `Found`: what it read, by offset, and what it refused with a typed error. The judge is in `oracle.py`.
+Each returns a `Found`: the read rows, by offset, and the refusals with a typed error. The judge is in `oracle.py`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TIERED: dict[str, Any] = {
 
 
 class Reading(NamedTuple):
-    """What one way of reading gave. `columns`: which of the schema's, by number."""
+    """Result of one way of reading. `columns`: the schema's columns that were read, by number."""
 
     way: str
     columns: tuple[int, ...]
@@ -64,7 +64,7 @@ class Reading(NamedTuple):
 
 
 class Found(NamedTuple):
-    """`refused`: texts of typed errors. `facts`: what a target has to say besides."""
+    """`refused`: texts of typed errors. `facts`: further observations of a target."""
 
     readings: list[Reading]
     refused: list[str]
@@ -96,13 +96,13 @@ def _owner(schema_id: int) -> LogOwner:
 
 
 def wanted_columns(schema_id: int) -> list[tuple[int, ...]]:
-    """What is read one after the other: all, and some that leave others out."""
+    """The column selections of successive reads: all, and some that leave others out."""
     everything = tuple(range(len(SCHEMAS[schema_id])))
     return [everything, (1,), (3,)] if schema_id == ENVELOPE_ID else [everything, (4, 8), (14,)]
 
 
 class Reader:
-    """Decodes batches as a consumer does, and notes what was refused."""
+    """Decodes batches like a consumer, and notes refusals."""
 
     def __init__(self, schema_id: int, way: str) -> None:
         self._schema_id = schema_id
@@ -178,7 +178,7 @@ class Reader:
 
 
 def decode(schema_id: int, hostile: bytes, sealed: bool) -> Found:
-    """What a consumer does with an answer's payload."""
+    """Handle an answer's payload like a consumer."""
     reader = Reader(schema_id, "decode")
     reader.take(honest(schema_id, 0, 0)[0] + hostile)
     reader.take(hostile + honest(schema_id, 1, 1 << 40)[0])
@@ -243,7 +243,7 @@ _LOG_CASES = 200
 
 
 def append(schema_id: int, hostile: bytes, sealed: bool) -> Found:
-    """What the broker does with a batch that is sent to it; what is taken is read."""
+    """Handle a batch like the broker; accepted batches are read."""
     log, cases = _appending.get(schema_id, (None, 0))
     if log is None or cases >= _LOG_CASES:
         log, cases = (
@@ -295,7 +295,7 @@ def recovery(schema_id: int, hostile: bytes, sealed: bool) -> Found:
 
 
 def compaction(schema_id: int, hostile: bytes, sealed: bool) -> Found:
-    """A run over a log with the batch in it; what it leaves is read."""
+    """Compact a log with the batch in it; the result is read."""
     logging.disable(logging.CRITICAL)
     with _Directory() as root:
         plant(root / "events-0", schema_id, hostile, sealed=sealed)

@@ -1,8 +1,8 @@
-"""A batch taken apart: where the numbers of its Arrow message stand, its body's buffers, and its checksum made right
-again.
+"""A batch in parts: the places of the numbers of its Arrow message, its body's buffers, and the renewal of its
+checksum.
 
-What is here finds places by walking the flatbuffer of an honest batch (Arrow's Message.fbs has the field numbers); the
-mutations overwrite what stands there.
+This module finds places by walking the flatbuffer of an honest batch (Arrow's Message.fbs has the field numbers); the
+mutations overwrite the bytes there.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ CONTENT_BYTES_MAX = 1 << 26
 
 
 class BufferRole(NamedTuple):
-    """What a buffer is for. `what`: validity, offsets, data, bits; `column` and `path` name it; `node` is the number of
-    its field node."""
+    """Role of a buffer. `what`: validity, offsets, data, bits; `column` and `path` name it; `node` is the number of its
+    field node."""
 
     what: str
     column: int
@@ -162,7 +162,8 @@ class Message:
         self.header = self.header._replace(body_length_bytes=len(body))
 
     def is_text_of_header(self, at: int) -> bool:
-        """Whether a byte belongs to sparklog's header or the mark before it: without these it is no batch at all."""
+        """Return True if a byte belongs to sparklog's header or the mark before it: without these the bytes are no
+        batch."""
         first = self.header.stamp_position - 8
         return first <= at < first + 4 + HEADER_CHARS
 

@@ -249,7 +249,7 @@ def offset_value(m: Message, roles: Sequence[BufferRole], rng: Random) -> str | 
 
 @_mutation
 def offsets_shifted(m: Message, roles: Sequence[BufferRole], rng: Random) -> str | None:
-    """All offsets are moved: each value is its neighbour's, or what lies beyond the data."""
+    """Move all offsets: each value is its neighbour's, or lies beyond the data."""
     number = _buffer(m, rng, roles, "offsets")
     if number is None:
         return None
@@ -351,7 +351,7 @@ def frame(m: Message, roles: Sequence[BufferRole], rng: Random) -> str | None:
 
 @_mutation
 def bomb(m: Message, roles: Sequence[BufferRole], rng: Random) -> str | None:
-    """A few kilobytes that inflate to a gigabyte, whatever the length before them says."""
+    """Insert a few kilobytes that inflate to a gigabyte, regardless of the length before them."""
     if not m.compressed or rng.random() < 0.6:  # they take longer than others
         return None
     number = _buffer(m, rng, roles)

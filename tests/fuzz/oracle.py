@@ -20,7 +20,7 @@ _Columns = list[Any]
 
 
 class Sent:
-    """What the case's batch says, by the reference: one or two readings of each column, or none where it must be
+    """Content of the case's batch, by the reference: one or two readings of each column, or none where it must be
     refused."""
 
     def __init__(self, data: bytes, schema_id: int) -> None:
@@ -40,8 +40,8 @@ class Sent:
         return not any(r.is_whole for r in self.found)
 
     def differs(self, rows: Rows, columns: tuple[int, ...]) -> str:
-        """Why `rows`, read of the batch, cannot be what was sent; "" if it is. All of a batch's rows are to be
-        there."""
+        """Return the reason why `rows`, read from the batch, differ from the sent ones; "" if they agree. All rows of a
+        batch are expected."""
         why = "there is nothing to be read"
         for reading in self.found:
             wanted = [reading.columns[c] for c in columns]
@@ -63,7 +63,7 @@ def _sent(data: bytes, schema_id: int) -> Sent:
 
 
 def judge(target: str, case: Case, answer: Answer) -> str:
-    """What is wrong with a target's answer; "" if nothing is."""
+    """Return the fault of a target's answer; "" if there is none."""
     if not answer.is_as_it_should:
         return f"{answer.kind}: {answer.text}"
     if answer.kind == "typed":
@@ -82,7 +82,7 @@ def judge(target: str, case: Case, answer: Answer) -> str:
 
 
 def _judge_reading(reading: Reading, case: Case, sent: Sent, data: bytes, target: str) -> str:
-    """Rows at the hostile batch's offsets are what was sent, all others are honest ones."""
+    """Check that rows at the hostile batch's offsets are the sent ones, and all others honest ones."""
     mine: Rows = {}
     try:
         header = decode_header(data)
@@ -123,8 +123,7 @@ def _rows(schema_id: int, number: int, base_offset: int) -> Rows:
 
 
 def _judge_honest(target: str, case: Case, found: Found, sent: Sent) -> str:
-    """Honest rows come back, whatever lies between them; and who is asked whether all is well says no when it is
-    not."""
+    """Check that honest rows are read despite the bytes between them, and that a tool reports damage."""
     facts = found.facts
     if facts.get("offline"):
         return "" if found.refused else "offline without a reason"

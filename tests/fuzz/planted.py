@@ -27,8 +27,8 @@ Rows = dict[int, tuple[Any, ...]]
 
 
 class Planted(NamedTuple):
-    """What was laid out. `before` and `after` are the honest rows on either side; `behind` says where reading goes on
-    after the hostile batch, None when its header cannot be read."""
+    """Places of the planted batches. `before` and `after` are the honest rows on either side; `behind` is the offset
+    for reading after the hostile batch, None when its header cannot be read."""
 
     before: Rows
     after: Rows

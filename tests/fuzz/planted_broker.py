@@ -60,7 +60,7 @@ class PlantedBroker:
         return TOPIC_OF[case.form.schema_id], self._cases[case.form.schema_id].index(case)
 
     def problem(self) -> str:
-        """What is wrong with the broker; "" if nothing is."""
+        """Return the broker's fault; "" if there is none."""
         code = self.broker.process.poll()
         if code is not None:
             return f"the broker ended with {code}:\n{self.broker.stderr[-4000:]}"

@@ -1,8 +1,8 @@
-"""A tiny request's latency while hostile peers do their worst.
+"""Latency of a tiny request while peers are hostile.
 
 One honest connection asks for a topic's offsets again and again and times every answer; beside it, for a few seconds
-each, peers of one kind. A benchmark, not a test: it prints what it measures. Its own processor time is on the same
-machine, so the first line, nobody hostile, is what the others are held against.
+each, peers of one kind. A benchmark, not a test: it prints its measurements. Its own processor time is on the same
+machine, so the first line, without hostile peers, is the reference for the others.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def measure(broker: BrokerProcess, peer: Peer, seconds: float, *, peers: int = 2
 
 
 def started(work_dir: Path) -> BrokerProcess:
-    """A broker on what `prepared` has made."""
+    """Start a broker on the directory of `prepared`."""
     return BrokerProcess(work_dir / "data", settings=SETTINGS, work_dir=work_dir)
 
 

@@ -21,7 +21,7 @@ CASES_PER_BROKER = 60
 
 
 def behind_of(case: Case) -> int | None:
-    """Where reading goes on after the hostile batch; None when its header cannot be read."""
+    """Return the offset for reading after the hostile batch; None when its header cannot be read."""
     try:
         return decode_header(case.stamped()).next_offset
     except CorruptBatchError:

@@ -1,7 +1,7 @@
 """Readers of a broker, called in a child: the consumer by socket and by mapped files, and `read_table`.
 
-Each reads one partition that holds a hostile batch: what is before it, the batch, and, from `behind` on, what is after
-it.
+Each reads one partition with a hostile batch: the records before it, the batch, and, from `behind` on, the records
+after it.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ def _end(behind: int | None) -> int | None:
 
 
 def _poll(consumer: sparklog.Consumer, tp: TopicPartition, behind: int | None, rows: Rows, refused: list[str]) -> None:
-    """Polls to the end; past what is refused it goes on behind the hostile batch, once. Raises what it is refused
-    then."""
+    """Poll to the end; after a refusal continue behind the hostile batch, once. Raises a second refusal."""
     deadline = time.monotonic() + PATIENCE_S
     end = _end(behind)
     sought = False
@@ -98,7 +97,7 @@ def _records(address: str, tp: TopicPartition, behind: int | None, local: str, r
 
 
 def table(address: str, topic: str, partition: int, schema_id: int, behind: int | None) -> Found:
-    """`read_table` of the whole partition, and of what is before and behind the hostile batch."""
+    """Call `read_table` for the whole partition, and for the parts before and behind the hostile batch."""
     readings: list[Reading] = []
     refused: list[str] = []
     everything = tuple(range(len(SCHEMAS[schema_id])))

@@ -1,5 +1,5 @@
-"""Another reader of a batch, in plain Python from Arrow's specification, that trusts nothing: what it says is what was
-sent.
+"""Another reader of a batch, in plain Python from Arrow's specification, that trusts nothing: its result is the sent
+content.
 
 It shares no code with the readers under test but the position of sparklog's header. Values are as `values.py` makes
 them from Arrow's arrays: fixed-width ones their bytes, so that nothing is lost in a conversion. Source: Arrow's
@@ -77,10 +77,10 @@ class _Flat:
 
 
 def read_batch(data: bytes, schema: pa.Schema, *, by_count: bool = False) -> Reading:
-    """The rows of the batch in the topic's `schema`.
+    """Return the rows of the batch in the topic's `schema`.
 
-    `by_count`: a column whose node says that none of its rows is null has none, whatever its validity bits say, as
-    Arrow's own reader has it. Raises UnreadableError.
+    `by_count`: a column whose node states that none of its rows is null has none, regardless of its validity bits, as
+    in Arrow's own reader. Raises UnreadableError.
     """
     try:
         header = decode_header(data)
@@ -156,7 +156,7 @@ class _Body:
         return found
 
     def _node(self, rows: int) -> int:
-        """How many values the next node says are null."""
+        """Return the number of nulls that the next node states."""
         node = next(self._nodes, None)
         if node is None or node[0] != rows or not 0 <= node[1] <= rows or rows > ROWS_MAX:
             raise UnreadableError(f"a node {node} where {rows} values are due")
@@ -246,7 +246,7 @@ class _Body:
         return [v if ok else None for v, ok in zip(found, valid, strict=True)]
 
     def _child_rows(self) -> int:
-        """What the next node says of its length; it is not used up."""
+        """Return the length that the next node states; it is not consumed."""
         node = next(self._nodes, None)
         if node is None or not 0 <= node[0] <= ROWS_MAX:
             raise UnreadableError(f"a child node {node}")

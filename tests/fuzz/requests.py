@@ -26,9 +26,8 @@ PARTITIONS_MAX = 50
 
 
 class Request(NamedTuple):
-    """A frame as it goes out. `api` is what it says it is; `name` tells a person what is in it. `is_answered`: its
-    lengths are right, and it asks for nothing that may be waited for, so an answer or the connection's end comes
-    soon."""
+    """A frame as it is sent. `api` is the stated one; `name` describes the content. `is_answered`: its lengths are
+    right, and it requests nothing that may wait, so an answer or the connection's end comes soon."""
 
     seed: int
     api: int

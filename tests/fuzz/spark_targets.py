@@ -18,7 +18,7 @@ TIMEOUT_MS = 1500
 CALL_S_MAX = 60.0
 """Planning and one task may each wait for the broker as long as the options say."""
 ROWS_MAX = 10_000
-"""More than the honest broker has; who reads on and on has been led in a circle."""
+"""More than the honest broker has; a reader beyond that has been led in a circle."""
 
 
 def spark(address: str) -> list[str]:

@@ -26,7 +26,7 @@ SEEDS = {
 
 
 def check_honest(reader: BatchTarget) -> None:
-    """Who refuses everything would pass otherwise."""
+    """A reader that refuses everything would pass otherwise."""
     for form in FORMS:
         case = Case(0, form, (), honest_batch(form), 0)
         assert not reader.problem(case), case.name

@@ -70,7 +70,7 @@ def test_a_seed_is_a_case() -> None:
 
 
 def test_most_cases_have_a_right_checksum() -> None:
-    """Else they would say nothing of what comes behind it."""
+    """Otherwise they would not test the checks behind it."""
     right = 0
     for seed in range(300):
         try:

@@ -1,4 +1,4 @@
-"""The probe's safety check: an order of magnitude, so far from what is measured that a busy machine does not reach
+"""The probe's safety check: an order of magnitude, so far from the measurements that a busy machine does not reach
 it."""
 
 from __future__ import annotations

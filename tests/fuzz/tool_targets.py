@@ -58,12 +58,12 @@ def verify(schema_id: int, hostile: bytes, sealed: bool) -> Found:
 
 
 def _not_looked_at(report: dict[str, Any]) -> bool:
-    """Whether there is a batch that says it takes more, decompressed, than the tools decompress."""
+    """Return True if a batch states a larger decompressed size than the tools decompress."""
     return any("not looked at" in note["message"] for note in report["notes"])
 
 
 def repair(schema_id: int, hostile: bytes, sealed: bool) -> Found:
-    """A repair, then a start: what is there now."""
+    """Repair, then start: returns the present content."""
     with _Directory() as root:
         directory = root / "events-0"
         plant(directory, schema_id, hostile)  # sealed: a rolled segment that is not is damage of its own

@@ -1,4 +1,4 @@
-"""How long the campaigns of `make torture` run, and with which seeds."""
+"""Durations and seeds of the campaigns of `make torture`."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def seconds_per_target() -> float:
 
 @cache
 def first_seed() -> int:
-    """FUZZ_SEED, else other ones every time: what is found names its own."""
+    """FUZZ_SEED, else a new one every time: a finding names its own."""
     return int(os.environ.get("FUZZ_SEED", str(int(time.time()) * 1000)))

@@ -1,4 +1,4 @@
-"""What an Arrow array holds as plain values, without a conversion that could fail or hide something: fixed-width values
+"""Content of an Arrow array as plain values, without a conversion that could fail or hide something: fixed-width values
 are their bytes, texts too, lists are lists, structs tuples, maps lists of pairs."""
 
 from __future__ import annotations

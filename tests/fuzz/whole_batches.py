@@ -20,10 +20,10 @@ from sparklog.format.offset_column import OFFSET_FIELD
 from tests.golden.make_golden import BASE_MS
 
 HOSTILE_OFFSET = 3
-"""Where the hostile batch lies: behind an honest one of 3 rows."""
+"""Offset of the hostile batch: behind an honest one of 3 rows."""
 
 Wrong = Callable[[pa.RecordBatch, int, str, Random], tuple[str, bytes]]
-"""Of honest rows, their schema's id and a compression: what is wrong, and the batch."""
+"""Makes of honest rows, their schema's id and a compression: the fault, and the batch."""
 WRONG: list[Wrong] = []
 
 _TYPES: list[Any] = [
@@ -53,7 +53,7 @@ def encoded(rows: pa.RecordBatch, schema_id: int, compression: str, **more: Any)
 
 
 def _of_type(t: Any, n: int) -> pa.Array:
-    """`n` values of any type: what its bytes happen to be matters to nobody."""
+    """Return `n` values of any type, with any content."""
     if pa.types.is_null(t):
         return pa.nulls(n)
     plain: dict[Any, Any] = {

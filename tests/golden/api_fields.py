@@ -1,10 +1,10 @@
 """The fields of each API in each version, as text: `tests/golden/fields/<api>-v<version>.txt`.
 
-    python tests/golden/api_fields.py    writes the files of what is new; those that exist stay as they are
+    python tests/golden/api_fields.py    writes the missing files; existing ones stay unchanged
 
-This is what clients and brokers of other versions rely on, so a file never changes. Whoever changes fields gives the
-API a new version; what changes nothing for a peer is recorded with its reason in `fields/changes.toml`, with the hash
-of the new text.
+Clients and brokers of other versions rely on these files, so a file never changes. A change of fields gives the API a
+new version. A change without effect for a peer is recorded with its reason in `fields/changes.toml`, with the hash of
+the new text.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def digest(text: str) -> str:
 
 
 def differences() -> list[str]:
-    """What has changed in an API without a new version or a recorded reason."""
+    """Return the changes of an API without a new version or a recorded reason."""
     newest = recorded_changes()
     found: list[str] = []
     known = {name_of(*v) for v in versions()}

@@ -1,7 +1,7 @@
 """Writes the golden files: the bytes of every structure that lies on a disk or crosses the wire.
 
     python tests/golden/make_golden.py            writes them
-    python tests/golden/make_golden.py --check    compares them with what the code produces; status 1 if they differ
+    python tests/golden/make_golden.py --check    compares them with the output of the code; status 1 if they differ
 
 Compressed batches are not pinned: their bytes depend on the version of the compression library. A packed one is, as
 long as its timestamps are all the same. If a change here is wanted, it is a new format version or a new API version,
@@ -172,7 +172,7 @@ def packed(base_offset: int, count: int) -> bytes:
 
 
 def packed_rows(first: int, count: int) -> pa.RecordBatch:
-    """`envelope_rows` without what keeps them from being packed."""
+    """`envelope_rows` without the properties that prevent packing."""
     nothing = no_keys_and_headers(count)
     stamps = pa.array([BASE_MS * 1000] * count, ENVELOPE_SCHEMA.field("timestamp").type)
     columns = [nothing[0], envelope_rows(first, count).column("value"), nothing[1], stamps]
@@ -180,7 +180,7 @@ def packed_rows(first: int, count: int) -> pa.RecordBatch:
 
 
 def marker(base_offset: int) -> bytes:
-    """The marker that commits what `stamped` has made."""
+    """Return the marker that commits the batch of `stamped`."""
     data = encode_marker(
         ENVELOPE_SCHEMA,
         schema_id=1,
@@ -608,7 +608,7 @@ def golden_files() -> dict[str, bytes]:
 
 
 def differences() -> list[str]:
-    """What is wrong with the committed files: missing, different or left over."""
+    """Return the faults of the committed files: missing, different or left over."""
     files = golden_files()
     committed = {p.name: p.read_bytes() for p in DATA.iterdir()}
     return [

@@ -1,4 +1,4 @@
-"""The committed bytes are what the code writes, and the code reads the committed bytes."""
+"""The code writes the committed bytes, and reads them."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def earlier_frames(kind: str) -> list[Path]:
 
 
 def assert_says_at_least(raw: object, told: object) -> None:
-    """Whether `told` (a message as plain lists) says what the frame `raw` says, and more only behind it."""
+    """Assert that `told` (a message as plain lists) has the content of the frame `raw`, and more only behind it."""
     if isinstance(raw, list) and isinstance(told, list):
         assert len(told) >= len(raw)
         for before, now in zip(raw, told, strict=False):

@@ -32,7 +32,7 @@ wrongly."""
 
 
 class Outcome(NamedTuple):
-    """What came of a cell: `word` for the table, `detail` behind it."""
+    """Outcome of a cell: `word` for the table, `detail` behind it."""
 
     word: str
     detail: str
@@ -53,7 +53,7 @@ def interpreter(version: str, uv: str | None) -> str | None:
 
 
 def _is_version(python: str, version: str) -> bool:
-    """Whether it runs (a shim of pyenv may lead nowhere) and is what its name says."""
+    """Return True if it runs (a shim of pyenv may lead nowhere) and has the version in its name."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     return done.returncode == 0 and done.stdout.strip() == version
@@ -83,7 +83,7 @@ def _quietly(command: list[str]) -> None:
 
 
 def run_cell(python: Path, tests: list[str]) -> Outcome:
-    """Runs the tests; what they print goes through if they fail."""
+    """Run the tests; their output is shown if they fail."""
     command = [
         str(python),
         "-m",

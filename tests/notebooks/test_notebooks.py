@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom as programs, and their pages show what they print."""
+"""The notebooks run from top to bottom as programs, and their pages show their output."""
 
 from __future__ import annotations
 

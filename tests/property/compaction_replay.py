@@ -1,4 +1,4 @@
-"""What a compacted log should hold: a replay of all that was appended to it, by offset."""
+"""Expected content of a compacted log: a replay of all records that were appended to it, by offset."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Replay(NamedTuple):
 
 
 def replay(entries: Mapping[int, Appended], end: int) -> Replay:
-    """Of what lies below `end`. Each transaction has a producer id of its own."""
+    """Replay the entries below `end`. Each transaction has a producer id of its own."""
     below = {offset: e for offset, e in sorted(entries.items()) if offset < end}
     decided = {e.producer_id: e.commit for e in below.values() if e.commit is not None}
     open_ids = {e.producer_id for e in below.values()} - {-1, *decided}
@@ -45,7 +45,7 @@ def replay(entries: Mapping[int, Appended], end: int) -> Replay:
 
 
 def committed_rows(log: PartitionLog) -> list[Stored]:
-    """What readers of committed records are given."""
+    """Return the records that readers of committed records get."""
     stable = log.last_stable_offset
     aborted = AbortedRanges(log.aborted_transactions(0, stable))
     found: list[Stored] = []

@@ -1,8 +1,8 @@
 """Members, their network and a coordinator that crashes, to be driven at random.
 
-A client is as bad as clients get: requests are lost, come late or twice, it lets partitions go late, it freezes until
-it has been put out and then goes on as if nothing had happened. Answers are given when the records before them are
-safe; a crash loses any part of what is not.
+A client has every fault of real clients: requests are lost, arrive late or twice, it releases partitions late, it
+freezes until it is removed and then continues as if nothing had happened. Answers are given when the records before
+them are safe; a crash loses any part of the unsafe ones.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Client:
         return request
 
     def poll(self, committed: Callable[[TopicPartition], int]) -> None:
-        """Takes what is new; what has to go stays until `let_go`."""
+        """Accept the new partitions; those to be released stay until `let_go`."""
         for tp in self.membership.changes().added:
             self.positions[tp] = committed(tp)
             self.had.add(tp)
@@ -89,7 +89,7 @@ class Answer(NamedTuple):
 
 
 class World:
-    """Everything together; the methods are what can happen."""
+    """Everything together; the methods are the possible events."""
 
     def __init__(self, safeguards: Safeguards = Safeguards()) -> None:  # noqa: B008
         self.safeguards = safeguards

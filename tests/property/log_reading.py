@@ -1,4 +1,4 @@
-"""Reading a whole log as a reader would, with what every answer must be."""
+"""Reading a whole log like a reader, with the checks of every answer."""
 
 from __future__ import annotations
 

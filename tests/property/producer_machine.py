@@ -1,6 +1,5 @@
-"""A state machine of several producers that write to one log through a bad network, and of readers: what may happen.
-
-`producer_world.py` says what must be true whatever happens.
+"""A state machine of several producers that write to one log through a bad network, and of readers: the possible
+events. `producer_world.py` has the invariants.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class ProducerMachine(ProducerWorld):
 
     @rule()
     def bump_the_epoch(self) -> None:
-        """The idempotent producer gives up what it has sent."""
+        """Make the idempotent producer abandon its unacknowledged batches."""
         producer = self.producers[0]
         self.late += producer.sent
         producer.sent, producer.epoch = [], producer.epoch + 1
@@ -107,7 +106,7 @@ class ProducerMachine(ProducerWorld):
 
     @rule(rows=st.integers(1, 3))
     def write_as_another(self, rows: int) -> None:
-        """What the idempotent producer is about to write is overtaken by something else under its name."""
+        """Write another batch under the idempotent producer's name, before its own next one."""
         producer = self.producers[0]
         self.deliver_the_next(0)
         own = self._next_message(0, rows)
@@ -160,7 +159,7 @@ class ProducerMachine(ProducerWorld):
     @rule(n=st.integers(1, PRODUCERS - 1))
     def end_while_verified(self, n: int) -> None:
         """The first message of a transaction is delayed between verification and append; meanwhile the transaction is
-        aborted for its timeout, and the log forgets who has ended."""
+        aborted for its timeout, and the log forgets the producer that has ended it."""
         producer = self.producers[n]
         if producer.transaction < 0 or self._of_epoch(n, producer.epoch) or not producer.sent:
             return

@@ -1,5 +1,5 @@
-"""What a log knows of its producers and transactions, against a replay of everything that was ever in it: it is true,
-or nothing, and of what is still in the log nothing is missing."""
+"""A log's state of its producers and transactions, compared with a replay of everything that was ever in it: it is
+true, or empty, and complete for the part that is still in the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def info_of(headers: Iterable[BatchHeader], producer_id: int) -> ProducerInfo:
 
 
 def new_headers(log: PartitionLog, end: int) -> list[BatchHeader]:
-    """Of what has been appended at `end` and behind it, to local segments."""
+    """Return the headers appended at `end` and behind it, to local segments."""
     return [
         h for s in log.local_segments if s.next_offset > end for _, h in s.headers_from(None) if h.base_offset >= end
     ]

@@ -1,11 +1,11 @@
-"""Several producers, the log that they write to, and what must be true of it: the ground of `producer_machine.py`.
+"""Several producers, the log that they write to, and its invariants: the base of `producer_machine.py`.
 
-It knows nothing of the log's rules, only what must be true: no message is in the log twice or out of its producer's
-order, nothing of an epoch behind something of a newer one, what is sent again is answered with its first offsets, what
-is answered as stored is stored, and readers of committed records, wherever they begin, see all of a committed
-transaction and nothing of an aborted or undecided one. Markers and messages come late and repeatedly; brokers stop,
-crash and lose power. Strangers write under ids that nobody was given, under those of others, and under so many of
-their own that others are forgotten. That happens to nobody with an open transaction, and to nobody before there are
+It does not know the log's rules, only its invariants. No message is in the log twice or out of its producer's order,
+and nothing of an epoch comes behind a newer one. A repeated message is answered with its first offsets, and an
+acknowledged message is stored. Readers of committed records, from any start, see all of a committed transaction and
+nothing of an aborted or undecided one. Markers and messages come late and repeatedly; brokers stop, crash and lose
+power. Foreign clients write under ids that were never issued, under those of others, and under so many of their own
+that other producers are forgotten. No producer with an open transaction is forgotten, and no other one before there are
 too many or it has expired.
 """
 
@@ -95,7 +95,7 @@ class Marker:
 
 @dataclass
 class Producer:
-    """A client and, of the same id, what the coordinator knows."""
+    """A client and, for the same id, the coordinator's knowledge."""
 
     producer_id: int
     epoch: int = 0
@@ -110,7 +110,7 @@ class Producer:
 
 
 class ProducerWorld(RuleBasedStateMachine):
-    """Producers, what they have sent, and what must be in the log."""
+    """Producers, their messages, and the expected content of the log."""
 
     safeguards: Safeguards = ALL_SAFEGUARDS
 
@@ -131,7 +131,7 @@ class ProducerWorld(RuleBasedStateMachine):
         """Of epochs that are over."""
         self.markers: list[Marker] = []
         self.entries: dict[int, Message | Marker] = {}
-        """By offset: what must be in the log."""
+        """Expected entries of the log, by offset."""
         self.decided: dict[int, bool] = {}
         self.forgotten_at: dict[int, int] = {}
         """The log end when a producer was last forgotten. From a producer that it does not know, the log takes any
@@ -183,8 +183,8 @@ class ProducerWorld(RuleBasedStateMachine):
         ]  # fmt: skip
 
     def _under_way(self, producer: Producer) -> list[Message]:
-        """What is not in the log, behind the last that is. (A log that knows nothing of a producer takes any
-        message.)"""
+        """Return the messages that are not in the log, behind the last that is. (A log without knowledge of a producer
+        accepts any message.)"""
         known = self._of_epoch(producer.producer_id, producer.epoch)
         return producer.sent[producer.sent.index(known[-1]) + 1 :] if known else list(producer.sent)
 
@@ -210,7 +210,7 @@ class ProducerWorld(RuleBasedStateMachine):
         return producer.sent[-1]
 
     def _deliver(self, message: Message) -> bool:
-        """Whether the message is in the log now."""
+        """Deliver a message; returns True if it is in the log now."""
         producer = self.producers[message.producer_id]
         before, known = self.log.log_end_offset, self._offset_of(message)
         producers = self._known_producers()
@@ -284,8 +284,8 @@ class ProducerWorld(RuleBasedStateMachine):
         self._notice_who_is_forgotten(producers | {marker.producer_id})
 
     def _notice_who_is_forgotten(self, expected: set[int]) -> None:
-        """After every append: whoever comes new takes the place of another, or goes at once when nothing but its marker
-        is known and no other such producer is there."""
+        """Note the forgotten producers, after every append: a new producer replaces another one, or is forgotten at
+        once if only its marker is known and there is no other such producer."""
         now = self._known_producers()
         assert len(now) <= CONFIG.producers_max
         forgotten = expected - now
@@ -293,8 +293,8 @@ class ProducerWorld(RuleBasedStateMachine):
         self._forget(forgotten)
 
     def _forget(self, producer_ids: set[int]) -> None:
-        """The idempotent producer begins anew as another, and nothing of it is under way: of what comes from a producer
-        that is not known, nobody can say whether it is stored already. Transactions go on: their messages are
+        """Let the idempotent producer begin again as another one, without messages in transit: for a message of an
+        unknown producer, the log cannot know if it is stored already. Transactions continue: their messages are
         verified."""
         for n in producer_ids & set(range(PRODUCERS)):
             last = self.entries.get(self._last_offset(n))

@@ -1,5 +1,5 @@
-"""A topic with three replicas that delete what is old, over changing leaders, replicas that are away, kills, power
-cuts, damage and repairs. The rules, the answers of leaders and what followers do to their logs are the product's."""
+"""A topic with three replicas that delete old records, over changing leaders, absent replicas, kills, power cuts,
+damage and repairs. The rules, the answers of leaders and the followers' changes of their logs are the product's."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ BROKER = st.sampled_from(BROKERS)
 
 
 class ReplicaMachine(RuleBasedStateMachine):
-    """`written`: all that was appended, by leader epoch and offset. `entries`: what of it is not lost, by offset.
-    `dead`: brokers that do not run. `lost`: of those, who may lack something that they had, and therefore leaves the
-    ISR before it comes back."""
+    """`written`: all appended records, by leader epoch and offset. `entries`: those that are not lost, by offset.
+    `dead`: brokers that do not run. `lost`: those of them that may have lost records, and therefore leave the ISR
+    before they return."""
 
     group: Group
 
@@ -135,13 +135,13 @@ class ReplicaMachine(RuleBasedStateMachine):
 
     @rule(broker=BROKER)
     def elect_unclean(self, broker: int) -> None:
-        """One that is not in sync leads, and the others give up what it does not have."""
+        """Let a replica that is not in sync lead; the others give up the records that it lacks."""
         if broker not in self.dead and broker not in self.group.image.isr and self.has_all(broker):
             self.group.out.discard(broker)
             self.lead(broker, (broker,))
 
     def has_all(self, broker: int) -> bool:
-        """Whether what its log counts on is there."""
+        """Return True if all data that it relies on exist."""
         return True
 
     @rule(broker=BROKER, how=st.sampled_from(["leave", "kill", "power cut"]), rows=ROWS, cleans=st.booleans())
@@ -163,10 +163,10 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.elect_unclean(broker)
 
     def clean(self, broker: int) -> None:
-        """What is old goes, in the way that is tried."""
+        """Remove old records, in the tested way."""
 
     def lead(self, broker: int, isr: tuple[int, ...] | None = None) -> None:
-        """What it has counts from now on, also what another leader has lost."""
+        """Let a broker lead: its records count from now on, including those that another leader has lost."""
         self.group.change(broker, isr)
         log = self.group[broker]
         epochs = list(log.epochs.entries)
@@ -316,7 +316,7 @@ class ReplicaMachine(RuleBasedStateMachine):
             assert rows == wanted or "compact" in self.given["cleanup.policy"], broker
 
     def settle(self) -> None:
-        """What is to be done before all is there."""
+        """Do the steps that complete all replicas."""
 
     @invariant()
     def nothing_is_shown_that_was_not_written(self) -> None:

@@ -23,7 +23,7 @@ index = st.integers(0, 1000)
 
 
 class Groups(RuleBasedStateMachine):
-    """Rules pick by an index, taken modulo what there is."""
+    """Rules pick by an index, modulo the number of candidates."""
 
     def __init__(self) -> None:
         super().__init__()

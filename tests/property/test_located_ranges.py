@@ -1,7 +1,7 @@
-"""What a reader was once told of files keeps its bytes, whatever becomes of the log.
+"""File ranges that a reader has got keep their bytes, for any later change of the log.
 
-No file becomes shorter than what may be mapped of it (its reader would die of SIGBUS), nothing in it is written over,
-and nothing beyond the high watermark is told of.
+No file becomes shorter than the part that may be mapped (its reader would die of SIGBUS), nothing in it is overwritten,
+and no range goes beyond the high watermark.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Replica:
             assert all(h.next_offset <= log.high_watermark for _, h in iterate_batches(memoryview(data)))
 
     def check(self) -> None:
-        """What was told is still there."""
+        """Check that the returned ranges still exist."""
         for file, start, end, data in self.held:
             assert os.fstat(file).st_size >= end, "a mapped page is gone: SIGBUS"
             assert os.pread(file, end - start, start) == data

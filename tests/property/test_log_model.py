@@ -76,7 +76,7 @@ class _DiskFile(LimitedFile):
 
 
 class Under(NamedTuple):
-    """What an operation may have done when a crash ends it: rows added, the log cut, its start raised, rows removed."""
+    """Possible effect of an operation that a crash ends: rows added, the log cut, its start raised, rows removed."""
 
     rows: Sequence[Row] = ()
     cut_to: int | None = None
@@ -84,8 +84,8 @@ class Under(NamedTuple):
 
 
 class LogModel(RuleBasedStateMachine):
-    """`rows`: what can be read, by offset, all of it from `start_offset` on; `epochs`: the leader epoch of every
-    offset ever given out below `end`; `flushed`: everything below survives a power cut; `points`: the checkpoint."""
+    """`rows`: the readable rows, by offset, all of them from `start_offset` on; `epochs`: the leader epoch of every
+    offset ever assigned below `end`; `flushed`: everything below survives a power cut; `points`: the checkpoint."""
 
     @initialize(given=SETTINGS)
     def start(self, given: dict[str, Any]) -> None:
@@ -100,7 +100,7 @@ class LogModel(RuleBasedStateMachine):
         self.disk, self.clock = Disk(), ManualClock()
         self.points = {"log_start_offset": 0, "high_watermark": 0, "recovery_point": 0}
         self.cut_to = NOT_CUT
-        """Where the log was cut to since the checkpoint."""
+        """End of the cut since the checkpoint."""
         self.loses_power: int | None = None
         self.was_repaired = False
         self.open(clean=True)
@@ -137,7 +137,7 @@ class LogModel(RuleBasedStateMachine):
 
     @contextmanager
     def crashing(self, under: Under | None = None) -> Iterator[None]:
-        """What the block does may end in a crash; what follows a crash in it is skipped."""
+        """The block may end in a crash; its rest is skipped then."""
         under = under or Under()
         try:
             yield
@@ -161,7 +161,7 @@ class LogModel(RuleBasedStateMachine):
         self.flushed = min(self.flushed, must_reach, self.end)
 
     def open_after_crash(self) -> bool:
-        """Whether it took a repair, which only lost power can make necessary."""
+        """Open the log; returns True if that took a repair, which only a power cut can require."""
         try:
             self.open(clean=False)
         except LogCorruptError:
@@ -173,7 +173,7 @@ class LogModel(RuleBasedStateMachine):
         return False
 
     def reconcile(self, under: Under, must_reach: int, *, repaired: bool) -> None:
-        """Compares what a crash has left with what it may leave, and makes that the model."""
+        """Compare the result of a crash with the possible ones, and make it the model."""
         found, end, start = read_rows(self.log), self.log.log_end_offset, self.log.log_start_offset
         known = self.rows | {self.end + i: row for i, row in enumerate(under.rows)}
         assert must_reach <= end <= self.end + len(under.rows), "the log end"
@@ -198,8 +198,8 @@ class LogModel(RuleBasedStateMachine):
         self.checkpoint()
 
     def check_removed(self, before: dict[int, Row], after: dict[int, Row]) -> None:
-        """What is gone was allowed to go: nothing but by compaction, for every key the last record or, in its time, a
-        tombstone with nothing before it left."""
+        """Check that the missing rows were allowed to go: only by compaction, and for every key the last record stays
+        or, after its time, a tombstone without earlier records is gone."""
         if len(before) == len(after):
             return
         assert "compact" in self.policy, f"lost: {before.keys() - after.keys()}"

@@ -1,14 +1,14 @@
 """The idempotent producer against the log's own rule, over a network that loses, delays and repeats.
 
 The client's queues, sequences and outcomes are the real ones, the broker's rule is `sparklog.log.producers.states`;
-only the connections and the clock are made up. Requests of a connection that the client has given up may still be
-carried out, at any time, in any order. When another broker leads, the one that did may answer late what it was sent.
-After everything has calmed down:
+only the connections and the clock are simulated. Requests of a connection that the client has abandoned may still be
+executed, at any time, in any order. After a change of the leader, the earlier one may answer late. In the end, when
+there are no more faults:
 
 * every batch has an outcome;
-* what was acknowledged is in the log once, where the answer says;
-* nothing is in the log twice, what was refused is not in it, and the log is in the order of the calls;
-* nobody is told of a sequence out of order: the broker has lost nothing.
+* every acknowledged batch is in the log once, at the offset in the answer;
+* no batch is in the log twice, no refused batch is in it, and the log is in the order of the calls;
+* no client gets a sequence out of order: the broker has lost nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ViolationError(AssertionError):
 
 @dataclass
 class Request:
-    """What goes over the wire: the batches' numbers and headers as they were when it was sent."""
+    """Content of a request on the wire: the batches' numbers and headers at the time of sending."""
 
     entry: Entry
     batches: list[tuple[int, BatchHeader]]
@@ -151,7 +151,7 @@ class World:
             self.outcomes.failed(entry, BrokerNotAvailableError("cut"))
 
     def move(self) -> None:
-        """Another broker leads, and has what this one has stored."""
+        """Let another broker lead, with the stored batches of this one."""
         old, self.wire = self.wire, Wire()
         while old.requests:
             self.serve(old)

@@ -37,7 +37,7 @@ class ReplicatedCompaction(ReplicaMachine):
 
     @rule(broker=BROKER, calm_ms=st.sampled_from([1, RETENTION_MS + 1]))
     def compact_twice(self, broker: int, calm_ms: int) -> None:
-        """With time enough between for what deletes to go."""
+        """Compact twice, with enough time in between for tombstones to go."""
         if broker not in self.dead:
             self.group.compact(broker)
             self.wait(calm_ms)
@@ -45,7 +45,7 @@ class ReplicatedCompaction(ReplicaMachine):
 
     @rule(broker=BROKER, key=st.sampled_from([b"a", b"b"]), how=st.sampled_from(["leave", "kill", "power cut"]))
     def delete_without(self, broker: int, key: bytes, how: str) -> None:
-        """A key is deleted, and what deletes it has its time, while a replica is away, or has lost it."""
+        """Delete a key, and let the tombstone expire, while a replica is away, or has lost it."""
         leader = self.group.image.leader
         if broker == leader or broker in self.group.out:
             return

@@ -1,5 +1,5 @@
 """Producers and transactions of a tiered log with two replicas, either of which may lead, over failovers, kills, power
-cuts of the follower, retention and deletions: what a replica knows of a producer is true, or nothing."""
+cuts of the follower, retention and deletions: a replica's knowledge of a producer is true, or empty."""
 
 from __future__ import annotations
 
@@ -171,7 +171,8 @@ class ReplicatedProducers(RuleBasedStateMachine):
 
     @rule(leads=st.none() | WHICH)
     def a_calm_while(self, leads: bool | None) -> None:
-        """The follower has all, a segment is rolled, on the disk, and in the store at who tiers."""
+        """The follower has all records, a segment is rolled, on the disk, and in the store of the replica that
+        tiers."""
         self.roll()
         self.catch_up()
         for replica in (self.leader, self.follower):
@@ -190,7 +191,7 @@ class ReplicatedProducers(RuleBasedStateMachine):
 
     @rule(max_bytes=st.sampled_from([1, 4_000, 1 << 20]))
     def replicate(self, max_bytes: int) -> None:
-        """One piece, behind what both have."""
+        """Replicate one piece, behind the common records."""
         leader, follower = self.leader.log, self.follower.log
         self.cut_follower()
         if follower.log_end_offset < leader.log_start_offset:

@@ -1,4 +1,5 @@
-"""A tiered topic with three replicas: what the leader has copied, and all have released, is there once."""
+"""A tiered topic with three replicas: records that the leader has copied, and all replicas have released, exist exactly
+once."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests.unit.broker.cluster.replica_group import BROKERS
 
 
 class ReplicatedTiering(ReplicaMachine):
-    """`looked`: in which leader epoch a broker has looked at what others have copied."""
+    """`looked`: the leader epoch in which a broker has searched for the copies of others."""
 
     @initialize(policy=POLICY, tiered=st.integers(0, 3), seed=st.integers(0, 1 << 32))
     def start(self, policy: dict[str, Any], tiered: int, seed: int) -> None:
@@ -61,7 +62,7 @@ class ReplicatedTiering(ReplicaMachine):
             self.tier(broker)
 
     def settle(self) -> None:
-        """The leader knows what others have deleted from the store, and its followers begin where it does."""
+        """Tell the leader the deletions of others in the store; its followers begin at its log start."""
         self.tier(self.group.image.leader)
         self.retain(self.group.image.leader)
         self.group.sync()

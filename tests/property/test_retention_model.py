@@ -1,5 +1,5 @@
-"""Retention and delete-records against a list: nothing goes that has to stay, what stays is readable, no offset is
-given twice, over clean stops, crashes and lost checkpoints."""
+"""Retention and delete-records compared with a list: no retained record is lost, all of them are readable, no offset is
+used twice, over clean stops, crashes and lost checkpoints."""
 
 from __future__ import annotations
 

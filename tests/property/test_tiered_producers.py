@@ -1,5 +1,5 @@
-"""Producers and transactions of a tiered log against a replay of everything that was ever in it, over clean stops,
-kills, power cuts, truncations, retention and deletions: what a log knows of a producer is true, or nothing."""
+"""Producers and transactions of a tiered log compared with a replay of everything that was ever in it, over clean
+stops, kills, power cuts, truncations, retention and deletions: a log's knowledge of a producer is true, or empty."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TieredProducers(TieringModel):
         self.headers: list[BatchHeader] = []
 
     def enter(self) -> None:
-        """What has been appended last."""
+        """Enter the last appended batch."""
         found = new_headers(self.log, len(self.model))
         self.headers += found
         self.model += [b""] * (found[-1].next_offset - len(self.model))
@@ -70,7 +70,7 @@ class TieredProducers(TieringModel):
 
     @rule(share=st.floats(0, 1))
     def truncate(self, share: float) -> None:
-        """Not into what is only in the store: producers are not known there then."""
+        """Truncate, but not into the part that is only in the store: producers are unknown there then."""
         least = max(self.log.local_log_start_offset, self.log.tier.state.copied_to)
         end = self.log.truncation.truncate_to(least + int(share * (len(self.model) - least)))
         self.model = self.model[:end]
@@ -90,7 +90,7 @@ class TieredProducers(TieringModel):
         self.start = self.log.log_start_offset
 
     def is_open(self) -> bool:
-        """Whether the run has begun. What the log has lost is forgotten."""
+        """Return True if the run has begun. Lost entries are forgotten."""
         if not hasattr(self, "log"):
             return False
         self.headers = [h for h in self.headers if h.next_offset <= len(self.model)]

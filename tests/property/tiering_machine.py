@@ -1,5 +1,5 @@
 """A tiered log that is written to, cut, retained and tiered, over clean stops, power cuts at any call to disk or store,
-and a store that fails, against a list of what it should hold."""
+and a store that fails, compared with a list of its expected content."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PoweredStore(FailingStore):
 
 
 class TieringModel(RuleBasedStateMachine):
-    """`model`: the values by offset, from 0; `start`: the log start; `points`: what the last checkpoint says."""
+    """`model`: the values by offset, from 0; `start`: the log start; `points`: the last checkpoint."""
 
     log: PartitionLog
 

@@ -1,5 +1,5 @@
-"""What test_connect runs as a client of Spark Connect: writes, streams through a topic, reads back; prints the rows as
-JSON.
+"""The job that test_connect runs as a client of Spark Connect: writes, streams through a topic, reads back; prints the
+rows as JSON.
 
 python -m tests.spark.connect_job sc://HOST:PORT BROKERS SOURCE TARGET CHECKPOINT
 """

@@ -1,7 +1,7 @@
 """A driver that copies a topic until its query ends: `python -m tests.spark.copying_driver SERVERS SOURCE TARGET
 CHECKPOINT`.
 
-Prints what the query ended with.
+Prints the query's error at its end.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m tests.spark.delta_recipes BOOTSTRAP_SERVERS DIRECTORY
 
-Prints what was found as JSON. Every query fails once in a place where it hurts and is started again.
+Prints the result as JSON. Every query fails once at a critical place and is started again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Recipes:
         return name
 
     def run(self, writer: Any, name: str) -> str:
-        """Runs a query to the end of what is there; what it failed with, or nothing."""
+        """Run a query to the end of the present records; returns its error, or ""."""
         query = writer.option("checkpointLocation", self.path(f"checkpoint-{name}")).trigger(availableNow=True).start()
         try:
             query.awaitTermination()

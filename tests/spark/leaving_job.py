@@ -60,7 +60,7 @@ def main(directory: Path) -> None:
 
 
 def _fail(spark: Any, options: dict[str, str]) -> None:
-    """What the job is told when it is wrong: by its options, by the driver, by a write."""
+    """Return the errors of a wrong job: by its options, by the driver, by a write."""
     wrong = options | {"kafka.sasl.mechanism": "PLAIN"}
     tries = (
         lambda: spark.read.format("sparklog").options(**wrong).option("subscribe", "in").load().count(),
@@ -77,7 +77,7 @@ def _fail(spark: Any, options: dict[str, str]) -> None:
 
 
 def _save_pages(spark: Any, directory: Path) -> None:
-    """What the UI and its API show."""
+    """Save the pages of the UI and its API."""
     ui, application = spark.sparkContext.uiWebUrl, spark.sparkContext.applicationId
     port = ui.rpartition(":")[2]
     paths = ["jobs/", "stages/", "storage/", "environment/", "executors/", "SQL/", "StreamingQuery/"]

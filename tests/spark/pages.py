@@ -1,6 +1,7 @@
-"""The commands of a page, and what the page says they print.
+"""The commands of a page, and the output that the page shows.
 
-A fenced block is a command if a comment before it says how it is tested; an `<!-- output -->` belongs to the last one.
+A fenced block is a command if a comment before it names its kind of test; an `<!-- output -->` belongs to the last
+command.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _BLOCK = re.compile(r"<!-- (output|test: [^>]*) -->\n```\w+\n(.*?)```", re.DOTAL
 
 
 class Block(NamedTuple):
-    """A command of a page: how it is tested, its text, and what it prints."""
+    """A command of a page: its kind of test, its text, and its output."""
 
     kind: str
     text: str
@@ -40,7 +41,7 @@ def blocks(page: str, kind: str | None = None) -> list[Block]:
 
 
 def lines(blocks: list[Block]) -> list[str]:
-    """What all of them print."""
+    """Return the output of all of them."""
     return [line for block in blocks for line in block.output]
 
 
@@ -58,7 +59,7 @@ def environment(broker: sparklog.LocalBroker, **more: str) -> dict[str, str]:
 
 
 def shell(command: str, directory: Path, broker: sparklog.LocalBroker, **more: str) -> str:
-    """What a command line prints. Fails the test if it fails."""
+    """Return the output of a command line. Fails the test if the command fails."""
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command],
         cwd=directory,

@@ -1,4 +1,5 @@
-"""A batch DataFrame shows what is there at each action, the same to all of its tasks, though Spark plans it once."""
+"""A batch DataFrame shows the present records at each action, the same to all of its tasks, though Spark plans it
+once."""
 
 from __future__ import annotations
 

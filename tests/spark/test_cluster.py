@@ -1,4 +1,4 @@
-"""Spark on three real brokers: exactly once, whoever dies meanwhile."""
+"""Spark on three real brokers: exactly once, while any broker dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding the source, and what a user sees for a wrong option."""
+"""Discovery of the source, and the user's view of a wrong option."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The sink, exactly once: what Spark does when things fail, and what readers see of it.
+"""The sink, exactly once: Spark's reactions to failures, and the readers' view of them.
 
-The first half plays Spark's part by hand, so that every order of events can be had; the second half has a real query
-fail.
+The first half plays Spark's part by hand, for every order of events; in the second half a real query fails.
 """
 
 from __future__ import annotations
@@ -280,7 +279,7 @@ class Copy:
         self.directory = directory
 
     def run(self, fault: str | None = None, tasks: int | None = None, **more: Any) -> Exception | None:
-        """Runs to the end of what is there; returns what the query failed with."""
+        """Run to the end of the present records; returns the query's error."""
         given = options(self.broker, topic=self.target, checkpointLocation=str(self.directory / "checkpoint"), **more)
         if fault is not None:
             given |= {"fault": fault, "mark": str(self.directory / f"mark-{fault.replace(':', '-')}")}

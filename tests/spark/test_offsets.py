@@ -1,4 +1,4 @@
-"""What a query says about its place: in its checkpoint and in its progress."""
+"""A query's statements about its position: in its checkpoint and in its progress."""
 
 from __future__ import annotations
 

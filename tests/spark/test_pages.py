@@ -1,4 +1,5 @@
-"""The pages about Scala, SQL, Connect, pipelines and Databricks: their commands run, and print what the pages say."""
+"""The pages about Scala, SQL, Connect, pipelines and Databricks: their commands run, and print the output on the
+pages."""
 
 from __future__ import annotations
 

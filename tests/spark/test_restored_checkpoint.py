@@ -1,6 +1,5 @@
-"""A checkpoint that was set back: batches with new input have the numbers of batches that are in the topic. None of
-them is skipped in silence, and what Spark runs again after a crash still is.
-"""
+"""A checkpoint that was set back: batches with new input have the numbers of batches in the topic. None of them is
+skipped in silence, and a batch that Spark runs again after a crash still is."""
 
 from __future__ import annotations
 
@@ -16,9 +15,8 @@ from tests.support.cases import in_gate
 
 
 class Query:
-    """A query that copies a topic, run after run, with a checkpoint that can be copied and put back. `location`:
-    whether an option or the session's setting says where it is, or (elsewhere) an option with what is no path that
-    Python could open."""
+    """A query that copies a topic, run after run, with a checkpoint that can be copied and put back. `location`: an
+    option or the session's setting names its place, or (elsewhere) an option with a path that Python cannot open."""
 
     def __init__(self, reads: Any, target: str, source: str, directory: Path, location: str) -> None:
         self.reads = reads
@@ -33,7 +31,7 @@ class Query:
             hadoop.set(f"fs.viewfs.mounttable.{target}.link./checkpoint", self.checkpoint.as_uri())
 
     def run(self, tasks: int = 2, rows: str = "value", **options: str) -> Exception | None:
-        """To the end of what is there; returns what the query failed with."""
+        """Run to the end of the present records; returns the query's error."""
         settings = self.reads.spark.conf
         frame = self.reads.stream(self.source, startingOffsets="earliest").selectExpr(f"{rows} as value")
         writer = frame.repartition(tasks).writeStream.format("sparklog").trigger(availableNow=True)

@@ -1,4 +1,4 @@
-"""What a query does when records it still needed have been deleted: failOnDataLoss both ways."""
+"""A query whose records have been deleted: failOnDataLoss both ways."""
 
 from __future__ import annotations
 

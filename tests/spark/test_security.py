@@ -153,7 +153,7 @@ def test_nothing_that_a_run_leaves_behind_has_the_password(secured: SecureBroker
 
 
 def shows(content: bytes) -> bool:
-    """Whether there is the password, in any of the ways that texts and numbers are written."""
+    """Return True if the content has the password, in any usual notation of texts and numbers."""
     encoded = PASSWORD.encode()
     forms = [encoded, PASSWORD.encode("utf-16-le"), PASSWORD.encode("utf-16-be"), encoded.hex().encode()]
     for before in range(3):  # Base64 depends on what stands before
@@ -170,7 +170,7 @@ def test_the_search_finds_what_it_looks_for() -> None:
 
 @pytest.mark.nightly
 def test_the_chapter(tmp_path: Path) -> None:
-    """docs/security.md from zero to a job: what stands there is run as it stands, but for the port."""
+    """docs/security.md from zero to a job: its commands are run unchanged, except for the port."""
     port = str(free_port())
     found = pages.blocks("security")
     assert [b.kind for b in found][:4] == ["sh", "broker", "sh", "sh"]

@@ -1,4 +1,4 @@
-"""Writing: batches and streams, envelope and typed topics, and what is refused before a row is written."""
+"""Writing: batches and streams, envelope and typed topics, and refusals before a row is written."""
 
 from __future__ import annotations
 

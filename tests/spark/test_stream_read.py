@@ -42,7 +42,7 @@ def test_available_now_twice_reads_everything_once(
 def test_checkpoints_go_from_one_file_manager_to_the_other(
     spark: Any, reads: Any, topic: Any, send: Any, collected: Any, tmp_path: Path
 ) -> None:
-    """What conf/spark-defaults.conf advises can be set for a query that is there already, and taken back."""
+    """The settings that conf/spark-defaults.conf advises can be set for an existing query, and taken back."""
     name, published = topic(), spark.conf.get(CHECKPOINT_FILES)
     sparks_own = published.replace("FileSystemBased", "FileContextBased")
     try:

@@ -1,7 +1,7 @@
 """Two drivers on one checkpoint at the same time.
 
-Who loses ends with an error that says why. The job goes on (at a bad moment each beats the other, and it goes on when
-it is started again), and nothing is missing or there twice.
+The loser ends with an error that gives the reason. The job continues (at a bad moment each beats the other, and it
+continues after the next start), and nothing is missing or duplicated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The `sparklog` command, run in this process, and what it prints."""
+"""The `sparklog` command, run in this process, and its output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Run = Callable[..., "Result"]
 
 
 class Result(NamedTuple):
-    """What a run of the command gave."""
+    """Result of a run of the command."""
 
     returncode: int
     stdout: str

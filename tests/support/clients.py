@@ -1,4 +1,4 @@
-"""What several tests of the client share beside the fake broker: batches in its log, topics, records read."""
+"""Common parts of the client's tests beside the fake broker: batches in its log, topics, records read."""
 
 from __future__ import annotations
 

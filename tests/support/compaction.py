@@ -1,4 +1,4 @@
-"""What the tests of compaction share: logs of keyed records, one run, and what must be true after it."""
+"""Common parts of the compaction tests: logs of keyed records, one run, and its invariants."""
 
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ def last_values(rows: Sequence[Stored]) -> dict[bytes, bytes]:
 
 
 def check_compacted(log: PartitionLog, model: Sequence[Stored]) -> list[Stored]:
-    """What holds after any number of runs, whole or broken off; `model`: all that was ever appended."""
+    """Check the invariants after any number of complete or interrupted runs; `model`: all records that were ever
+    appended."""
     rows = stored(log)
     offsets = [row.offset for row in rows]
     assert offsets == sorted(set(offsets))

@@ -1,4 +1,4 @@
-"""A connection over a socket pair, what it is sent, and what answers."""
+"""A connection over a socket pair, the frames sent to it, and a handler that answers."""
 
 from __future__ import annotations
 

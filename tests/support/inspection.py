@@ -65,7 +65,7 @@ def cut(path: Path, size_bytes: int) -> None:
 
 
 def blocks(path: Path) -> list[int]:
-    """Where a sealed segment's batches begin."""
+    """Return the positions of a sealed segment's batches."""
     with path.open("rb") as file:
         seal = decode_seal(lambda p, n: os.pread(file.fileno(), n, p), path.stat().st_size)
     assert seal is not None

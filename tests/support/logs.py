@@ -1,4 +1,4 @@
-"""What the log's tests share: batches, a clock that is set by hand, a disk that fills up."""
+"""Common parts of the log's tests: batches, a clock that is set by hand, a disk that fills up."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def segment_files(directory: Path) -> list[Path]:
 
 
 class LimitedFile:
-    """A file on a disk with `disk.free_bytes` left: a write that does not fit is cut short and raises. What is written
-    over has its room already, as on most file systems."""
+    """A file on a disk with `disk.free_bytes` left: a write that does not fit is cut short and raises. Overwriting
+    needs no new room, as on most file systems."""
 
     def __init__(self, inner: File, path: Path, disk: LimitedFiles) -> None:
         self._inner, self._path, self._disk = inner, path, disk

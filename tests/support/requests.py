@@ -1,4 +1,4 @@
-"""What a dispatcher wants to know of the connection that a request has come on."""
+"""The dispatcher's view of the connection of a request."""
 
 from __future__ import annotations
 

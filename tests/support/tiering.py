@@ -1,4 +1,4 @@
-"""What the tests of tiering share: a store in memory, one that fails, and a log with tiny segments."""
+"""Common parts of the tiering tests: a store in memory, one that fails, and a log with tiny segments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stored_names(store: ObjectStore) -> list[str]:
 
 
 class FailingStore(ObjectStore):
-    """Fails or tears the operations that `fails` picks; `flips` changes a byte of what is read."""
+    """A store that fails or tears the operations that `fails` picks; `flips` changes a byte of the read data."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -54,7 +54,7 @@ class FailingStore(ObjectStore):
 
     @contextmanager
     def failing_after(self, calls: int) -> Iterator[None]:
-        """So many calls work, then none; what that raises is caught."""
+        """Let this number of calls succeed, and the later ones fail; the error is caught."""
         left, before = calls, self.fails
 
         def fails(what: str, key: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a terminal of a given width shows."""
+"""Output of a terminal of a given width."""
 
 from __future__ import annotations
 

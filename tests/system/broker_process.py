@@ -38,7 +38,7 @@ PATIENCE_S = 60.0
 
 
 def readable(descriptor: int | socket.socket, timeout_s: float) -> bool:
-    """Whether there is something to read within the time, however high the descriptor's number."""
+    """Return True if there is something to read within the time, for any number of the descriptor."""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         return bool(selector.select(timeout_s))
@@ -156,7 +156,7 @@ def fetch(
 
 
 def end_offset(client: RawClient, topic: str, partition: int = 0, *, timestamp_ms: int = -1) -> int:
-    """Where the log ends, or what LIST_OFFSETS says of another timestamp (-2: where it starts)."""
+    """Return the log's end, or the answer of LIST_OFFSETS for another timestamp (-2: its start)."""
     request = ListOffsetsRequest([ListOffsetsPartition(topic, partition, timestamp_ms)])
     result = client.request(Api.LIST_OFFSETS, request, ListOffsetsResponse).results[0]
     assert result.error_code == 0, result.message

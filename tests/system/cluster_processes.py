@@ -29,7 +29,7 @@ from tests.support.ports import free_port
 from tests.system.broker_process import BrokerProcess
 
 PATIENCE_S = 120.0
-"""For a machine that has much else to do: whoever waits for a session's end, or a start, waits for processes."""
+"""Patience for a busy machine: a wait for a session's end, or for a start, is a wait for processes."""
 SESSION_MS = 2_000
 SETTINGS = f"""
 zookeeper.session.timeout.ms = {SESSION_MS}
@@ -48,8 +48,8 @@ class ClusterProcesses:
         settings: Mapping[int, str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """`settings`: lines for one broker's configuration; `env`: what brokers are started with from now on (None:
-        this process's)."""
+        """`settings`: lines for one broker's configuration; `env`: the environment of brokers that start from now on
+        (None: this process's)."""
         self._directory = directory
         self._settings = dict(settings or {})
         self.env = env
@@ -150,7 +150,7 @@ class ClusterProcesses:
         return self.partitions(asked, topic)[partition].leader
 
     def in_sync(self, topic: str, brokers: int, *, asked: int) -> bool:
-        """Whether all partitions have so many in-sync replicas, as their leaders say."""
+        """Return True if all partitions have this number of in-sync replicas, as their leaders say."""
         states = self.partitions(asked, topic)
         for state in states:
             told = self.partitions(state.leader, topic) if state.leader >= 0 else []  # none: it has not heard of it yet

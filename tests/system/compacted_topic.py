@@ -1,4 +1,4 @@
-"""A topic that a real broker compacts: what is written to it, and whether it has been."""
+"""A topic that a real broker compacts: its records, and a check of the compaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of the command line share."""
+"""Common parts of the command line's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows the console's links, as a browser would, and holds each page against what its link says."""
+"""Follows the console's links, as a browser would, and compares each page with its link's text."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Get = Callable[[str], tuple[int, str]]
 
 
 def crawl(get: Get) -> dict[str, str]:
-    """Every page that links lead to from the overview, by path. Fails at an answer that is an error, or that is not of
-    what its link names."""
+    """Return every page that links lead to from the overview, by path. Fails at an answer that is an error, or that
+    does not fit its link."""
     pending, seen, shapes = deque(["/"]), {"/"}, Counter[str]()
     pages: dict[str, str] = {}
     while pending:

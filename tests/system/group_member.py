@@ -1,7 +1,7 @@
 """A consumer in a process of its own: `python -m tests.system.group_member SERVERS GROUP TOPIC [INSTANCE]`.
 
-Says on stdout what happens, a JSON object per line: assigned and revoked partitions, and for every commit what it had
-read. Commits after every poll. Ends when its stdin does.
+Prints the events on stdout, a JSON object per line: assigned and revoked partitions, and for every commit the records
+read before it. Commits after every poll. Ends when its stdin does.
 """
 
 from __future__ import annotations

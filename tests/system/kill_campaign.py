@@ -2,19 +2,19 @@
 
     python tests/system/kill_campaign.py [--kills 200] [--seed 1]        prints a line per ten kills
 
-Producers keep several requests each under way (acks=all) to topics that are only kept, shortened by retention, and
-compacted; after a seeded number of acknowledgements the process is killed, now and then a second time while it starts.
-What must hold after every restart:
+Producers have several requests each in progress (acks=all), to topics that are only kept, shortened by retention, or
+compacted. After a seeded number of acknowledgements the process is killed, sometimes a second time while it starts.
+Invariants after every restart:
 
-- every acknowledged record stands at the offset it was acknowledged with, unless its log begins behind it by now, or
-  compaction was allowed to remove it;
-- a record is there at most as often as it was sent, so once if it was acknowledged at the first attempt. A producer
-  that gets no answer sends the batch again, as a client without a sequence number has to;
-- there is nothing that was not sent, and in a log that is only kept nothing changes that was read before the kill;
-- retention keeps at least retention.bytes; where a record is gone by compaction no older one of its key is left, and a
-  newer one is there unless the last was a tombstone.
+- Every acknowledged record is at its acknowledged offset, unless its log begins behind it by now, or compaction was
+  allowed to remove it.
+- A record exists at most as often as it was sent, so once if it was acknowledged at the first attempt. A producer
+  without an answer sends the batch again, as a client without sequence numbers has to.
+- There is no record that was not sent, and in a log that is only kept no record changes that was read before the kill.
+- Retention keeps at least retention.bytes. If compaction has removed a record, no older one of its key is left, and a
+  newer one exists unless the last was a tombstone.
 
-A record is known by its timestamp in microseconds, which no other one has.
+A record is identified by its timestamp in microseconds, which is unique.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ FETCH_BYTES = 4 << 20
 
 
 class Batch(NamedTuple):
-    """What a producer sends; `ids` are one higher from row to row."""
+    """A batch of a producer; `ids` are one higher from row to row."""
 
     tp: TopicPartition
     ids: range
@@ -115,7 +115,7 @@ class Rows(NamedTuple):
 
 @dataclass
 class Ledger:
-    """What one partition must and may hold."""
+    """Required and allowed content of one partition."""
 
     acknowledged: dict[int, int] = field(default_factory=dict)
     """Offset → id."""
@@ -360,8 +360,8 @@ def read_partition(client: RawClient, tp: TopicPartition) -> Rows:
 
 
 def read_while_compacted(client: RawClient, tp: TopicPartition, before: Rows) -> Rows:
-    """What two readings in a row agree on: in one, a tombstone may go behind the reader's back together with what it
-    deletes, which the reader has got."""
+    """Return the common result of two successive readings. In one reading, a tombstone may disappear behind the
+    reader's back together with a record that the reader has got."""
     while True:
         rows = read_partition(client, tp)
         if np.array_equal(rows.offsets, before.offsets):

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class MemberProcess:
-    """`group_member.py`, and what it has said."""
+    """`group_member.py`, and its output."""
 
     def __init__(self, servers: str, group: str, topic: str, instance: str = "") -> None:
         command = [sys.executable, "-m", "tests.system.group_member", servers, group, topic, instance]

@@ -22,7 +22,7 @@ class Relay:
         self._threads[0].start()
 
     def lose_answers(self) -> None:
-        """What the client says still arrives; it hears nothing any more."""
+        """Requests of the client still arrive; it gets no answer any more."""
         self._loses_answers = True
 
     def cut(self) -> None:

@@ -40,12 +40,12 @@ mend(msgspec.msgpack)
 mend(msgspec.json)
 msgspec.convert = in_turn(msgspec.convert)
 """
-"""Mends what kills one process in fifty of the earlier releases: `sparklog/format/decoders.py` tells of it."""
+"""Repair of the fault that kills one process in fifty of the earlier releases: see `sparklog/format/decoders.py`."""
 PACKAGES = (".", "datasource", "broker_daemon")
 
 
 def environment_of(release: Path) -> dict[str, str]:
-    """In which Python finds that release, whatever is installed."""
+    """Return an environment in which Python finds that release, regardless of the installed one."""
     path = os.pathsep.join(str((release / p).resolve()) for p in PACKAGES)
     return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 

@@ -1,15 +1,15 @@
-"""A client of whichever release is on PYTHONPATH that goes on until it is told to end: `python rolling_client.py
-BOOTSTRAP NAME TOPICS`.
+"""A client of the release on PYTHONPATH that runs until it is told to end: `python rolling_client.py BOOTSTRAP NAME
+TOPICS`.
 
 Four threads: an idempotent producer to `plain-NAME`, a transactional one to `transactions-NAME`, a group that reads
-TOPICS (comma-separated), and snapshots of `transactions-NAME`. It uses only what the previous release has, too, and
-imports nothing of the tests. It answers each line on stdin with one of JSON:
+TOPICS (comma-separated), and snapshots of `transactions-NAME`. It uses only functions that the previous release has,
+too, and imports nothing of the tests. It answers each line on stdin with one of JSON:
 
 | line | answer |
 |---|---|
-| `rounds` | how many rounds each thread has done; `failed`: what the first one that failed has raised, or "" |
-| `end` | the producers end: what they have sent, by topic |
-| `read {"TOPIC": COUNT}` | the group goes on until it has so many: what it has read, by topic; the process ends |
+| `rounds` | the number of rounds of each thread; `failed`: the error of the first thread that failed, or "" |
+| `end` | the producers end: their sent records, by topic |
+| `read {"TOPIC": COUNT}` | the group reads on to this number: its records, by topic; the process ends |
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 
 
 class Client:
-    """The threads, and what they have seen."""
+    """The threads, and their observations."""
 
     def __init__(self, bootstrap: str, name: str, topics: list[str]) -> None:
         self.bootstrap, self.name, self.topics = bootstrap, name, topics
@@ -45,7 +45,7 @@ class Client:
         self.threads: dict[str, threading.Thread] = {}
 
     def run(self, name: str, work: Callable[[Callable[[], None]], None]) -> None:
-        """`work` calls what it is given once a round."""
+        """Run `work`, which calls its argument once a round."""
         self.rounds[name] = 0
 
         def count() -> None:

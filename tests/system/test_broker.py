@@ -1,4 +1,4 @@
-"""The broker as a process: what it answers, and that nothing a peer does brings it down."""
+"""The broker as a process: its answers, and its survival of any peer's behaviour."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_stopping_answers_waiting_fetches_and_closes_idle_connections(start: Sta
 
 
 def test_a_second_signal_ends_it_at_once(start: Start) -> None:
-    """A reader that takes nothing keeps a stopping broker waiting; who presses Ctrl-C again does not want to."""
+    """A reader that takes nothing delays a stopping broker; a second Ctrl-C ends the wait."""
     broker = start()
     with broker.connect() as client, broker.socket() as stuck:
         create_topic(client, "t")

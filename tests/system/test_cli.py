@@ -255,7 +255,7 @@ def test_following_until_interrupted(run: Run, topic: str, broker: LocalBroker) 
 
 
 def read_terminal(descriptor: int, until: str, seconds: float = 30) -> str:
-    """What a program writes to its terminal, until `until` has come."""
+    """Return a program's output on its terminal, up to `until`."""
     shown = ""
     deadline = time.monotonic() + seconds
     while until not in shown:

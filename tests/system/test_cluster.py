@@ -1,4 +1,4 @@
-"""Three real brokers and a real ZooKeeper: what was acknowledged with acks=all survives whoever dies."""
+"""Three real brokers and a real ZooKeeper: records acknowledged with acks=all survive the death of any process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def served_by_all(cluster: ClusterProcesses, topic: str) -> None:
 
 
 def send(cluster: ClusterProcesses, topic: str, partition: int, value: bytes, *, asked: int) -> int:
-    """Sends until it is acknowledged, to whoever leads; the base offset. One that failed may be there, too."""
+    """Send until it is acknowledged, to the present leader; returns the base offset. A failed attempt may be stored,
+    too."""
     offsets: list[int] = []
 
     def acknowledged() -> bool:

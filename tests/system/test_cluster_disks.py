@@ -1,5 +1,5 @@
-"""Disks and deletions in a cluster of real brokers: one whose disk fails hands over what it led there, and goes on with
-its other disk, also after a restart; records are deleted when all live replicas have deleted them."""
+"""Disks and deletions in a cluster of real brokers. A broker with a failed disk hands over the leaderships there, and
+continues with its other disk, also after a restart. Records are deleted when all live replicas have deleted them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Three real brokers, of which one is killed at a step of a transaction's end: whoever coordinates next carries the
-decision out, nothing is torn, and nothing stays open."""
+"""Three real brokers, of which one is killed at a step of a transaction's end: the next coordinator completes the
+decision, nothing is torn, and nothing stays open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions on three real brokers: all or nothing, whoever dies meanwhile."""
+"""Transactions on three real brokers: all or nothing, while any broker dies."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write(producer: sparklog.Producer, number: int) -> None:
 
 
 def read_all(local: LocalCluster, count: int) -> dict[int, list[bytes]]:
-    """What readers of committed records find, by partition, once there are `count` of them."""
+    """Return the records that readers of committed records find, by partition, once there are `count` of them."""
     found: dict[int, list[bytes]] = {p: [] for p in range(PARTITIONS)}
     with sparklog.Consumer(
         bootstrap_servers=local.bootstrap_servers, isolation_level="read_committed", auto_offset_reset="earliest"

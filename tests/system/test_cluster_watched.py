@@ -1,5 +1,4 @@
-"""Three brokers and what one sees of them while one dies that was the controller: their metrics, and the console in a
-real browser."""
+"""Three brokers, their metrics and the console in a real browser, while the broker that was the controller dies."""
 
 from __future__ import annotations
 

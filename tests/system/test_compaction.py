@@ -1,4 +1,4 @@
-"""Compaction by a real broker, and what every kind of reader makes of a compacted log."""
+"""Compaction by a real broker, and every kind of reader of a compacted log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Tab key: in a bash that runs in a terminal, and what zsh and fish are told."""
+"""The Tab key: in a bash that runs in a terminal, and the scripts for zsh and fish."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Terminal:
         self.terminal = master
 
     def type(self, keys: str, until: str) -> str:
-        """Types `keys`; what the terminal shows from then on, as soon as `until` is in it."""
+        """Type `keys`; returns the terminal's output from then on, up to `until`."""
         os.write(self.terminal, keys.encode())
         shown, end = "", time.monotonic() + PATIENCE_S
         while until not in shown:
@@ -112,7 +112,7 @@ def asked(
 
 @pytest.fixture
 def in_bash(asked: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """What bash would show for these pieces of a line."""
+    """Return bash's offers for these pieces of a line."""
 
     def ask(*pieces: str) -> list[str]:
         words = "\n".join(("sparklog", *pieces))

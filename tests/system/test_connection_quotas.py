@@ -28,7 +28,7 @@ CLIENT, HOSTILE, HASTY = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 
 
 class Peer:
-    """A connection from an address of this machine that has shaken hands. Raises what the broker answers."""
+    """A connection from an address of this machine after the handshake. Raises the broker's error."""
 
     def __init__(self, broker: BrokerProcess, host: str) -> None:
         self.sock = socket.create_connection((broker.host, broker.port), PATIENCE_S, (host, 0))
@@ -66,7 +66,7 @@ def outcome(broker: BrokerProcess, host: str) -> str:
 
 
 def outcome_of_a_burst(broker: BrokerProcess, host: str) -> str:
-    """What the last of many is told that come at once: at one a second they are more than the wait allows for."""
+    """Return the answer to the last of many simultaneous connections: at one a second they exceed the allowed wait."""
     for _ in range(20):
         socket.create_connection((broker.host, broker.port), PATIENCE_S, (host, 0)).close()
     return outcome(broker, host)

@@ -74,7 +74,7 @@ def fields_of(page: str) -> dict[str, str]:
 
 
 def linked(page: str, text: str) -> str:
-    """Where the link with this text leads."""
+    """Return the target of the link with this text."""
     found = re.search(rf'href="([^"]+)">{text}</a>', page)
     assert found, text
     return html.unescape(found[1])

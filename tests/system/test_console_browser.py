@@ -1,5 +1,5 @@
-"""The console in a real browser: every page, with real data, without a word in the browser's own console; and what is
-clicked is done."""
+"""The console in a real browser: every page, with real data, without a message in the browser's own console; and clicks
+have their effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every link of every page of the console leads to what it says."""
+"""Every link of every page of the console leads to the page that it names."""
 
 from __future__ import annotations
 

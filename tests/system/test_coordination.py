@@ -40,7 +40,7 @@ class Ensemble(Protocol):
 
     def client(self) -> Coordination: ...
     def lose_answers(self, client: Coordination) -> None:
-        """What the client asks from now on arrives, if at all, and it hears nothing of it before `cut`."""
+        """The client's later requests arrive, if at all, and it gets no answer before `cut`."""
         ...
 
     def cut(self, client: Coordination) -> None:

@@ -26,7 +26,8 @@ needs_cluster = pytest.mark.skipif(not has_java(), reason="there is no Java: ins
 
 
 def start(output: Path, *options: str) -> subprocess.Popen[str]:
-    """The demo in a session of its own, so that a signal to its process group reaches what a Ctrl-C would reach."""
+    """The demo in a session of its own, so that a signal to its process group reaches the same processes as a
+    Ctrl-C."""
     command = [sys.executable, str(DEMO), "--output", str(output), *options]
     return subprocess.Popen(
         command,
@@ -62,7 +63,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
 
 
 def logs(output: Path) -> str:
-    """The end of each of a demo's logs, for whoever has to find out why it failed."""
+    """Return the end of each of a demo's logs, for the search for a failure."""
     ends = [(log.name, log.read_text(errors="replace")[-3000:]) for log in sorted((output / "logs").glob("*.log"))]
     return "".join(f"\n--- {name}\n{end}" for name, end in ends)
 

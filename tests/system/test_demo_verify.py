@@ -1,4 +1,4 @@
-"""The demo's own arithmetic: it is what the demo's verdict rests on, so it is checked by hand-made cases."""
+"""The demo's own arithmetic, checked by hand-made cases, because the demo's verdict relies on it."""
 
 from __future__ import annotations
 

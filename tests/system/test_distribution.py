@@ -1,4 +1,4 @@
-"""The wheel and the sdist: what is in them, and that what was installed from them works."""
+"""The wheel and the sdist: their content, and the function of an installation from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sparklog doctor` against real brokers and what they leave behind."""
+"""`sparklog doctor` against real brokers and their directories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def process(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 class Doctor:
-    """Runs the command, and gives what it finds by check; findings about the machine itself are left out."""
+    """Runs the command, and returns its findings by check; findings about the machine itself are left out."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

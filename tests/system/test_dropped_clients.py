@@ -38,7 +38,7 @@ def test_a_member_leaves_its_group(
 def test_the_next_member_reads_what_was_not_committed(
     broker: LocalBroker, admin: Admin, topic: str, topic_name: Callable[[], str]
 ) -> None:
-    """What poll returned last may not have been processed."""
+    """The records of the last poll may not have been processed."""
     admin.create_topic(topic, 1)
     group = topic_name()
     with Producer(broker.bootstrap_servers) as producer:

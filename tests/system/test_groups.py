@@ -72,7 +72,7 @@ def consumer(local: LocalBroker, group: str, **settings: Any) -> Consumer:
 
 
 def poll_until(condition: Callable[[], bool], what: str, *consumers: Consumer) -> list[sparklog.Record]:
-    """Polls all of them until the condition holds; what they gave."""
+    """Poll all of them until the condition holds; returns their records."""
     records: list[sparklog.Record] = []
 
     def polled() -> bool:
@@ -132,7 +132,7 @@ def test_a_zombie_that_wakes_up_cannot_commit(local: LocalBroker, fast_admin: Ad
 
 
 def test_commits_of_a_frozen_consumer_are_refused(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
-    """As above, with the commit certainly under way: the zombie's heartbeats are what is frozen."""
+    """As above, with the commit certainly in progress: the zombie's heartbeats are frozen."""
     fast_admin.create_topic(topic, 1)
     send(local, topic, 10, 1)
     zombie = consumer(local, topic, session_timeout_ms=300, enable_auto_commit=False)

@@ -1,4 +1,4 @@
-"""Commands that change several things check all of them first, or their error tells what is done."""
+"""Commands with several changes check all of them first, or their error lists the completed ones."""
 
 from __future__ import annotations
 

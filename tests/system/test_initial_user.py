@@ -26,7 +26,7 @@ def get_in(broker: SecureBroker, password: str, name: str = "admin") -> list[str
 
 
 def test_its_password_is_changed_and_it_is_gone_when_it_is_removed(tmp_path: Path) -> None:
-    """Whoever has the configuration's password, which is an old one then, does not get in any more."""
+    """The configuration's password, which is an old one then, is refused."""
     with SecureBroker(tmp_path) as broker:
         first = first_password(broker)
         assert get_in(broker, first) == ["admin"]

@@ -51,7 +51,7 @@ def disks(tmp_path: Path) -> Iterator[Disks]:
 
 
 def error_codes(client: RawClient) -> list[int]:
-    """What the metadata say of t's partitions."""
+    """Return the metadata's error codes of t's partitions."""
     answer = client.request(Api.METADATA, MetadataRequest(["t"]), MetadataResponse)
     return [p.error_code for p in answer.topics[0].partitions]
 

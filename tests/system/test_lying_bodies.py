@@ -1,5 +1,5 @@
-"""Batches whose checksum is right and whose body lies, against a real broker: refused when they are sent; planted in
-its files, every reader has a typed error, nobody dies of a signal, and what is beside them is read."""
+"""Batches with a right checksum and a false body, against a real broker. They are refused when they are sent; planted
+in its files, every reader gets a typed error, no process dies of a signal, and the batches beside them are read."""
 
 from __future__ import annotations
 

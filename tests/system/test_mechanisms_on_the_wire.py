@@ -40,7 +40,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
 
 
 class Wire:
-    """Frames to a listener, as somebody sends them who keeps to no order."""
+    """Frames to a listener, in any order."""
 
     def __init__(self, address: str) -> None:
         self._sock = socket.create_connection(parse_bootstrap(address)[0], 20)

@@ -1,4 +1,4 @@
-"""A real broker's pages for Prometheus: what dashboards and alerts ask for is there, and asking does no harm."""
+"""A real broker's pages for Prometheus: the series of dashboards and alerts exist, and scraping does no harm."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ kafka_broker_info kafka_consumergroup_current_offset kafka_consumergroup_lag kaf
 kafka_topic_partition_in_sync_replica kafka_topic_partition_oldest_offset kafka_topic_partition_replicas
 kafka_topic_partition_under_replicated_partition kafka_topic_partitions
 """
-"""What Strimzi's dashboards of Kafka and of kafka_exporter read, but for the JVM's and what only Kafka has
+"""Series that Strimzi's dashboards of Kafka and of kafka_exporter read, without the JVM's and those that only Kafka has
 (docs/watching.md)."""
 
 

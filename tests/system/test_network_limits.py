@@ -1,5 +1,5 @@
-"""Peers that ask for very much, or do not read what they have asked for, against a broker process with little memory
-and few descriptors: it lives, holds no more than its budget, and answers others."""
+"""Peers that request very much, or do not read their answers, against a broker process with little memory and few
+descriptors: it lives, stays within its budget, and answers others."""
 
 from __future__ import annotations
 

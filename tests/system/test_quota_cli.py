@@ -1,4 +1,4 @@
-"""`sparklog quota` against a real broker, and what a throttled producer notices."""
+"""`sparklog quota` against a real broker, and its effect on a throttled producer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_clients_with_other_client_ids_have_other_quotas(broker: sparklog.LocalB
 def test_who_only_asks_for_metadata_is_told_to_wait_and_waits(
     broker: sparklog.LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is muted for `request_percentage` does not count against the time of the requests that follow."""
+    """The muted time of `request_percentage` does not count against the time of the next requests."""
     with Admin(broker.bootstrap_servers, client_id="operator") as admin:
         admin.create_topic("t")
         admin.alter_client_quotas(Entity(None, "curious"), {"request_percentage": 0.000_001})
@@ -85,7 +85,7 @@ def test_who_only_asks_for_metadata_is_told_to_wait_and_waits(
 
 
 def test_a_throttled_producer_waits_and_loses_nothing(broker: sparklog.LocalBroker) -> None:
-    """A burst of ten seconds' worth is free, then it waits; what it sends is all there, once and in order."""
+    """A burst of ten seconds' worth is free, then it waits; all its records arrive, once and in order."""
     admin = Admin(broker.bootstrap_servers)
     admin.create_topic("t")
     admin.alter_client_quotas(Entity("ANONYMOUS"), {"producer_byte_rate": 100_000.0})

@@ -67,7 +67,7 @@ def values(cluster: sparklog.LocalCluster, topic: str = "events") -> list[int]:
 
 
 def directories(cluster: sparklog.LocalCluster, broker: int, topic: str = "events") -> set[int]:
-    """The partitions of which the broker has a directory, whatever it is called."""
+    """Return the partitions of which the broker has a directory, under any name."""
     found = cluster.brokers[broker - 1].data_dir.glob(f"{topic}-*")
     return {int(path.name.split(".")[0].rsplit("-", 1)[1]) for path in found}
 
@@ -108,8 +108,8 @@ def test_partitions_move_to_other_brokers_and_leave_nothing_behind(
 
 @pytest.mark.nightly
 def test_brokers_that_restart_in_the_middle_go_on(cluster: sparklog.LocalCluster, admin: sparklog.Admin) -> None:
-    """The throttle keeps the copies under way; the broker that is to get the partitions is killed, then one of those
-    that have them is stopped, and what it is to lose is taken away while it is down."""
+    """The throttle prolongs the copies. The broker that is to get the partitions is killed, then one of those that have
+    them is stopped, and its partitions are removed while it is down."""
     admin.create_topic("events", replica_assignment=[[1, 2], [1, 2], [1, 2]])
     fill(cluster, 0, 9_000, size=2_000)
     admin.alter_partition_reassignments({tp: [1, 3] for tp in EVENTS}, throttle_bytes=500_000)
@@ -136,7 +136,7 @@ def test_brokers_that_restart_in_the_middle_go_on(cluster: sparklog.LocalCluster
 @pytest.mark.torture
 def test_brokers_are_killed_in_the_middle_of_many_moves(cluster: sparklog.LocalCluster, admin: sparklog.Admin) -> None:
     """Every move meets the SIGKILL of a broker that is to get the partitions, of one that has them, or of the
-    controller. What has been acknowledged stays, on the brokers that were asked for."""
+    controller. Acknowledged records stay, on the requested brokers."""
     chance = random.Random(20)
     admin.create_topic("events", replica_assignment=[[1, 2]] * 3)
     fill(cluster, 0, 9_000, size=2_000)

@@ -29,7 +29,7 @@ VALUE = b"x" * 1000
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sparklog.LocalBroker]:
-    """A broker that looks for what to delete all the time."""
+    """A broker that runs its retention all the time."""
     settings = {"log.retention.check.interval.ms": 20, "log.flush.interval.ms": 100}
     with sparklog.start_local(tmp_path_factory.mktemp("retention") / "data", settings=settings) as started:
         yield started
@@ -180,7 +180,7 @@ def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_waiting_fetch_is_told(local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str) -> None:
-    """A consumer that waits for more than there is, below what is deleted, learns of it and goes on."""
+    """A waiting consumer below the deleted offsets learns of the deletion and continues."""
     admin.create_topic(topic)
     send(local, topic, 3)
     with sparklog.Consumer(local.bootstrap_servers, fetch_min_bytes=1 << 20, fetch_max_wait_ms=60_000) as consumer:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: instal
 
 
 class Workers:
-    """Threads that go on until they are told to end; what one of them raises fails the test."""
+    """Threads that run until they are told to end; an error of one of them fails the test."""
 
     def __init__(self) -> None:
         self.ending = threading.Event()

@@ -1,5 +1,5 @@
-"""Three brokers as `--secure-setup` makes them: who is no broker gets in nowhere between them, and certificates change
-while they work."""
+"""Three brokers as `--secure-setup` makes them: only brokers get access between them, and certificates change while
+they work."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def password_of(cluster: LocalCluster) -> str:
 
 
 def addresses(cluster: LocalCluster, listener: str) -> dict[int, str]:
-    """Of the brokers that live, from what they have registered."""
+    """Return the registered addresses of the live brokers."""
     client = zookeeper(cluster, password_of(cluster))
     try:
         found = {}
@@ -232,7 +232,7 @@ class Load:
 
 
 def issuer_key_of(address: str, authority: Authority) -> bool:
-    """Whether what the broker shows has been signed by `authority`."""
+    """Return True if `authority` has signed the broker's certificate."""
     host, port = address.rsplit(":", 1)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

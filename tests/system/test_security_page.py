@@ -1,4 +1,4 @@
-"""What docs/security.md says for several brokers, run as it stands there: only hosts, ports and directories are others.
+"""The commands of docs/security.md for several brokers, run unchanged except for hosts, ports and directories.
 
 Each broker has a loopback address of its own, as if it were a machine: all listen on the same ports.
 """
@@ -53,8 +53,8 @@ def free_ports() -> int:
 
 
 class Machines:
-    """Hosts NETWORK.N, the directories that the page names, a ZooKeeper, and what is started on them. What the brokers
-    log is in `directory`."""
+    """Hosts NETWORK.N, the directories that the page names, a ZooKeeper, and the processes started on them. The
+    brokers' logs are in `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -86,7 +86,7 @@ class Machines:
         return text
 
     def run(self, command: str) -> str:
-        """What it prints. Fails the test if it fails."""
+        """Return the output of a command. Fails the test if the command fails."""
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", self.here(command)],
             cwd=self.directory,
@@ -100,7 +100,7 @@ class Machines:
         return done.stdout
 
     def start(self, name: str, command: str, ready: Callable[[list[str]], bool]) -> list[str]:
-        """Starts what goes on running; returns the lines that it has printed when it is `ready`."""
+        """Start a process that keeps running; returns its lines up to the moment when it is `ready`."""
         with (self.directory / f"{name}.log").open("w") as log:
             process = self.processes[name] = subprocess.Popen(
                 ["bash", "-c", f"exec {self.here(command)}"],
@@ -119,8 +119,8 @@ class Machines:
         return lines
 
     def start_broker(self, number: int) -> None:
-        """With what the page has made for it. The data directory has the same path on each machine of the page, not
-        on this one."""
+        """Start a broker with the files that the page's commands made for it. The data directory has the same path on
+        each machine of the page, not on this one."""
         config = self.etc / f"broker-{number}" / "broker.toml"
         settings = flatten(tomllib.loads(config.read_text()))
         if settings["data.dir"] == str(self.data):
@@ -199,14 +199,14 @@ def shown(machines: Machines, number: int, context: ssl.SSLContext | None = None
 
 
 def authority(machines: Machines) -> ssl.SSLContext:
-    """Trusts who clients trust now."""
+    """A context with the clients' present authorities."""
     context = ssl.create_default_context(cafile=str(machines.etc / "ca.pem"))
     context.check_hostname = False
     return context
 
 
 def trusted(machines: Machines, number: int, context: ssl.SSLContext) -> bool:
-    """Whether the certificate that a broker shows to other brokers is by one of the authorities."""
+    """Return True if the certificate that a broker shows to other brokers is by one of the authorities."""
     try:
         shown(machines, number, context)
     except ssl.SSLCertVerificationError:
@@ -215,7 +215,7 @@ def trusted(machines: Machines, number: int, context: ssl.SSLContext) -> bool:
 
 
 def works(machines: Machines) -> None:
-    """All brokers are in sync and take what a client writes."""
+    """Check that all brokers are in sync and accept a client's records."""
     until_reached(lambda: in_sync(machines) == 3, "three in-sync replicas")
     machines.run(block("sh", 1).splitlines()[0] + "\nsparklog cluster describe --check")
     before = written(machines)
@@ -245,7 +245,7 @@ def test_three_brokers_and_their_super_user(machines: Machines) -> None:
 
 
 def test_one_more_broker_with_the_listeners_of_the_page(machines: Machines) -> None:
-    """What the page has in broker.toml for listeners takes the place of what has been made there."""
+    """The page's lines for the listeners in broker.toml replace the generated ones."""
     machines.run(block("add"))
     config = machines.etc / "broker-4" / "broker.toml"
     text = block("toml").replace("10.0.0.1:9293", f"{NETWORK}.4:{machines.fourth_port + 1}")

@@ -30,7 +30,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
 
 
 def test_clients_go_on_when_a_broker_is_silent(cluster: ClusterProcesses) -> None:
-    """Whatever it led and coordinated: each broker is stopped in turn."""
+    """For every leadership and coordinator: each broker is stopped in turn."""
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
     tps = [TopicPartition("events", p) for p in range(3)]
     cluster.create(1, "events", 3, min_insync_replicas=2)

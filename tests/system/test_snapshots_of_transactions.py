@@ -1,4 +1,4 @@
-"""What a snapshot of a cluster shows of transactions that span brokers: all of each, or nothing."""
+"""Transactions that span brokers in a snapshot of a cluster: all of each, or nothing."""
 
 from __future__ import annotations
 

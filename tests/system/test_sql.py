@@ -1,4 +1,4 @@
-"""SQL against a real broker: what a statement sees, how it ends, and what it cannot do."""
+"""SQL against a real broker: the records of a statement, its end, and its limits."""
 
 from __future__ import annotations
 
@@ -395,7 +395,7 @@ def test_without_duckdb_the_extra_is_named(broker: LocalBroker, monkeypatch: pyt
 
 
 def test_nothing_is_said_at_the_end_of_the_process(broker: LocalBroker, trips: str) -> None:
-    """DuckDB's module reports what was not freed."""
+    """DuckDB's module reports unfreed objects."""
     code = (
         "import sys, sparklog\n"
         "try: sparklog.sql(sys.argv[1], 'FROM nowhere')\n"

@@ -233,7 +233,7 @@ def test_progress_is_for_terminals(
     from sparklog.cli import console
 
     class Terminal:
-        """What rich asks of stderr."""
+        """The part of stderr that rich uses."""
 
         def __init__(self) -> None:
             self.text = ""

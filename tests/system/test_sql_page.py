@@ -1,6 +1,6 @@
-"""The page on SQL: what its commands print is what it shows.
+"""The page on SQL: its commands print the output that it shows.
 
-`python -m tests.system.test_sql_page` writes what they print now into the page.
+`python -m tests.system.test_sql_page` writes their present output into the page.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class Page:
         self._directory = directory
 
     def shell(self, command: str) -> str:
-        """What it prints, on both outputs."""
+        """Return the output of a command, on both streams."""
         return subprocess.run(
             ["bash", "-c", command], cwd=self._directory, env=self._environment, text=True, timeout=100, check=False,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         ).stdout  # fmt: skip
 
     def transcript(self, shown: str) -> str:
-        """A console's commands, each with what it prints."""
+        """Return a console's commands, each with its output."""
         commands = [line[2:] for line in shown.splitlines() if line.startswith("$ ")]
         return "".join(f"$ {command}\n{self.shell(command)}" for command in commands)
 
     def as_it_is(self, text: str) -> str:
-        """The page with what its commands print now."""
+        """Return the page with the present output of its commands."""
         for command in SHELL.findall(text):
             self.shell(command)
         text = CONSOLE.sub(lambda m: self.transcript(m.group()), text)

@@ -1,4 +1,5 @@
-"""What is pushed down loses no row: statements against DuckDB's answer on all of the same data, and what they read."""
+"""Push-down loses no row: statements compared with DuckDB's answer on all of the same data, and the records that they
+read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine does to a real broker's files: descriptors run out, directories are exchanged."""
+"""Faults of the machine under a real broker's files: descriptors run out, directories are exchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is throttled slows nobody else down: with and without TLS."""
+"""A throttled client slows no other down: with and without TLS."""
 
 from __future__ import annotations
 

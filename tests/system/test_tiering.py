@@ -1,4 +1,4 @@
-"""Tiering with a real broker: what is only in the store is read as before, killed uploads leave nothing, S3's
+"""Tiering with a real broker: records that are only in the store are read as before, killed uploads leave nothing, S3's
 protocol."""
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def send(local: sparklog.LocalBroker, topic: str, start: int, end: int) -> None:
 
 
 def consumed(local: sparklog.LocalBroker, topic: str, count: int) -> list[tuple[int, bytes | None]]:
-    """What a consumer gets that begins at the beginning."""
+    """Return the records of a consumer that starts at the beginning."""
     with sparklog.Consumer(local.bootstrap_servers) as consumer:
         tp = TopicPartition(topic, 0)
         consumer.assign([tp])

@@ -94,7 +94,7 @@ class Screen:
         self.output = ""
 
     def read_until(self, pattern: str) -> str:
-        """What was drawn up to `pattern`, which is forgotten then."""
+        """Return the output up to `pattern`, and forget it."""
         deadline = time.monotonic() + PATIENCE_S
         while (found := re.search(pattern, self.output)) is None:
             assert time.monotonic() < deadline, f"{pattern} did not come: {self.output[-3000:]!r}"

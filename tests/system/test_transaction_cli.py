@@ -18,7 +18,7 @@ from tests.support.cli import Run
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[LocalBroker]:
-    """Of each test's own: what nobody else has begun is listed."""
+    """A broker for each test: lists show only the test's own transactions."""
     with sparklog.start_local(data_dir=tmp_path / "broker-data") as local:
         yield local
 

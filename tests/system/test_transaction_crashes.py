@@ -93,7 +93,7 @@ def again(request: Callable[[], object]) -> object:
 
 
 def stable_everywhere(admin: Admin) -> bool:
-    """Whether nothing is open in any partition."""
+    """Return True if nothing is open in any partition."""
     tps = [TopicPartition("t", p) for p in range(PARTITIONS)]
     stable = admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level="read_committed")
     ends = admin.list_offsets(dict.fromkeys(tps, "latest"))

@@ -188,7 +188,8 @@ def test_participants_of_a_shared_transaction(broker: BrokerProcess) -> None:
 
 
 def test_reading_computing_and_writing_each_record_once(broker: BrokerProcess) -> None:
-    """Offsets go with the transaction: what is aborted is read again, what is committed is not."""
+    """Offsets are part of the transaction: records of an aborted one are read again, those of a committed one are
+    not."""
     with broker.connect() as client:
         create_topic(client, "in", 1)
     with Producer(broker.address) as source:

@@ -1,4 +1,4 @@
-"""TLS and SASL of a real broker: what is let in, what is not, and what the client is told."""
+"""TLS and SASL of a real broker: accepted and refused peers, and the client's errors."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def client(release: Path, broker: BrokerProcess, stage: str) -> Mapping[str, Any]:
-    """What a client process of that release reports; the test fails with its words if it fails."""
+    """Return the report of a client process of that release; the test fails with its error."""
     script = Path(__file__).with_name("version_client.py")
     done = subprocess.run(
         [sys.executable, script, broker.address, stage],
@@ -140,7 +140,7 @@ PARTS: dict[m.Api, tuple[str, type[Message]]] = {
     m.Api.DESCRIBE_GROUPS: ("groups", GroupDetails),
     m.Api.LIST_TRANSACTIONS: ("transactions", TransactionSummary),
 }
-"""Lists that are built piece by piece, and what is in them."""
+"""Lists that are built piece by piece, and their items."""
 
 
 def questions(number: int, fencing_token: int) -> dict[m.Api, Message]:
@@ -212,7 +212,7 @@ def test_an_answer_has_the_fields_of_the_requests_version(broker: BrokerProcess)
 
 
 def test_fields_that_a_version_does_not_have_are_not_read(broker: BrokerProcess) -> None:
-    """Whatever stands in their place: pages, that is, are for those who know them."""
+    """Other bytes in their places are ignored: pages are only for clients that know them."""
     with broker.connect() as raw:
         create_topic(raw, "flights")
         request = MetadataRequest(["flights"], paged=True, with_schemas=False, with_partitions=False)

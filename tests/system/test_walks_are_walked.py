@@ -41,8 +41,8 @@ def note(frame, event, arg):
 threading.setprofile(note)
 sys.setprofile(note)
 """
-"""A sitecustomize.py: each process that finds it writes down the functions it enters and where they were called from,
-whatever the thread."""
+"""A sitecustomize.py: each process that finds it records the functions that it enters and their callers, on any
+thread."""
 
 ONE_BROKER = """
 import time

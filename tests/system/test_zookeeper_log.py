@@ -1,4 +1,4 @@
-"""What a client of ZooKeeper writes into the log: neither its login nor what it stores, at whatever level."""
+"""Log lines of a ZooKeeper client: neither its login nor its stored data, at any level."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A client of whichever release is on PYTHONPATH, in a process of its own: `python version_client.py ADDRESS STAGE`.
+"""A client of the release on PYTHONPATH, in a process of its own: `python version_client.py ADDRESS STAGE`.
 
-It uses only what the previous release has, too, and imports nothing of the tests. Stages: `work` uses every common
-part and checks what it gets; `read` reads what another client's `work` has left; `newer` asks for what only the newer
-release has. The last line of its output is what it found, as JSON.
+It uses only functions that the previous release has, too, and imports nothing of the tests. Stages: `work` uses every
+common part and checks the results; `read` reads the records of another client's `work`; `newer` requests functions that
+only the newer release has. The last line of its output is its result, as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparklog.types import TopicPartition
 
 
 def first_of(*modules: str) -> ModuleType:
-    """The first of these modules that this release has: what is not public may move between releases."""
+    """Return the first of these modules that this release has: private ones may move between releases."""
     for module in modules:
         with contextlib.suppress(ModuleNotFoundError):
             return importlib.import_module(module)
@@ -172,7 +172,7 @@ def work(address: str) -> dict[str, Any]:
 
 
 def read(address: str) -> dict[str, Any]:
-    """What is there now, in a form that two releases can be compared by."""
+    """Return the present state, in a form that two releases can be compared by."""
     committed = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
     typed = sparklog.read_table(address, TYPED)
     with sparklog.Admin(address) as found:
@@ -187,7 +187,7 @@ def read(address: str) -> dict[str, Any]:
 
 
 def newer(address: str) -> dict[str, Any]:
-    """What an older broker does not have: the error, and that the connection goes on."""
+    """Check the functions that an older broker lacks: the error, and that the connection continues."""
     with sparklog.Admin(address) as found:
         try:
             found.add_partitions(PLAIN, 4)

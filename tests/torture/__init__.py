@@ -1,1 +1,1 @@
-"""Real processes that are killed and stopped at random, and what their clients saw judged by tests/checker."""
+"""Real processes that are killed and stopped at random; tests/checker judges their clients' observations."""

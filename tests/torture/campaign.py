@@ -47,7 +47,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was done, and what the checker says. `steps`: fault points at which a process has really died."""
+    """Actions, and the checker's verdict. `steps`: fault points at which a process has really died."""
 
     verdict: Verdict
     faults: Mapping[str, int]
@@ -68,7 +68,7 @@ class Outcome:
 
 
 def kills_of(faults: Mapping[str, int]) -> int:
-    """How many of the faults have killed a process."""
+    """Return the number of faults that have killed a process."""
     return sum(n for kind, n in faults.items() if kind.startswith("kill"))
 
 

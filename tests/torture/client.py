@@ -1,4 +1,4 @@
-"""One client as a process of its own: does what tests/checker/generate.py says and writes down what it saw.
+"""One client as a process of its own: executes the tasks of tests/checker/generate.py and writes down its observations.
 
     python -m tests.torture.client '<Assignment as JSON>'
 
@@ -34,8 +34,8 @@ Intent = TypeVar("Intent")
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a client is told: `number` is unique among all lives, `slot` is the same in all lives of one client;
-    `until`: offsets at which a reader is done."""
+    """A client's task: `number` is unique among all lives, `slot` is the same in all lives of one client; `until`:
+    offsets at which a reader is done."""
 
     role: str
     slot: int
@@ -54,7 +54,7 @@ class Assignment:
 
 
 class Life:
-    """What every role uses: the history, whether to stop, and a pause between two things."""
+    """Common parts of every role: the history, the stop signal, and a pause between two actions."""
 
     def __init__(self, assignment: Assignment, history: Recorder) -> None:
         self.told = assignment
@@ -77,7 +77,7 @@ class Life:
         print(f"{time.monotonic_ns()} {self.told.name}: {text}", file=sys.stderr, flush=True)
 
     def while_wanted(self, intents: Iterator[Intent]) -> Iterator[Intent]:
-        """The intents until it is time to stop, with pauses: what is tested is order, not speed."""
+        """Yield the intents until the stop, with pauses: the subject of the test is order, not speed."""
         for intent in intents:
             if self.stopping:
                 return

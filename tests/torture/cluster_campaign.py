@@ -1,9 +1,9 @@
 """A campaign against three brokers and a ZooKeeper: processes, disks and the network between them fail, one after the
-other, and clients go on meanwhile wherever the rules say that they can.
+other, and clients continue meanwhile wherever the rules promise it.
 
-Most faults last until every client has got something done without the broker that is away: that is what several brokers
-are for. The others (`_for_a_while`) take away what clients need by contract, such as the only way to a leader that is
-well, and end by themselves.
+Most faults last until every client has completed something without the absent broker: that is the purpose of several
+brokers. The others (`_for_a_while`) take away a contractual need of clients, such as the only way to a healthy leader,
+and end by themselves.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ TOPIC_SETTINGS = {"min.insync.replicas": 2, "retention.ms": -1}
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """`count` faults; `faults`: how often each kind is drawn; `flushed`: topics with flush.mode=group, whose brokers
-    may crash one after the other, and all at once; without it the next one crashes when all replicas are in sync again
-    (by contract: what is not on the disk is kept by the others). `without`: safeguards of the brokers that are off."""
+    """`count` faults; `faults`: the frequency of each kind; `flushed`: topics with flush.mode=group, whose brokers may
+    crash one after the other, and all at once; without it the next one crashes when all replicas are in sync again (by
+    contract, the other replicas have the unflushed records). `without`: disabled safeguards of the brokers."""
 
     seed: int
     count: int
@@ -269,7 +269,8 @@ class ClusterCampaign:
         self._machines.network.heal()
 
     def _isolate_broker(self) -> None:
-        """From everybody but the clients, which may go on to ask it: they must find those who lead now."""
+        """Isolate a broker from all but the clients, which may continue to ask it: they must find the present
+        leaders."""
         broker = self._any_broker()
         self._cut(broker, [*self._others(broker), ZOOKEEPER], both=True)
         self._wait_for_progress()

@@ -1,4 +1,4 @@
-"""The sink's campaign on three brokers: what happens to a broker happens to one of them, and the pipeline goes on."""
+"""The sink's campaign on three brokers: each fault hits one of them, and the pipeline continues."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ClusterSinkCampaign(SinkCampaign):
             return super().run()
 
     def _go_on(self) -> None:
-        """Until a batch has been written without who is away."""
+        """Wait until a batch has been written without the absent broker."""
         self._feed()
         self._wait_for_batches(self._batches() + 2)
 

@@ -41,7 +41,7 @@ SETTINGS: Mapping[str, object] = {
 
 @functools.cache
 def can_mount() -> bool:
-    """Whether a disk of its own can be had for each broker."""
+    """Return True if each broker can have a disk of its own."""
     with tempfile.TemporaryDirectory() as place:
         try:
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True, capture_output=True)
@@ -122,7 +122,7 @@ class Machines:
         self.network.close()
 
     def _keep_data(self) -> None:
-        """For people who look why."""
+        """Keep the data for the search for the cause."""
         for disk in self._mounts:
             if (disk / "data").exists():
                 shutil.copytree(disk / "data", disk.parent / "data", symlinks=True, dirs_exist_ok=True)
@@ -165,7 +165,7 @@ class Machines:
         return "\n".join(f"broker {i}: {broker.log()}" for i, broker in self.brokers.items())
 
     def tracebacks(self) -> list[str]:
-        """What brokers have logged as nobody has foreseen it."""
+        """Return the tracebacks of unexpected errors in the brokers' logs."""
         found = []
         for broker in IDS:
             text = (self._directory / node_of(broker) / "broker.log").read_text(errors="replace")

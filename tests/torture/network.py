@@ -1,9 +1,9 @@
 """A network of its own for the processes of a campaign, whose links can be cut in one direction or in both.
 
-Every node has a network namespace and one address; a namespace in the middle routes between them and drops what is
-cut, silently, as a broken switch does. The namespaces have no names: they are gone when the last process in them is,
-so also after a campaign that was killed. It needs root on Linux, and `ip`; `can_isolate` says whether that is there.
-Elsewhere `make_network` falls back to relays on loopback (`proxied_network.py`).
+Every node has a network namespace and one address; a namespace in the middle routes between them and silently drops cut
+traffic, as a broken switch does. The namespaces have no names: they end with the last process in them, so also after a
+campaign that was killed. It needs root on Linux, and `ip`; `can_isolate` checks both. Elsewhere `make_network` falls
+back to relays on loopback (`proxied_network.py`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Network:
             _run(f"ip route add default via {router}")
 
     def reached(self, name: str, address: str) -> str:
-        """Where others reach the server of that node, which listens at `address`: there."""
+        """Return the address under which others reach the server of that node, which listens at `address`: the same
+        one."""
         return address
 
     @contextlib.contextmanager
@@ -75,7 +76,7 @@ class Network:
                 _enter(before.fileno())
 
     def cut(self, source: str, target: str) -> None:
-        """What `source` sends to `target` is lost from now on; the other direction is another cut."""
+        """Drop the traffic from `source` to `target` from now on; the other direction is another cut."""
         if (source, target) not in self._cuts:
             self._cuts.add((source, target))
             with self.inside(""):
@@ -107,7 +108,7 @@ def make_network(nodes: Sequence[str], clients: str) -> Network | ProxiedNetwork
 
 
 def can_isolate() -> bool:
-    """Whether namespaces can be had here."""
+    """Return True if namespaces are possible here."""
     if os.environ.get(VARIABLE) == "proxy":
         return False
     if os.name != "posix" or shutil.which("ip") is None or os.geteuid() != 0:

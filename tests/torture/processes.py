@@ -49,7 +49,8 @@ class Broker:
         return self._process is not None and self._process.poll() is None
 
     def start(self, fault: Mapping[str, str] | None = None) -> None:
-        """Returns when it listens, or when its fault has killed it. Raises CampaignError with what it logged."""
+        """Start the process; returns when it listens, or when its fault has killed it. Raises CampaignError with its
+        log."""
         module = ["sparklog_broker"] if self._without is None else ["tests.torture.unsafe_broker", self._without]
         arguments = ["--config", str(self._directory / "broker.toml"), "--data-dir", str(self.data_dir)]
         with (self._directory / "broker.log").open("ab") as log:
@@ -99,7 +100,7 @@ class Broker:
         self._process.send_signal(number)
 
     def stop(self) -> None:
-        """In order. Raises CampaignError with what it logged if that is not how it ends."""
+        """Stop it in order. Raises CampaignError with its log if it ends in another way."""
         assert self._process is not None
         self._process.terminate()
         code = self._process.wait(ENDED_IN_ORDER_S)
@@ -118,7 +119,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def die_with_parent() -> None:
-    """Run in a child before it becomes what it is: when a campaign is killed, nothing of it stays."""
+    """Make the child end with its parent: after a kill of the campaign, no process stays."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
@@ -199,7 +200,7 @@ class Client:
         self.start()
 
     def completed(self) -> int:
-        """How many operations have ended well since it was last asked."""
+        """Return the number of successful operations since the last call."""
         if not self.history.exists():
             return 0
         with self.history.open("rb") as file:

@@ -1,8 +1,9 @@
-"""What `network.Network` is, where network namespaces are not permitted: relays on loopback in front of all servers.
+"""A substitute for `network.Network` if network namespaces are not permitted: relays on loopback in front of all
+servers.
 
-Whoever connects is found by the port he comes from: one of the brokers' processes, else a client. What is cut is held
-back until it is healed, as by a network that loses packets, which TCP then sends again; only that a connection itself
-comes about meanwhile, and then says nothing.
+The client's port identifies it: one of the brokers' processes, else a client. Cut traffic is held back until it is
+healed, as by a network that loses packets, which TCP then sends again. The only difference: a connection itself can be
+opened meanwhile, and is then silent.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ProxiedNetwork:
         self.changed = threading.Condition()
 
     def reached(self, name: str, address: str) -> str:
-        """Where others reach the server of that node, which listens at `address`."""
+        """Return the address under which others reach the server of that node, which listens at `address`."""
         relay = _Relay(self, name, address)
         self._relays.append(relay)
         return relay.address
@@ -42,7 +43,7 @@ class ProxiedNetwork:
         yield
 
     def node_of_port(self, port: int) -> str:
-        """Who has connected from there."""
+        """Return the node that has connected from there."""
         for process in psutil.Process().children():
             with contextlib.suppress(psutil.Error):
                 line = " ".join(process.cmdline())

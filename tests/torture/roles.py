@@ -37,10 +37,10 @@ PRODUCER_SETTINGS = ("transaction_timeout_ms", "request_timeout_ms")
 """Of a pipeline's, which are its producer's."""
 CALLS_IN_FLIGHT = 8
 ACKNOWLEDGED_S = 150.0
-"""Longer than delivery.timeout.ms: whatever happens, the client itself ends the wait."""
+"""Longer than delivery.timeout.ms: the client itself always ends the wait."""
 POLL_MS = 200
 READ_AGAIN_RECORDS_MAX = 500_000
-"""A reader begins again until it has read so many: a long campaign's history would outgrow what a checker can hold."""
+"""A reader begins again until it has read this number: a long campaign's history would outgrow the checker."""
 
 
 def producer(life: Life) -> None:
@@ -104,7 +104,8 @@ def transactional(life: Life) -> None:
 def _end_transaction(
     life: Life, client: Any, operation: int, calls: Sequence[Sequence[RecordFuture]], *, commit: bool
 ) -> bool:
-    """Whether it is committed. An error of the commit is followed by an abort; an error of that ends this life."""
+    """End a transaction; returns True if it is committed. An error of the commit is followed by an abort; an error of
+    that ends this life."""
     history = life.history
     history.ending(operation, commit=commit)
     while commit:
@@ -164,7 +165,7 @@ def _pipeline_producer(life: Life) -> Any:
 
 
 def member(life: Life) -> None:
-    """A member of a group that commits what it has read."""
+    """A member of a group that commits the records that it has read."""
     told, history = life.told, life.history
     with _Member(life) as member:
         for intent in life.while_wanted(generate.polls(told.seed, told.number)):
@@ -185,7 +186,7 @@ def member(life: Life) -> None:
 
 
 class _Member:
-    """A consumer in a group, of the inputs, that writes down what it is assigned."""
+    """A consumer in a group, of the inputs, that writes down its assignments."""
 
     def __init__(self, life: Life) -> None:
         told = life.told
@@ -231,7 +232,7 @@ class _Member:
         return list(found.values())
 
     def go_back(self, offsets: Mapping[str, int]) -> None:
-        """To the first of what an aborted transaction had read, where that is still ours."""
+        """Seek to the first record that an aborted transaction had read, in partitions that are still assigned."""
         mine = {str(tp) for tp in self.client.assignment()} & offsets.keys()
         for partition in mine:
             self.client.seek(partition_of(partition), offsets[partition])
@@ -249,7 +250,7 @@ class _Member:
 
 
 def polls_of(batches: Iterable[ConsumedBatch]) -> list[tuple[str, list[int], list[int]]]:
-    """(partition, offsets, values) of what a poll has returned; a batch may be without rows."""
+    """Return (partition, offsets, values) of a poll's result; a batch may be without rows."""
     return [
         (str(b.tp), b.offsets().tolist(), [int(v) for v in b.data.column("value").to_pylist()])
         for b in batches
@@ -267,7 +268,7 @@ def reader(life: Life, isolation_level: str = "read_committed") -> sparklog.Cons
 
 
 def uncommitted(life: Life) -> None:
-    """Reads everything, also what will be aborted."""
+    """Read everything, including records of transactions that will be aborted."""
     assigned(life, "read_uncommitted")
 
 
@@ -300,7 +301,7 @@ def _note_poll(life: Life, polls: Sequence[Any]) -> None:
 
 
 def last(life: Life) -> None:
-    """When all is healed: reads everything up to the offsets it is told."""
+    """After all is healed: read everything up to the given offsets."""
     told = life.told
     assert told.until is not None
     with reader(life) as client:

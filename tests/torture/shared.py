@@ -1,8 +1,8 @@
 """Shared transactions without Spark: a driver that numbers its batches, and tasks that fail, are repeated, and lose.
 
-What Spark's checkpoint is, is a directory here: a file for every batch that is done. The rows of a batch follow from
-its number; how they are spread over tasks does not, as in Spark. A life that finds a batch not done does it again,
-whatever the life before had got to.
+A directory takes the role of Spark's checkpoint: a file for every completed batch. The rows of a batch follow from its
+number; their distribution over tasks does not, as in Spark. A life that finds an incomplete batch does it again,
+regardless of the progress of the life before.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def batches_done(checkpoint: Path) -> int:
 
 
 def operations(directory: Path, slot: int, partitions: Sequence[str]) -> Iterator[Operation]:
-    """What the batches were: a transaction each, of which the one after the last that is done may be there or not."""
+    """Yield the batches: a transaction each, of which the one after the last completed one may be there or not."""
     done = batches_done(checkpoint_of(directory / "any", slot))
     for batch in range(done + 1):
         outcome = Outcome.OK if batch < done else Outcome.UNKNOWN

@@ -1,4 +1,4 @@
-"""The sink pipeline under faults: whatever is killed, the output is the input, each record once, in order per key.
+"""The sink pipeline under faults: after any kill, the output is the input, each record once, in order per key.
 
 Rounds: some input is written, a fault happens, and the next round begins when the pipeline has committed a batch since.
 At the end all input is copied, and input and output are read and compared; a reader that has followed the output all
@@ -74,7 +74,7 @@ class Copied:
     output: Mapping[bytes, Sequence[int]]
 
     def differences(self) -> list[str]:
-        """What is not as it should be: count, sum, set, order per key."""
+        """Return the differences: count, sum, set, order per key."""
         given = [v for values in self.given.values() for v in values]
         output = [v for values in self.output.values() for v in values]
         found = []
@@ -96,7 +96,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class SinkOutcome:
-    """What was done, what came out. `steps`: fault points at which a process has really died."""
+    """Actions and results. `steps`: fault points at which a process has really died."""
 
     copied: Copied
     verdict: Verdict
@@ -222,8 +222,8 @@ class SinkCampaign:
         self._wait_for_batches(before + 2)  # the one that was under way may have been through
 
     def _feed(self) -> None:
-        """More input, acknowledged before anything else happens: the input itself is not what is tested. The broker may
-        have been told to die while it takes it."""
+        """Send more input, acknowledged before anything else happens, because the input itself is not under test. The
+        broker may die during it."""
         assert self._producer is not None
         sent = [
             self._producer.send("in", value=str(value).encode(), key=b"k%d" % (value % KEYS))

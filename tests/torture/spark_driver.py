@@ -2,8 +2,8 @@
 
     python -m tests.torture.spark_driver '<Pipeline as JSON>'
 
-It copies a topic until its standard input is closed, then what is still there, and ends. A query that fails is started
-again from its checkpoint in the same session: tasks of the failed run may still be writing then.
+It copies a topic until its standard input is closed, then the remaining records, and ends. A query that fails is
+started again from its checkpoint in the same session: tasks of the failed run may still be writing then.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What is copied, and how much at once. `sink`: more options of the sink."""
+    """The copied topic, and the size of its batches. `sink`: more options of the sink."""
 
     bootstrap_servers: str
     source_topic: str

@@ -68,7 +68,7 @@ class Driver:
         self._end_python()
 
     def kill_everything(self) -> None:
-        """Ends what there is of this driver's lives, stopped or not. For the end of a campaign."""
+        """End all processes of this driver's lives, stopped or not, at the end of a campaign."""
         for process in [*self._all(), *self._left]:
             send_signal(process, signal.SIGKILL)
         self._end_python()

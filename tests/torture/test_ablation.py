@@ -21,7 +21,7 @@ SMALL_BATCHES = {"producer": {"batch_size_bytes": 60}}
 
 
 class Ablation(NamedTuple):
-    """What is off, who works, what happens to them, and what shows it."""
+    """A disabled safeguard, its clients, their faults, and the expected findings."""
 
     without: tuple[str, ...]
     clients: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""Three brokers and a ZooKeeper under faults: whatever dies, fills up or is cut off, what clients were told holds."""
+"""Three brokers and a ZooKeeper under faults: after any death, full disk or cut, all answers to clients hold."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ FAULTS: Mapping[str, int] = {
     "kill client at step": 2,
 }
 CRASHES = {"kill two brokers": 3, "kill all brokers": 3}
-"""What flush.mode=group is for."""
+"""The purpose of flush.mode=group."""
 
 
 def plan(seed: int, count: int) -> ClusterPlan:
@@ -116,8 +116,8 @@ def test_many_faults(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.torture
 def test_logs_that_part_are_found_out(tmp_path: Path) -> None:
-    """A leader that was cut off keeps what nobody else has; nobody tells it where its log and the next leader's part.
-    Either readers see that, or its replicas cannot go on."""
+    """A leader that was cut off keeps records that no other replica has, and does not learn the point where its log and
+    the next leader's part. Either readers see that, or its replicas cannot continue."""
     told = ClusterPlan(
         seed=1,
         count=12,

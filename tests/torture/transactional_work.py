@@ -1,4 +1,4 @@
-"""Who is at work in campaigns with transactions, and settings of a broker that notices soon who is gone."""
+"""The clients in campaigns with transactions, and settings of a broker that notices dead clients soon."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ REPLACED = frozenset({"transactional", "pipeline", "member", "shared"})
 """Roles whose next life fences the one before."""
 STILL_S = (0.05, 1.5)
 TOPICS = ("in", "out")
-"""What all write to, and what pipelines write to."""
+"""The topics that all clients write to, and the topics of pipelines."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class Workforce:
     # -- progress
 
     def wait_for_progress(self, look: Callable[[], None]) -> None:
-        """Until every client has completed something; `look` is called meanwhile, and raises what is wrong. Raises
-        CampaignError, also when nothing goes on any more."""
+        """Wait until every client has completed something; `look` is called meanwhile, and raises faults. Raises
+        CampaignError, also when there is no progress."""
         begun = time.monotonic()
         deadline = begun + PROGRESS_S
         for client in self._clients:
@@ -151,7 +151,7 @@ class Workforce:
         self._client("last", self._ends([*self._inputs, *self._outputs])).wait()
 
     def _ends(self, partitions: Sequence[str]) -> dict[str, int]:
-        """The high watermarks: who reads up to them has waited for every transaction below."""
+        """Return the high watermarks: a reader up to them has waited for every transaction below."""
         with sparklog.Admin(self._servers) as admin:
             found = admin.list_offsets({partition_of(name): "latest" for name in partitions})
         return {str(tp): at.offset for tp, at in found.items()}

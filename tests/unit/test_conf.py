@@ -1,4 +1,4 @@
-"""conf/ is what the settings table says."""
+"""conf/ agrees with the settings table."""
 
 from __future__ import annotations
 

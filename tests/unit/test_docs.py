@@ -1,4 +1,4 @@
-"""The documents say what is: every code block of the README is run, the guide's Python too, and its tables are
+"""The documents are true: every code block of the README is run, the guide's Python too, and its tables are
 generated."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BLOCK = re.compile(r"(?:<!-- test: ([^>]*) -->\n)?```(\w+)\n(.*?)```", re.DOTAL
 
 
 def blocks(text: str) -> list[tuple[str, str, str]]:
-    """(what its comment says how to test it, language, code) of every fenced block."""
+    """Return (test mark, language, code) of every fenced block."""
     return [(m[1] or "", m[2], m[3]) for m in _BLOCK.finditer(text)]
 
 
@@ -154,8 +154,8 @@ def test_an_old_table_is_noticed() -> None:
 
 
 def long_lines(text: str) -> list[int]:
-    """Lines of paragraphs and lists that are too long, by number. What links lead to does not count, nor do tables and
-    code."""
+    """Return the numbers of the lines of paragraphs and lists that are too long. Targets of links do not count, nor do
+    tables and code."""
     lines = text.splitlines()
     tokens = MarkdownIt().enable("table").parse(text)
     prose = [

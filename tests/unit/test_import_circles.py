@@ -1,5 +1,5 @@
-"""No module imports, at whatever distance, a module that imports it; imports for type checkers and inside functions
-count. The documents show the layers as import-linter has them."""
+"""No module imports, at any distance, a module that imports it; imports for type checkers and inside functions count.
+The documents show the layers as import-linter has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds sparklog beside Kafka must itself notice what it is for."""
+"""The comparison of sparklog and Kafka notices the differences that it is for."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Clone:
         )
 
     def installed(self) -> int:
-        """How often something was installed."""
+        """Return the number of installations."""
         log = self.directory / "uv.log"
         return log.read_text().count("uv pip install") if log.exists() else 0
 

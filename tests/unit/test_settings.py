@@ -1,4 +1,4 @@
-"""The settings table and what reads it."""
+"""The settings table and its readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests share lives in modules of its own: no test imports from a test module."""
+"""Common code of tests lives in modules of its own: no test imports from a test module."""
 
 from __future__ import annotations
 

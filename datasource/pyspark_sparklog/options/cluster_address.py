@@ -32,8 +32,8 @@ class ClusterAddress:
     security: SecuritySettings = field(default_factory=SecuritySettings)
 
     def connect(self) -> Cluster:
-        """This process's `Cluster` for it; does not connect yet. Raises InvalidConfigError that names this host: a
-        reference may lead nowhere here, and be right where the query was written."""
+        """Return this process's `Cluster` for the address, without connecting. Raises InvalidConfigError with the name
+        of this host: a reference may be unresolvable here, and right on the host where the query was written."""
         try:
             return cluster(self.bootstrap_servers, self.security.resolve())
         except InvalidConfigError as e:

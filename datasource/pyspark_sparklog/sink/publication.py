@@ -190,7 +190,7 @@ class Publisher:
         return SharedTransaction(self.app_id or place.query_id, place.batch_id, place.run_id, self.fencing_token)
 
     def _own_transaction(self, fencing_token: int) -> SharedTransaction:
-        """That of a batch write."""
+        """Return the transaction of a batch write."""
         assert self.app_id is not None
         return SharedTransaction(self.app_id, self.version, self.run_id, fencing_token)
 

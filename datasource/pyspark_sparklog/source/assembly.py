@@ -47,7 +47,7 @@ class BatchAssembler:
 
     def __init__(self, schema: ReadSchema, partition: TopicPartition, *, log_append_time: bool) -> None:
         self._schema = schema
-        self._stored = schema.stored_columns
+        self._stored_columns = schema.stored_columns
         self._partition = partition
         self._log_append_time = log_append_time
         self._not_null = [f.name for f in schema.arrow if not f.nullable]
@@ -77,7 +77,7 @@ class BatchAssembler:
         if len(pending) == 1:
             yield self._rows(pending, pending[0].data)
         elif pending:
-            yield from self._rows(pending, data_together(pending, self._stored)).to_batches()
+            yield from self._rows(pending, data_together(pending, self._stored_columns)).to_batches()
 
     def _rows(self, batches: list[DecodedRows], data: Rows) -> Rows:
         """The rows for Spark of `batches`, whose stored columns are in `data`."""

@@ -51,7 +51,7 @@ class BrokerWait:
     """
 
     def __init__(self, what: str, wait_ms: int, attempt_ms: int = 30_000) -> None:
-        self._what = what
+        self._description = what
         self._wait_s = wait_ms / 1000
         self.attempt_ms = attempt_ms
         self._since: float | None = None
@@ -64,7 +64,7 @@ class BrokerWait:
             raise error
         if self._since is None:
             self._since = now
-            log.warning("%s: %s; trying again for %g s", self._what, error, self._wait_s)
+            log.warning("%s: %s; trying again for %g s", self._description, error, self._wait_s)
         left = self._since + self._wait_s - now
         if left <= 0:
             self._is_over = True
@@ -74,7 +74,7 @@ class BrokerWait:
 
     def reset(self) -> None:
         if self._since is not None:
-            log.warning("%s: the broker answers again", self._what)
+            log.warning("%s: the broker answers again", self._description)
         self._since = None
         self._pause_s = BACKOFF_FIRST_S
 

@@ -27,13 +27,13 @@ class GroupProgress:
     def __init__(self, address: ClusterAddress, group_id: str | None) -> None:
         self._address = address
         self._group_id = group_id
-        self._published: Positions = {}
+        self._published_positions: Positions = {}
         self._failure = ""
 
     def publish(self, positions: Positions) -> None:
         """Commits the positions that have changed since the last time. A failure is a line in the log, once while it
         is the same; the next call tries again."""
-        changed = {tp: o for tp, o in positions.items() if self._published.get(tp) != o}
+        changed = {tp: o for tp, o in positions.items() if self._published_positions.get(tp) != o}
         if self._group_id is None or not changed:
             return
         try:
@@ -44,4 +44,4 @@ class GroupProgress:
                 log.warning("the query's progress cannot be published to group %r: %s", self._group_id, e)
             return
         self._failure = ""
-        self._published = dict(positions)
+        self._published_positions = dict(positions)

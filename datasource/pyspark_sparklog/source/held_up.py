@@ -31,7 +31,7 @@ class HeldUp:
         self._on = catalog.isolation == READ_COMMITTED
         self._clock = clock
         self._looked_s = -float("inf")
-        self._told: dict[str, float] = {}
+        self._warned_at: dict[str, float] = {}
 
     def look(self, extents: Mapping[TopicPartition, Extent]) -> None:
         """Warns if records that are there are not among `extents`, because an old transaction is open before them.
@@ -72,11 +72,11 @@ class HeldUp:
             )
             remedy = f"sparklog transaction abort {oldest.transactional_id}"
         open_s = now_s - since_ms / 1000
-        if since_ms < 0 or open_s < LOOK_S or now_s - self._told.get(what, -AGAIN_S) < AGAIN_S:
+        if since_ms < 0 or open_s < LOOK_S or now_s - self._warned_at.get(what, -AGAIN_S) < AGAIN_S:
             return
-        if len(self._told) >= TOLD_MAX:
-            self._told.clear()
-        self._told[what] = now_s
+        if len(self._warned_at) >= TOLD_MAX:
+            self._warned_at.clear()
+        self._warned_at[what] = now_s
         log.warning(
             "%s%s: records from offset %d on are there and not shown, because %s has been open for %d s. If its writer is gone: "
             "`%s --bootstrap-servers %s`",

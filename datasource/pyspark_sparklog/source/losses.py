@@ -19,10 +19,10 @@ class LossReporter:
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
-        self._told: set[Loss] = set()
+        self._reported_losses: set[Loss] = set()
 
     def report(self, losses: Iterable[Loss]) -> None:
-        fresh = [loss for loss in losses if self._fail or loss not in self._told]
+        fresh = [loss for loss in losses if self._fail or loss not in self._reported_losses]
         if not fresh:
             return
         listed = "; ".join(loss.describe() for loss in fresh[:LISTED_MAX])
@@ -40,6 +40,6 @@ class LossReporter:
                 '.option("startingOffsets", "earliest")'
             )
         log.warning("records that were still to be read are gone, going on without them: %s", listed)
-        if len(self._told) + len(fresh) > REMEMBERED_MAX:
-            self._told.clear()
-        self._told.update(fresh)
+        if len(self._reported_losses) + len(fresh) > REMEMBERED_MAX:
+            self._reported_losses.clear()
+        self._reported_losses.update(fresh)

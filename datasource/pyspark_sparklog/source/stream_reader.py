@@ -64,9 +64,9 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._position: SourceOffset | None = None
         self._batch_start: Positions = {}
         self._batch_begun_s = -float("inf")
-        self._asked = False
+        self._has_asked = False
         self._nameless = False
-        self._planned: tuple[SourceOffset, dict[str, str], dict[TopicPartition, Extent]] | None = None
+        self._plan: tuple[SourceOffset, dict[str, str], dict[TopicPartition, Extent]] | None = None
 
     # -- offsets
 
@@ -104,15 +104,15 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         limit = self.getDefaultReadLimit() if limit is None else limit
         begin = self._position if start is None else SourceOffset.from_dict(start)
-        if start is not None and self._initial is None and not self._asked:
+        if start is not None and self._initial is None and not self._has_asked:
             self._warn_of_changed_columns()
         self._warn_if_nameless(begin)
         if start is not None and begin is not None:
             # a batch is planned when the one before is committed, which ends here: no need to wait for `commit`
             self._progress.publish(begin.positions)
         end = self._next(begin, limit)
-        may_wait = self._frozen is None and self._asked
-        self._asked = True
+        may_wait = self._frozen is None and self._has_asked
+        self._has_asked = True
         if begin is not None and end.same_place(begin):
             # the first question is answered at once: Spark runs a first batch in any case
             if may_wait and self._latest is not None and self._wait(self._latest):
@@ -159,7 +159,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_start = start
         end = self._admit(start, available, limit)
         found = SourceOffset(end, {t: i for t, i in ids.items() if any(tp.topic == t for tp in end)})
-        self._planned = (found, ids, seen)
+        self._plan = (found, ids, seen)
         return found
 
     def _counts(self, tp: TopicPartition, begin: SourceOffset) -> bool:
@@ -234,7 +234,7 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _seen_for(self, end: SourceOffset) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
         """Ids and extents to plan the batch that ends at `end`: those of `latestOffset`, if it has just chosen that
         end. The tasks find later losses, as they do after planning."""
-        planned, self._planned = self._planned, None
+        planned, self._plan = self._plan, None
         if planned is not None and planned[0].same_place(end):
             return planned[1], planned[2]
         topics = self._catalog.topics(self._options.subscription, missing_is_error=False)

@@ -1,4 +1,4 @@
-"""All checks, in the order in which equally bad findings are told."""
+"""All checks, in the order of equally severe findings."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class ClusterLook:
-    """One look at a cluster. `wait` sleeps for so many seconds between two looks at the groups."""
+    """One observation of a cluster. `wait` sleeps for this number of seconds between two observations of the groups."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ClusterLook:
         self._clock = clock
         self._wait = wait
         self._timeout_ms = timeout_ms
-        self._unknown: list[str] = []
+        self._unknown_parts: list[str] = []
         self._seen_ms = -1
 
     def take(self, interval_s: float) -> tuple[ClusterFacts, ClockFacts | None]:
@@ -83,7 +83,7 @@ class ClusterLook:
             facts = facts._replace(brokers=tuple(self._broker(e, number) for e, number in addresses.items()))
             described = self._try("topics", self._describe, admin) or {}
             facts = self._inside(facts, admin, described, interval_s)
-        facts = facts._replace(unknown=tuple(self._unknown))
+        facts = facts._replace(unknown=tuple(self._unknown_parts))
         ahead_ms = self._seen_ms - self._clock.now_ms()
         return facts, ClockFacts(ahead_ms, at_least=True) if ahead_ms > 0 else None
 
@@ -92,12 +92,12 @@ class ClusterLook:
         try:
             return job(*args, **kwargs)
         except SparklogError as e:
-            self._unknown.append(f"{what}: {e}")
+            self._unknown_parts.append(f"{what}: {e}")
             return None
 
     def _limit(self, what: str, found: list[T], most: int) -> list[T]:
         if len(found) > most:
-            self._unknown.append(f"{len(found) - most:,} of {len(found):,} {what}: they are too many")
+            self._unknown_parts.append(f"{len(found) - most:,} of {len(found):,} {what}: they are too many")
         return found[:most]
 
     def _broker(self, endpoint: Endpoint, broker_id: int) -> BrokerFacts:
@@ -175,7 +175,8 @@ class ClusterLook:
         return tuple(found)
 
     def _hanging_transactions(self, admin: Admin, topics: Iterable[TopicFacts]) -> tuple[HangingFacts, ...]:
-        """Only where readers of committed records are held back can something be open."""
+        """Return the partitions in which readers of committed records are delayed: only there can a transaction be
+        open."""
         held = [
             (TopicPartition(topic.name, p.partition), p.end)
             for topic in topics
@@ -227,7 +228,7 @@ class ClusterLook:
         left = OFFSETS_MAX
         for name in names:
             if left <= 0:
-                self._unknown.append(f"group {name} and those after it: they have committed too many offsets")
+                self._unknown_parts.append(f"group {name} and those after it: they have committed too many offsets")
                 break
             offsets = self._try(f"group {name}", admin.list_group_offsets, name) or {}
             found[name] = {tp: o.offset for tp, o in offsets.items()}

@@ -142,7 +142,7 @@ def _is_partition(path: Path) -> bool:
 
 
 def _is_own(name: str) -> bool:
-    """Of the directory itself, or on its way out."""
+    """Return True if the name belongs to the directory itself, or to a partition that is being removed."""
     if name.startswith(METADATA_FILE) or is_moved_aside(name):
         return True
     return name in OWN or name.removesuffix(TEMPORARY_SUFFIX) in OWN
@@ -251,7 +251,7 @@ def holder_of(place: tuple[int, int, int], locks: str) -> int | None:
 
 
 def process_facts(pid: int) -> ProcessFacts | None:
-    """None: it has ended."""
+    """Return the facts of a process; None if it has ended."""
     here = PROC / str(pid)
     stat = _read(here / "stat")
     if stat is None:

@@ -8,8 +8,8 @@ from sparklog.types import TopicPartition
 
 
 class BrokerFacts(NamedTuple):
-    """An address of the cluster. `problem`: why it cannot be used; then the rest is not known. `broker_id` -1: it is an
-    address to ask first, and nobody answers there. `request_bytes_max`: the largest frame that the broker takes."""
+    """An address of the cluster. `problem`: the reason why it cannot be used; then the rest is unknown. `broker_id` -1:
+    a bootstrap address without an answer. `request_bytes_max`: the largest frame that the broker accepts."""
 
     address: str
     host: str
@@ -161,8 +161,8 @@ class PageFacts(NamedTuple):
 
 
 class ClockFacts(NamedTuple):
-    """By how much the broker's clock is ahead of this machine's (negative: behind). `at_least`: only this much is
-    certain; it may be more."""
+    """The lead of the broker's clock over this machine's (negative: it lags). `at_least`: only this much is certain; it
+    may be more."""
 
     ahead_ms: int
     at_least: bool = False
@@ -247,7 +247,7 @@ class HostFacts(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """All that was looked at; None: nobody asked for it."""
+    """All observations; None: not requested."""
 
     cluster: ClusterFacts | None = None
     page: PageFacts | None = None

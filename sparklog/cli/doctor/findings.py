@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sparklog.cli.doctor.facts import Facts
 
 FINDINGS_MAX = 20
-"""Most findings of one check; the number of further ones is reported."""
+"""Largest number of findings of one check; the number of further ones is reported."""
 NAMED_MAX = 5
 
 

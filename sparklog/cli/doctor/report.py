@@ -52,7 +52,7 @@ def _line(text: str) -> str:
 
 
 def as_json(found: Sequence[Found], facts: Facts, checks: Sequence[str]) -> dict[str, Any]:
-    """For scripts: names and meanings stay as they are."""
+    """Return the findings for scripts: names and meanings are stable."""
     return {
         "status": exit_status(found),
         "looked_at": looked_at(facts),

@@ -15,7 +15,7 @@ SUFFIXES = (producer_snapshot.SUFFIX, txn_index.SUFFIX)
 
 
 def dump_producer_file(path: Path) -> dict[str, Any]:
-    """Its content, for JSON. Raises LogCorruptError, StorageError, OSError."""
+    """Return the file's content, for JSON. Raises LogCorruptError, StorageError, OSError."""
     data = read_regular(path)
     content: Any = decode_snapshot(data) if path.suffix == producer_snapshot.SUFFIX else decode_txn_index(data)
     if content is None:
@@ -35,7 +35,7 @@ def dump_producer_file(path: Path) -> dict[str, Any]:
 
 
 def print_producer_file(facts: dict[str, Any]) -> None:
-    """As text."""
+    """Print the file's content as text."""
     from sparklog.cli import console
 
     print(facts["path"])

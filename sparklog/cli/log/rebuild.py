@@ -1,4 +1,4 @@
-"""`sparklog log rebuild-metadata`: writes a lost metadata store anew from the partitions' directories."""
+"""`sparklog log rebuild-metadata`: writes a lost metadata store again from the partitions' directories."""
 
 from __future__ import annotations
 

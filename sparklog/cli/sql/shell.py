@@ -216,7 +216,8 @@ def _completer(completions: Callable[[str], tuple[int, list[str]]]) -> Any:
 
 
 def _history() -> History:
-    """In `sparklog/sql_history` of the user's state directory; only in memory where that cannot be written."""
+    """Return the history in `sparklog/sql_history` of the user's state directory; in memory only if that cannot be
+    written."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")

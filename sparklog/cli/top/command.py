@@ -34,7 +34,7 @@ bytes in and out, requests and connections. Keys: q quits, l, r, s and n sort by
 """
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.2, 3600.0
 SAMPLE_TIMEOUT_MS = 10_000
-"""Of one request of the live screen, if no other time is asked for: it says soon that a broker is away."""
+"""Timeout of one request of the live screen, if none is given: the screen soon reports an absent broker."""
 
 
 def top(

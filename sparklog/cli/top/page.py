@@ -12,7 +12,7 @@ from sparklog.errors import InvalidConfigError, InvalidRequestError
 
 PAGE_BYTES_MAX = 64 * 1024 * 1024
 Series = dict[str, list[tuple[dict[str, str], float]]]
-"""By name: labels and value of each."""
+"""Labels and values of each series, by name."""
 
 
 def check_url(url: str) -> str:
@@ -93,7 +93,7 @@ def _by_topic(series: Series, name: str) -> dict[str, float]:
 
 
 def _by_group(series: Series, name: str) -> dict[str, dict[str, int]]:
-    """By group and topic, with the sums of partitions that are shown each by itself."""
+    """Return the values by group and topic: the sums of the partitions' series."""
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for labels, value in series.get(name, ()):
         found[labels.get("consumergroup", "")][labels.get("topic", "")] += int(value)

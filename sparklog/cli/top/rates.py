@@ -151,7 +151,7 @@ def _counter_rate(
     over_s: float,
     value: Callable[[BrokerPage], float | None],
 ) -> float | None:
-    """Of a counter that begins anew with its broker."""
+    """Return the rate of a counter that restarts at 0 with its broker."""
     before, now = pages
     if before is None or now is None or before.broker_id != now.broker_id:
         return None

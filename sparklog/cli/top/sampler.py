@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 TOPICS_MAX = 10_000
 GROUPS_MAX = 200
-"""Most groups that are asked for one by one; offsets of further groups are on the metrics page."""
+"""Largest number of groups that are asked for one by one; offsets of further groups are on the metrics page."""
 OFFSETS_MAX = 100_000
 REFINED_MAX = 50
-"""Groups whose lag is so small that it may be markers of transactions alone: looked at closely."""
+"""Largest number of groups with a small lag, possibly of markers alone, that are checked closely."""
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class Sampler:
-    """Not thread-safe. Nothing is kept between two samples."""
+    """Takes samples. Not thread-safe. It keeps nothing between two samples."""
 
     def __init__(
         self, admin: Admin, clock: MachineClock, *, metrics_url: str = "", timeout_s: float, internal: bool
@@ -147,7 +147,7 @@ class Sampler:
         return {tp: end.offset for tp, end in found.items()}
 
     def _refine_lag(self, group_id: str, sample: GroupSample) -> GroupSample:
-        """With the lag that is 0 when nothing but markers of transactions is left."""
+        """Return the sample with lag 0 if only markers of transactions are left."""
         try:
             described = self._admin.describe_group(group_id)
         except SparklogError:

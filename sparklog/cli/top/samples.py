@@ -31,7 +31,7 @@ class GroupSample(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """In offsets, of all topics."""
+        """Sum of the lags of all topics, in offsets."""
         return None if self.lags is None else sum(self.lags.values())
 
 

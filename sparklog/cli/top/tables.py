@@ -24,10 +24,10 @@ from sparklog.cli.top.rates import (
 from sparklog.cli.top.samples import LakeSample
 
 ROWS_MAX = 1_000
-"""Of one table, where the room is not limited."""
+"""Largest number of rows of one table on an unlimited screen."""
 NAME_CHARS_MAX = 249
 NAME_WIDTH_MIN, NAME_WIDTH_MAX = 12, 48
-"""Of names where the room is limited."""
+"""Widths of names on a limited screen."""
 NUMBERS_WIDTH = 70
 """Approximate width of the other columns of a table."""
 _TABLE_LINES = 3

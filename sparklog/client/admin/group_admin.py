@@ -74,7 +74,7 @@ class MemberDescription:
     topics: tuple[str, ...]
     """Names of the topics it subscribes to."""
     owned: tuple[TopicPartition, ...]
-    """Partitions that the member has, or has not given up yet."""
+    """Partitions that the member has, or has not released yet."""
     target: tuple[TopicPartition, ...]
     """Partitions that the group assigns to the member."""
 

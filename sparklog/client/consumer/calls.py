@@ -26,7 +26,7 @@ class Calls:
     def __init__(self) -> None:
         self._inside: dict[str, list[int]] = {}
         """The outermost call that runs, as a list with its thread's id. `setdefault` is atomic."""
-        self._left: threading.Event | None = None
+        self._call_ended: threading.Event | None = None
         """Set when a call ends, while `close` of another thread waits for that."""
         self._signal = threading.Event()
         """`wakeup` or `close` of another thread is to end the call that runs."""
@@ -51,8 +51,8 @@ class Calls:
         """Undoes `enter`, if `call` was the outermost one."""
         if self._inside.get("call") is call:
             self._inside.clear()
-            if self._left is not None:
-                self._left.set()
+            if self._call_ended is not None:
+                self._call_ended.set()
 
     def wakeup(self) -> None:
         """Ends the wait of the call that runs or, if none waits, of the next call that does."""
@@ -63,11 +63,11 @@ class Calls:
         Raises ConcurrentModificationError if that call goes on for longer than `timeout_s`."""
         until = time.monotonic() + timeout_s
         while (held := self._inside.setdefault("call", call))[0] != call[0]:
-            left = self._left = threading.Event()
+            left = self._call_ended = threading.Event()
             self.is_closing = True
             self._signal.set()
             wake()
-            # the call may have ended before `_left` was there
+            # the call may have ended before `_call_ended` was there
             if self._inside.get("call") is held and not left.wait(max(0.0, until - time.monotonic())):
                 raise ConcurrentModificationError(
                     f"the consumer is not closed: thread {held[0]} is still inside a call after {timeout_s:g} s; call "

@@ -266,7 +266,7 @@ class Consumer:
         """
         positions = dict(self._fetcher.positions)
         for tp in arg.partitions("partitions", partitions):
-            old = self._assigned_position(tp)
+            old = self._assigned(tp)
             with self._fetcher.changed:
                 new = positions[old.tp] = old.restart()
                 new.paused, new.error = True, None
@@ -284,7 +284,7 @@ class Consumer:
             ClosedError: The consumer is closed.
         """
         for tp in arg.partitions("partitions", partitions):
-            self._assigned_position(tp).paused = False
+            self._assigned(tp).paused = False
         self._fetcher.wake()
 
     @one_thread
@@ -371,7 +371,7 @@ class Consumer:
             OffsetOutOfRangeError: The partition has no position and auto.offset.reset is none.
             ClosedError: The consumer is closed.
         """
-        position = self._assigned_position(tp)
+        position = self._assigned(tp)
         deadline = Deadline(self._api_timeout_ms)
         if position.waiting and self._group is not None:
             committed = self._group.committed([position.tp], deadline)[position.tp]
@@ -534,7 +534,7 @@ class Consumer:
                 raise self._unreadable(fetched, e) from e
         chosen = self._hand.first(limit)
         if self._deserializer is not None:
-            chosen = self._deserialize(chosen)
+            chosen = self._deserialized(chosen)
         position = self._hand.position
         assert position is not None
         moved.setdefault(position, position.consumed)
@@ -752,7 +752,7 @@ class Consumer:
                 return None
             group.update()
 
-    def _deserialize(self, records: list[Record]) -> list[Record]:
+    def _deserialized(self, records: list[Record]) -> list[Record]:
         """The records up to the first that cannot be deserialized. Of that record only the error is kept, so that other
         partitions go on."""
         assert self._deserializer is not None
@@ -801,7 +801,7 @@ class Consumer:
         positions = dict(self._fetcher.positions)
         attempts = self._attempts(self._api_timeout_ms)
         for tp in partitions:
-            old = self._assigned_position(tp)
+            old = self._assigned(tp)
             self._learn(old.tp.topic, attempts)
             new = positions[old.tp] = self._position(old.tp, offset, reset_to)
             new.paused = old.paused
@@ -811,7 +811,7 @@ class Consumer:
         self._hand.keep(positions)
         self._fetcher.replace(positions)
 
-    def _assigned_position(self, tp: TopicPartition) -> Position:
+    def _assigned(self, tp: TopicPartition) -> Position:
         position = self._fetcher.positions.get(tp)
         if position is None:
             raise InvalidRequestError(f"{tp} is not assigned: call assign first")

@@ -45,7 +45,7 @@ BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 REPLICA_SHUN_S = 30.0
 """Time in s for which only the leader serves a partition after another replica has failed to."""
 UNKNOWN_TRIES = 4
-"""A topic that is not known where it is led is looked for again so often before it counts as deleted."""
+"""Number of look-ups of a topic that its leader does not know, before the topic counts as deleted."""
 
 
 class Shared(Protocol):

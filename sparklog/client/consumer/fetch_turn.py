@@ -34,9 +34,9 @@ class FetchTurn:
 
     def __init__(self, lock: threading.RLock, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._changed = threading.Condition(lock)
+        self._condition = threading.Condition(lock)
         self.idle_s = IDLE_S
-        """After this time without a poll at the socket the background thread goes on."""
+        """Time without a poll at the socket after which the background thread continues."""
         self._polled_at = -self.idle_s
         self._waker: Waker | None = None
         self.is_sparse = False
@@ -69,17 +69,17 @@ class FetchTurn:
 
     def wait_in_background(self, timeout_s: float | None = None) -> None:
         """Wait for `tell` on the background thread."""
-        self._changed.wait(timeout_s)
+        self._condition.wait(timeout_s)
 
     def leave_to_poll(self, connection: Connection | None) -> None:
         """Waits as long as the answer on `connection` is surely left to poll (None: it is being received), or until
         `tell`."""
         idle_s = self.idle_s
-        self._changed.wait(idle_s if connection is None else min(idle_s / 2, max(self._left_s(connection), 0)))
+        self._condition.wait(idle_s if connection is None else min(idle_s / 2, max(self._left_s(connection), 0)))
 
     def notify(self) -> None:
         """Something has changed: the background thread and a poll at the socket look again."""
-        self._changed.notify_all()
+        self._condition.notify_all()
         if self.poll_receives and self._waker is not None:
             self._waker.wake()
 

@@ -44,20 +44,20 @@ class Fetcher:
         self.failure: BaseException | None = None
         self.closed = False
         self.has_diverged = False
-        """A position waits for `settle`: poll gives out nothing before it."""
+        """True if a position waits for `settle`: poll returns nothing before it."""
         self.reset_to = RESET_TO.get(config.reset)
         files = FileFetcherConfig(
             config.partition_max_bytes, config.request_timeout_ms, config.check_crcs, config.isolation
         )
         self.files = FileFetcher(cluster, files, self) if config.local_read else None
         self.lane_idle_s = LANE_IDLE_S
-        """A lane without partitions ends after so long."""
+        """Time after which a lane without partitions ends."""
         self.first = FetchLane(cluster, config, self, is_first=True)
-        self._others: dict[Endpoint, FetchLane] = {}
+        self._other_lanes: dict[Endpoint, FetchLane] = {}
 
     @property
     def lanes(self) -> list[FetchLane]:
-        return [self.first, *self._others.values()]
+        return [self.first, *self._other_lanes.values()]
 
     # -- the consumer's side
 
@@ -173,9 +173,9 @@ class Fetcher:
         with self.changed:
             if self.closed:
                 return
-            lane = self.first if broker == self.first.broker else self._others.get(broker)
+            lane = self.first if broker == self.first.broker else self._other_lanes.get(broker)
             if lane is None:
-                lane = self._others[broker] = FetchLane(self._cluster, self._config, self, broker=broker)
+                lane = self._other_lanes[broker] = FetchLane(self._cluster, self._config, self, broker=broker)
             for position in positions:
                 position.lane = None if lane is self.first else lane
             lane.abort()  # it may wait for others alone for long
@@ -184,11 +184,11 @@ class Fetcher:
 
     def has_lane(self, broker: Endpoint) -> bool:
         """True if a lane besides the first one fetches from the broker."""
-        return broker in self._others
+        return broker in self._other_lanes
 
     def retire(self, lane: FetchLane) -> None:
         """Remove a lane that has been idle for long, and ends; with `changed` held."""
-        self._others = {broker: other for broker, other in self._others.items() if other is not lane}
+        self._other_lanes = {broker: other for broker, other in self._other_lanes.items() if other is not lane}
 
     def share_of_room(self) -> int:
         """Number of lanes that share the remaining memory; with `changed` held."""

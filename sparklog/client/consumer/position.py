@@ -100,7 +100,7 @@ class Position:
         self.checked_epoch = -1
 
     def on_answer(self) -> None:
-        """Its leader has answered."""
+        """Note that the leader has answered."""
         self.is_new, self.attempts = False, 0
 
     def retry_at(self, at: float) -> None:

@@ -1,4 +1,4 @@
-"""The records of a decoded batch, which `poll` gives out in parts, and the rest of that batch."""
+"""The records of a decoded batch, which `poll` returns in parts, and the rest of that batch."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ CONVERT_ROWS = 10_000
 
 class RecordsInHand:
     """The records of the polling thread. After an exception (Ctrl-C) at any line, the next poll gets the records that
-    were not given out."""
+    were not returned."""
 
     def __init__(self) -> None:
         self._rest: Fetched | None = None
         """Rows of the batch that are not records yet."""
         self._records: list[Record] = []
-        self._given = 0
+        self._returned_count = 0
         self._batch: ConsumedBatch | None = None
         """The batch of the records."""
         self.position: Position | None = None
         """The position that the records belong to."""
 
     def __bool__(self) -> bool:
-        return self._given < len(self._records)
+        return self._returned_count < len(self._records)
 
     def fill(self, fetched: Fetched) -> None:
         """Makes records of the batch, up to the first row of which none can be made. Raises DeserializationError if
@@ -47,24 +47,24 @@ class RecordsInHand:
             batch = batch.slice(0, rows)
             records = records_of(batch)
         self.position, self._batch = fetched.position, batch
-        self._records, self._given, self._rest = records, 0, rest
+        self._records, self._returned_count, self._rest = records, 0, rest
 
     def first(self, count: int) -> list[Record]:
         """The next `count` records, or all that there are."""
-        return self._records[self._given : self._given + count]
+        return self._records[self._returned_count : self._returned_count + count]
 
     def give_out(self, count: int) -> None:
         """The first `count` records have been consumed: their position moves behind them."""
         assert self.position is not None
         assert self._batch is not None
-        end = self._given + count
+        end = self._returned_count + count
         self.position.consumed = self._batch.offset_at(end)
-        self._given = end  # last: until then an exception leaves them to the next poll
+        self._returned_count = end  # last: until then an exception leaves them to the next poll
 
     def remainder(self) -> ConsumedBatch:
         """The records that are still here, as a batch."""
         assert self._batch is not None
-        return self._batch.slice(self._given, len(self._records) - self._given)
+        return self._batch.slice(self._returned_count, len(self._records) - self._returned_count)
 
     def take_rest(self) -> Fetched | None:
         """The rest of the batch behind the records."""
@@ -80,4 +80,4 @@ class RecordsInHand:
 
     def drop_records(self) -> None:
         """The rest of the batch stays."""
-        self._records, self._given, self.position, self._batch = [], 0, None, None
+        self._records, self._returned_count, self.position, self._batch = [], 0, None, None

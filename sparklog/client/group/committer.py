@@ -66,7 +66,7 @@ class Committer:
         self._group_id = group_id
         self._member = member
         self._request_timeout_ms = request_timeout_ms
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._queue: deque[_Commit] = deque()
         self._busy = False
         self._closed = False
@@ -76,14 +76,14 @@ class Committer:
     @property
     def idle(self) -> bool:
         """True if no commit is queued or under way."""
-        with self._changed:
+        with self._condition:
             return not self._queue and not self._busy
 
     def submit(self, offsets: Offsets, timeout_ms: int) -> Future[None]:
         """Queue a commit. Raises InvalidRequestError, ClosedError; every other error goes to the future."""
         checked = checked_offsets(offsets)
         done: Future[None] = Future()
-        with self._changed:
+        with self._condition:
             if self._closed:
                 raise ClosedError("the consumer is closed")
             if len(self._queue) >= COMMITS_QUEUED_MAX:
@@ -92,7 +92,7 @@ class Committer:
             if self._thread is None:
                 self._thread = daemon_thread(self._run, "sparklog-commit")
                 self._thread.start()
-            self._changed.notify_all()
+            self._condition.notify_all()
         return done
 
     def close(self, timeout_s: float) -> None:
@@ -100,22 +100,22 @@ class Committer:
         self.begin_to_close()
         if self._thread is not None:
             self._thread.join(timeout_s)
-        with self._changed:
+        with self._condition:
             left, self._queue = list(self._queue), deque()
         for commit in left:
             commit.done.set_exception(ClosedError("the consumer was closed before these offsets could be committed"))
 
     def begin_to_close(self) -> None:
         """Let the thread end behind the queued commits."""
-        with self._changed:
+        with self._condition:
             self._closed = True
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._condition:
                 while not self._queue and not self._closed:
-                    self._changed.wait()
+                    self._condition.wait()
                 if not self._queue:
                     return
                 commit = self._queue.popleft()
@@ -128,7 +128,7 @@ class Committer:
                 failure: Exception | None = e
             else:
                 failure = None
-            with self._changed:
+            with self._condition:
                 self._busy = False
             if failure is None:
                 commit.done.set_result(None)

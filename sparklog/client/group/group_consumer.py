@@ -118,7 +118,7 @@ class GroupConsumer:
         self._offsets_due = 0.0
         self._retry_at = 0.0
         self._question: Question[Any] | None = None
-        self._then: Callable[[Callable[[], Any]], None] = lambda answer: None
+        self._on_answer: Callable[[Callable[[], Any]], None] = lambda answer: None
         """The handler of the question's answer. The asking thread has no reference to it or to callbacks."""
 
     @property
@@ -231,7 +231,7 @@ class GroupConsumer:
             self._heartbeats.not_taken(partitions)
             if self._question is None:
                 learn = partial(_learn, self._cluster, unknown, self._request_timeout_ms)
-                self._question, self._then = Question(learn, self._reader.wake), self._learnt
+                self._question, self._on_answer = Question(learn, self._reader.wake), self._learnt
             return
         try:
             self._reader.add_partitions(partitions)
@@ -260,7 +260,7 @@ class GroupConsumer:
         question = self._question
         if question is not None and question.is_answered:
             self._question = None
-            self._then(question.answer)
+            self._on_answer(question.answer)
 
     @property
     def wait_s(self) -> float:
@@ -306,7 +306,7 @@ class GroupConsumer:
         self._offsets_due = time.monotonic() + RETRY_S
         policy = ONE_ATTEMPT._replace(request_timeout_ms=self._request_timeout_ms)
         ask = partial(fetch_offsets, self._cluster, self.metadata, partitions, policy=policy)
-        self._question, self._then = Question(ask, self._reader.wake), self._start
+        self._question, self._on_answer = Question(ask, self._reader.wake), self._start
 
     def _start(
         self, answer: Callable[[], tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]]

@@ -252,8 +252,8 @@ class Cluster:
         return led
 
     def look_again(self, topics: Iterable[str], endpoint: Endpoint | None) -> None:
-        """A leader of partitions of these topics was not where it was looked for: the next use asks the cluster, and
-        `endpoint` last."""
+        """Note that an assumed leader of partitions of these topics was the wrong one: the next use asks the cluster,
+        and `endpoint` last."""
         for topic in topics:
             self.expire(topic)
         if endpoint is not None:

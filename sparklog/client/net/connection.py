@@ -126,7 +126,7 @@ class Connection:
         self.timeout_ms = timeout_ms
         self._client_id = client_id
         self._next_id = 0
-        self._expected: deque[_ExpectedAnswer] = deque()
+        self._expected_answers: deque[_ExpectedAnswer] = deque()
         self._closed = False
         self._muted_until = 0.0
         self._spoken = HANDSHAKE_ONLY
@@ -163,24 +163,24 @@ class Connection:
     @property
     def in_flight(self) -> int:
         """Number of requests without a received answer."""
-        return len(self._expected)
+        return len(self._expected_answers)
 
     @property
     def due(self) -> float:
         """Monotonic time at which the next answer is late; only while a request is in flight."""
-        return min(self._expected[0].deadline, self.late_at)
+        return min(self._expected_answers[0].deadline, self.late_at)
 
     @property
     def late_at(self) -> float:
         """Monotonic time at which other brokers are to be asked with `check_late`; infinity: no answer is expected."""
-        if self._patience is None or not self._expected:
+        if self._patience is None or not self._expected_answers:
             return math.inf
-        return self._patience.late_at(self._expected[0].expected_at, self.used_at)
+        return self._patience.late_at(self._expected_answers[0].expected_at, self.used_at)
 
     def check_late(self) -> None:
         """Others are asked about the broker, if the next answer is late. Raises RequestTimedOutError if it has left."""
-        if self._patience is not None and self._expected:
-            self._patience.check(self._expected[0].expected_at, self.used_at)
+        if self._patience is not None and self._expected_answers:
+            self._patience.check(self._expected_answers[0].expected_at, self.used_at)
 
     @property
     def has_read_ahead(self) -> bool:
@@ -243,7 +243,7 @@ class Connection:
         this client or would ignore a field of the message. Nothing is sent then, and the connection stays usable.
         """
         self._check_open()
-        if not self._expected and self._session.is_due() and api not in SASL_APIS:
+        if not self._expected_answers and self._session.is_due() and api not in SASL_APIS:
             self._authenticate(self.timeout_ms)
         version = self._spoken.version_of(api)
         header = encode(message, version.older)
@@ -263,14 +263,14 @@ class Connection:
             self.close()
             raise
         if answered:
-            self._expected.append(_ExpectedAnswer(self._next_id, api, deadline, begun + wait_ms / 1000))
+            self._expected_answers.append(_ExpectedAnswer(self._next_id, api, deadline, begun + wait_ms / 1000))
         self.used_at = time.monotonic()
 
     def receive(self, response: type[M]) -> tuple[M, pa.Buffer]:
         """Waits for the answer of the oldest request that has none yet. Raises as `request`."""
         self._check_open()
         now, late_at = time.monotonic(), self.late_at
-        expected = self._expected.popleft()
+        expected = self._expected_answers.popleft()
         deadline, self._expected_at = expected.deadline, expected.expected_at
         if now >= deadline and self._is_readable():  # the answer has come in time, but was not read
             deadline = time.monotonic() + self.timeout_ms / 1000
@@ -309,14 +309,15 @@ class Connection:
         nothing."""
         throttle_s = min(throttle_ms, THROTTLE_MS_MAX) / 1_000
         self._muted_until = time.monotonic() + throttle_s
-        self._expected = deque(
-            e._replace(deadline=e.deadline + throttle_s, expected_at=e.expected_at + throttle_s) for e in self._expected
+        self._expected_answers = deque(
+            e._replace(deadline=e.deadline + throttle_s, expected_at=e.expected_at + throttle_s)
+            for e in self._expected_answers
         )
 
     @property
     def answer_due(self) -> float:
         """Monotonic time until which the oldest request under way may wait for its answer; infinity: there is none."""
-        return self._expected[0].deadline if self._expected else math.inf
+        return self._expected_answers[0].deadline if self._expected_answers else math.inf
 
     def abort(self) -> None:
         """Break the connection from another thread: a thread that waits on it gets BrokerNotAvailableError."""
@@ -325,7 +326,7 @@ class Connection:
 
     def is_idle(self) -> bool:
         """True if the connection can take a new request: open, nothing in flight, not closed by the broker."""
-        return not (self._closed or self._expected or self._is_readable())
+        return not (self._closed or self._expected_answers or self._is_readable())
 
     def _is_readable(self) -> bool:
         poll = select.poll()
@@ -522,7 +523,7 @@ def drop_after_fork() -> None:
         connection: Any = reference()
         if connection is not None:
             connection._closed = True
-            connection._expected.clear()
+            connection._expected_answers.clear()
             with contextlib.suppress(OSError):
                 connection._socket.close()
     _open.clear()

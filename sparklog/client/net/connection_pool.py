@@ -11,7 +11,7 @@ from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.connection import Connection
 
 IDLE_CONNECTIONS_MAX = 8
-"""Per broker and purpose."""
+"""Largest number of idle connections per broker and purpose."""
 IDLE_S_MAX = 60.0
 
 

@@ -77,22 +77,22 @@ class Coordinators:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._known = KnownCoordinators()
+        self._known_coordinators = KnownCoordinators()
 
     def clear(self) -> None:
         """Forgets all."""
         with self._lock:
-            self._known = KnownCoordinators()
+            self._known_coordinators = KnownCoordinators()
 
     def find(self, brokers: Brokers, key: CoordinatorKey, *, timeout_ms: int) -> Told:
         """The coordinator, known or looked up. Raises CoordinatorNotAvailableError, BrokerNotAvailableError."""
         with self._lock:
-            known = self._known.get(key)
+            known = self._known_coordinators.get(key)
         if known is not None:
             return known
         candidates = brokers.candidates()
         with self._lock:
-            candidates = self._known.order(candidates, self._clock())
+            candidates = self._known_coordinators.order(candidates, self._clock())
         try:
             found, informant = brokers.ask_any(
                 candidates,
@@ -107,13 +107,13 @@ class Coordinators:
         else:
             told = Told(Endpoint(found.host, found.port) if found.host else None, informant)
         with self._lock:
-            self._known.note(key, told)
+            self._known_coordinators.note(key, told)
         return told
 
     def _doubt(self, informant: Endpoint, error: SparklogError) -> None:
         """Doubt a broker that does not know where a coordinator is."""
         with self._lock:
-            self._known.doubt(informant, self._clock())
+            self._known_coordinators.doubt(informant, self._clock())
 
     def request(
         self, brokers: Brokers, key: CoordinatorKey, api: Api, message: Message, response: type[M], *, timeout_ms: int
@@ -130,7 +130,9 @@ class Coordinators:
             return brokers.request(api, message, response, endpoint=told.endpoint, timeout_ms=left_ms)
         except (NotCoordinatorError, *UNREADY) as e:
             with self._lock:
-                self._known.forget(key, told, self._clock(), unready=not isinstance(e, NotCoordinatorError))
+                self._known_coordinators.forget(
+                    key, told, self._clock(), unready=not isinstance(e, NotCoordinatorError)
+                )
             if told.endpoint is not None and isinstance(e, GONE):
                 brokers.doubt(told.endpoint)
             raise

@@ -30,19 +30,19 @@ class KnownCoordinators:
     """The latest answer about each key, of KEYS_MAX keys."""
 
     def __init__(self) -> None:
-        self._told: OrderedDict[CoordinatorKey, Told] = OrderedDict()
+        self._answers: OrderedDict[CoordinatorKey, Told] = OrderedDict()
         self._doubted_at: OrderedDict[Endpoint, float] = OrderedDict()
 
     def get(self, key: CoordinatorKey) -> Told | None:
         """The known coordinator; None: it has to be looked up."""
-        return self._told.get(key)
+        return self._answers.get(key)
 
     def note(self, key: CoordinatorKey, told: Told) -> None:
         """A look-up has been answered."""
-        self._told[key] = told
-        self._told.move_to_end(key)
-        while len(self._told) > KEYS_MAX:
-            self._told.popitem(last=False)
+        self._answers[key] = told
+        self._answers.move_to_end(key)
+        while len(self._answers) > KEYS_MAX:
+            self._answers.popitem(last=False)
 
     def forget(self, key: CoordinatorKey, told: Told, now: float, *, unready: bool) -> None:
         """Drop a wrong coordinator and doubt the broker that has named it.
@@ -50,8 +50,8 @@ class KnownCoordinators:
         `unready`: the coordinator cannot do its work, and its own word is doubted, too. The result of a later look-up
         stays.
         """
-        if self._told.get(key) == told:
-            del self._told[key]
+        if self._answers.get(key) == told:
+            del self._answers[key]
         self.doubt(told.informant, now)
         if unready:
             self.doubt(told.endpoint, now)

@@ -8,7 +8,7 @@ from typing import Any
 from sparklog.errors import SparklogError, error_from_code
 
 NAMES_MAX = 10
-"""More items of one kind are counted, not named; `SparklogError.outcomes` has all."""
+"""Largest number of named items of one kind; further ones are counted. `SparklogError.outcomes` has all."""
 REASONS_MAX = 3
 
 

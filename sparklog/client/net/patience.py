@@ -95,7 +95,7 @@ class Membership:
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = weakref.ref(brokers)
         self.late_s = LATE_S
-        """For the connections that are made from now on."""
+        """The limit for connections that are opened from now on."""
         self._lock = threading.Lock()
         self._ids: OrderedDict[Endpoint, int] = OrderedDict()
 

@@ -71,8 +71,8 @@ class Retries:
         self._policy = policy
         self._sleep = sleep
         self._clock = clock
-        self._begun = clock()
-        self._until = self._begun + policy.timeout_ms / 1000
+        self._started_at = clock()
+        self._until = self._started_at + policy.timeout_ms / 1000
         self._backoff_s = policy.backoff_ms / 1000
         self._is_warned = False
 
@@ -86,7 +86,7 @@ class Retries:
             raise error
         if now + pause_s >= self._until:
             raise self._last(error)
-        if not self._is_warned and now - self._begun >= WARN_AFTER_S:
+        if not self._is_warned and now - self._started_at >= WARN_AFTER_S:
             self._is_warned = True
             _log.warning("%s; trying again for up to %.0f s", error, self._until - now)
         self._sleep(pause_s)

@@ -23,13 +23,13 @@ _REFERENCES_WHEN_FREE = 3
 
 
 class ReusedMemory:
-    """Buffers still in use do not count as kept for long: the oldest is given up (not freed before its users are gone)
-    when `kept_bytes_max` is reached. So it has to be as much as is in use at the same time, else none is ever used
-    again."""
+    """Reused buffers. Buffers still in use do not count as kept for long: when `kept_bytes_max` is reached, the oldest
+    is dropped (not freed before its users are gone). So the limit has to be at least the size that is in use at the
+    same time; otherwise no buffer is ever reused."""
 
     def __init__(self, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._kept_bytes_max = kept_bytes_max
-        self._kept: list[np.ndarray] = []
+        self._buffers: list[np.ndarray] = []
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> pa.Buffer:
@@ -37,12 +37,12 @@ class ReusedMemory:
         if size_bytes < REUSED_BYTES_MIN:
             return pa.allocate_buffer(size_bytes)
         with self._lock:
-            for array in self._kept:
+            for array in self._buffers:
                 if array.nbytes >= size_bytes and sys.getrefcount(array) == _REFERENCES_WHEN_FREE:
                     return pa.py_buffer(array.data[:size_bytes])
             step = (1 << (size_bytes - 1).bit_length()) // 2 // _SIZE_STEPS
             array = np.empty(-(-size_bytes // step) * step, np.uint8)
-            self._kept.append(array)
-            while len(self._kept) > 1 and sum(a.nbytes for a in self._kept) > self._kept_bytes_max:
-                del self._kept[0]
+            self._buffers.append(array)
+            while len(self._buffers) > 1 and sum(a.nbytes for a in self._buffers) > self._kept_bytes_max:
+                del self._buffers[0]
             return pa.py_buffer(array.data[:size_bytes])

@@ -60,8 +60,8 @@ class TlsStream:
             raise BlockingIOError from e
 
     def _fill(self, view: memoryview) -> int:
-        """All of it, or less: the peer has ended. Each call gives a record; of a large answer several are waited for,
-        or a client that is quicker than the broker would sleep and wake for each of them."""
+        """Fill the view, or less if the peer has ended. Each call gives a TLS record; for a large answer the method
+        waits for several. Otherwise a client that is quicker than the broker would sleep and wake for each of them."""
         count = 0
         if len(view) >= 2 * WAITED_FOR_BYTES:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, WAITED_FOR_BYTES)
@@ -133,7 +133,7 @@ class _Context:
     """The TLS context of one security; thread-safe."""
 
     def __init__(self, security: ClientSecurity) -> None:
-        self._renewed = RenewedContext(client_context, dict(security.tls))
+        self._renewed_context = RenewedContext(client_context, dict(security.tls))
         self._lock = threading.Lock()
         self._due = time.monotonic() + RENEWAL_S
 
@@ -141,8 +141,8 @@ class _Context:
         with self._lock:
             if time.monotonic() >= self._due:
                 self._due = time.monotonic() + RENEWAL_S
-                self._renewed.renew()
-            return self._renewed.current
+                self._renewed_context.renew()
+            return self._renewed_context.current
 
 
 @lru_cache(maxsize=CONTEXTS_MAX)

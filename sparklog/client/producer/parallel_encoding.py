@@ -53,13 +53,13 @@ class Encoding:
         return self._future is not None and self._future.done()
 
     def wait(self) -> None:
-        """Returns when the rows are not looked at any more."""
+        """Wait until the rows are no longer read."""
         assert self._future is not None
         with suppress(CancelledError):
             self._future.exception()
 
     def result(self) -> EncodedBatch:
-        """Waits for it. Raises SparklogError if it cannot be encoded, ClosedError if it was given up."""
+        """Wait for the batch. Raises SparklogError if it cannot be encoded, ClosedError if it was cancelled."""
         assert self._future is not None
         try:
             return self._future.result()

@@ -40,7 +40,8 @@ _U32 = 0xFFFFFFFF
 _WORDS = [struct.Struct(f"<{n}I") for n in range(33)]
 
 VECTOR_KEY_BYTES_MAX = 1024
-"""Longer keys are hashed one by one: a single long key would make every row pay for its length."""
+"""Longest key of the vectorised hash. Longer keys are hashed one by one: a single long key would make every row pay for
+its length."""
 
 
 def murmur2(data: bytes) -> int:

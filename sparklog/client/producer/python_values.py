@@ -45,7 +45,7 @@ def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
     pa.ArrowException, TypeError, ValueError or OverflowError for objects that make no array, or of different kinds.
     """
     try:
-        array = _infer(values, target)
+        array = _inferred(values, target)
         require_one_kind(values, array.type)
     except (pa.ArrowException, TypeError, ValueError) as e:
         known = _without_pandas_nulls(values)
@@ -56,7 +56,7 @@ def array_of_objects(values: Sequence[Any], target: pa.DataType | None) -> Any:
             if not isinstance(e, _MixedKindsError) and any(isinstance(v, float) and v != v for v in values):
                 raise TypeError("NaN is a number: give None for a missing value") from None
             raise
-        array = _infer(known, target)
+        array = _inferred(known, target)
         require_one_kind(known, array.type)
     return array
 
@@ -70,7 +70,7 @@ def _without_pandas_nulls(values: Sequence[Any]) -> list[Any] | None:
     return found if any(a is not b for a, b in zip(found, values, strict=True)) else None
 
 
-def _infer(values: Sequence[Any], t: pa.DataType | None) -> Any:
+def _inferred(values: Sequence[Any], t: pa.DataType | None) -> Any:
     if t is None or not holds_map(t):
         return pa.array(values)
     if pa.types.is_map(t):
@@ -81,7 +81,7 @@ def _infer(values: Sequence[Any], t: pa.DataType | None) -> Any:
     for v in present:
         if not isinstance(v, list | tuple | np.ndarray):
             raise TypeError(f"a list is needed, not {v!r:.80}")
-    elements = _infer(list(chain.from_iterable(present)), t.value_type)
+    elements = _inferred(list(chain.from_iterable(present)), t.value_type)
     return pa.ListArray.from_arrays(_offsets(values), elements, mask=_mask(values))
 
 
@@ -103,7 +103,7 @@ def _map_array(values: Sequence[Any], t: Any) -> Any:
         elif v is not None:
             raise TypeError(f"a map is a dict or a list of (key, value) pairs, not {v!r:.80}")
     return pa.MapArray.from_arrays(
-        _offsets(values), _infer(keys, t.key_type), _infer(items, t.item_type), mask=_mask(values)
+        _offsets(values), _inferred(keys, t.key_type), _inferred(items, t.item_type), mask=_mask(values)
     )
 
 
@@ -117,7 +117,7 @@ def _struct_array(values: Sequence[Any], t: Any) -> Any:
     for name in names:
         index = t.get_field_index(name)
         its_values = [None if v is None else v.get(name) for v in values]
-        children.append(_infer(its_values, t.field(index).type if index >= 0 else None))
+        children.append(_inferred(its_values, t.field(index).type if index >= 0 else None))
     if not names:
         return pa.array(values)
     return pa.StructArray.from_arrays(children, list(names), mask=_mask(values))

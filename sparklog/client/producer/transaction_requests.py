@@ -109,7 +109,7 @@ class Transactions:
             raise
 
     def commit(self) -> None:
-        """Everything is stored and the transaction committed, or an error is raised."""
+        """Store everything and commit the transaction, or raise an error."""
         self._learn_failure()
         if self.state.state is State.IN_TRANSACTION:
             self._flush_all()

@@ -52,7 +52,7 @@ class Projection:
         self._layout = layout
         self._newest = newest
         self._follow = follow
-        self._known: dict[int, _Known] = {}
+        self._by_schema: dict[int, _Known] = {}
         if newest is not None and any(n not in info.schema.names for n in self.columns or ()):
             self.info = newest()
         self.schema = self._target()
@@ -60,7 +60,7 @@ class Projection:
     def copy(self) -> Projection:
         """One for another thread, in the same layout."""
         copied = copy.copy(self)
-        copied._known = dict(self._known)
+        copied._by_schema = dict(self._by_schema)
         return copied
 
     def _target(self) -> pa.Schema:
@@ -87,7 +87,7 @@ class Projection:
         Raises CorruptBatchError, UnknownSchemaError, and SchemaMismatchError for a column that has become wider than
         `schema` has it.
         """
-        known = self._known.get(header.schema_id) or self._learn(header.schema_id)
+        known = self._by_schema.get(header.schema_id) or self._learn(header.schema_id)
         indexes = known.adapter.indexes
         decoded, offsets = decode_rows(
             data,
@@ -103,7 +103,7 @@ class Projection:
 
         Raises UnknownSchemaError and SchemaMismatchError as `decode`.
         """
-        known = self._known.get(schema_id) or self._learn(schema_id)
+        known = self._by_schema.get(schema_id) or self._learn(schema_id)
         return known.adapter.adapt(pa.Table.from_batches([read_checked_batch(m, known.schema) for m in messages]))
 
     def knows_envelope(self, schema_id: int) -> bool:
@@ -112,7 +112,7 @@ class Projection:
 
     def stored_schema(self, schema_id: int) -> pa.Schema:
         """The schema that batches with this id were written with. Raises UnknownSchemaError."""
-        known = self._known.get(schema_id) or self._learn(schema_id)
+        known = self._by_schema.get(schema_id) or self._learn(schema_id)
         return known.schema
 
     def _learn(self, schema_id: int) -> _Known:
@@ -121,8 +121,8 @@ class Projection:
             if found.topic_id == self.info.topic_id:
                 self.info = found
                 if self._follow:
-                    self._known.clear()
+                    self._by_schema.clear()
                     self.schema = self._target()
         schema = self.info.schema_of(schema_id)
-        known = self._known[schema_id] = _Known(schema, RowAdapter(schema, self.schema, self.info.name))
+        known = self._by_schema[schema_id] = _Known(schema, RowAdapter(schema, self.schema, self.info.name))
         return known

@@ -55,7 +55,7 @@ def _check_configured(url: str) -> None:
 
 
 def _wanted_columns(projection: Projection, schema: pa.Schema) -> list[int]:
-    """The columns that may be looked at: the timestamps, too, which a batch gives even if they are not asked for."""
+    """Return the needed columns, with the timestamps, which a batch has even if they are not requested."""
     if projection.columns is None:
         return list(range(len(schema)))
     names = {*projection.columns, projection.timestamp_column}

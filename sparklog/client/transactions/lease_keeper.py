@@ -132,14 +132,14 @@ class Keeper:
         self._driver = driver
         self._renewal_s = renewal_s
         self._look_s = look_s
-        self._given: queue.Queue[Lease | None] = queue.Queue(LEASES_MAX)
+        self._lease_queue: queue.Queue[Lease | None] = queue.Queue(LEASES_MAX)
         self._leases: set[Lease] = set()
 
     def read(self, lines: Iterable[str]) -> None:
         """Take leases up to the end of `lines`."""
         for line in lines:
-            self._given.put(Lease.decode(line))
-        self._given.put(None)
+            self._lease_queue.put(Lease.decode(line))
+        self._lease_queue.put(None)
 
     def keep_until_gone(self) -> None:
         """Returns when the driver is gone, or nothing is left to keep and nothing will come."""
@@ -147,7 +147,7 @@ class Keeper:
         renew_at_s = time.monotonic() + self._renewal_s
         while self._driver.lives and (self._leases or not closed):
             try:
-                lease = self._given.get(timeout=self._look_s)
+                lease = self._lease_queue.get(timeout=self._look_s)
                 closed = closed or lease is None
                 if lease is not None and len(self._leases) < LEASES_MAX:
                     self._leases.add(lease)
@@ -169,8 +169,8 @@ class Keeper:
 
     def _abort(self) -> None:
         """Abort the open transactions, which no process will commit after the end of the driver."""
-        while not self._given.empty():
-            lease = self._given.get()
+        while not self._lease_queue.empty():
+            lease = self._lease_queue.get()
             if lease is not None:
                 self._leases.add(lease)
         for lease in self._leases:

@@ -14,7 +14,7 @@ from sparklog.console.web import Console, ask, console_of, is_fragment, render
 from sparklog.errors import ClusterAuthorizationFailedError
 
 TOPICS_MEASURED_MAX = 2_000
-"""Sizes are asked for of so many topics."""
+"""Largest number of topics whose sizes are requested."""
 
 
 def _overview(console: Console) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _spread(console: Console) -> dict[str, Any]:
 
 
 def _disks(console: Console, cluster: ClusterDescription) -> list[DiskRow] | None:
-    """None: the console's user may not see them."""
+    """Return the disks; None if the console's user may not see them."""
     try:
         return disks(cluster, console.admin.describe_log_dirs())
     except ClusterAuthorizationFailedError:

@@ -73,7 +73,7 @@ class Wish:
         return "read_uncommitted" if self.uncommitted else "read_committed"
 
     def link(self, path: str, **changed: object) -> str:
-        """To another page with the same wish."""
+        """Return a link to another page with the same request."""
         given: dict[str, object] = {
             "partition": "" if self.partition < 0 else self.partition,
             "start": self.start,
@@ -108,7 +108,7 @@ def wish_of(request: Request) -> Wish:
 
 
 def _bounds(console: Console, topic: TopicDescription, wish: Wish) -> dict[int, Bounds]:
-    """Of the partition that is wished for, or of all, PARTITIONS_MAX at most."""
+    """Return the bounds of the requested partition, or of all, at most PARTITIONS_MAX."""
     if wish.partition >= topic.partitions:
         raise InvalidRequestError(f"topic {topic.name} has partitions 0 to {topic.partitions - 1}")
     chosen = range(min(topic.partitions, PARTITIONS_MAX)) if wish.partition < 0 else [wish.partition]

@@ -30,9 +30,9 @@ ROWS_MAX = 1_000
 BYTES_MAX = 16 * MIB
 SECONDS_MAX = 60.0
 FILE_SECONDS_MAX = 600.0
-"""For a file, which has all rows."""
+"""Longest time for a file, which has all rows."""
 QUERY_CHARS_MAX = 65_536
-"""Longer statements keep the planner busy for minutes."""
+"""Longest statement: longer ones keep the planner busy for minutes."""
 TICK_S = 0.2
 NAMES_SHOWN = 200
 

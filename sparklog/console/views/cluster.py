@@ -106,7 +106,7 @@ def replica_brokers(topics: Iterable[TopicDescription]) -> frozenset[int]:
 
 
 def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> Spread:
-    """Of the topics that are given."""
+    """Return the distribution of the given topics."""
     topics = list(topics)
     down = replica_brokers(topics) - {b.broker_id for b in cluster.brokers}
     leads = {b.broker_id: 0 for b in cluster.brokers}
@@ -159,7 +159,7 @@ class DiskRow(NamedTuple):
 
 
 def disks(cluster: ClusterDescription, found: Mapping[int, Sequence[LogDirDescription]]) -> list[DiskRow]:
-    """Of all brokers that are registered."""
+    """Return the disks of all registered brokers."""
     rows = []
     for broker in sorted(b.broker_id for b in cluster.brokers):
         if broker not in found:
@@ -178,7 +178,7 @@ def skew(parts: Sequence[int]) -> float:
 
 
 def problems_of(topic: TopicDescription) -> list[str]:
-    """In words, one per partition that is offline, lacks replicas or takes no records."""
+    """Return the problems in words, one per partition that is offline, lacks replicas or accepts no records."""
     return [line for p in topic.partition_details for line in _problems(topic.name, p)]
 
 
@@ -194,7 +194,7 @@ def _problems(topic: str, p: PartitionDescription) -> list[str]:
 
 
 def why_offline(partition: PartitionDescription) -> str:
-    """In words; empty if it is not."""
+    """Return the reason in words; empty if the partition is online."""
     if partition.leader < 0:
         return "it has no leader"
     if partition.error_code:

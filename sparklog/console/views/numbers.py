@@ -24,7 +24,7 @@ def size(size_bytes: float | None) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    """Per second, with a digit behind the point where it is small."""
+    """Return the rate per second, with a decimal digit if it is small."""
     if per_second is None:
         return NONE
     return f"{per_second:,.1f}/s" if 0 < per_second < 10 else f"{per_second:,.0f}/s"

@@ -1,4 +1,4 @@
-"""Values of records as text that is safe to look at: cut, and without characters that nobody sees."""
+"""Values of records as text that is safe to show: cut, and without invisible characters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DETAIL_CHARS_MAX = 64 * 1024
 MODES = ("auto", "text", "json", "hex")
 """Presentations of bytes; auto: JSON and text if the bytes are that, else hex."""
 ENTRIES_MAX = 20
-"""Of a list, a map or a struct inside a cell."""
+"""Largest number of shown entries of a list, a map or a struct inside a cell."""
 _HEX_ROW = 16
 _UTF8_CHAR_BYTES_MAX = 4
 
@@ -132,7 +132,7 @@ def _plain(scalar: Any) -> str:
 
 
 def _nested_text(scalar: Any, chars_max: int) -> str:
-    """Like JSON, cut at any depth."""
+    """Return the value in a form like JSON, cut at any depth."""
     if not scalar.is_valid:
         return "null"
     t = scalar.type
@@ -159,5 +159,5 @@ def _join_parts(opening: str, parts: list[str], total: int, closing: str, chars_
 
 
 def quoted(text: str) -> str:
-    """As a JSON string."""
+    """Return the text as a JSON string."""
     return msgspec.json.encode(text).decode()

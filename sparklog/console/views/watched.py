@@ -14,7 +14,7 @@ RATE_MS = 60_000
 
 
 class GrowthSample(NamedTuple):
-    """Of a topic: the ends of its partitions together, and its bytes."""
+    """Sample of a topic: the sum of its partitions' ends, and its bytes."""
 
     time_ms: int
     end: int
@@ -22,7 +22,7 @@ class GrowthSample(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """Per second."""
+    """Growth per second."""
 
     records: float
     size_bytes: float
@@ -38,7 +38,7 @@ def growth(samples: Sequence[GrowthSample]) -> Rate | None:
 
 
 class LagSample(NamedTuple):
-    """Of a group: the sum of its lags, None if nothing is committed; the sum of its committed offsets."""
+    """Sample of a group: the sum of its lags, None if nothing is committed; the sum of its committed offsets."""
 
     time_ms: int
     lag: int | None
@@ -70,7 +70,7 @@ class WatchedGroup:
 
 
 def measured(group: GroupDescription, time_ms: int) -> tuple[dict[str, int], LagSample]:
-    """Its lag by topic, and altogether."""
+    """Return the group's lag by topic, and its sample."""
     by_topic: dict[str, int] = {}
     committed = 0
     for p in group.partitions:

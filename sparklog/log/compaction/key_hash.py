@@ -1,8 +1,8 @@
 """128-bit hashes of keys, a whole Arrow array at a time.
 
-Two independent 64-bit hashes over the key's bytes in words of 8. Keys with the same hash would be taken for the same
-key and one of them lost, so the seeds are drawn afresh for every run: nobody can prepare keys that collide, and two
-among a billion do with a probability of about 10^-21.
+Two independent 64-bit hashes over the key's bytes in words of 8. Keys with the same hash would count as the same key,
+and one of them would be lost. So every run draws new seeds: colliding keys cannot be prepared, and two among a billion
+keys collide with a probability of about 10^-21.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 from sparklog.errors import InvalidTopicError
 
 LONG_KEY_BYTES = 1024
-"""Longer keys are hashed one by one: there cannot be many in a batch."""
+"""Length above which keys are hashed one by one: a batch cannot have many of them."""
 _U64 = np.uint64
 _FIRST = (_U64(0x9E3779B97F4A7C15), _U64(0xC2B2AE3D27D4EB4F))
 _SECOND = (_U64(0xFF51AFD7ED558CCD), _U64(0xC4CEB9FE1A85EC53))

@@ -66,7 +66,7 @@ REWRITTEN_COPIES = 2
 """The rows of a batch, and those of them that stay."""
 
 NEVER_MS = -2
-"""Before any delete horizon."""
+"""A time before any delete horizon."""
 
 NO_TIMESTAMP_MS = -1
 """The largest timestamp of a batch without rows."""
@@ -126,7 +126,8 @@ class SourceBatch(NamedTuple):
             raise self._uncompacted_error(e) from e
 
     def decoding(self, context: RunContext, copies: int = 1) -> AbstractContextManager[None]:
-        """The context in which the rows, and so many copies of them, may be in memory. Raises LogCorruptError."""
+        """Return the context in which the rows, and this number of copies of them, may be in memory. Raises
+        LogCorruptError."""
         try:
             return context.inflated.hold(copies * decoded_size_bytes(self.data, self.header))
         except CorruptBatchError as e:
@@ -178,7 +179,7 @@ def source_batches(segment: LogSegment, context: RunContext, start_offset: int =
 
 
 class KeyedRows(NamedTuple):
-    """Of every row of a batch the offset, the key's hashes, and whether it is a tombstone (None: no row is)."""
+    """Offset, key hashes and tombstone mark of every row of a batch (mark None: no row is a tombstone)."""
 
     offsets: np.ndarray
     hashes: KeyHashes
@@ -437,19 +438,19 @@ class _Writer:
         self._context = context
         self._schema = context.schema_of(first.schema_id)
         self._segments: list[LogSegment] = []
-        self._pending = bytearray()
+        self._buffer = bytearray()
         self._placed: list[PlacedBatch] = []
 
     def add(self, data: bytes | memoryview) -> None:
         header = decode_header(data)
         segment = self._segments[-1] if self._segments else self._begin(self._info.base_offset)
-        size = segment.end.position + len(self._pending)
+        size = segment.end.position + len(self._buffer)
         if size > segment.data_position and size + len(data) > self._context.segment_bytes:
             self._write()
             segment = self._begin(segment.next_offset)
-        self._placed.append(PlacedBatch(len(self._pending), header))
-        self._pending += data
-        if len(self._pending) >= WRITE_BYTES:
+        self._placed.append(PlacedBatch(len(self._buffer), header))
+        self._buffer += data
+        if len(self._buffer) >= WRITE_BYTES:
             self._write()
 
     def finish(self) -> list[LogSegment]:
@@ -485,6 +486,6 @@ class _Writer:
 
     def _write(self) -> None:
         if self._placed:
-            data = memoryview(bytes(self._pending))
+            data = memoryview(bytes(self._buffer))
             self._segments[-1].append(data, self._placed, self._context.index_interval_bytes)
-            self._pending, self._placed = bytearray(), []
+            self._buffer, self._placed = bytearray(), []

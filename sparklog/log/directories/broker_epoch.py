@@ -51,7 +51,7 @@ class Lives(NamedTuple):
     last_written: int = NO_EPOCH
 
     def then(self, broker_epoch: int) -> Lives:
-        """With one life more, in which nothing was lost so far."""
+        """Return the lives with one more, in which nothing was lost so far."""
         clean = (broker_epoch, *(e for e in self.clean if e != broker_epoch))
         flushed = (broker_epoch, *(e for e in self.flushed if e != broker_epoch))
         return Lives(clean[:EPOCHS_KEPT], flushed[:EPOCHS_KEPT])

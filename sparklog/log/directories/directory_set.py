@@ -109,8 +109,8 @@ class DirectorySet:
     def without_deleted(
         self, found: Mapping[str, list[LogDirectory]], deleted: Collection[str]
     ) -> dict[str, list[LogDirectory]]:
-        """Without the directories of deleted topics, which a crash has left under their names. Whose a directory is it
-        says itself: another topic may have the name by now."""
+        """Return the directories without those of deleted topics, which a crash has left under their names. The
+        directory itself names its owner: another topic may have the name by now."""
         kept: dict[str, list[LogDirectory]] = {}
         for name, directories in found.items():
             for directory in directories:

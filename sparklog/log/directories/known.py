@@ -1,7 +1,7 @@
-"""log-dirs.json in the data directory: which log directories there have been, so that one that is not there is missed.
+"""log-dirs.json in the data directory: all log directories that have been used, so that a missing one is noticed.
 
 A disk that is not mounted leaves an empty directory behind, and a setting can name one directory less than before. The
-partitions of the directory that is away must not begin anew, empty, somewhere else.
+partitions of the missing directory must not begin empty somewhere else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KnownDirectories:
         self._files = files
         self._path = data_dir / LOG_DIRS_FILE
         self._written: dict[str, str] = {}
-        self._absent: dict[str, str] = {}
+        self._absent_directories: dict[str, str] = {}
 
     def compare(self, present: Mapping[str, Path]) -> None:
         """Read the file: a directory that it names and that is not in `present` (path by identity) is away. Raises
@@ -42,23 +42,23 @@ class KnownDirectories:
         if data is not None and found is None:
             logger.warning("%s cannot be read; log directories that are not there are not missed", self._path)
         self._written = dict(found.directories) if found is not None else {}
-        self._absent = {i: path for i, path in self._written.items() if i not in present}
+        self._absent_directories = {i: path for i, path in self._written.items() if i not in present}
 
     @property
     def has_absent(self) -> bool:
         """True if a log directory that was used before is missing."""
-        return bool(self._absent)
+        return bool(self._absent_directories)
 
     @property
     def ids(self) -> frozenset[str]:
-        """Of those that are there, and of those that are away and missed."""
+        """Ids of the present directories, and of the missing ones."""
         return frozenset(self._written)
 
     def check_none_absent(self, name: str) -> None:
         """Raises StorageError if the partition directory `name`, which is nowhere, may be where a directory is away."""
-        if not self._absent:
+        if not self._absent_directories:
             return
-        away = ", ".join(f"{path} (data_dir_id {i})" for i, path in self._absent.items())
+        away = ", ".join(f"{path} (data_dir_id {i})" for i, path in self._absent_directories.items())
         raise StorageError(
             f"{name} is in no log directory, and one that was used before is not there: {away}; mount the disk there, or "
             f"name the directory in log.dirs, and restart the broker. If it is lost for good, take its line out of "
@@ -68,7 +68,7 @@ class KnownDirectories:
     def remember(self, present: Mapping[str, Path], *, all_found: bool) -> None:
         """Write the present directories into the file, and the absent ones too, unless every partition is in a present
         one (`all_found`)."""
-        known = {} if all_found else dict(self._absent)
+        known = {} if all_found else dict(self._absent_directories)
         known |= {i: str(path) for i, path in present.items()}
         if known == self._written:
             return

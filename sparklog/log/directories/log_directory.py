@@ -64,7 +64,7 @@ def is_moved_aside(name: str) -> bool:
 
 
 _NAME_CHARS_KEPT = 200
-"""Of a directory's name when an ending is added: file systems allow 255 bytes."""
+"""Kept characters of a directory's name when an ending is added: file systems allow 255 bytes."""
 
 
 def _kept(name: str) -> str:
@@ -110,7 +110,7 @@ class LogDirectory:
         self.broker_id = broker_id
         self.health = DirectoryHealth(path, files, lambda: on_failure(self))
         self.files = WatchedFiles(files, self.health)
-        """For everything in the directory."""
+        """File system for everything in the directory."""
         self.points: dict[str, PartitionPoints] = {}
         """The checkpoint that was there at the start, by the partition directories' names; of a partition that was put
         aside since, its points of that moment."""

@@ -1,4 +1,4 @@
-"""In which log directory a partition is, and in which ones a new one may be made."""
+"""The log directory of a partition, and the possible directories of a new one."""
 
 from __future__ import annotations
 

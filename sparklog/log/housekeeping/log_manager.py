@@ -316,16 +316,16 @@ class LogManager:
         return [tp for tp, directory in self._place.copy().items() if directory.path in paths]
 
     def expire_producers(self, expiration_ms: int) -> int:
-        """Every log forgets the producers that have written nothing for so long; returns how many it were."""
+        """Make every log forget the producers that have written nothing for this time; returns their number."""
         now_ms = self.expiry_clock.now_ms()
         return sum(log.appender.expire_producers(now_ms, expiration_ms) for log in self.logs.values())
 
     # --- topics ---
 
     def create_partitions(self, specs: Iterable[PartitionSpec], *, take_back: bool = False) -> None:
-        """As `create_partition` of each. Their directories are made together, which takes far fewer fsyncs; where that
-        does not work one is made after the other. `take_back`: a partition whose directory was put aside has it
-        again."""
+        """Create the partitions like `create_partition`. Their directories are created together, which takes far fewer
+        fsyncs; if that fails, one after the other. `take_back`: a partition whose directory was put aside gets it
+        back."""
         specs = [spec for spec in specs if spec.owner.topic_partition not in self._logs]
         self.directories.in_each(self._forget_stale_points)
         if take_back:
@@ -441,9 +441,9 @@ class LogManager:
         *,
         ending: str = REMOVED_ENDING,
     ) -> int:
-        """Moves directories that no log is open in out of the way: those of `names`, or of all, of which
-        `is_elsewhere`, which is told the leader epoch of the newest records, says so. `purge_deleted` unlinks them,
-        unless `ending` puts them aside. How many."""
+        """Move directories without an open log aside, and return their number: those of `names`, or of all, for which
+        `is_elsewhere` is true. `is_elsewhere` is called with the leader epoch of the newest records. `purge_deleted`
+        unlinks them, unless `ending` puts them aside."""
         open_here = {str(tp) for tp in [*self._logs, *self._offline]}
         wanted = None if names is None else set(names)
         count = 0
@@ -558,7 +558,7 @@ class LogManager:
         return did
 
     def save_expiry_clock(self) -> None:
-        """So that a restart does not believe a clock that has jumped."""
+        """Save the clock, so that a restart does not trust a wall clock that has jumped."""
         if isinstance(self.expiry_clock, ExpiryClock) and self.data_dir not in self.directories.failed:
             self.directories.look_at_data_dir()
             self.expiry_clock.save()

@@ -84,7 +84,7 @@ class Role(Enum):
     """Task of this replica for the log's copies."""
 
     ALONE = "alone"
-    """There are no other replicas: nobody else makes copies."""
+    """The only replica: no other one makes copies."""
     NEW_LEADER = "new leader"
     """The replica leads, and has not searched for the copies of other replicas yet."""
     LEADER = "leader"

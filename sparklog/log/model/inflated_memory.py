@@ -29,8 +29,8 @@ class InflatedMemory:
         self.peak_bytes = 0
         """Largest value of `held_bytes` so far."""
         self._turn = threading.Lock()
-        """Of the one thread that waits for memory; the threads behind it do not overtake it."""
-        self._released = threading.Condition()
+        """Lock of the one thread that waits for memory; the threads behind it do not overtake it."""
+        self._release = threading.Condition()
 
     def batch_bytes_max(self, topic_bytes_max: int) -> int:
         """Bytes that one batch of a topic may take, of the bound in the topic's settings."""
@@ -43,13 +43,13 @@ class InflatedMemory:
         if held <= UNCOUNTED_BYTES:
             yield
             return
-        with self._turn, self._released:
-            self._released.wait_for(lambda: self.held_bytes + held <= self.limit_bytes)
+        with self._turn, self._release:
+            self._release.wait_for(lambda: self.held_bytes + held <= self.limit_bytes)
             self.held_bytes += held
             self.peak_bytes = max(self.peak_bytes, self.held_bytes)
         try:
             yield
         finally:
-            with self._released:
+            with self._release:
                 self.held_bytes -= held
-                self._released.notify_all()
+                self._release.notify_all()

@@ -103,7 +103,7 @@ class LogConfig(Struct, frozen=True):
         )
 
     def for_partition(self, owner: LogOwner) -> Self:
-        """With the partition's share of `segment.jitter.ms` taken off `segment.ms`."""
+        """Return the settings with the partition's share of `segment.jitter.ms` deducted from `segment.ms`."""
         jitter_ms = roll_jitter_ms(self.segment_jitter_ms, self.segment_ms, f"{owner.topic_id}-{owner.partition}")
         return replace(self, segment_ms=self.segment_ms - jitter_ms, segment_jitter_ms=0)
 

@@ -14,7 +14,7 @@ class LogHealth:
         self.is_closed = False
 
     def fail(self, error: SparklogError) -> SparklogError:
-        """Nothing is appended from now on; returns `error`."""
+        """Refuse all appends from now on; returns `error`."""
         self.failure = error
         return error
 

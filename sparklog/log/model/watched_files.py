@@ -63,16 +63,16 @@ class DirectoryHealth:
         self._on_failure = on_failure
         self._now_s = files.monotonic_s if now_s is None else now_s
         self._lock = threading.Lock()
-        self._looking = threading.Lock()
-        self._probing = threading.Lock()
+        self._look_lock = threading.Lock()
+        self._probe_lock = threading.Lock()
         self._looked_s = self._now_s()
         self._identities: list[tuple[Path, FileIdentity]] = []
         self.syncs = Histogram()
-        """Of files' fsyncs that succeeded."""
+        """Durations of successful fsyncs of files."""
         self.sync_failures = 0
         self.shortages = 0
         """Writes that have failed because the disk is full."""
-        self._counting = threading.Lock()
+        self._count_lock = threading.Lock()
 
     def hold(self, lock: File) -> None:
         """The directory is the one that `lock`, its lock file, is in. Raises StorageError."""
@@ -100,16 +100,16 @@ class DirectoryHealth:
             self.note_shortage()
             raise
         except StorageError as e:
-            with self._counting:
+            with self._count_lock:
                 self.sync_failures += 1
             self.note(e)
             raise
-        with self._counting:
+        with self._count_lock:
             self.syncs.observe(self._now_s() - began_s)
 
     def note_shortage(self) -> None:
         """A write has failed because the disk is full."""
-        with self._counting:
+        with self._count_lock:
             self.shortages += 1
 
     def check(self) -> None:
@@ -147,7 +147,7 @@ class DirectoryHealth:
             return
         probe = self.directory / PROBE_FILE
         try:
-            with self._probing:
+            with self._probe_lock:
                 self._files.write_atomic(probe, b"")
                 self._files.remove(probe)
         except StorageFullError:
@@ -161,7 +161,7 @@ class DirectoryHealth:
         """The cheap check: whether the path still leads to the directory and the lock file that this process holds.
         After another one has been put there (restored, mounted, copied back), writes to the files that are open would
         go nowhere, and another broker may hold the new lock."""
-        with self._looking:
+        with self._look_lock:
             began_s = self._now_s()
             try:
                 for path, identity in self._identities:
@@ -174,7 +174,7 @@ class DirectoryHealth:
         return True
 
     def look_before_write(self) -> None:
-        """Looks if nobody has for too long. Raises StorageError if the directory has failed."""
+        """Check the directory if the last check is too old. Raises StorageError if the directory has failed."""
         if self.failure is None and self.look_age_s > LOOK_AGE_S_MAX and not self.look() and self.failure is None:
             raise StorageUnavailableError(f"nobody knows whether {self.directory} is still the one it was; try again")
         self.check()

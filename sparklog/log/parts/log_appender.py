@@ -165,6 +165,7 @@ class LogAppender:
     # --- producers ---
 
     def expire_producers(self, now_ms: int, expiration_ms: int = PRODUCER_EXPIRATION_MS) -> int:
-        """Forgets producers that have written nothing for so long and have no transaction open; returns how many."""
+        """Forget producers that have written nothing for this time and have no transaction open; returns their
+        number."""
         with self._state.write_lock:
             return self._state.producers.states.expire(now_ms, expiration_ms)

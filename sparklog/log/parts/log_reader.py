@@ -16,7 +16,7 @@ from sparklog.types import OffsetAndTimestamp
 
 
 class LogReader:
-    """Any number of threads may read at a time."""
+    """Reader of one log. Any number of threads may read at a time."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state

@@ -52,7 +52,8 @@ def open_state(
     checkpointed: bool,
     safeguards: Safeguards,
 ) -> LogState:
-    """As for `PartitionLog.open`; `points`: log start, high watermark and recovery point of the last checkpoint.
+    """Open the state, with the arguments of `PartitionLog.open`; `points`: log start, high watermark and recovery point
+    of the last checkpoint.
 
     Raises LogCorruptError, StorageError.
     """

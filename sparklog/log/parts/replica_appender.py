@@ -32,24 +32,24 @@ class ReplicaAppender:
 
     def __init__(self, state: LogState) -> None:
         self._state = state
-        self._followed: tuple[int, int] | None = None
+        self._first_follow: tuple[int, int] | None = None
         """The number of cuts of the log, and the wall clock in ms, when the first batches since the last cut
         arrived."""
         self._last_ms = 0
         """Time in ms at which the leader appended the last batch of the log."""
         self._has_deletions = False
-        """Nothing that this log does not have can have been removed at its leader."""
+        """False if the leader cannot have removed records that this log lacks."""
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """This broker leads in `leader_epoch`, which begins at the log end, with or without records. It is on the disk
-        before its first record. Raises FencedLeaderEpochError."""
+        """Begin to lead in `leader_epoch`, which begins at the log end, with or without records. The epoch is on the
+        disk before its first record. Raises FencedLeaderEpochError."""
         with self._state.write_lock:
             self._state.health.check()
             self._state.gaps.cut(self._state.offsets.written)
             self._state.epochs.expect(leader_epoch, self._state.offsets.written)
 
     def first_header(self, payload: bytes | bytearray | memoryview) -> BatchHeader:
-        """Of the first of the leader's batches. Raises CorruptBatchError."""
+        """Return the header of the first of the leader's batches. Raises CorruptBatchError."""
         for _, header in iterate_batches(memoryview(payload).cast("B"), verify=False):
             return header
         raise CorruptBatchError("the leader has sent no batch")
@@ -66,11 +66,11 @@ class ReplicaAppender:
         """
         state = self._state
         cuts = state.truncation_mark.count
-        if self._followed is None or self._followed[0] != cuts:
-            self._followed = cuts, state.clock.now_ms()
+        if self._first_follow is None or self._first_follow[0] != cuts:
+            self._first_follow = cuts, state.clock.now_ms()
             filled = (s.append_time_ms for s in reversed(state.segments.all) if s.data_bytes)
             self._last_ms, self._has_deletions = next(filled, 0), False
-        in_time_ms = self._followed[1] - state.config.compaction.delete_retention_ms
+        in_time_ms = self._first_follow[1] - state.config.compaction.delete_retention_ms
         if state.offsets.written == state.offsets.log_start or self._last_ms >= in_time_ms:
             self._has_deletions = True
         if self._has_deletions:

@@ -105,7 +105,8 @@ class ProducerFiles:
         return found
 
     def _resume(self, offset: int, bounds: LogBounds, safeguards: Safeguards, limit: int) -> PartitionProducers | None:
-        """As the snapshot at `offset` has it; None if that, or a file it counts on, cannot be used."""
+        """Return the producers of the snapshot at `offset`; None if the snapshot, or a file that it relies on, cannot
+        be used."""
         path = self._directory / snapshot_name(offset)
         data = read_rebuildable(self._files, path)
         snapshot = decode_snapshot(data or b"")
@@ -188,7 +189,7 @@ class ProducerFiles:
 
     @property
     def newest_snapshot(self) -> int:
-        """Its offset, or -1."""
+        """Offset of the newest snapshot, or -1."""
         return self._snapshots[-1] if self._snapshots else -1
 
     @property
@@ -202,7 +203,7 @@ class ProducerFiles:
         return dirty
 
     def put_back(self, paths: Sequence[Path]) -> None:
-        """They have not been fsynced."""
+        """Put files back that were not fsynced."""
         self._dirty[:0] = paths
 
     # --- when the log loses something ---
@@ -246,7 +247,7 @@ class ProducerFiles:
 
 
 def newest_snapshot_offset(files: FileSystem, directory: Path) -> int:
-    """Up to where the log went when the newest snapshot was made, by its name; 0: there is none. Raises
+    """Return the end of the log at the time of the newest snapshot, by its name; 0: there is none. Raises
     StorageError."""
     return max(_offsets_in(set(files.list_directory(directory)), producer_snapshot.SUFFIX), default=0)
 

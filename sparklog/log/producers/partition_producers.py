@@ -51,7 +51,8 @@ class PartitionProducers:
         safeguards: Safeguards = ALL_SAFEGUARDS,
         limit: int = PRODUCERS_MAX,
     ) -> PartitionProducers:
-        """As they were at `snapshot.offset`; `aborted` below that, in the order of the markers."""
+        """Return the producers at `snapshot.offset`; `aborted` are the transactions below that, in the order of the
+        markers."""
         producers = cls(safeguards, limit)
         producers.states = ProducerStates(snapshot.producers, safeguards, limit)
         producers.open.resume(snapshot.producers, snapshot.waiting)
@@ -94,7 +95,7 @@ class PartitionProducers:
         return frozenset(s.batches[-1].base_offset if s.batches else s.marker_offset for s in self.states)
 
     def infos(self) -> list[ProducerInfo]:
-        """By producer id."""
+        """Return the producers, by producer id."""
         return sorted(
             ProducerInfo(
                 s.producer_id,

@@ -98,7 +98,7 @@ def sequence_after(sequence: int, rows: int = 1) -> int:
 
 
 def last_sequence_of(header: BatchHeader) -> int:
-    """Of the rows the batch had when it was appended; compaction takes rows away, never offsets."""
+    """Return the last sequence number of the batch at its append; compaction removes rows, never offsets."""
     return sequence_after(header.base_sequence, header.last_offset_delta)
 
 
@@ -115,7 +115,7 @@ class ProducerStates:
         self._states: dict[int, ProducerState] = {}
         # ids in the order of their last use: with an open transaction, only a marker known, all others
         self._open: OrderedDict[int, None] = OrderedDict()
-        self._ended: OrderedDict[int, None] = OrderedDict()
+        self._ended_ids: OrderedDict[int, None] = OrderedDict()
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._forgotten_marker = NONE
         """The newest marker of all producers that were forgotten."""
@@ -132,7 +132,7 @@ class ProducerStates:
     def by_last_use(self) -> list[ProducerState]:
         """Return the producers in an order that a snapshot keeps, the next one to be replaced first; not while anything
         is entered."""
-        return [self._states[i] for order in (self._open, self._ended, self._idle) for i in order]
+        return [self._states[i] for order in (self._open, self._ended_ids, self._idle) for i in order]
 
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
@@ -148,8 +148,8 @@ class ProducerStates:
         verified: bool = False,
         issued: Issued = any_id,
     ) -> list[ProducedBatch | None]:
-        """For every batch the one it repeats, or None if it is new, to be appended. The first new one gets
-        `next_offset`, the others follow. `verified`: transactions need no guard (the coordinator itself writes).
+        """Return for every batch the one that it repeats, or None if it is new and to be appended. The first new one
+        gets `next_offset`, the others follow. `verified`: transactions need no guard (the coordinator itself writes).
 
         Raises InvalidProducerIdMappingError (the id was never issued), InvalidProducerEpochError,
         OutOfOrderSequenceError, InvalidTxnStateError, ConcurrentTransactionsError; then none may be appended, and
@@ -275,7 +275,7 @@ class ProducerStates:
     # --- markers of coordinators ---
 
     def admit_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> ProducerState | None:
-        """None: the marker is to be written. The producer's state: it has been written already.
+        """Return None if the marker is to be written, or the producer's state if it has been written already.
 
         Raises InvalidProducerEpochError, CoordinatorFencedError.
         """
@@ -362,13 +362,13 @@ class ProducerStates:
                 return
             del earlier[producer_id]
         order[producer_id] = None
-        while len(self._states) > self.limit and (self._ended or self._idle):
-            self._forget(next(iter(self._ended or self._idle)))
+        while len(self._states) > self.limit and (self._ended_ids or self._idle):
+            self._forget(next(iter(self._ended_ids or self._idle)))
 
     def _order_of(self, state: ProducerState) -> OrderedDict[int, None]:
         if state.transaction_first_offset >= 0:
             return self._open
-        return self._idle if state.batches else self._ended
+        return self._idle if state.batches else self._ended_ids
 
     def _forget(self, producer_id: int) -> None:
         state = self._states.pop(producer_id)
@@ -376,9 +376,10 @@ class ProducerStates:
         self._forgotten_marker = max(self._forgotten_marker, state.marker_offset)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forgets producers that have written nothing for so long and have no transaction open; returns how many."""
+        """Forget producers that have written nothing for this time and have no transaction open; returns their
+        number."""
         before = len(self._states)
-        for order, idle_ms in ((self._idle, expiration_ms), (self._ended, min(expiration_ms, ENDED_EXPIRATION_MS))):
+        for order, idle_ms in ((self._idle, expiration_ms), (self._ended_ids, min(expiration_ms, ENDED_EXPIRATION_MS))):
             while order and now_ms - self._states[producer_id := next(iter(order))].last_time_ms > idle_ms:
                 self._forget(producer_id)
         return before - len(self._states)

@@ -61,7 +61,7 @@ class OpenTransactions:
             return next(iter(self._undecided), ended.last_offset + 1)
 
     def resume(self, states: Iterable[ProducerState], waiting: Iterable[tuple[int, int]]) -> None:
-        """As a snapshot has it: `waiting` are (first offset, marker) of decided ones."""
+        """Resume from a snapshot: `waiting` are (first offset, marker) of decided transactions."""
         with self._lock:
             opened = sorted((s.transaction_first_offset, s.producer_id) for s in states)
             self._undecided = {first: producer_id for first, producer_id in opened if first >= 0}
@@ -139,7 +139,7 @@ class AbortedTransactions:
         return min(end_offset, last_offsets[last] + 1) if last < len(last_offsets) else end_offset
 
     def retain(self, start_offset: int, end_offset: int, markers: Container[int]) -> None:
-        """Of the markers in [start_offset, end_offset) forgets those that are not in `markers`."""
+        """Forget the markers in [start_offset, end_offset) that are not in `markers`."""
         kept = [e for e in self.entries() if not start_offset <= e.last_offset < end_offset or e.last_offset in markers]
         self._columns = AbortedTransactions(kept)._columns
 

@@ -1,8 +1,8 @@
 """Segments that a log no longer has, whose files are still there.
 
-A segment that retention takes out of a log stays on the disk for `file.delete.delay.ms`, so that a reader on the same
-host that has been told its path, or a fetch that is about to open it, can finish. After a crash the files are found
-again: they lie below the log start, and opening the log removes them.
+A segment that retention removes from a log stays on the disk for `file.delete.delay.ms`. So a reader on the same host
+that knows its path, or a fetch that is about to open it, can finish. After a crash the files are found again: they lie
+below the log start, and opening the log removes them.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class LogSegment(SegmentView):
     _before: _Before | None = None
     """State that `take_back` restores."""
     _file_identity: FileIdentity | None = None
-    """Of the file that is written to."""
+    """Identity of the file that appends go to."""
     _checked: SharedFile | None = None
     """The handle that is known to be of that file."""
     _has_excess = False
@@ -279,8 +279,8 @@ class LogSegment(SegmentView):
         return shared
 
     def check_in_place(self) -> None:
-        """Raises StorageError if the file that has been written to is not there any more: replaced, renamed or removed
-        by somebody else."""
+        """Check that the file of the appends is still in its place. Raises StorageError if it was replaced, renamed or
+        removed."""
         if self._file_identity is not None:
             self._files.check_in_place(self.path, self._file_identity)
             self._in_place_s = self._files.monotonic_s()

@@ -11,7 +11,7 @@ from sparklog.log.segments.view import SegmentView
 
 
 class SegmentList(NamedTuple):
-    """In offset order; never changed, only replaced, so that readers need no lock.
+    """Segments in offset order; never changed, only replaced, so readers need no lock.
 
     `bytes_before[i]`: bytes of batches in the segments before the i-th.
     """
@@ -48,7 +48,7 @@ class SegmentList(NamedTuple):
         return self.bytes_before[-1] + self.all[-1].data_bytes if self.all else 0
 
     def from_offset(self, offset: int) -> list[SegmentView]:
-        """From the one on that may hold `offset`."""
+        """Return the segments from the one that may hold `offset`."""
         return self.all[max(0, bisect_right(self.bases, offset) - 1) :]
 
     def holding(self, offset: int) -> SegmentView:

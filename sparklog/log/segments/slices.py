@@ -46,7 +46,7 @@ class SharedFile:
             return True
 
     def close_if_idle(self) -> bool:
-        """Closes the file if nobody but its owner has it, or if it is closed already; False while it is in use."""
+        """Close the file if only its owner has it, or if it is closed already; returns False while it is in use."""
         with self._lock:
             if self._users > 1:
                 return False
@@ -77,12 +77,12 @@ def sync_held(held: Sequence[SharedFile]) -> None:
 
 
 class HandleCache:
-    """Bounds the open segment files of a process: the least recently used ones that nobody reads or writes right now
-    are closed, and opened again when they are needed.
+    """Limits the open segment files of a process: the least recently used idle ones are closed, and opened again when
+    they are needed.
 
-    A file in use stays open (a slice on its way to a socket, a write), so there may be more than `limit` for as long
-    as so many are in use. A file closed with writes that are not fsynced yet loses nothing: the kernel keeps the pages,
-    and reports a failed write-back to the descriptor that the later fsync is called on.
+    A file in use stays open (a slice on its way to a socket, a write), so there may temporarily be more than `limit`. A
+    file closed with writes that are not fsynced yet loses nothing: the kernel keeps the pages, and reports a failed
+    write-back to the descriptor that the later fsync uses.
     """
 
     def __init__(self, limit: int = OPEN_FILES_DEFAULT) -> None:

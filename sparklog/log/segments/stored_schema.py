@@ -1,4 +1,4 @@
-"""The schema that a stored batch was written with: its header names it, and the header may be anybody's."""
+"""The schema that a stored batch was written with: its header names it, and the header may come from any source."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from sparklog.log.segments.slices import HandleCache, SharedFile
 logger = logging.getLogger(__name__)
 
 _INTERVAL_BYTES = 4096
-"""Of rebuilt indexes: the default of `index.interval.bytes`."""
+"""Interval of rebuilt indexes: the default of `index.interval.bytes`."""
 
 
 class SegmentEnd(NamedTuple):
@@ -98,7 +98,7 @@ class SegmentView:
         self._tail: Tail | None = None
         self._indexes: SegmentIndexes | None = None
         self._largest_timestamp: tuple[int, int] | None = None
-        """As the time index's file says it, while that is not in memory."""
+        """Largest timestamp and its offset from the time index's file, while the index is not in memory."""
         self._shared: SharedFile | None = None
         self._lock = threading.Lock()
 
@@ -134,7 +134,7 @@ class SegmentView:
         return shared
 
     def acquire_range(self, start: int, end: int) -> SharedFile:
-        """Like `acquire`, with the bytes [start, end) in the file. Raises StorageError."""
+        """Return the file like `acquire`, for the bytes [start, end). Raises StorageError."""
         return self.acquire()
 
     def path_of(self, start: int, end: int) -> Path:

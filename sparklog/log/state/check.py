@@ -39,7 +39,8 @@ from sparklog.log.segments.stored_schema import SchemaOf
 
 NO_PRODUCER = (-1, -1, -1)
 INFLATED_PER_WRITTEN = 4
-"""To decompress and check so many bytes takes about as long as to write one, to the operating system's memory."""
+"""Number of bytes whose decompression and check take about as long as writing one byte to the operating system's
+memory."""
 _ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL
 
 

@@ -61,14 +61,14 @@ class LoadContext(Struct, frozen=True):
     files: FileSystem
     index_interval_bytes: int
     recovery_point: int = 0
-    """Everything below was fsynced: it cannot be the victim of a crash, so it is never cut."""
+    """End of the fsynced part: a crash cannot damage it, so it is never cut."""
     handles: HandleCache = field(default_factory=HandleCache)
     log_start_offset: int = 0
     gaps: frozenset[tuple[int, int]] = frozenset()
-    """Offsets that a repair has given up."""
+    """Offsets that a repair has abandoned."""
     clean: bool = True
     written_to: int = 0
-    """Everything below had been written and cannot have been lost in a crash: the machine has not stopped since."""
+    """End of the written part that cannot be lost in a crash, because the machine has not stopped since."""
 
     def hint(self) -> str:
         """Return the remedy for damage."""

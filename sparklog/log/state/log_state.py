@@ -42,7 +42,7 @@ class LogState(Struct, eq=False):
     files: FileSystem
     clock: Clock
     expiry_clock: Clock
-    """By which things grow old."""
+    """Clock that measures the age of records."""
     handles: HandleCache
     tier: PartitionTier
     truncation_mark: TruncationMark
@@ -69,7 +69,7 @@ class LogState(Struct, eq=False):
 
     @property
     def segments(self) -> SegmentList:
-        """At this moment."""
+        """The present segments."""
         return self.writer.segments
 
     @property
@@ -103,7 +103,7 @@ class LogState(Struct, eq=False):
         reach("log.after-append")
 
     def load_producers(self) -> None:
-        """From the snapshots and the batches behind them. Raises StorageError."""
+        """Load the producers from the snapshots and the batches behind them. Raises StorageError."""
         local = self.segments.local
         self.producers = self.producer_files.load(
             local,

@@ -50,7 +50,7 @@ class LogOffsets:
     # --- moves ---
 
     def reserve(self, appended: int) -> None:
-        """Offsets below `appended` are given out; the write follows."""
+        """Assign the offsets below `appended`; the write follows."""
         if appended < self.appended:
             self._move(appended=appended)  # refuses it
         self.appended = appended  # alone at the top of the order: nothing else to check

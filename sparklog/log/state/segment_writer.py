@@ -63,7 +63,7 @@ class SegmentWriter:
         """The reason why the content of the last segments is unknown until the next start."""
         self.blocked: SparklogError | None = None
         """Why a failed append is not taken back yet: nothing is written before that is done."""
-        self._left = _TakeBack()
+        self._remains = _TakeBack()
 
     def write(self, view: memoryview, batches: list[PlacedBatch], config: LogConfig, log_end: int) -> None:
         """Writes the batches: as many as belong into one segment with one write. Takes all back if a write fails,
@@ -110,7 +110,7 @@ class SegmentWriter:
                 self._files, self._directory, info, self.schema_of(schema_id), self._handles, compacted=compacted
             )
         except SparklogError:
-            self._left.files.append(path)
+            self._remains.files.append(path)
             self.finish_take_back()
             raise
         self.segments = SegmentList.of([*self.segments.all, segment])
@@ -177,8 +177,8 @@ class SegmentWriter:
         self.dirty.discard(new)
         for segment in new:
             segment.close_handle()
-        self._left.files += [segment.path for segment in new]
-        self._left.segments += [segment for segment in written if segment not in new]
+        self._remains.files += [segment.path for segment in new]
+        self._remains.segments += [segment for segment in written if segment not in new]
         self.finish_take_back()
 
     def finish_take_back(self) -> None:
@@ -187,7 +187,7 @@ class SegmentWriter:
         (`failure`) when the content of the disk is unknown."""
         if self.failure is not None:
             raise self.failure
-        left = self._left
+        left = self._remains
         try:
             while left.files:
                 self._files.remove(left.files[0])

@@ -39,7 +39,8 @@ JOURNAL_FILE = "remote-log.journal"
 MAGIC = b"SLRJ\0\0\0\1"
 _RECORD = struct.Struct("<II")
 EVENT_BYTES_MAX = 256 * 1024 * 1024
-"""More is no length. A copy's metadata is about a kilobyte; the producers of a partition may be many."""
+"""Largest plausible length of an event. A copy's metadata is about a kilobyte; the producers of a partition may be
+many."""
 _REWRITE_FROM_BYTES = 64 * 1024
 _REWRITE_AT_BYTES = 16 * 1024 * 1024
 
@@ -156,7 +157,7 @@ class Journal:
             raise
 
     def _rewrite(self) -> None:
-        """Without the history, if that is most of it."""
+        """Replace the journal by one without the history, if that is most of it."""
         compact = encode_journal(self.state)
         if 2 * len(compact) < self._end and self._file is not None:
             self._file.close()

@@ -96,7 +96,7 @@ def encode_manifest(owner: LogOwner, segment: RemoteSegmentMetadata) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest | None:
-    """None if it cannot be read."""
+    """Decode a manifest; None if it cannot be read."""
     try:
         return json_decoder(Manifest).decode(data)
     except msgspec.DecodeError:

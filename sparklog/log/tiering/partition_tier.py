@@ -33,7 +33,7 @@ class PartitionTier:
         return self._journal.state
 
     def record(self, event: Event) -> None:
-        """On the disk when this returns. Raises StorageError, StorageFullError, LogCorruptError."""
+        """Record an event; it is on the disk on return. Raises StorageError, StorageFullError, LogCorruptError."""
         self._journal.append(event)
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 FILES_MAX = 256
 """Each has a descriptor."""
 _RUN_BYTES_MAX = 16 * 1024 * 1024
-"""Of neighbouring pieces fetched with one request."""
+"""Largest size of neighbouring pieces fetched with one request."""
 
 
 class CachedFile:
@@ -44,7 +44,7 @@ class CachedFile:
         self.path = path
         self._name = object_name(segment.base_offset, ".arrow")
         self._checksums: np.ndarray | None = None
-        self._present = np.zeros(-(-segment.size_bytes // PIECE_BYTES), bool)
+        self._fetched_pieces = np.zeros(-(-segment.size_bytes // PIECE_BYTES), bool)
         self._lock = threading.Lock()
 
     def ensure(self, start: int, end: int) -> None:
@@ -54,7 +54,7 @@ class CachedFile:
         if start >= end:
             return
         first, behind = start // PIECE_BYTES, -(-end // PIECE_BYTES)
-        if self._present[first:behind].all():
+        if self._fetched_pieces[first:behind].all():
             return
         with self._lock:
             for a, b in self._missing_runs(first, behind):
@@ -62,7 +62,7 @@ class CachedFile:
 
     def _missing_runs(self, first: int, behind: int) -> Iterator[tuple[int, int]]:
         run_max = _RUN_BYTES_MAX // PIECE_BYTES
-        missing = (first + np.flatnonzero(~self._present[first:behind])).tolist()
+        missing = (first + np.flatnonzero(~self._fetched_pieces[first:behind])).tolist()
         while missing:
             count = 1
             while count < min(len(missing), run_max) and missing[count] == missing[0] + count:
@@ -88,7 +88,7 @@ class CachedFile:
                 )
         self._cache.make_room(self, len(data))
         self._file.write(position, data)
-        self._present[first:behind] = True
+        self._fetched_pieces[first:behind] = True
 
     # --- as a file ---
 
@@ -138,7 +138,7 @@ class ReadCache:
         self._files = files or RealFiles()
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._made = 0
+        self._file_count = 0
 
     @property
     def held_bytes(self) -> int:
@@ -160,8 +160,8 @@ class ReadCache:
 
     def _open(self, store: ObjectStore, segment: RemoteSegmentMetadata) -> _Entry:
         self._files.make_directory(self.directory)
-        self._made += 1
-        path = self.directory / f"{segment.base_offset:020d}-{segment.id}.{self._made}.arrow"
+        self._file_count += 1
+        path = self.directory / f"{segment.base_offset:020d}-{segment.id}.{self._file_count}.arrow"
         cached = CachedFile(self, store, segment, self._files.open(path, create=True), path)
         return _Entry(SharedFile(cached), cached)
 
@@ -171,8 +171,8 @@ class ReadCache:
             self._files.remove(self.directory / name)
 
     def make_room(self, cached: CachedFile, size_bytes: int) -> None:
-        """`size_bytes` are about to be written to `cached`. The file itself starts anew only if it alone is too
-        much."""
+        """Make room for `size_bytes`, which are about to be written to `cached`. The file itself starts empty again
+        only if it alone exceeds the limit."""
         with self._lock:
             key = cached._segment.id
             own = self._entries.get(key)

@@ -46,7 +46,7 @@ class RemoteAccess(Struct, frozen=True):
         return self.store
 
     def forget(self, segment: RemoteSegmentMetadata) -> None:
-        """Nobody reads it any more."""
+        """Forget a segment without readers."""
         if self.cache is not None:
             self.cache.forget(segment.id)
 
@@ -101,7 +101,7 @@ class RemoteLogSegment(SegmentView):
         """The cache has the file."""
 
     def _load_indexes(self) -> SegmentIndexes:
-        """From the objects; they are checked, so that they cannot be insane."""
+        """Load the indexes from the objects, which are checked."""
         store = self._access.required_store(self.metadata)
         shared = self.acquire()
         try:
@@ -133,7 +133,8 @@ class RemoteLogSegment(SegmentView):
         return False  # the same ones would come back
 
     def bytes_before(self, offset: int) -> int:
-        """Without the index an estimate: this must not wait for the store."""
+        """Return the bytes before an offset; without the index an estimate, because this must not wait for the
+        store."""
         if offset >= self.next_offset:
             return self.data_bytes
         if self._indexes is not None:

@@ -68,7 +68,7 @@ class RemoteSegmentMetadata(Struct, frozen=True):
 
 
 def encode_segment(segment: RemoteSegmentMetadata) -> bytes:
-    """For the wire."""
+    """Encode a segment for the wire."""
     return msgspec.msgpack.encode(segment)
 
 
@@ -197,7 +197,7 @@ class RemoteLogState:
 
     @property
     def orphans(self) -> list[RemoteCopy]:
-        """Copies that nobody finishes any more: their objects are to be deleted."""
+        """Return the copies that will never be finished: their objects are to be deleted."""
         return [c for c in self.copies.values() if c.phase is not Phase.FINISHED]
 
     @property

@@ -215,7 +215,8 @@ class DirectoryScan:
 
 
 def _characters_apart(a: str, b: str) -> int:
-    """In how many places two texts differ; of different length: more than a flipped bit can do."""
+    """Return the number of places in which two texts differ; for different lengths: more than a flipped bit can
+    cause."""
     return sum(x != y for x, y in zip(a, b, strict=True)) if len(a) == len(b) else len(a) + len(b)
 
 

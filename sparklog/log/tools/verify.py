@@ -269,7 +269,7 @@ def _segments(directory: Path) -> list[Path]:
 
 
 def _gaps(directory: Path) -> frozenset[tuple[int, int]]:
-    """Offsets that a repair has given up: (first missing, first that is there again)."""
+    """Return the offsets that a repair has abandoned: (first missing, first that exists again)."""
     return frozenset(decode_gaps(read_if_there(directory / GAPS_FILE)))
 
 

@@ -61,7 +61,7 @@ def check_producers(directory: Path, checks: list[SegmentCheck], findings: Findi
 
 
 def _derive_producers(checks: list[SegmentCheck]) -> PartitionProducers:
-    """As the batches say."""
+    """Derive the producers from the batches."""
     producers = PartitionProducers()
     for check in checks:
         positions = check.batches.positions

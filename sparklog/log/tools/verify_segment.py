@@ -48,7 +48,7 @@ Progress = Callable[[int], None]
 ODD = "file"
 """The kind of a finding: no regular file, or one of an absurd size."""
 FINDINGS_MAX = 1000
-"""Of one segment: a file that is damaged all over needs no longer list."""
+"""Largest number of findings of one segment: a file that is damaged all over needs no longer list."""
 
 
 _OF_THE_SAME_MEANING = "not the bytes this version writes, but of the same meaning"
@@ -131,9 +131,9 @@ def check_segment(
     gaps: frozenset[tuple[int, int]] = frozenset(),
     progress: Progress = lambda _: None,
 ) -> SegmentCheck:
-    """Reads the whole segment. `is_last`: of its partition, so it may be unsealed; `stopped_clean`: no broker has it
-    open and the last stop was clean, so nothing is unfinished; `gaps`: offsets that a repair has given up (the first
-    one, the first that is there again).
+    """Read and check the whole segment. `is_last`: of its partition, so it may be unsealed; `stopped_clean`: no broker
+    has it open and the last stop was clean, so nothing is unfinished; `gaps`: offsets that a repair has abandoned (the
+    first one, the first that exists again).
 
     Raises FileNotFoundError, OSError.
     """
@@ -175,7 +175,7 @@ class _Checker:
         self._findings = check.findings
         self._rows: RowsCheck | None = None
         self._misfits: list[tuple[int, str]] = []
-        self._fitting = 0
+        self._fitting_count = 0
         """Batches that fit the head's schema."""
 
     def run(self) -> None:
@@ -292,7 +292,7 @@ class _Checker:
         assert self._rows is not None
         misfit = self._rows.misfit(self._read(position, header.size_bytes), header)
         if misfit is None:
-            self._fitting += 1
+            self._fitting_count += 1
         elif misfit.is_unknown:
             self._findings.note(self._path, position, "batch", f"{misfit.message} (offset {header.base_offset})")
         elif len(self._misfits) < FINDINGS_MAX:
@@ -305,7 +305,7 @@ class _Checker:
         is_certain = self._check.is_sealed or (  # a footer has been compared with the head
             self._check.schema is not None and topic_schema(self._check.schema).equals(ENVELOPE_SCHEMA)
         )
-        if not self._fitting and not is_certain:
+        if not self._fitting_count and not is_certain:
             kind, doubt = "head", "; no batch fits the head's schema, which may be what is wrong"
         for position, message in self._misfits:
             self._findings.add(self._path, position, kind, message + doubt)

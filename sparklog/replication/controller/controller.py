@@ -397,7 +397,8 @@ class Controller:
             self._rebalance(draft)
 
     def _rebalance(self, draft: Draft) -> None:
-        """Of a broker that leads less than it should by more than `leader.imbalance.per.broker.percentage`."""
+        """Return partitions to a broker that lacks more than `leader.imbalance.per.broker.percentage` of its preferred
+        ones."""
         for broker_id in draft.live_brokers():
             preferred = [(tp, p) for tp, p in draft.all_partitions() if p.replicas[0] == broker_id]
             astray = list(_led_by_others(preferred))

@@ -56,7 +56,7 @@ class Draft:
         )
 
     def image(self) -> ClusterImage:
-        """With the changes so far, under a version of its own."""
+        """The image with the changes so far, under a version of its own."""
         version = Version(self._image.version.controller_epoch, self._image.version.zxid + 1)
         return self._image.apply(self.delta(), version)
 
@@ -101,7 +101,7 @@ class Draft:
         return self._topics[name] is not None if name in self._topics else name in self._image.topics
 
     def topic(self, name: str) -> TopicImage:
-        """Its partitions are read with `partition`. Raises UnknownTopicOrPartitionError."""
+        """Return a topic; `partition` reads its partitions. Raises UnknownTopicOrPartitionError."""
         topic = self._topics[name] if name in self._topics else self._image.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
@@ -160,7 +160,7 @@ class Draft:
         return self._partitions.get(tp, partitions[tp.partition])
 
     def partition_at(self, topic: str, number: int) -> PartitionImage:
-        """As `partition`."""
+        """Return a partition, like `partition`."""
         return self.partition(TopicPartition(topic, number))
 
     def change(self, tp: TopicPartition, after: PartitionImage) -> PartitionImage:

@@ -72,8 +72,8 @@ def without(
 def elect(
     partition: PartitionImage, rules: ElectionRules, order: Sequence[int] | None = None, *, always: bool = False
 ) -> PartitionImage:
-    """With a leader, if there can be one; with NO_LEADER otherwise. A leader that can go on stays, but not if `always`.
-    `order`: of the candidates, else the assignment's."""
+    """Return the partition with a leader if one is possible; with NO_LEADER otherwise. A leader that can continue
+    stays, except with `always`. `order`: of the candidates, else the assignment's."""
     current = partition.leader
     if current in partition.isr and rules.can_lead(current) and not always:
         return partition
@@ -128,7 +128,8 @@ def start_reassignment(partition: PartitionImage, target: Sequence[int]) -> Part
 
 
 def finish_reassignment(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
-    """Once all new replicas are in the ISR: the leader is one of them, the old ones are dropped. Else `partition`."""
+    """Complete the reassignment once all new replicas are in the ISR: the leader is one of them, the old ones are
+    removed. Else return `partition`."""
     target = partition.target
     if not (partition.adding or partition.removing) or not set(target) <= set(partition.isr):
         return partition

@@ -27,11 +27,11 @@ class ControllerConfig(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Only tests turn one off, to show that they would notice."""
+    """Protections of the rules. Only tests switch one off, to prove that they notice it."""
 
     proposal_epoch_check: bool = True
-    """Only the leader of the current leader epoch proposes, and its proposal counts for the partition epoch it was
-    made of only (compare and set, KIP-497)."""
+    """Only the leader of the current leader epoch proposes, and its proposal counts only for the partition epoch that
+    it is based on (compare and set, KIP-497)."""
     member_epoch_check: bool = True
     """A broker joins an ISR only while it is alive in the same life that was in sync (KIP-841, KIP-903)."""
     unclean_restart_forgets: bool = True
@@ -146,8 +146,8 @@ class ControlledShutdown(Struct, frozen=True):
 
 
 class DirectoryFailed(Struct, frozen=True):
-    """A disk of the broker is gone: all partitions that were on it. To be told again to each new controller. The
-    answer is the number of those that nobody leads now."""
+    """A disk of the broker has failed, with all its partitions. The broker repeats the event for each new controller.
+    The answer is the number of partitions without a leader now."""
 
     token: Hashable
     broker_id: int

@@ -1,7 +1,7 @@
-"""On which brokers the replicas of new partitions go: round robin, racks alternating (KIP-36).
+"""Placement of the replicas of new partitions: round robin, racks alternating (KIP-36).
 
 Partition p's first replica is on broker (p + start) mod n, the others at a distance that grows by one with every round
-over the brokers, so that the load of one that fails is spread over many. With racks the brokers are taken from rack to
+over the brokers, so the load of a failed broker is spread over many. With racks the brokers are taken from rack to
 rack, and no rack gets a second replica while another has none.
 """
 
@@ -54,7 +54,7 @@ def check_replication_factor(replication_factor: int, brokers: Collection[int]) 
 
 
 def check_assignment(assignment: Sequence[Sequence[int]], brokers: Collection[int]) -> None:
-    """That the replicas somebody has chosen can be had. Raises InvalidReplicaAssignmentError."""
+    """Check that an operator's choice of replicas is possible. Raises InvalidReplicaAssignmentError."""
     for number, replicas in enumerate(assignment):
         unknown = [r for r in replicas if r not in brokers]
         if unknown:

@@ -16,7 +16,7 @@ from sparklog.types import TopicPartition
 CHUNK_PARTITIONS = 256
 """Partitions of a topic that are stored together."""
 WRITE_PARTITIONS_MAX = 5_000
-"""Of all chunks that one write holds; at about 100 bytes each."""
+"""Largest number of partitions in all chunks of one write; at about 100 bytes each."""
 
 
 def chunk_of(tp: TopicPartition) -> tuple[str, int]:
@@ -25,7 +25,7 @@ def chunk_of(tp: TopicPartition) -> tuple[str, int]:
 
 
 def parts_of(delta: ClusterDelta, after: ClusterImage) -> Iterator[ClusterDelta]:
-    """In the order in which they are to be written; the last one has everything but partitions. `after`: the image with
+    """Yield the parts in the order of their writes; the last one has everything but partitions. `after`: the image with
     the whole delta. An empty delta has no parts."""
     if not delta:
         return

@@ -148,12 +148,12 @@ class Follower:
         return [*effects, self._fetch(now_ms + self._config.fetch_backoff_ms)]
 
     def _fetch(self, at_ms: int) -> Fetch:
-        """From where the log ends once the effects before are carried out; a cut may end lower, which the shell sees.
-        The last epoch is read then, too: it comes with the batches."""
+        """Return the fetch from the log end after the earlier effects; a cut may end lower, which the shell sees. The
+        shell then also reads the last epoch: it comes with the batches."""
         self._number += 1
         self._under_way = self._number
         return Fetch(self._number, self._partition.leader, self._partition.leader_epoch, self._end, at_ms)
 
     def last_epoch(self) -> int:
-        """Of the own log, when the fetch is sent."""
+        """Last epoch of the own log, when the fetch is sent."""
         return self._log.epochs.latest if self._guards.epoch_truncation else UNDEFINED

@@ -158,7 +158,8 @@ class Leader:
 
     @property
     def broker_epoch(self) -> int:
-        """Of the registration in which it became the leader: in another one there has to be another Leader."""
+        """Broker epoch of the registration in which this broker became the leader: another registration needs another
+        Leader."""
         return self._broker_epoch
 
     @property
@@ -204,7 +205,7 @@ class Leader:
         return self._high_watermark
 
     def check_append(self) -> None:
-        """Before an append with acks=all. Raises NotEnoughReplicasError, NotLeaderError."""
+        """Check before an append with acks=all. Raises NotEnoughReplicasError, NotLeaderError."""
         if self.has_resigned:
             raise NotLeaderError("this broker leads the partition no more; read the metadata again")
         if len(self._committed.isr) < self._min_insync:

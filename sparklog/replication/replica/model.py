@@ -51,12 +51,12 @@ class ReplicaConfig(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Only tests turn one off, to show that they would notice."""
+    """Protections of the rules. Only tests switch one off, to prove that they notice it."""
 
     maximal_isr: bool = True
     """The high watermark waits for committed and for proposed members (KIP-497)."""
     min_insync: bool = True
-    """It stands still while the committed ISR is below min.insync.replicas (KIP-966)."""
+    """The high watermark stands still while the committed ISR is below min.insync.replicas (KIP-966)."""
     epoch_start_before_join: bool = True
     """A follower joins the ISR only with all records below the start of the leader's epoch, not only below the high
     watermark."""
@@ -116,7 +116,7 @@ class AlterOutcome(Enum):
     INELIGIBLE = "ineligible"
     """Refused for a member's sake. It cannot succeed later either: a member is named with its broker epoch."""
     NOT_ATTEMPTED = "not attempted"
-    """It has never left this broker."""
+    """The proposal has never left this broker."""
     STALE = "stale"
     """The partition has changed; a newer image is on its way."""
     UNKNOWN = "unknown"
@@ -205,13 +205,13 @@ class FetchRefused(Struct, frozen=True):
 
 
 class Acknowledge(Struct, frozen=True):
-    """Everything the producer waits for is on all in-sync replicas."""
+    """All in-sync replicas have the records that the producer waits for."""
 
     token: Hashable
 
 
 class Refuse(Struct, frozen=True):
-    """The producer is told `error`; `leader` and `leader_epoch` help it on (KIP-951)."""
+    """Answer the producer with `error`; `leader` and `leader_epoch` name the present leader (KIP-951)."""
 
     token: Hashable
     error: SparklogError
@@ -287,7 +287,7 @@ class RestartAt(Struct, frozen=True):
 
 
 class AppendReplica(Struct, frozen=True):
-    """The batches are appended as they are; only their checksums are looked at."""
+    """Append the batches unchanged; only their checksums are checked."""
 
     batches: Batches
 

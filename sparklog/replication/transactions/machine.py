@@ -56,7 +56,7 @@ class TransactionMachine(ABC, Generic[E]):
         self._limits = limits
         self._safeguards = safeguards
         self._by_id: OrderedDict[str, E] = OrderedDict()
-        """In the order of their last use."""
+        """Entries in the order of their last use."""
 
     # -- the policy
 

@@ -39,7 +39,7 @@ class State(IntEnum):
 
     @property
     def text(self) -> str:
-        """As Kafka writes it, for example `PrepareCommit`."""
+        """The state in Kafka's notation, for example `PrepareCommit`."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @property
@@ -67,7 +67,7 @@ def prepared(*, commit: bool) -> State:
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Only tests turn one off, to show that they would notice."""
+    """Protections of the rules. Only tests switch one off, to prove that they notice it."""
 
     epoch_check: bool = True
     """Requests with an epoch that is no longer the producer's are refused."""
@@ -107,7 +107,7 @@ class IdReserve:
         self._ids.append(producer_id)
 
     def take(self) -> int | None:
-        """None: there is none at hand."""
+        """Take an id; None if there is none at hand."""
         if not self._ids:
             return None
         self._taken(self._ids[0])
@@ -175,7 +175,7 @@ class EndShared(NamedTuple):
 
 
 class Renew(NamedTuple):
-    """The lease of a shared transaction begins anew."""
+    """Renew the lease of a shared transaction: it starts again."""
 
     transactional_id: str
     version: int

@@ -41,7 +41,7 @@ from sparklog.types import ProducerIdAndEpoch, TopicPartition
 
 NOBODY = ProducerIdAndEpoch(NO_ID, NO_ID)
 IDLE_LOOK_MAX = 100
-"""Among how many of the ids that were used longest ago one without a transaction is looked for."""
+"""Number of ids with the oldest use among which one without a transaction is searched for."""
 
 
 class _Plain(Struct):
@@ -159,7 +159,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         return self._begin(found, request, identity, expected, now_ms, effects)
 
     def _make_room(self, effects: Effects) -> None:
-        """For one more id the one goes that was used longest ago. Raises ConcurrentTransactionsError."""
+        """Make room for one more id: the one with the oldest use is removed. Raises ConcurrentTransactionsError."""
         if len(self._by_id) < self._limits.ids_max:
             return
         for found in islice(self._by_id.values(), IDLE_LOOK_MAX):
@@ -247,7 +247,8 @@ class PlainTransactions(TransactionMachine[_Plain]):
             found.identity, found.next_producer_id = ProducerIdAndEpoch(found.next_producer_id, 0), NO_ID
 
     def _is_overdue(self, found: _Plain, now_ms: int) -> bool:
-        """At the end of an id's epochs the next tick has a producer id."""
+        """Return True if the transaction has timed out. At the end of an id's epochs, the next tick has a producer
+        id."""
         can_end = found.identity.producer_epoch < CLIENT_EPOCH_MAX or len(self._ids) > 0
         from_ms = found.started_ms if found.timed_from_ms is None else found.timed_from_ms
         return can_end and now_ms - from_ms >= found.timeout_ms

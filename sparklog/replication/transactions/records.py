@@ -127,7 +127,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, list[int | str], Value
 
 
 def pack_partitions(partitions: Iterable[TopicPartition]) -> Partitions:
-    """By topic."""
+    """Group the partitions by topic."""
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         by_topic.setdefault(topic, []).append(number)

@@ -50,7 +50,8 @@ MARKER_EPOCH = 1
 OLDER_RUNS_MAX = 16
 """Runs that are remembered as fenced; others are known by their fencing tokens."""
 UNNAMED_EXPIRATION_MS = 3_600_000
-"""For applications that write once (`UNNAMED_APP_PREFIX`), or every batch write would be remembered for months."""
+"""Expiration of applications that write once (`UNNAMED_APP_PREFIX`); otherwise every batch write would be remembered
+for months."""
 NEVER = -1
 """Version that is committed before any has been."""
 
@@ -69,7 +70,7 @@ class _Transaction(Struct):
     input: str = ""
     lease_ms: int = 0
     renewed_ms: int = 0
-    """Not in the records: after a restart every lease begins anew."""
+    """Time of the last renewal. It is not in the records: after a restart every lease starts again."""
     timed_from_ms: int | None = None
     """Start of the timeout; None: `started_ms`. Not in the records, as `renewed_ms`."""
 
@@ -162,7 +163,7 @@ class SharedTransactions(TransactionMachine[_Application]):
 
     def __init__(self, ids: IdReserve, limits: TransactionLimits, safeguards: Safeguards) -> None:
         super().__init__(ids, limits, safeguards)
-        self._replayed: dict[tuple[str, int], records.ParticipantValue] = {}
+        self._replayed_participants: dict[tuple[str, int], records.ParticipantValue] = {}
 
     # -- the state topic
 
@@ -200,13 +201,13 @@ class SharedTransactions(TransactionMachine[_Application]):
     ) -> None:
         """A record of a participant."""
         if value is None:
-            self._replayed.pop((transactional_id, producer_id), None)
+            self._replayed_participants.pop((transactional_id, producer_id), None)
         else:
-            self._replayed[transactional_id, producer_id] = value
+            self._replayed_participants[transactional_id, producer_id] = value
 
     def replayed_all(self, now_ms: int) -> None:
         """Puts the participants into their transactions; leases begin again."""
-        for (transactional_id, producer_id), value in self._replayed.items():
+        for (transactional_id, producer_id), value in self._replayed_participants.items():
             app = self._by_id.get(transactional_id)
             t = None if app is None else app.transaction
             if t is not None and (t.version, t.fencing_token) == (value.version, value.fencing_token):
@@ -214,7 +215,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         for app in self._by_id.values():
             if app.transaction is not None:
                 app.transaction.renewed_ms = now_ms
-        self._replayed.clear()
+        self._replayed_participants.clear()
 
     def time_again(self, now_ms: int) -> None:
         """Begin the timeouts of all transactions again."""

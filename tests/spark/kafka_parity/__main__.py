@@ -1,7 +1,8 @@
-"""`make parity`: every case against sparklog and against a Kafka with Spark's connector, and the table of what differs.
+"""`make parity`: every case against sparklog and against a Kafka with Spark's connector, and the table of the
+differences.
 
-The table goes into docs/moving-from-kafka.md. Exit status 1 if a case is not as it says: Kafka does something else than
-expected, or sparklog differs without a reason.
+The table goes into docs/moving-from-kafka.md. Exit status 1 if a case contradicts its statement: Kafka differs from the
+expectation, or sparklog differs without a reason.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TOKENS = "spark-token-provider-kafka-0-10_2.13"
 
 
 class Parity:
-    """Brings Kafka into the session, and gathers what is seen."""
+    """Starts Kafka for the session, and gathers the results."""
 
     def __init__(self, kafka: KafkaSystem, systems: list[str]) -> None:
         self.kafka = kafka

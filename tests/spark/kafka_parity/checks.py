@@ -1,4 +1,4 @@
-"""What a case expects, and where sparklog does something else, for a reason that stands beside it."""
+"""Expectations of a case, and sparklog's differences, each with its reason."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from typing import Any, NamedTuple
 
 
 class Differs(NamedTuple):
-    """What sparklog does instead of what Kafka does, and why that stays."""
+    """A difference: sparklog's behaviour instead of Kafka's, and the reason why it stays."""
 
     sparklog: Any
     why: str
 
 
 class Seen(NamedTuple):
-    """One check of a case on one system: what was found, in full and in a few words, and the reason if it may
-    differ."""
+    """One check of a case on one system: the result, in full and in a few words, and the reason if it may differ."""
 
     case: str
     check: str
@@ -25,8 +24,8 @@ class Seen(NamedTuple):
 
 
 class Checks:
-    """The checks of one case on one system. `kafka` is what Kafka does, `differs` what sparklog does where it is
-    something else: both are held against what happens."""
+    """The checks of one case on one system. `kafka` is Kafka's result, `differs` sparklog's if it is another one; both
+    are compared with the real one."""
 
     def __init__(self, case: str, system: str) -> None:
         self.case = case
@@ -35,7 +34,7 @@ class Checks:
         self.problems: list[str] = []
 
     def __call__(self, check: str, found: Any, kafka: Any, differs: Differs | None = None) -> None:
-        """Notes what was found; what is not as expected fails the case at its end."""
+        """Note a result; an unexpected one fails the case at its end."""
         if any(s.check == check for s in self.seen):
             raise AssertionError(f"two checks are called {check!r}")
         why = "" if differs is None else differs.why

@@ -14,7 +14,7 @@ from tests.spark.kafka_parity.jobs import Jobs
 from tests.spark.kafka_parity.systems import SparklogSystem, System
 
 PLUGIN = "kafka-parity"
-"""The plugin that `python -m tests.spark.kafka_parity` registers: brings a Kafka and gathers what is seen."""
+"""The plugin that `python -m tests.spark.kafka_parity` registers: starts Kafka and gathers the results."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,4 +1,4 @@
-"""Spark jobs against either system, and what came of them in a form that can be compared."""
+"""Spark jobs against either system, with results in a comparable form."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Jobs:
     # -- errors, as `moment: words`
 
     def batch_error(self, *words: str, topic: str | None = None, **options: Any) -> str:
-        """When a batch read fails, and which of `words` it says then."""
+        """Return the moment at which a batch read fails, and the one of `words` in its error."""
         moment = "load()"
         try:
             frame = self.batch(topic, **options)
@@ -145,7 +145,7 @@ class Jobs:
         return NO_ERROR
 
     def stream_error(self, *words: str, topic: str | None = None, **options: Any) -> str:
-        """When a stream fails: at load(), at start(), or as it runs."""
+        """Return the moment at which a stream fails: at load(), at start(), or while it runs."""
         moment = "load()"
         try:
             frame = self.stream(topic, **options)
@@ -162,7 +162,7 @@ class Jobs:
         return NO_ERROR
 
     def write_error(self, frame: Any, *words: str, topic: str | None = None, **more: Any) -> str:
-        """What df.write says."""
+        """Return the error of df.write."""
         try:
             self.write(frame, topic, **more)
         except Exception as e:  # noqa: BLE001
@@ -172,7 +172,7 @@ class Jobs:
     def writing_error(
         self, frame: Any, *words: str, topic: str | None = None, mode: str = "append", **more: Any
     ) -> str:
-        """When a streaming write fails: at start(), or as it runs."""
+        """Return the moment at which a streaming write fails: at start(), or while it runs."""
         moment = "start()"
         try:
             query = self.writing(frame, topic, mode, **more).trigger(availableNow=True).start()

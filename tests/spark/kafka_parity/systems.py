@@ -1,4 +1,4 @@
-"""What the cases run against: a sparklog broker, or a Kafka broker, under one set of names."""
+"""The systems of the cases: a sparklog broker, or a Kafka broker, under one set of names."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class _KafkaTransaction:
 
 
 def _produce(producer: Any, topic: str, values: Iterable[str | None], more: Mapping[str, Any]) -> list[Any]:
-    """Sends and waits; what was stored. Raises KafkaException."""
+    """Send and wait; returns the stored records. Raises KafkaException."""
     from confluent_kafka import KafkaException
 
     stored: list[Any] = []

@@ -28,7 +28,7 @@ def render(seen: Sequence[Seen]) -> str:
 
 
 def summary(seen: Sequence[Seen]) -> str:
-    """How much was looked at."""
+    """Return the numbers of cases and checks."""
     both = {(s.case, s.check) for s in seen if s.system == "kafka"}
     ours = [s for s in seen if s.system == "sparklog" and (s.case, s.check) in both]
     found = {(s.case, s.check): s.found for s in seen if s.system == "kafka"}
@@ -38,8 +38,8 @@ def summary(seen: Sequence[Seen]) -> str:
 
 
 def remember(seen: Sequence[Seen], directory: Path, *, whole: bool) -> list[Seen]:
-    """Keeps what was seen, for a run of the other system alone; what is known of both then. A run of some cases adds
-    to what is kept, a `whole` one takes its place."""
+    """Keep the results, for a run of the other system alone; returns the known results of both. A run of some cases
+    adds to the kept ones, a `whole` one replaces them."""
     directory.mkdir(parents=True, exist_ok=True)
     result = []  # type: ignore[var-annotated]
     for system in ("sparklog", "kafka"):

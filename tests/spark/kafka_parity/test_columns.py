@@ -1,4 +1,4 @@
-"""The columns of the source, and what stands in them."""
+"""The columns of the source, and their content."""
 
 from __future__ import annotations
 

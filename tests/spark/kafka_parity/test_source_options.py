@@ -1,4 +1,4 @@
-"""Options of a read: what is refused, when, with which words; what has no effect."""
+"""Options of a read: refusals, their moment and their words; options without effect."""
 
 from __future__ import annotations
 

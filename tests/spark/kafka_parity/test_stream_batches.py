@@ -1,4 +1,4 @@
-"""Streams: how much goes into a micro-batch, what triggers see, transactions, joins, progress."""
+"""Streams: the size of micro-batches, triggers, transactions, joins, progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adding partitions to a topic in a broker without network: what else happens to the topic meanwhile, and failures."""
+"""Adding partitions to a topic in a broker without network: simultaneous changes of the topic, and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How descriptors are shared out."""
+"""Shares of descriptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read what the broker writes."""
+"""Readers of the broker's files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.logs import records
 
 @pytest.fixture
 def umask() -> Iterator[None]:
-    """Whatever a test sets is taken back."""
+    """Restore the umask after the test."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -38,7 +38,7 @@ def modes(data: Path) -> tuple[set[int], set[int]]:
 
 
 def used(root: Path, setting: str) -> Path:
-    """A data directory in which a broker has done what makes files."""
+    """Return a data directory in which a broker has created all kinds of files."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "broker.toml").write_text(setting)
     config = load_config(root / "broker.toml", data_dir=str(root / "data"), listen="127.0.0.1:0")
@@ -65,7 +65,7 @@ def test_files_and_directories_have_the_mode_of_the_setting(tmp_path: Path, umas
 
 
 def test_what_was_readable_with_users_in_it_is_made_private(tmp_path: Path, umask: None) -> None:
-    """As an earlier release made it, and what SQLite has left beside it."""
+    """Files as an earlier release made them, and SQLite's files beside them."""
     data = used(tmp_path / "a", "")
     left_by_sqlite = data / f"{METADATA_FILE}-shm"
     left_by_sqlite.touch()

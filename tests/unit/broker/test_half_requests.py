@@ -1,4 +1,4 @@
-"""Who loses the memory of a request that has come by half, while others wait for it."""
+"""Choice of the incomplete request that loses its memory while other requests wait."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_clients_cannot_touch_it(tmp_path: Path, name: str) -> None:
 @example([(b"k", b"v")] * 255, None)
 @example([(b"k", b"v")] * 256, Producer(7, 1))
 def test_what_is_written_is_read(records: list[Record], producer: Producer | None) -> None:
-    """Whether sparklog's own code or Arrow writes it, which is a matter of size and nulls; Arrow reads both."""
+    """For both encoders, sparklog's own and Arrow's, which size and nulls decide; Arrow reads both."""
     data = encode_records(records, 5000, producer)
     ((_, header),) = iterate_batches(data)
     assert (header.record_count, header.min_timestamp_ms, header.max_timestamp_ms) == (len(records), 5000, 5000)

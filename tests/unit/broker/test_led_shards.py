@@ -8,7 +8,7 @@ from sparklog_broker.coordinators.led_shards import LedShards
 
 
 class _Shard:
-    """Notes what it is told."""
+    """A shard that records its calls."""
 
     def __init__(self, number: int) -> None:
         self.number = number

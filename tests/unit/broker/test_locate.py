@@ -1,4 +1,4 @@
-"""Who is on the same host."""
+"""Detection of peers on the same host."""
 
 from __future__ import annotations
 

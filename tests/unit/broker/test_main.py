@@ -1,4 +1,4 @@
-"""What a broker imports before it listens."""
+"""Imports of a broker before it listens."""
 
 from __future__ import annotations
 

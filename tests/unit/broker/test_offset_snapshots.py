@@ -1,4 +1,4 @@
-"""Who asks under one name gets one answer; what is kept has a limit."""
+"""Requests under one name get one answer; the number of kept answers has a limit."""
 
 from __future__ import annotations
 

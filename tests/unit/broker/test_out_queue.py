@@ -1,4 +1,4 @@
-"""What a connection still has to send, over sockets that keep the limits of what is sent."""
+"""The unsent bytes of a connection, over sockets that keep the limits of their buffers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Long lists page by page, against a broker whose answers may not be long: the pages together are all there is, and who
-knows no pages is told what to do."""
+"""Long lists page by page, against a broker with a small limit of answers: the pages together are complete, and a
+client that knows no pages gets the remedy."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ PAUSE_S = 10.0
 
 
 class Work:
-    """Notes when it is done; `then` says what comes of it."""
+    """A job that records its times; `then` gives its result."""
 
     def __init__(self, loop: SimLoop, then: Callable[[int], bool | None]) -> None:
         self.at_s: list[float] = []

@@ -1,4 +1,4 @@
-"""Security records in the broker: stored when a change returns, and whoever watches has been told."""
+"""Security records in the broker: stored when a change returns, and announced to all watchers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to the files of topics survives crashes."""
+"""Changes of topics' files survive crashes."""
 
 from __future__ import annotations
 

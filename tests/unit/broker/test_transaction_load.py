@@ -55,7 +55,7 @@ async def persist(request: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 
 async def shop(broker: Broker, name: str, expected: Counter[bytes]) -> None:
-    """A plain producer; what it has committed goes into `expected`, once per partition."""
+    """Run a plain producer; its committed records go into `expected`, once per partition."""
     me = await persist(lambda: broker.transactions.init_producer_id(name, 60_000))
     for n in range(TRANSACTIONS):
         value = f"{name}-{n}".encode()

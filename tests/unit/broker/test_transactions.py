@@ -408,8 +408,7 @@ def test_what_the_state_topic_has_lost_is_aborted_at_the_start(tmp_path: Path) -
 
 
 def test_a_metadata_store_from_an_older_copy_issues_no_id_twice(tmp_path: Path) -> None:
-    """What logs and the state topic name is in use. A fencing token newer than all that were drawn would fence for
-    ever."""
+    """Ids in logs and in the state topic are in use. A fencing token above all drawn ones would fence forever."""
     store = tmp_path / "data" / "metadata.db"
     used: list[int] = []
 

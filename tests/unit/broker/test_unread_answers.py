@@ -1,4 +1,4 @@
-"""Who is cut when answers that nobody reads hold too much."""
+"""Choice of the connection to close when unread answers hold too much memory."""
 
 from __future__ import annotations
 

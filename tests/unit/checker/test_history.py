@@ -1,4 +1,4 @@
-"""Histories on paper: what a Recorder writes is read again, whatever moment the process was killed at."""
+"""Histories on paper: the entries of a Recorder are read again after a kill at any moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `sparklog cluster describe` makes of what brokers tell."""
+"""The summary of `sparklog cluster describe` from the brokers' answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion: what is offered for settings, and what bash has taken apart."""
+"""Completion: the offers for settings, and words that bash has split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the command line show what others have chosen, and it stays text."""
+"""Tables of the command line show texts of other users, and these stay text."""
 
 from __future__ import annotations
 

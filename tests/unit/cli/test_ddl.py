@@ -27,7 +27,7 @@ EVERYTHING = """
 EVERYTHING_FOR_SPARK = (
     EVERYTHING.replace("'it''s'", "'it is'").replace(", v struct<>", "").replace("p varchar(10), q char(3),", "")
 )
-"""Without what has no Arrow form in Spark."""
+"""The types without those that have no Arrow form in Spark."""
 
 
 def test_every_type() -> None:

@@ -1,4 +1,4 @@
-"""The short way into the broker takes exactly what the long way takes."""
+"""The short way into the broker accepts exactly the arguments of the long way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `consume` writes."""
+"""Output of `consume`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA
 
 
 class Batch(NamedTuple):
-    """What the writers need of a ConsumedBatch."""
+    """The part of a ConsumedBatch that the writers use."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""What the Tab key offers in SQL."""
+"""Offers of the Tab key in SQL."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def fake4() -> Iterator[FakeBroker]:
 
 @pytest.fixture(params=["auto", "off"])
 def local_read(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The module's consumers read with local.read=auto, what is behind the first batch from the fakes' files, and with
-    local.read=off."""
+    """The module's consumers read with local.read=auto (records behind the first batch come from the fakes' files), and
+    with local.read=off."""
     settings = {"local_read": request.param}
     if request.param == "auto":
         settings["max_partition_fetch_bytes"] = 1024

@@ -1,4 +1,4 @@
-"""A broker in a thread that keeps batches in memory and does on request what goes wrong in life."""
+"""A broker in a thread that keeps batches in memory and causes faults on request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sparklog.protocol.messages import APIS, Api, encode
 DROP = "drop"
 """Close the connection instead of answering."""
 DROP_AFTER = "drop after"
-"""Do what is asked, then close the connection instead of answering."""
+"""Execute the request, then close the connection instead of answering."""
 SILENT = "silent"
 """Never answer."""
 
@@ -51,7 +51,7 @@ class FakeBroker:
     def __init__(self, partitions: int = 1, port: int = 0) -> None:
         self.hook: Hook = lambda api, message: None
         self.apis = {api: (spec.version_min, spec.version_max) for api, spec in APIS.items()}
-        """What it says in its handshake that it has."""
+        """The APIs and versions in its handshake."""
         self.topics: dict[str, topics.TopicState] = {}
         self.logs: dict[tuple[str, int], list[bytearray]] = {}
         self.requests: list[tuple[Api, Any]] = []
@@ -61,7 +61,7 @@ class FakeBroker:
         self.next_producer_id = 1000
         self.transactions: dict[str, int] = {}
         self.is_mute = False
-        """Whether it answers nothing any more, not even what it has been asked before."""
+        """True if it answers nothing any more, not even earlier requests."""
         self.offset_code = 0
         self.fetch_codes: dict[tuple[str, int], int] = {}
         """Errors that single partitions answer a FETCH with."""
@@ -287,7 +287,7 @@ class FakeBroker:
         return 0 if inside else OffsetOutOfRangeError.code
 
     def _locate(self, message: m.LocateSegmentsRequest) -> m.LocateSegmentsResponse:
-        """Writes what is asked for into a new file."""
+        """Write the requested records into a new file."""
         assert self.data_dir is not None
         key = (message.topic, message.partition)
         with self._appended:

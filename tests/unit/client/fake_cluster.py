@@ -1,4 +1,4 @@
-"""Several fake brokers that share topics and logs; each leads some partitions, and says who leads the others."""
+"""Several fake brokers that share topics and logs; each leads some partitions, and names the leaders of the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FakeCluster:
         self.preferred: dict[int, int] = {}
         self.replicas_fail = False
         self.epoch_ends: dict[int, int] = {}
-        """Where epochs end, by partition, when asked for one that is over."""
+        """The ends of past epochs, by partition."""
         self.gone: set[int] = set()
         """Brokers that have left, as the others say."""
         self.coordinators: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Servers that accept connections and then do not what a broker does."""
+"""Servers that accept connections and then fail to act as a broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def accepts_and_is_silent() -> Iterator[str]:
 
 @contextlib.contextmanager
 def does_not_accept() -> Iterator[str]:
-    """A listener whose queue is full: the kernel drops what comes, as a firewall does."""
+    """A listener with a full queue: the kernel drops new connections, as a firewall does."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(8):

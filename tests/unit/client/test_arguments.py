@@ -40,7 +40,7 @@ MEANINGS = {
     "headers": "headers? must|header's value",
     "isolation_level": "isolation level",
 }
-"""What an error says in place of the argument's name."""
+"""Text of an error in place of the argument's name."""
 UNTRIED = {"close", "flush", "transaction", "participation", "wakeup", "poll", "poll_batches"}
 """They take times alone (see below), or are context managers."""
 

@@ -1,4 +1,4 @@
-"""Who may ask the console what."""
+"""Access to the console."""
 
 from __future__ import annotations
 

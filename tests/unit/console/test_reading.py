@@ -1,4 +1,4 @@
-"""Looking through records, page by page: every record once, whatever the direction, the filter and the page's size."""
+"""Paging through records: every record once, for any direction, filter and size of a page."""
 
 from __future__ import annotations
 

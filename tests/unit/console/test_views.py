@@ -1,4 +1,4 @@
-"""What pages show, made of what the clients return."""
+"""Content of pages, computed from the clients' results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered between pages, and what keeps that small."""
+"""The memory between pages, and its limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparklog.types import OffsetAndMetadata, TopicPartition
 
 
 class SetClock:
-    """Shows what is set."""
+    """A clock that shows a set time."""
 
     def __init__(self) -> None:
         self.now = 0.0

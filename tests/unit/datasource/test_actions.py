@@ -1,4 +1,4 @@
-"""Which ends of a read go with the log, and what a task makes of what the broker says."""
+"""The ends of a read that move with the log, and a task's use of the broker's answer."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ ENVELOPE = full_schema(TopicShape("envelope", ENVELOPE_SCHEMA), include_headers=
 
 
 class Consumed:
-    """What the range reader yields, as far as the assembler looks at it."""
+    """The part of the range reader's result that the assembler uses."""
 
     decoder = None
 

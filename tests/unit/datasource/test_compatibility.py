@@ -1,4 +1,4 @@
-"""What depends on the version of PySpark, as far as it shows without the others."""
+"""Differences between versions of PySpark, as far as one version shows them."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def consumed(log: Log, schema: ReadSchema, start: int = 0, end: int | None = Non
 
 
 def one_by_one(batch: ConsumedBatch, schema: ReadSchema, *, log_append_time: bool) -> pa.Table:
-    """What a batch's rows are for Spark, without any gathering."""
+    """The rows of a batch for Spark, without any gathering."""
     data, n = batch.data, batch.data.num_rows
     stamps: Any = pa.array(np.asarray(batch.timestamps_ms()) * 1000, pa.int64()).cast(TIMESTAMP_TYPE)
     if not log_append_time and "timestamp" in data.schema.names and not data.column("timestamp").null_count:

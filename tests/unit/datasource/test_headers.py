@@ -1,4 +1,4 @@
-"""Topics with columns of their own have no headers: who asks for them is told, before anything is read or written."""
+"""Topics with columns of their own have no headers: a request for them fails before anything is read or written."""
 
 from __future__ import annotations
 

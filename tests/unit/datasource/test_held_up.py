@@ -1,4 +1,4 @@
-"""What a reader says that waits behind an open transaction."""
+"""Warnings of a reader that waits behind an open transaction."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Java's regular expressions: what java.util.regex of Java 17 found (Matcher.find), recorded in java_patterns.json, is
-found."""
+"""Java's regular expressions find the matches of java.util.regex of Java 17 (Matcher.find), recorded in
+java_patterns.json."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_security_moves_over_as_it_stands() -> None:
 
 
 def test_every_security_setting_of_a_client_arrives() -> None:
-    """Nothing that says whom to trust, or who one is, gets lost on its way through the options."""
+    """No setting about trust or identity gets lost on its way through the options."""
     path, jaas = "/etc/some.pem", SECURED["kafka.sasl.jaas.config"]
     values = {name: path for name in settings_of(Scope.CLIENT) if name.startswith(("ssl.", "https."))}
     given = values | {

@@ -1,4 +1,4 @@
-"""Offsets as text: what others parse, and what only the source finds."""
+"""Offsets as text: the JSON for other readers, and the part that only the source finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the data source: what is accepted, and that every mistake is named with the way out."""
+"""Options of the data source: the accepted values, and the error with a remedy for every mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admission control, splitting into tasks, and what counts as lost."""
+"""Admission control, splitting into tasks, and losses."""
 
 from __future__ import annotations
 

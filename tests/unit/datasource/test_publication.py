@@ -1,4 +1,4 @@
-"""What a commit asks for, and what a writer does with the coordinator's answers."""
+"""Requests of a commit, and a writer's use of the coordinator's answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BEFORE = SinkCommitMessage(PLACE, BATCH, committed_before=True)
 
 
 class Coordinator:
-    """Answers as it is told to, and notes what it was asked."""
+    """A coordinator with prepared answers, which records its requests."""
 
     def __init__(self) -> None:
         self.fencing_tokens = 40
@@ -115,7 +115,7 @@ def test_a_batch_without_rows_is_ended_all_the_same() -> None:
 
 
 def test_a_batch_that_was_committed_before_is_ended_without_committed_participants() -> None:
-    """The coordinator tells what it was made of."""
+    """The coordinator returns the input of the earlier commit."""
     assert ending_of([BEFORE, EMPTY]) == Ending(BATCH, ())
     assert ending_of([wrote(3), BEFORE]) == Ending(BATCH, (3,)), "the coordinator decides"
 

@@ -1,4 +1,4 @@
-"""What a task does when the broker is away or part of its range is gone."""
+"""A task when the broker is away or part of its range is gone."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ GONE = BrokerNotAvailableError("no broker")
 def test_a_batch_read_is_planned_while_another_broker_takes_over(
     play: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader has just died; whoever answered for the topics does not know it yet."""
+    """The leader has just died; the broker that described the topics does not know it yet."""
     info = TopicInfo("t", "id", "typed", 1, 1, {1: pa.schema([("n", pa.int64())])}, (), None, {}, 0, ())
     left = [GONE, GONE]
 

@@ -1,4 +1,4 @@
-"""Columns of a read: what topics give, what is picked, and that Spark and Arrow agree about it."""
+"""Columns of a read: those of topics, the picked ones, and the agreement of Spark and Arrow about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be written: columns against topics, and rows taken apart by topic."""
+"""Accepted rows: columns compared with topics, and rows split by topic."""
 
 from __future__ import annotations
 

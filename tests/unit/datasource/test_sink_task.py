@@ -1,4 +1,4 @@
-"""How a task of a write gathers Spark's batches for the producer."""
+"""Gathering of Spark's batches for the producer by a task of a write."""
 
 from __future__ import annotations
 

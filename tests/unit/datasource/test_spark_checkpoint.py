@@ -1,4 +1,4 @@
-"""What can be read of a checkpoint, and that nothing else is taken for one."""
+"""Readable parts of a checkpoint, and the refusal of anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an error leaves for Spark."""
+"""Form of an error for Spark."""
 
 from __future__ import annotations
 

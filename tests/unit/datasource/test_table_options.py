@@ -1,4 +1,4 @@
-"""What a table of the catalog has for options, and who gets them."""
+"""Options of a table in the catalog, and the reads that get them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TABLE = kept_with(COLUMNS, GIVEN)
 
 
 def properties(**options: str) -> dict[str, str]:
-    """What Spark hands over while it makes a table."""
+    """Return the properties that Spark passes while it creates a table."""
     return {"provider": "sparklog", "owner": "root", **options, **{f"option.{k}": v for k, v in options.items()}}
 
 

@@ -1,4 +1,4 @@
-"""What a process of Spark's has imported is taken out of garbage collection, once."""
+"""The imports of a Spark process are taken out of garbage collection, once."""
 
 from __future__ import annotations
 

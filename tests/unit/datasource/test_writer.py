@@ -23,7 +23,7 @@ TRANSACTION = SharedTransaction("query", 7, "run", 40)
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the broker was asked, which is not there."""
+    """The requests to a missing broker."""
     made: list[str] = []
 
     def check(*_: Any, **__: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Batches with a right checksum that lie: about where their columns are, of which type, or what is in them."""
+"""Batches with a right checksum and false statements: about the places or types of their columns, or about their
+content."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def resealed(data: bytearray, **changed: int) -> bytearray:
 
 
 def vector_position(data: bytearray, field: int) -> int:
-    """Where the first entry of the nodes (field 1) or buffers (field 2) is."""
+    """Return the position of the first entry of the nodes (field 1) or buffers (field 2)."""
     batch = root_table(data, table_field(data, root_table(data, 8), 2))
     return root_table(data, table_field(data, batch, field)) + 4
 
@@ -72,7 +73,7 @@ def with_number(data: bytearray, field: int, number: int, value: int) -> bytearr
 
 
 def with_offset(data: bytearray, buffer: int, row: int, value: int, before: int = 0) -> bytearray:
-    """With another i32 offset of a variable-width column. `before`: what stands before the offsets in the buffer."""
+    """Replace an i32 offset of a variable-width column. `before`: the bytes before the offsets in the buffer."""
     changed = bytearray(data)
     struct.pack_into("<i", changed, buffer_place(changed, buffer)[0] + before + 4 * row, value)
     return resealed(changed)
@@ -90,7 +91,7 @@ def with_rows(data: bytearray, rows: int, *, nodes: Callable[[int], bool] = lamb
 
 
 def all_lies(rows: int = ROWS) -> dict[str, bytearray]:
-    """What a faulty client may send to an envelope topic, each with a right checksum."""
+    """Return batches that a faulty client may send to an envelope topic, each with a right checksum."""
     good = encoded(envelope(rows))
     data_bytes = buffer_place(good, ENVELOPE_VALUES)[1]
     last_at = body_position(good)

@@ -189,7 +189,7 @@ def test_offsets_that_cannot_be(offset: int) -> None:
 
 
 def resealed(data: bytes, **changes: Any) -> bytearray:
-    """`data` with other header fields and a right checksum: what a broken producer could send."""
+    """`data` with other header fields and a right checksum, as a broken producer could send it."""
     out = bytearray(data)
     header = b.decode_header(data)._replace(**changes)
     at = header.stamp_position + b.STAMP_CHARS

@@ -1,4 +1,4 @@
-"""What a body must be to be read: lies with a right checksum are refused before Arrow believes them."""
+"""Requirements of a readable body: false statements with a right checksum are refused before Arrow trusts them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_honest_batches_of_every_type_are_read(rows: pa.RecordBatch, compression
 
 
 def test_slices_of_larger_columns_are_honest() -> None:
-    """Arrow's writer leaves what fills a column's bytes up to 64, if the buffer goes on."""
+    """Arrow's writer leaves the padding of a column's bytes up to 64, if the buffer continues."""
     for rows in (envelope(), typed(64)):
         for start, length in ((0, 3), (0, 63), (5, 8), (1, 1), (0, 0)):
             piece = rows.slice(start, length)
@@ -92,7 +92,7 @@ def test_a_lie_is_told(name: str) -> None:
 FRAMES_OF_VALUES = [
     f"{name}, {codec}" for name in ("a size that is too large", "a frame that is none") for codec in ("lz4", "zstd")
 ]
-"""What the broker does not decompress; a reader does."""
+"""Parts that the broker does not decompress; a reader does."""
 
 
 @for_each("name", [name for name in LIES if name not in FRAMES_OF_VALUES])
@@ -215,7 +215,7 @@ def test_rows_that_take_no_bytes_are_counted(kind: pa.DataType) -> None:
 
 
 def test_one_bit_a_row_is_enough() -> None:
-    """What is not compressed is never too large: 8 rows are in a byte."""
+    """An uncompressed body is never too large: 8 rows are in a byte."""
     schema = pa.schema([("flag", pa.bool_())])
     data = encoded(pa.record_batch([pa.array(np.zeros(80_000, bool))], schema=schema))
     assert decode_batch(data, schema, inflated_bytes_max=10_000).num_rows == 80_000
@@ -264,7 +264,7 @@ GOOD += [(encoded(typed(9), c), typed(9).schema) for c in ("none", "zstd")]
 
 @given(st.sampled_from(GOOD), st.data())
 def test_any_number_may_be_anything(good: tuple[bytearray, Any], draw: st.DataObject) -> None:
-    """Every i64 of nodes and buffers, every word of the body: what is read is sound, or it is damage."""
+    """Every i64 of nodes and buffers, every word of the body: the decoded rows are sound, or the batch is damaged."""
     data, schema = bytearray(good[0]), good[1]
     numbers = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-70, 300), st.sampled_from([2**31 - 1, 2**32]))
     size = len(data)

@@ -1,4 +1,4 @@
-"""CRC-32C, and what it does not import."""
+"""CRC-32C, and the modules that it must not import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading what a RecordBatch message says out of its flatbuffer without trusting it."""
+"""Reading a RecordBatch message from its flatbuffer without trusting it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed batches hold what was put into them, whoever reads them, and are smaller; damage is corruption."""
+"""Packed batches keep their content for every reader, and are smaller; damage is corruption."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_other_tools_read_them_in_a_segment(tmp_path: Path) -> None:
 
 
 def read_or_refused(data: bytearray, columns: list[int] | None) -> pa.RecordBatch | None:
-    """What the damaged batch holds; it is what Arrow reads, if Arrow reads it."""
+    """Return the content of the damaged batch; it equals Arrow's result, if Arrow reads it."""
     try:
         header = decode_header(data)
         found = decode_packed_batch(data, ENVELOPE_SCHEMA, header, columns)
@@ -291,7 +291,7 @@ def read_or_refused(data: bytearray, columns: list[int] | None) -> pa.RecordBatc
 
 
 def buffers_position(data: Any) -> int:
-    """Where the list of buffers is."""
+    """Return the position of the list of buffers."""
     first = buffers_of(data)
     return bytes(data).index(first.tobytes())
 

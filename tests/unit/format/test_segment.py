@@ -293,8 +293,8 @@ def test_scan_cut_at_every_byte_is_torn_at_the_last_good_batch() -> None:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_scan_of_a_flipped_bit_at_every_byte(sealed: bool) -> None:
-    """What lies before the damage is visited; damage in the middle is CORRUPT, in the last batch of an active segment
-    TORN, of a sealed one CORRUPT. A stamp has no checksum, so there only the order of the offsets is checked."""
+    """The part before the damage is visited; damage in the middle is CORRUPT, in the last batch of an active segment
+    TORN, of a sealed one CORRUPT. A stamp has no checksum, so only the order of the offsets is checked there."""
     good = build(envelope_rows, 3, 2, "none")
     size = len(unsealed(good))
     data = bytearray(good if sealed else good[:size])

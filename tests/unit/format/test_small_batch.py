@@ -1,4 +1,4 @@
-"""Small batches are byte for byte what Arrow writes, and what Arrow reads."""
+"""Small batches are byte for byte Arrow's, and Arrow reads them."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_batches_of_other_columns_are_left_to_arrow() -> None:
 @for_each("number", range(34))
 @for_each("by", [-8, -1, 1, 7, 1 << 20])
 def test_buffers_that_are_elsewhere_are_left_to_arrow(number: int, by: int) -> None:
-    """A buffer that does not begin at a multiple of 8, is too short for the rows, or not within the body; else what is
-    read is what Arrow reads."""
+    """A buffer that does not begin at a multiple of 8, is too short for the rows, or not within the body; otherwise the
+    result equals Arrow's."""
     data = encode_small_batch(SmallRows([b"abc", b"defg"], [b"k", b"l"], [1, 2]), 7)
     at = record_batch_position(data) + 8 * number
     value = struct.unpack_from("<q", data, at)[0] + by
@@ -100,7 +100,7 @@ def test_buffers_that_are_elsewhere_are_left_to_arrow(number: int, by: int) -> N
 
 
 def record_batch_position(data: memoryview) -> int:
-    """Where the list of buffers is."""
+    """Return the position of the list of buffers."""
     batch = root_table(data, table_field(data, root_table(data, 8), 2))
     return root_table(data, table_field(data, batch, 2)) + 4
 

@@ -1,4 +1,4 @@
-"""The quick look at values and Arrow's own agree, whatever the buffers hold."""
+"""The quick check of values and Arrow's own agree, for any content of the buffers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_type_as_bytes_keeps_everything_else() -> None:
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_nulls_that_were_seen_before_do_not_vouch_for_others(codec: str) -> None:
-    """The broker remembers what columns of nothing but nulls were in the last batch."""
+    """The broker remembers the columns of nulls only in the last batch."""
     rows = envelope(key=None)
     good = encoded(rows, codec)
     for _ in range(2):

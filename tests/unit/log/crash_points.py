@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class CrashPoints(RealFiles, Generic[T]):
-    """Copies `watched` before every changing call, in the middle of every write, and at the end (`stop`).
+    """Copies of `watched` before every changing call, in the middle of every write, and at the end (`stop`).
 
-    `points`: the copies, each with what was being done and what `state` said at that moment.
+    `points`: the copies, each with the operation and the value of `state` at that moment.
     """
 
     def __init__(self, watched: Path, copies: Path, state: Callable[[], T]) -> None:

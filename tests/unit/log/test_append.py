@@ -1,4 +1,4 @@
-"""Appending: offsets, stamps, refusals, rolls, and what is taken back when the disk fails."""
+"""Appending: offsets, stamps, refusals, rolls, and the undoing when the disk fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction of one log: what stays, with which offsets, in which files."""
+"""Compaction of one log: the remaining records, their offsets, and their files."""
 
 from __future__ import annotations
 
@@ -364,7 +364,7 @@ def test_stamps_do_not_change_under_compaction(tmp_path: Path) -> None:
 
 
 def test_nothing_is_appended_to_a_compacted_segment(tmp_path: Path) -> None:
-    """When everything behind a compacted segment is cut off, it is the last one."""
+    """After a cut of everything behind a compacted segment, it is the last one."""
     log = open_keyed(tmp_path)
     append_rows(log, [(A, b"1"), (A, b"2")])
     compact(log)

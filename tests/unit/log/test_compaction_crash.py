@@ -42,7 +42,7 @@ def fill(log: PartitionLog, count: int = 6) -> list[Stored]:
 
 
 def check_reopened(directory: Path, model: list[Stored], end: int) -> None:
-    """Opens what a crash has left, twice: the second time nothing is left to be done."""
+    """Open the directory after a crash, twice: the second time nothing is left to be done."""
     for _ in range(2):
         log = open_keyed(directory, ROLLING, files=LimitedFiles(), clean=False, high_watermark=end)
         assert log.log_end_offset == end
@@ -145,7 +145,7 @@ class _FailingFile:
 @pytest.mark.parametrize("fail_times", [1, 1 << 30])
 @pytest.mark.parametrize("splitting", [False, True])
 def test_a_disk_that_fails_at_any_call_loses_nothing(tmp_path: Path, splitting: bool, fail_times: int) -> None:
-    """Once or for good. The running log still reads what it should, and so does the next start."""
+    """Once or for good. The running log still reads its records, and so does the next start."""
     settings: dict[str, Any] = {"segment.bytes": 22_500} if splitting else ROLLING
     fail_at = 0
     while True:

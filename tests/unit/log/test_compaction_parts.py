@@ -1,4 +1,4 @@
-"""The parts of compaction: hashes, the offset map, the rules of what is due, the throttle."""
+"""The parts of compaction: hashes, the offset map, the rules of due logs, the throttle."""
 
 from __future__ import annotations
 

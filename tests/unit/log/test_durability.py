@@ -1,4 +1,4 @@
-"""When appends reach the disk: flush.mode, flush.messages, flush.ms, rolled segments, and shared fsyncs."""
+"""Times at which appends reach the disk: flush.mode, flush.messages, flush.ms, rolled segments, and shared fsyncs."""
 
 from __future__ import annotations
 

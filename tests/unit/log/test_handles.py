@@ -176,7 +176,8 @@ class FakeFile:
 
 @given(st.lists(st.tuples(st.sampled_from(["open", "use", "done", "forget"]), st.integers(0, 5)), max_size=80))
 def test_the_cache_against_a_model(steps: list[tuple[str, int]]) -> None:
-    """Whatever happens: a file is closed once, never while it is used, and idle ones only as many as allowed stay."""
+    """In every order of events: a file is closed once, never while it is used, and only the allowed number of idle ones
+    stays."""
     cache = HandleCache(2)
     owned: dict[int, tuple[SharedFile, FakeFile]] = {}
     users: dict[int, list[SharedFile]] = {i: [] for i in range(6)}

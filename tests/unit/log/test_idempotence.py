@@ -1,4 +1,4 @@
-"""Idempotent appends to one log: what is new, what is a repetition, what is refused; also after a start."""
+"""Idempotent appends to one log: new batches, repetitions and refusals; also after a start."""
 
 from __future__ import annotations
 

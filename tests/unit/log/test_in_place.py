@@ -1,4 +1,4 @@
-"""Directories and files that are exchanged under a running log: what is written into the old ones is lost."""
+"""Directories and files that are exchanged under a running log: writes to the old ones are lost."""
 
 from __future__ import annotations
 

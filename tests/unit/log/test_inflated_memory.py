@@ -1,4 +1,4 @@
-"""The memory of decompressed batches: one limit for all logs of a broker, whatever their topics allow."""
+"""The memory of decompressed batches: one limit for all logs of a broker, regardless of their topics' settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.logs import append, open_log
 from tests.unit.format.lies import bomb, encoded
 
 WIDE = {"max.message.bytes": 8 * MIB, "max.message.inflated.ratio": 1024}
-"""What somebody may set who wants to make a broker inflate: 8 GiB a batch."""
+"""Settings of an attacker that make a broker inflate 8 GiB a batch."""
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:

@@ -97,7 +97,7 @@ def test_nothing_is_written_and_no_lock_is_taken(data_dir: Path) -> None:
 
 
 def test_while_a_broker_appends_rolls_and_restarts(data_dir: Path) -> None:
-    """Whatever moment it looks at: a healthy log is never called damaged."""
+    """At every moment: a healthy log is never called damaged."""
     stop = threading.Event()
     errors: list[BaseException] = []
 
@@ -175,7 +175,7 @@ def test_every_damaged_batch_is_listed(data_dir: Path) -> None:
 
 
 def test_a_batch_of_a_crashed_broker(data_dir: Path) -> None:
-    """In the middle of an unsealed segment it is damage; at its end it is what a crash leaves."""
+    """In the middle of an unsealed segment it is damage; at its end it is the remains of a crash."""
     manager = started(data_dir)
     fill(manager, 2)
     kill(manager)

@@ -1,4 +1,4 @@
-"""Leader epochs: what an epoch's end is, what truncation forgets, and that no crash loses one that has records."""
+"""Leader epochs: the end of an epoch, the effect of truncation, and no loss of an epoch with records in a crash."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_lookups_by_time_meet_a_schema_that_the_topic_does_not_have(tmp_path: Pa
 
 
 def test_a_lie_between_good_offsets_is_found_by_its_data_alone(tmp_path: Path) -> None:
-    """Just outside is enough: what lies behind the data is another buffer."""
+    """Just outside is enough: the bytes behind the data are another buffer."""
     good = encoded(envelope())
     lie = with_offset(good, 4, 300, 300 * 11 + 1)
     path = planted(tmp_path, lie)

@@ -1,5 +1,4 @@
-"""What was there and is gone is missed: a log never comes back shorter without a word, and what is not its own never
-counts."""
+"""Missing files are noticed: a log never returns shorter in silence, and a foreign file never counts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is no regular file, or one of an absurd size, under each name of a data directory: whatever meets it ends, and
-says which path it is."""
+"""An irregular file, or one of an absurd size, under each name of a data directory: every operation on it ends, and
+names the path."""
 
 from __future__ import annotations
 

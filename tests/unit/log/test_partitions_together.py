@@ -1,4 +1,4 @@
-"""A topic's partitions are made together: where they go, and what is in their way."""
+"""A topic's partitions are created together: their places, and obstacles there."""
 
 from __future__ import annotations
 

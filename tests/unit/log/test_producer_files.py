@@ -1,4 +1,4 @@
-"""Snapshots of a log's producers and files of its aborted transactions: what they save, and that none is needed."""
+"""Snapshots of a log's producers and files of its aborted transactions: they save time, and none is needed."""
 
 from __future__ import annotations
 

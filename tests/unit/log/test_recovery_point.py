@@ -1,4 +1,5 @@
-"""After a crash only what lies behind the recovery point is read; what a power cut leaves there is told from damage."""
+"""After a crash only the part behind the recovery point is read; the remains of a power cut there are distinguished
+from damage."""
 
 from __future__ import annotations
 

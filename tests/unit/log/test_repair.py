@@ -1,4 +1,4 @@
-"""Repair: what is damaged goes to files beside the segment, what is intact stays at its offset."""
+"""Repair: damaged bytes go to files beside the segment, intact batches stay at their offsets."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_a_log_whose_first_segments_were_given_up_is_read_from_the_next_one_on(t
 
 
 def test_a_lost_batch_can_be_sent_again(tmp_path: Path) -> None:
-    """What the log knows of its producers is what is left: a batch that is gone is not answered as stored."""
+    """The remaining batches give the log's knowledge of its producers: a lost batch is not answered as stored."""
     log = open_log(tmp_path)
     kept, lost = produced(1, 0, rows=3), produced(2, 0, rows=3)
     send(log, kept)

@@ -1,4 +1,4 @@
-"""What retention deletes, as pure rules: age, size, log start, the order; delete-records; jitter."""
+"""Deletions by retention, as pure rules: age, size, log start, the order; delete-records; jitter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A crash at every file-system call of rolling and sealing, and of retention: what was acknowledged is there."""
+"""A crash at every file-system call of rolling, sealing and retention: acknowledged records survive."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_crash_anywhere_in_a_roll_loses_nothing_acknowledged(tmp_path: Path, c
 
 
 class Promise(NamedTuple):
-    """What was true when the crash came: the log begins in [at_least, at_most]."""
+    """State at the moment of the crash: the log begins in [at_least, at_most]."""
 
     at_least: int
     at_most: int
@@ -111,8 +111,8 @@ SETTINGS: dict[str, Any] = {"retention.ms": 8_500, "file.delete.delay.ms": 0, "i
 
 
 def test_a_crash_anywhere_in_retention_leaves_a_sound_log(tmp_path: Path) -> None:
-    """Segments expire, records are deleted inside a batch, everything is deleted, appends go on: at every call, the log
-    begins where it did before or where it does after, what lies above is all there, and no offset is given twice."""
+    """Segments expire, records are deleted inside a batch, everything is deleted, appends continue. At every call, the
+    log begins at its old or its new start, all records above exist, and no offset is used twice."""
     live = tmp_path / "live"
     promise = Promise(0, 0)
     files = CrashPoints(live, tmp_path / "copies", lambda: (promise, manager.get(TP).log_end_offset))

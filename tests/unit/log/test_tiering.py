@@ -1,4 +1,4 @@
-"""Tiering of one log: copied, read back the same, released locally, deleted, and whatever happens on the way."""
+"""Tiering of one log: copied, read back the same, released locally, deleted, with faults at every step."""
 
 from __future__ import annotations
 
@@ -382,7 +382,7 @@ def test_a_truncation_reaches_into_the_store(tmp_path: Path, offset: int) -> Non
 
 
 def test_released_files_that_still_wait_go_with_a_cut_into_the_store(tmp_path: Path) -> None:
-    """Else they stand beside what comes in their place, after a crash within file.delete.delay.ms."""
+    """Otherwise they would lie beside their successors after a crash within file.delete.delay.ms."""
     tiered = Tiered(tmp_path, settings={"file.delete.delay.ms": 60_000})
     tiered.fill(3)
     assert tiered.tier().released == 3

@@ -1,4 +1,4 @@
-"""The journal: what it says survives, a torn end is cut, damage in the middle is told."""
+"""The journal: its entries survive, a torn end is cut, damage in the middle is reported."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_urls_that_cannot_be_used(url: str) -> None:
 
 @for_each("seed", range(40))
 def test_no_power_cut_leaves_half_a_beginning(seed: int) -> None:
-    """A file whose first record is not on the disk yet may come back longer than what was kept of it."""
+    """A file whose first record is not on the disk yet may come back longer than its kept part."""
     directory = Path("/data/t-0")
     for steps in range(12):
         files = SimFiles()

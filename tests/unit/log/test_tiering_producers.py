@@ -1,4 +1,4 @@
-"""Producers and transactions of what is only in the store: known after every start, without reading it."""
+"""Producers and transactions of the part that is only in the store: known after every start, without reading it."""
 
 from __future__ import annotations
 
@@ -184,8 +184,8 @@ def test_what_spans_the_store_and_the_local_part_is_known_without_snapshots(tmp_
 
 
 def test_a_snapshot_that_is_older_than_the_local_files_is_not_used(tmp_path: Path) -> None:
-    """The newer one goes with the end of the log. What lies between is not here to be replayed: the transaction that
-    has ended there would be open for ever."""
+    """The newer one is removed with the end of the log. The records in between are not here to be replayed: a
+    transaction that has ended there would be open forever."""
     tiered = Tiered(tmp_path)
     log = tiered.log
     send_in_transaction(log, 7, 0)  # 0

@@ -67,7 +67,7 @@ async def fill(broker: Broker) -> None:
 
 @pytest.fixture
 def lost(tmp_path: Path) -> tuple[Path, dict[str, Topic], str]:
-    """A data directory with three topics whose metadata.db is gone; what it said."""
+    """A data directory with three topics and without its metadata.db; and the lost content."""
     data = tmp_path / "data"
     with_broker(data, fill)
     store = SqliteStore(data / METADATA_FILE)

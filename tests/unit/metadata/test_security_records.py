@@ -199,7 +199,7 @@ def test_a_late_image_takes_no_record_back() -> None:
 
 
 def test_a_secret_that_is_there_stays(store: RecordStore) -> None:
-    """Two brokers make one at the same time: what the first has done with it stays good."""
+    """Two brokers create one at the same time: everything derived from the first one stays valid."""
     secret, other = RecordId(RecordKind.SECRETS, "s"), RecordId(RecordKind.USERS, "u")
     store.change({secret: b"first"})
     store.change({secret: b"second", other: b"u"})

@@ -1,4 +1,4 @@
-"""What every metadata store does; a new store joins by adding itself to `STORES`."""
+"""Common behaviour of all metadata stores; a new store joins by adding itself to `STORES`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the audit log says of acts whose resources do not tell what was done."""
+"""Text of the audit log for acts whose resources do not show the change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Unix socket may have on its way."""
+"""Capacity of a Unix socket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparklog.protocol.local_socket import enlarge_send_buffer
 
 
 def fits(sock: socket.socket) -> int:
-    """How many bytes the kernel takes while nobody reads."""
+    """Return the number of bytes that the kernel accepts without a reader."""
     sock.setblocking(False)
     taken = 0
     try:

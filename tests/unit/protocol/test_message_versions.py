@@ -1,4 +1,4 @@
-"""What is left out of a message in an older version, and what may not be."""
+"""Fields that an older version of a message leaves out, and fields that must not be left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics in SQL text, and what is said about statements that are wrong."""
+"""Topics in SQL text, and errors of wrong statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges from filters: nothing that a row may pass with is left out, and what can be told apart is."""
+"""Ranges from filters: no matching row is left out, and distinguishable rows are."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_the_first_of_the_assignment_that_is_in_sync_and_alive_leads() -> None:
 
 
 def test_the_last_replica_standing_does_not_lead_after_a_crash_another_that_has_everything_does() -> None:
-    """KIP-966: ISR {1,2,3}, min.insync 2. Two go, the last one crashes: what is committed is on the others."""
+    """KIP-966: ISR {1,2,3}, min.insync 2. Two leave, the last one crashes: the committed records are on the others."""
     cluster = Cluster()
     cluster.create([[1, 2, 3]], **MIN_2)
     cluster.stop(2)
@@ -220,7 +220,7 @@ def test_the_only_replica_leads_after_a_crash() -> None:
 
 @pytest.mark.parametrize("configs", [{}, {"flush_mode": "group"}])
 def test_an_empty_machine_with_an_old_id_leads_nothing(configs: dict[str, Any]) -> None:
-    """What was flushed on the old one is not on the new one."""
+    """Flushed data of the old machine are not on the new one."""
     cluster = Cluster()
     cluster.create([[1]], **configs)
     cluster.stop(1)
@@ -568,7 +568,7 @@ def test_the_throttle_ends_with_the_last_reassignment() -> None:
 
 
 def test_as_many_replicas_as_there_are_brokers_for() -> None:
-    """Whoever asks may not have heard yet that a broker has gone."""
+    """The requesting broker may not know yet that a broker has gone."""
     cluster = Cluster(4)
     cluster.stop(4)
     cluster.ask(Cordon("c", 1, cordoned=True))

@@ -1,4 +1,4 @@
-"""One group, step by step: who is told what, and what is refused."""
+"""One group, step by step: answers and refusals."""
 
 from __future__ import annotations
 

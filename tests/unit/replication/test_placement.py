@@ -1,4 +1,4 @@
-"""Where replicas go."""
+"""Placement of replicas."""
 
 from __future__ import annotations
 

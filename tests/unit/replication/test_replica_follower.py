@@ -1,4 +1,4 @@
-"""The follower's rules: where it cuts, what it takes, what it asks."""
+"""The follower's rules: cuts, appends, and requests."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def test_a_life_that_is_not_the_registered_one_does_not_join() -> None:
 @for_each("life", [-1, 0, 12, 14, 1 << 62])
 @for_each("registered", [True, False])
 def test_what_a_life_says_that_is_not_known_counts_for_nothing(life: int, registered: bool) -> None:
-    """It may be nobody's: what it says that it has would be committed, and is not there."""
+    """The life may be invented: records that it claims would be committed, and do not exist."""
     log = Log()
     leader = lead(log, image(eligible=ALIVE if registered else {1: 11, 2: 12}))
     append(leader, log, 5)
@@ -347,7 +347,8 @@ def test_who_was_removed_and_is_added_again_is_known_by_what_it_fetches_from_the
 
 
 def test_an_epoch_that_a_proposal_has_ended_begins_with_the_image() -> None:
-    """The answer says who is left, but an epoch begins in the log, too, which only the image's way does."""
+    """The answer names the remaining members, but an epoch begins in the log, too, and only the image starts it
+    there."""
     log = Log(log_end_offset=5)
     moving = replace(ALL_IN_SYNC, replicas=(1, 2, 3, 4), isr=(1, 2, 4), adding=(3,), removing=(4,))
     leader = lead(log, ImageChanged(moving, {**ALIVE, 4: 14}, 2))

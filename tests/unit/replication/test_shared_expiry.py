@@ -1,4 +1,4 @@
-"""How long the coordinator remembers which version an application has committed."""
+"""Time for which the coordinator remembers the committed version of an application."""
 
 from __future__ import annotations
 

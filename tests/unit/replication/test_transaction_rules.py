@@ -275,7 +275,7 @@ def test_participants_are_deleted_from_the_log_with_the_completion() -> None:
 
 
 def test_records_are_as_documented() -> None:
-    """What is on the disk must be readable for ever."""
+    """Stored records must be readable forever."""
     desk = Desk()
     me = desk.init()
     desk.ask(AddPartitions("id", *me, (T1, T0)), 5)

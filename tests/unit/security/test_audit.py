@@ -1,4 +1,4 @@
-"""The audit log: one line for one event, whatever a peer calls itself, and no secret in it."""
+"""The audit log: one line for one event, for any name of a peer, and without secrets."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_decisions_are_remembered_within_a_limit() -> None:
 
 
 def lines_of(call: Callable[[], object]) -> int:
-    """How many lines of Python a call runs: its work, without a clock."""
+    """Return the number of Python lines that a call runs: its work, without a clock."""
     count = 0
 
     def trace(frame: object, event: str, arg: object) -> Any:
@@ -232,7 +232,7 @@ def test_decides_as_the_naive_model(
 def test_by_type_is_true_exactly_if_there_can_be_such_a_resource(
     acls: list[Acl], principal: Principal, operation: Operation
 ) -> None:
-    """Candidates: every name in an ACL, and what follows it that no ACL names."""
+    """Candidates: every name in an ACL, and its successor that no ACL names."""
     peer = Peer(principal, HOST)
     names = {a.name for a in acls} | {a.name + "~" for a in acls if a.pattern_type is PREFIXED} | {"~"}
     expected = any(naive(set(acls), peer, operation, name, False) for name in names)

@@ -32,6 +32,6 @@ def test_what_may_be_none(text: str) -> None:
 
 
 def test_who_has_none_shakes_hands_as_before() -> None:
-    """An older broker is sent what it has always been sent."""
+    """An older broker gets the same bytes as before."""
     assert msgspec.msgpack.decode(encode(HandshakeRequest("a", "b", ""))) == ["a", "b", ""]
     assert msgspec.msgpack.decode(encode(HandshakeRequest("a", "", "", "c"))) == ["a", "", "", "c"]

@@ -1,4 +1,4 @@
-"""A client's security settings: what is understood, what is refused, and that secrets show nowhere."""
+"""A client's security settings: accepted and refused ones, and secrets that show nowhere."""
 
 from __future__ import annotations
 

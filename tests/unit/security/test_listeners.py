@@ -1,4 +1,4 @@
-"""Listeners: what the settings mean, and that nobody opens a broker to the world by accident."""
+"""Listeners: the meaning of the settings, and the protection against an open broker by accident."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def first_message(mechanism: str) -> bytes:
 
 
 class Broker:
-    """What a client's session talks to: a broker whose messages are changed on their way. `seen`: what it was sent."""
+    """A broker for a client's session, whose messages are changed on their way. `seen`: the received messages."""
 
     def __init__(self, mechanism: str, change: Callable[[int, bytes], bytes] = lambda step, message: message) -> None:
         self._server = server(mechanism)

@@ -1,4 +1,4 @@
-"""A producer id is its principal's, whoever looks at it, and of nobody else."""
+"""A producer id belongs to its principal, on every broker, and to no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas: whose quota counts, how long who waits, and that nobody waits for somebody else."""
+"""Quotas: the quota that counts, the delays, and no delay for other users."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ EVENTS = st.lists(
 
 @given(EVENTS, st.sampled_from(["a", "b", "c"]))
 def test_no_throttled_client_slows_another(events: list[tuple[str, QuotaKey, int, int]], one: str) -> None:
-    """What one user is told is the same with the others' requests in between and without them."""
+    """The answers to one user are the same with and without the others' requests in between."""
     table = QuotaTable({Entity(DEFAULT): {PRODUCE: 1000, FETCH: 700}, Entity("b"): {PRODUCE: 1}})
     together, alone, now_ms = Throttles(table, Window(2, 1)), Throttles(table, Window(2, 1)), 0
     for who, key, cost, pause_ms in events:
@@ -242,7 +242,8 @@ def test_connections_that_come_too_fast_wait_and_then_are_refused() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["10.0.0.1", "10.0.0.2"]), st.integers(0, 300)), max_size=60))
 def test_a_peer_that_connects_in_a_loop_does_not_slow_another(events: list[tuple[str, int]]) -> None:
-    """What the second peer is told is the same without the first one's connections, of which any number is refused."""
+    """The answers to the second peer are the same without the first one's connections, any number of which is
+    refused."""
     table = QuotaTable({Entity(ip=DEFAULT): {RATE: 1}})
     together, alone = (Connections(ConnectionLimits(per_ip_max=9), table) for _ in range(2))
 

@@ -1,4 +1,4 @@
-"""SCRAM and PLAIN: the RFCs' own examples, hostile messages, and what is not told to somebody who tries names."""
+"""SCRAM and PLAIN: the RFCs' own examples, hostile messages, and the secrecy towards an attacker that tries names."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def credentials_of(shapes: dict[tuple[int, int], int]) -> list[ScramCredential]:
 
 
 def test_unknown_users_have_the_shapes_of_known_ones() -> None:
-    """Whoever tries names sees iterations and the size of the salt: a number that only unknown names have tells that
-    nobody has the name, one that they never have tells that somebody does."""
+    """An attacker that tries names sees iterations and the size of the salt. A number that only unknown names have
+    would reveal unknown names; one that they never have would reveal known ones."""
     for shapes in (
         {},
         {(16_384, 32): 1},

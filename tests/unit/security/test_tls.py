@@ -1,4 +1,5 @@
-"""TLS over real sockets on the loopback: who is let in, who is not, and new certificates while connections are open."""
+"""TLS over real sockets on the loopback: accepted and refused peers, and new certificates while connections are
+open."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def serving(context: Callable[[], ssl.SSLContext]) -> Iterator[int]:
 
 @contextlib.contextmanager
 def connected(port: int, context: ssl.SSLContext, host: str = "localhost") -> Iterator[tuple[ssl.SSLSocket, str]]:
-    """The connection, and what the server calls us."""
+    """The connection, and the server's name for the client."""
     with (
         socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
         context.wrap_socket(plain, server_hostname=host) as tls,
@@ -228,7 +229,7 @@ def test_settings_that_are_refused(given: dict[str, Any], part: str) -> None:
 
 @pytest.mark.parametrize("name", ["ssl.truststore.location", "ssl.keystore.location", "ssl.ca.location"])
 def test_a_java_store_without_its_type_is_refused_with_the_way_to_pem(name: str, tmp_path: Path) -> None:
-    """JKS is what Kafka takes a store for if nothing says otherwise."""
+    """Kafka takes a store for JKS by default."""
     store = tmp_path / "client.jks"
     store.write_bytes(bytes.fromhex("feedfeed0000000200000001"))
     with pytest.raises(InvalidConfigError, match=r"client\.jks") as e:

@@ -1,5 +1,5 @@
-"""Three replicas of one partition without sockets or threads: the rules, the answers of leaders, and what followers do
-to real logs. What is between them in a broker (connections, I/O threads, the controller) is played."""
+"""Three replicas of one partition without sockets or threads: the rules, the answers of leaders, and the effects of
+followers on real logs. The test plays the parts between them in a broker (connections, I/O threads, the controller)."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class Node:
         self.replica.on_high_watermark = self.partition.on_replicated
         self.follower: Follower | None = None
         self.failures: list[str] = []
-        """What could not be applied."""
+        """Changes that could not be applied."""
         self._next: Fetch | None = None
         self._later: list[Any] = []
-        """What follows on a failure, when it is tried again."""
+        """Effects of a failure, at its retry."""
 
     # --- Surroundings, Partitions
 
@@ -116,7 +116,7 @@ class Node:
         self._next, self._later = fetch if cut_to is None else replace(fetch, fetch_offset=cut_to), []
 
     def ask(self, leader: Node, max_bytes: int) -> bool:
-        """One fetch and what follows from it; whether anything came."""
+        """Do one fetch with its effects; returns True if records came."""
         if self._next is None:
             self.apply(self._later)
         fetch = self._next
@@ -164,7 +164,7 @@ class Group:
         return self._open(self._directory / str(broker_id), self._settings, **{"files": files, **more})
 
     def alter(self, settings: dict[str, Any]) -> None:
-        """What logs are opened with from now on."""
+        """Change the settings with which logs are opened from now on."""
         self._settings = settings
 
     def __getitem__(self, broker_id: int) -> PartitionLog:
@@ -203,7 +203,7 @@ class Group:
         raise AssertionError("the replicas do not come to an end")
 
     def take_proposals(self) -> None:
-        """The controller takes what fits its image."""
+        """Let the controller accept the proposals that fit its image."""
         for proposal in self.proposals:
             if proposal.partition_epoch == self.image.partition_epoch:
                 isr = tuple(sorted(broker for broker, _ in proposal.isr))
@@ -240,7 +240,7 @@ class Group:
 
 
 def batches(log: PartitionLog) -> list[tuple[BatchHeader, bytes]]:
-    """All that is in the log's files, from the log start on, whoever has compacted it."""
+    """Return all batches in the log's files, from the log start on, compacted by any replica."""
     found: list[tuple[BatchHeader, bytes]] = []
     for segment in log.local_segments:
         shared = segment.acquire()

@@ -34,7 +34,7 @@ def in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
 
 
 def told(*answers: SparklogError | str, taken: str | None = None) -> str:
-    """What comes of such answers; `taken`: what an attempt before has made."""
+    """Return the outcome of such answers; `taken`: the result of an earlier attempt."""
     left = list(answers)
 
     async def ask() -> str:

@@ -19,7 +19,7 @@ class Log:
 
 
 def run(logs: list[Log], checkpoints: list[Any]) -> tuple[list[tuple[int, bool]], int]:
-    """Who was told what, in order, and how often was written."""
+    """Return the notifications in order, and the number of writes."""
     told: list[tuple[int, bool]] = []
     written = 0
 

@@ -1,4 +1,5 @@
-"""Requests to another broker: whatever it does, the caller gets an answer or a typed error, and the next one works."""
+"""Requests to another broker: for any behaviour of the peer, the caller gets an answer or a typed error, and the next
+request works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Compacted topics with replicas: followers copy what compaction has left, and all converge, whoever leads."""
+"""Compacted topics with replicas: followers copy the records that compaction has left, and all converge under any
+leader."""
 
 from __future__ import annotations
 
@@ -274,8 +275,8 @@ def test_a_replica_that_takes_longer_to_copy_than_deletions_stay_is_copied_once(
 def test_a_key_does_not_come_back_if_a_replica_has_lost_the_deletion(
     tmp_path: Path, away_ms: int, is_behind_others: bool, is_cut: bool
 ) -> None:
-    """A power cut has taken what lay behind the first batch, while the replica counted as in sync, or it is cut there
-    because a repair could not save all. Before what was deleted there may be batches that nothing was removed from."""
+    """A power cut has taken the batches behind the first one while the replica counted as in sync, or it is cut there
+    because a repair could not save all. Before the deleted records there may be batches that lost no record."""
     clock = ManualClock(1_000_000)
     group = clocked(tmp_path, clock, {"segment.bytes": 4096})
     group.append(keyed_batch([(b"deleted", b"1"), (b"kept", b"1")]))

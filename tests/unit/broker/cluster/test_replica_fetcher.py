@@ -1,4 +1,4 @@
-"""What a follower asks next, and when."""
+"""The follower's next request, and its time."""
 
 from __future__ import annotations
 

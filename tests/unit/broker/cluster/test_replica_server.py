@@ -1,4 +1,4 @@
-"""Followers' fetches: what is armed is answered once, what is idle costs nothing, and a session is one follower's
+"""Followers' fetches: an armed partition is answered once, an idle one costs nothing, and a session is one follower's
 life."""
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def test_a_forgotten_partition_is_not_answered(leading: Leading) -> None:
 
 
 def test_a_follower_that_has_waited_long_does_not_lag_at_the_next_append(leading: Leading) -> None:
-    """Only what it has been asked for since counts: its fetch stood at the leader all the time."""
+    """Only the time since the last answer counts: the follower's fetch waited at the leader all the time."""
 
     async def scene() -> None:
         for broker in (2, 3):
@@ -336,8 +336,8 @@ def test_a_follower_that_has_waited_long_does_not_lag_at_the_next_append(leading
 
 
 def test_a_leader_that_was_unsure_for_a_while_is_told_again_by_those_that_wait(leading: Leading) -> None:
-    """Its leader epoch is the same, but what followers had fetched is forgotten: one of an idle partition that was not
-    named again would not come back into the ISR before the next append."""
+    """Its leader epoch is the same, but the followers' fetch positions are forgotten: an idle partition that was not
+    named again would not return to the ISR before the next append."""
     key = TopicPartition("events", 0)
     image = PartitionImage((1, 2, 3), 1, EPOCH, 8, (1, 3))
 
@@ -358,8 +358,8 @@ def test_a_leader_that_was_unsure_for_a_while_is_told_again_by_those_that_wait(l
 
 
 def test_an_older_image_brings_no_leadership_back_that_an_answer_has_ended(leading: Leading) -> None:
-    """The controller decides a proposal and moves the leadership at once. What an image of before that says would have
-    the old leader acknowledge without the new one."""
+    """The controller decides a proposal and moves the leadership at once. By an earlier image the old leader would
+    acknowledge without the new one."""
     replica, log = leading.replica(0), leading.log(0)
     before = PartitionImage((1, 2, 3), 1, EPOCH, 7, (1, 2, 3))
     after = PartitionImage((2, 3), 2, EPOCH + 1, 8, (2, 3))
@@ -373,7 +373,7 @@ def test_an_older_image_brings_no_leadership_back_that_an_answer_has_ended(leadi
 
 
 def test_what_was_proposed_counts_on_when_a_leader_was_unsure_for_a_while(leading: Leading) -> None:
-    """It may be stored: whoever was to join may be elected, so nothing is acknowledged without it."""
+    """It may be stored: a proposed member may be elected, so nothing is acknowledged without it."""
     image = PartitionImage((1, 2, 3), 1, EPOCH, 8, (1, 3))
     replica, log = leading.replica(0), leading.log(0)
 

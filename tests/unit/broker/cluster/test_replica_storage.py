@@ -312,7 +312,7 @@ def test_an_epoch_of_which_all_records_are_lost_is_copied(tmp_path: Path) -> Non
 
 
 def test_a_gap_of_another_leader_is_copied_when_somebody_leads_who_has_it(tmp_path: Path) -> None:
-    """Two unclean elections: the second leader has what the first one lacked."""
+    """Two unclean elections: the second leader has the records that the first one lacked."""
     group = Group(tmp_path, DELETE)
     filled(group)
     group.sync()

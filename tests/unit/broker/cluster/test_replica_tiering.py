@@ -1,5 +1,5 @@
-"""Tiered topics with replicas: only the leader copies to the object store, all know what is there, and whoever leads
-goes on without a second copy."""
+"""Tiered topics with replicas: only the leader copies to the object store, all replicas know the copies, and any new
+leader continues without a second copy."""
 
 from __future__ import annotations
 

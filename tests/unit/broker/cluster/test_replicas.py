@@ -1,4 +1,4 @@
-"""What a broker is for its partitions, when that changes."""
+"""Changes of a broker's roles for its partitions."""
 
 from __future__ import annotations
 

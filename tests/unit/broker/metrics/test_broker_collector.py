@@ -1,4 +1,4 @@
-"""What a scrape says of a broker with topics, groups and transactions, and where its limits are."""
+"""Content of a scrape of a broker with topics, groups and transactions, and its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of replicas: who tells them, and which changes are counted."""
+"""Numbers of replicas: their sources, and the counted changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads of HTTP requests: what is taken, and that nothing else does harm."""
+"""Heads of HTTP requests: the accepted ones, and the harmlessness of all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages and when they say what."""
+"""The pages and their answers in each state."""
 
 from __future__ import annotations
 

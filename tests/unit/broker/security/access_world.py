@@ -1,4 +1,4 @@
-"""A real broker with `authorizer = acl` behind its dispatcher, asked by whoever the test says."""
+"""A real broker with `authorizer = acl` behind its dispatcher, with requests of any peer that a test names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 
 class Connected:
-    """What the dispatcher sees of a connection."""
+    """The dispatcher's view of a connection."""
 
     peer_host = HOST
     peer_name = f"{HOST}:5"

@@ -1,4 +1,4 @@
-"""What the dispatcher lets through, item by item, and what answers show; ACLs through their APIs."""
+"""Permissions in the dispatcher, item by item, and the visible part of answers; ACLs through their APIs."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def test_a_broker_without_an_authorizer_keeps_no_acls(tmp_path: Path) -> None:
 
 
 def test_the_local_socket_is_for_peers_on_the_same_host_that_are_known(tmp_path: Path) -> None:
-    """Who is not known by its address authenticates there, too."""
+    """A peer that is not known by its address authenticates there, too."""
 
     async def scenario(world: World) -> None:
         request = m.HandshakeRequest("tests", "1", "10.0.0.7:5")

@@ -1,4 +1,4 @@
-"""What of an authentication is done on the event loop, and what on threads of its own."""
+"""Parts of an authentication on the event loop, and parts on threads of their own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CountedThreads(ThreadPoolExecutor):
 
 
 class Peer:
-    """What the authenticator knows of a connection."""
+    """The authenticator's view of a connection."""
 
     peer_name = "a peer"
 

@@ -73,7 +73,7 @@ class Timer:
 
 
 class Peer:
-    """What the authenticator sees of a connection."""
+    """The authenticator's view of a connection."""
 
     peer_name, peer_host, listener = "10.0.0.1:5", "10.0.0.1", "PLAINTEXT"
 
@@ -91,7 +91,7 @@ class Peer:
 
 
 class Door:
-    """An authenticator, and who comes in through a listener with TLS."""
+    """An authenticator, and the peers that come through a listener with TLS."""
 
     def __init__(self, directory: Path) -> None:
         self.time = Time()

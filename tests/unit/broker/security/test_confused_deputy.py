@@ -1,4 +1,5 @@
-"""Who may write to a topic, and to a transactional id of his own, does nothing in the name of others."""
+"""A principal with write access to a topic, and to a transactional id of its own, can do nothing in the name of
+others."""
 
 from __future__ import annotations
 

@@ -39,11 +39,11 @@ OPEN_TO_ALL = {
     Api.LIST_GROUPS,
     Api.LIST_TRANSACTIONS,
 }
-"""They name nothing; what they tell is filtered."""
+"""APIs without names in the request; their answers are filtered."""
 
 
 class Names(NamedTuple):
-    """What a request is about. All have the same length in both, so that answers can be compared byte by byte."""
+    """The names in a request. All have the same length in both, so answers can be compared byte by byte."""
 
     topic: str
     group: str
@@ -179,7 +179,7 @@ def parts(made: Message | tuple[Message, bytes]) -> tuple[Message, bytes]:
 
 
 def needs_of(rule: Rule, request: Message) -> list[tuple[Operation, Resource]]:
-    """What an ACL must allow; internal topics are the cluster's."""
+    """Return the permissions that an ACL must allow; internal topics are the cluster's."""
     return [
         (Operation.CLUSTER_ACTION, Resource(ResourceType.CLUSTER, "kafka-cluster"))
         if rule.resource_type is ResourceType.TOPIC and name.startswith("__")

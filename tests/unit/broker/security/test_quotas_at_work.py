@@ -1,4 +1,4 @@
-"""Quotas in the dispatcher: who is muted for how long, and who is not."""
+"""Quotas in the dispatcher: the muted clients, the time, and the clients that are not muted."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ ASKED: list[tuple[Api, Message]] = [
 
 @pytest.mark.parametrize(("api", "request_"), ASKED)
 def test_every_answer_says_how_long_its_connection_is_muted(tmp_path: Path, api: Api, request_: Message) -> None:
-    """And what it says otherwise is the same, also to who does not know of it."""
+    """The rest of the answer is the same, also for a client that does not know the field."""
 
     async def scenario() -> None:
         world = await furnished(tmp_path)

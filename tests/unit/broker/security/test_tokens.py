@@ -1,4 +1,4 @@
-"""When the keys of tokens are read again."""
+"""Times at which the keys of tokens are read again."""
 
 from __future__ import annotations
 

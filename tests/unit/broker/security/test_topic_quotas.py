@@ -1,4 +1,4 @@
-"""`max_topics` and `max_partitions`: who owns what, what is refused, and what gives room again."""
+"""`max_topics` and `max_partitions`: owners, refusals, and the release of quota."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def grown(replicas: int, brokers: int) -> Facts:
 
 
 class Case(NamedTuple):
-    """`severity` None: the check is quiet. `words` are in what it says."""
+    """A case of a check. `severity` None: the check has no finding. `words` are in the finding."""
 
     check: str
     facts: Facts
@@ -346,7 +346,7 @@ def test_names_are_quoted_in_commands() -> None:
 
 
 def test_a_broker_that_is_down_is_named_once_and_first() -> None:
-    """Many topics, an address where no broker answers, and replicas that lag: one error has what follows from it."""
+    """Many topics, an address without a broker, and replicas that lag: one error contains the consequences."""
     lost = PARTITION._replace(replicas=3, in_sync=2, down=(3,))
     alone = PARTITION._replace(partition=1, in_sync=1, error="LEADER_NOT_AVAILABLE", down=(3,))
     few = TopicFacts("few", (lost,), in_sync_min=3)

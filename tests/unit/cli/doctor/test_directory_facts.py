@@ -1,4 +1,4 @@
-"""What is found out about a data directory."""
+"""Facts about a data directory."""
 
 from __future__ import annotations
 

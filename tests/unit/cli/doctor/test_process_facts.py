@@ -1,4 +1,4 @@
-"""What a metrics page and a configuration tell, and how findings are printed."""
+"""Facts from a metrics page and a configuration, and the output of findings."""
 
 from __future__ import annotations
 

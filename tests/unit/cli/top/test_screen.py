@@ -1,4 +1,4 @@
-"""The live screen's state: what samples, failures and keys do to it."""
+"""The live screen's state after samples, failures and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn of a model."""
+"""The drawing of a model."""
 
 from __future__ import annotations
 

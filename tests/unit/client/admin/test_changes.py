@@ -1,4 +1,4 @@
-"""Changes of topics while brokers cut connections off: each is made once, and only what was not asked for raises."""
+"""Changes of topics while brokers cut connections: each change is made once, and only a contradiction raises."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TopicBroker(FakeBroker):
         """Request ids, one per topic made."""
         self.deleted: list[str] = []
         self.mishaps: list[str | int] = []
-        """What happens to the next changes."""
+        """Faults of the next changes."""
         self.hook = self._mishap
 
     def _mishap(self, api: Api, message: Any) -> str | int | None:
@@ -125,7 +125,7 @@ def test_another_topic_that_has_got_the_name_is_not_deleted(broker: TopicBroker)
 
 
 def test_a_topic_that_is_not_known_by_its_old_id_any_more_is_deleted(broker: TopicBroker) -> None:
-    """Who was asked for the id had not heard of the newest topic."""
+    """The broker that was asked for the id did not know the newest topic yet."""
     admin = Admin(broker.address)
 
     def made_anew(api: Api, message: Any) -> None:

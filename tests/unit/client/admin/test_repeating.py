@@ -1,4 +1,4 @@
-"""When a change is asked for again, and when an error says that it is made: the rule."""
+"""Rule of repeated changes: the errors after which a change is requested again, and those that prove it."""
 
 from __future__ import annotations
 

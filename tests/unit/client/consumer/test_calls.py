@@ -1,4 +1,4 @@
-"""One thread at a time in a consumer; `wakeup` and `close` of another thread; what a `with` block commits."""
+"""One thread at a time in a consumer; `wakeup` and `close` of another thread; the commit of a `with` block."""
 
 from __future__ import annotations
 

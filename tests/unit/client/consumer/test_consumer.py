@@ -260,7 +260,7 @@ def test_a_poll_of_batches_ends_though_more_come_as_fast_as_it_takes_them(fake: 
         with pytest.MonkeyPatch.context() as patched:
 
             def decode_slowly(batch: ConsumedBatch) -> None:
-                """The fetcher is always ahead of who decodes."""
+                """Decode slowly, so that the fetcher is always ahead."""
                 until(lambda: bool(fetcher.ready) or batch.next_offset == 3000)
                 decode(batch)
 

@@ -1,5 +1,4 @@
-"""The next fetch goes out before the last answer is decoded; whatever happens then, no record is lost or comes
-twice."""
+"""The next fetch leaves before the last answer is decoded; after any event, no record is lost or comes twice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Reading what is behind from the broker's files: when they are asked for, and that anything wrong with them ends at
-the socket, where no record is lost or comes twice."""
+"""Reading older records from the broker's files: the moment of the request for them, and the fallback to the socket
+after any fault, where no record is lost or comes twice."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def offsets(records: list[Any], partition: int = 0) -> list[int]:
 
 
 def located(monkeypatch: pytest.MonkeyPatch, then: Callable[[LocateSegmentsResponse], None]) -> None:
-    """Does `then` with what is located before it is mapped."""
+    """Call `then` with the located ranges before they are mapped."""
 
     def locate(*given: Any, **how: Any) -> LocateSegmentsResponse:
         found = segment_files.locate(*given, **how)

@@ -1,4 +1,4 @@
-"""What a consumer's first use brings in: every process that reads pays for it, each Spark worker too."""
+"""Imports of a consumer's first use: every process that reads pays for them, each Spark worker too."""
 
 from __future__ import annotations
 

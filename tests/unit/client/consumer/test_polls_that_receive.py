@@ -1,5 +1,5 @@
-"""Who keeps up with the log receives on the thread that polls; whatever ends a poll there, nothing is lost or comes
-twice."""
+"""A consumer that keeps up with the log receives on the polling thread; after any end of a poll there, nothing is lost
+or comes twice."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_rows_that_python_cannot_represent_fail_their_partition_alone(fake4: Fak
 
 
 def drain_anyway(consumer: Consumer, count: int) -> list[Any]:
-    """`drain`, whatever a partition fails with."""
+    """Drain like `drain`, and continue after any error of a partition."""
     found: list[Any] = []
     deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:

@@ -178,7 +178,7 @@ def test_with_a_reset_policy_reading_goes_on_where_the_logs_part(cluster: FakeCl
 
 
 def test_what_was_not_returned_yet_is_read_again(cluster: FakeCluster) -> None:
-    """Only what poll has not returned is gone: nobody has seen it."""
+    """Only records that poll has not returned are gone: no caller has seen them."""
     with consumer_of(cluster, TP0, auto_offset_reset="none") as consumer:
         consumer.seek(TP0, 0)
         fill_all(cluster, 2)

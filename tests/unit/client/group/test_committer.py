@@ -1,4 +1,4 @@
-"""Commits on their thread: retried with the newest epoch, never for what is not held any more, in order."""
+"""Commits on their thread: retried with the newest epoch, only for held partitions, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each broker has a part of is asked of all that are there, while one of them goes."""
+"""Requests for data of which each broker has a part go to all live brokers, while one of them stops."""
 
 from __future__ import annotations
 

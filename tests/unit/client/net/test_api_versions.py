@@ -1,4 +1,4 @@
-"""Which version of an API a client speaks, and what it says when there is none."""
+"""The version of an API that a client uses, and its error when there is none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = topics.MetadataRequest(None)
 
 
 def test_a_broker_with_other_versions(fake: FakeBroker) -> None:
-    """What both have works; for what they do not, nothing is sent, and the connection goes on."""
+    """Common APIs work; for others, nothing is sent, and the connection continues."""
     fake.apis = {Api.METADATA: (0, 0), Api.PRODUCE: (5, 9)}
     connection = Connection(Endpoint("127.0.0.1", fake.port))
     request = topics.MetadataRequest(["events"], paged=True, create_missing=True)

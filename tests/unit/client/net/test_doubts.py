@@ -1,4 +1,4 @@
-"""Whom a client asks who leads and who coordinates: not first the broker that could not do what it should."""
+"""Choice of the broker to ask for leaders and coordinators: not first the broker that has just failed."""
 
 from __future__ import annotations
 

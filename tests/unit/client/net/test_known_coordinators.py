@@ -1,4 +1,4 @@
-"""Who is believed about coordinators: not first the broker that was wrong, nor one that never gets ready."""
+"""Trust in brokers about coordinators: not first the broker that was wrong, nor one that never gets ready."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def test_it_is_bounded() -> None:
     for number in range(max(KEYS_MAX, DOUBTED_MAX) + 5):
         known.note(group_key(f"g{number}"), Told(A, B))
         known.doubt(Endpoint("h", number + 1), float(number))
-    assert (len(known._told), len(known._doubted_at)) == (KEYS_MAX, DOUBTED_MAX)
+    assert (len(known._answers), len(known._doubted_at)) == (KEYS_MAX, DOUBTED_MAX)
     assert known.get(group_key("g0")) is None

@@ -1,4 +1,4 @@
-"""Questions to leaders: asked again where the leader is, for what has not been answered, until the time is over."""
+"""Questions to leaders: asked again at the present leader, for the missing answers, until the time is over."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Counted:
 
 @pytest.fixture
 def brokers() -> Iterator[FakeCluster]:
-    """Three, which lead four partitions of 10 to 40 records; the client knows who leads."""
+    """Three brokers, which lead four partitions of 10 to 40 records; the client knows the leaders."""
     made = FakeCluster(3, 4)
     for p in range(4):
         fill(made.brokers[0], p + 1, partition=p)
@@ -84,7 +84,7 @@ def test_a_leader_that_has_been_replaced_is_looked_for_anew(brokers: FakeCluster
 
 
 def test_a_leader_that_is_dead_is_looked_for_anew(brokers: FakeCluster, admin: Admin) -> None:
-    """The first to be asked who leads is the dead one itself."""
+    """The first broker to be asked for the leader is the dead one itself."""
     brokers.brokers[0].close()
     brokers.move(0, 2)
     brokers.move(3, 1)
@@ -109,7 +109,7 @@ def test_when_the_time_is_over_the_error_says_why(brokers: FakeCluster) -> None:
 
 
 def test_retries_end_with_the_time_of_their_policy() -> None:
-    """On virtual time: pauses double up to the longest, and no attempt may take longer than what is left."""
+    """On virtual time: pauses double up to the longest, and no attempt may take longer than the remaining time."""
     now, pauses = [100.0], list[float]()
 
     def sleep(seconds: float) -> None:
@@ -150,7 +150,7 @@ def test_many_partitions_without_a_leader_cost_two_questions(brokers: FakeCluste
 
 
 def test_answers_of_one_moment_are_asked_for_together_and_all_again(brokers: FakeCluster) -> None:
-    """What a failed round has answered is not kept: it would be of another moment."""
+    """The answers of a failed round are not kept: they would be of another moment."""
     groups: list[LedGroup] = []
 
     def ask(group: LedGroup) -> dict[TopicPartition, int | SparklogError]:
@@ -309,7 +309,7 @@ def test_a_leader_is_told_apart_from_a_topic_that_is_gone(brokers: FakeCluster) 
 
 
 def test_a_leader_that_has_not_heard_of_a_new_topic_is_asked_again(brokers: FakeCluster, admin: Admin) -> None:
-    """What exists is told by the cluster's metadata; a broker may hear of it later than others."""
+    """The cluster's metadata name the existing topics; a broker may hear of one later than others."""
     left = [UnknownTopicOrPartitionError.code] * 2
     brokers.brokers[1].hook = lambda api, message: left.pop() if api is Api.LIST_OFFSETS and left else None
     assert ends(admin.list_offsets(dict.fromkeys(TPS, "latest"))) == [10, 20, 30, 40]

@@ -24,7 +24,7 @@ A, B, C = (Endpoint("127.0.0.1", port) for port in (1, 2, 3))
 
 
 class Virtual:
-    """Time that passes when it is told to, and what the others say."""
+    """Time that passes on request, and the other brokers' answers."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -205,7 +205,7 @@ def test_a_consumer_goes_on_at_the_next_leader(brokers: FakeCluster) -> None:
 
 @pytest.mark.parametrize("left", [True, False])
 def test_a_request_that_the_broker_does_not_take_is_given_up(brokers: FakeCluster, left: bool) -> None:
-    """It is larger than what the kernel takes, and nobody reads."""
+    """The request exceeds the kernel's buffers, and the broker does not read."""
     reads_again = threading.Event()
     asked: list[int] = []
 

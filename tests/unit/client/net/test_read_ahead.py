@@ -1,4 +1,4 @@
-"""Taking what there is of an answer, without waiting for the rest of it."""
+"""Taking the received part of an answer, without waiting for the rest."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_what_is_kept_is_bounded() -> None:
     memory = ReusedMemory()
     held = [memory.take(40 * MIB) for _ in range(5)]
     assert len({b.address for b in held}) == 5
-    assert sum(a.nbytes for a in memory._kept) <= KEPT_BYTES_MAX
+    assert sum(a.nbytes for a in memory._buffers) <= KEPT_BYTES_MAX
 
 
 def test_as_many_as_are_in_use_at_the_same_time_are_used_again() -> None:
@@ -63,5 +63,5 @@ def test_a_small_one_and_one_larger_than_the_limit() -> None:
     memory = ReusedMemory()
     assert memory.take(REUSED_BYTES_MIN - 1).size == REUSED_BYTES_MIN - 1
     assert memory.take(0).size == 0
-    assert memory._kept == []
+    assert memory._buffers == []
     assert memory.take(KEPT_BYTES_MAX + 1).size == KEPT_BYTES_MAX + 1

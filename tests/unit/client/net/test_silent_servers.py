@@ -1,6 +1,6 @@
-"""Every public call ends in its own time, whatever the server does not do.
+"""Every public call ends in its own time, for any failure of the server to act.
 
-The limits are a second and less, the test's bound is far away from them: half of what one forgotten default would take.
+The limits are a second and less, the test's bound is far away from them: half the time of one forgotten default.
 """
 
 from __future__ import annotations

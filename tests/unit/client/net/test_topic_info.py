@@ -1,4 +1,4 @@
-"""What a client believes of a topic's settings, as the broker names them."""
+"""A client's check of a topic's settings, as the broker sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that are being filled: their memory, and what few records have."""
+"""Batches that are being filled: their memory, and the fields of few records."""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""Batches that are compressed beside the caller: their order, whose memory they are made of, and what goes wrong."""
+"""Batches that are compressed beside the caller: their order, the owner of their memory, and errors."""
 
 from __future__ import annotations
 

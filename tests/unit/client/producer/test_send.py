@@ -17,7 +17,7 @@ from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.interruptions import Stopped, interrupted_at
 
 MODULES = ("producer.py", "accumulator.py", "open_batch.py", "producer_topic.py", "futures.py")
-"""What the caller's thread runs through."""
+"""Modules on the path of the caller's thread."""
 
 
 def test_many_threads_at_once(fake: FakeBroker) -> None:
@@ -44,7 +44,7 @@ def test_many_threads_at_once(fake: FakeBroker) -> None:
 
 @pytest.fixture
 def stopping_sigint() -> Iterator[Callable[[], None]]:
-    """SIGINT raises Stopped where it arrives. Gives what sends the signal."""
+    """SIGINT raises Stopped at its arrival. Yields a function that sends the signal."""
 
     def handler(*_: Any) -> None:
         raise Stopped

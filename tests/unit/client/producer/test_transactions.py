@@ -40,7 +40,7 @@ OPEN = (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
 
 class StateMachine(RuleBasedStateMachine):
-    """Anything may be called at any time; the model knows one fact: what the last END_TXN asked for, if it is open."""
+    """Anything may be called at any time; the model knows one fact: the request of the last END_TXN, if it is open."""
 
     def __init__(self) -> None:
         super().__init__()

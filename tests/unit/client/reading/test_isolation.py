@@ -1,4 +1,4 @@
-"""read_committed in the client: what is left out, and that positions pass over it."""
+"""read_committed in the client: the skipped records, and positions behind them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytearray:
 
 
 class Written(NamedTuple):
-    """A log of decided transactions, with what a naive reader that knows everything would show."""
+    """A log of decided transactions, with the records that a naive reader with full knowledge would show."""
 
     batches: list[bytearray]
     aborted: list[AbortedRange]

@@ -1,4 +1,4 @@
-"""A range is read from a replica in the reader's rack; what that one does not have, its leader has."""
+"""A range is read from a replica in the reader's rack, and missing records from its leader."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_lost_ranges_are_named(fake: FakeBroker) -> None:
 
 
 def test_a_gap_in_the_log_is_passed_over(fake: FakeBroker) -> None:
-    """Compaction leaves gaps; what retention takes lies below the log start and is noticed there."""
+    """Compaction leaves gaps; deletions by retention lie below the log start and are noticed there."""
     fill(fake, 3)
     del fake.logs[("events", 0)][1]
     assert values(fake, 0, 30) == [b"%d" % i for i in [*range(10), *range(20, 30)]]

@@ -1,4 +1,4 @@
-"""Who keeps leases: whom it watches, what it renews and when it stops."""
+"""The keeper of leases: the watched process, the renewals and the end."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_driver_is_the_nearest_ancestor_that_is_not_python() -> None:
 
 
 class Broker:
-    """What it is asked, and which transactions have ended."""
+    """A broker that records its requests and the ended transactions."""
 
     def __init__(self, sleeper: subprocess.Popen[bytes]) -> None:
         self.asked: list[tuple[str, str]] = []
