@@ -392,7 +392,7 @@ class SqlSession:
                 given = Filter(expression, schema)
                 return TopicScan(self._cluster, snapshot, schema, columns, given, self._options, self._control)
 
-            self._connection.register(hidden, TopicTable(schema, self._note_errors(open_scan)))
+            self._connection.register(hidden, TopicTable(schema, self._noting(open_scan)))
             view = latest_view(snapshot.info, quoted(hidden), schema.names)
             self._connection.execute(f"CREATE OR REPLACE VIEW {LATEST_SCHEMA}.{quoted(topic)} AS {view}")
 

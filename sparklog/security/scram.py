@@ -67,7 +67,7 @@ def checked_name(name: str) -> str:
 def login_name(name: str) -> str:
     """The name of the user that a peer logs in as: the prepared form of the name that the peer sends, for not every
     client prepares it. Raises InvalidConfigError if no user can have it."""
-    return check_user_name(_prepare(name, "the user's name"))
+    return check_user_name(_prepared(name, "the user's name"))
 
 
 def make_credential(
