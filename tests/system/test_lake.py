@@ -17,6 +17,13 @@ from sparklog.client.lake.topic_lake import TopicLake
 from sparklog.client.lake.verify import verify_lake
 from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
+from sparklog.client.transactions.shared_transaction import (
+    Participant,
+    SharedTransaction,
+    draw_fencing_token,
+    end_shared_transaction,
+    join_shared_transaction,
+)
 from sparklog.environment import fault_points
 from sparklog.errors import InvalidConfigError, InvalidRequestError, LakeUnavailableError
 from sparklog.types import TopicPartition
@@ -147,6 +154,71 @@ def test_no_version_has_a_part_of_a_transaction(
         found = [r["n"] for r in table_rows(tmp_path / "table", version)]
         assert all(found.count(n) == 3 for n in found), version
     assert {r["n"] for r in table_rows(tmp_path / "table")} == committed
+
+
+def test_no_version_has_a_part_of_a_shared_transaction(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    """Two applications that always have a transaction open: each of three participants writes to one partition."""
+    shared = lake_admin._cluster
+    apps = [_Application(shared, f"{lake}-{i}") for i in range(2)]
+    producer = sparklog.Producer(lake_broker.bootstrap_servers)
+    numbers = 0
+    for turn in range(16):
+        first, second = apps[turn % 2], apps[1 - turn % 2]
+        numbers += 1
+        first.begin()
+        order = (0, 1, 2) if turn % 4 < 2 else (2, 1, 0)
+        for partition in order[:2]:
+            first.write(producer, lake, numbers, partition)
+        if second.is_open:
+            second.end()
+        first.write(producer, lake, numbers, order[2])
+        assert worker.run_once([lake]) == {}
+    for app in apps:
+        if app.is_open:
+            app.end()
+    producer.close()
+    assert worker.run_once([lake]) == {}
+    newest = DeltaTable(tmp_path / "table").version()
+    assert newest > 8  # open transactions do not hold the table back forever
+    for version in range(newest + 1):
+        found = [r["n"] for r in table_rows(tmp_path / "table", version)]
+        assert all(found.count(n) == 3 for n in found), version
+    assert {r["n"] for r in table_rows(tmp_path / "table")} == set(range(1, numbers + 1))
+
+
+class _Application:
+    """An application with shared transactions, as a Spark query is one."""
+
+    def __init__(self, cluster: Any, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._token = draw_fencing_token(cluster)
+        self._version = 0
+        self._participants: list[int] = []
+        self.is_open = False
+
+    def begin(self) -> None:
+        self._version += 1
+        self._participants, self.is_open = [], True
+
+    @property
+    def _transaction(self) -> SharedTransaction:
+        return SharedTransaction(self._name, self._version, "run", self._token)
+
+    def write(self, producer: sparklog.Producer, topic: str, number: int, partition: int) -> None:
+        participant = join_shared_transaction(self._cluster, self._transaction, timeout_ms=60_000)
+        assert isinstance(participant, Participant)
+        with producer.participation(participant):
+            producer.send_batch(topic, rows(range(number, number + 1)), partition=partition)
+        self._participants.append(participant.producer_id)
+
+    def end(self) -> None:
+        end_shared_transaction(
+            self._cluster, self._transaction, committed=True, committed_participants=self._participants
+        )
+        self.is_open = False
 
 
 def test_a_worker_that_wakes_up_late_commits_nothing(
