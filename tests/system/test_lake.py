@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from sparklog.client.transactions.shared_transaction import (
 from sparklog.environment import fault_points
 from sparklog.errors import InvalidConfigError, InvalidRequestError, LakeUnavailableError
 from sparklog.types import TopicPartition
+from tests.support.waiting import until
 
 SCHEMA = "n BIGINT, zone STRING"
 
@@ -380,8 +384,6 @@ def test_columns_that_delta_cannot_hold_are_refused(lake_admin: Admin, topic: st
 def test_retention_and_deletion_wait_for_the_table(
     lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
 ) -> None:
-    from tests.support.waiting import until
-
     configs = {"segment.bytes": 4096, "retention.bytes": 4096, "file.delete.delay.ms": 0}
     lake_admin.create_topic(topic, schema=SCHEMA, configs=configs)
     lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
@@ -470,6 +472,24 @@ def test_a_table_in_use_by_another_topic_is_refused(
         lake_admin.enable_lake(other, location=str(tmp_path / "table"))
     lake_admin.disable_lake(lake)
     lake_admin.enable_lake(lake, location=str(tmp_path / "table"))  # its own goes on
+
+
+def test_a_broker_starts_a_worker_when_a_topic_has_a_table(tmp_path: Path) -> None:
+    """No other set-up: a broker, `enable`, and the table is there; also after a kill of the worker."""
+    with (
+        sparklog.start_local(tmp_path / "data") as local,
+        sparklog.Admin(local.bootstrap_servers) as own,
+    ):
+        own.create_topic("trips", schema=SCHEMA)
+        own.enable_lake("trips", location=str(tmp_path / "table"), interval_ms=200)
+        send(local, "trips", range(100))
+        until(lambda: own.describe_lake("trips").lag == 0)
+        (started,) = re.findall(r"lake-worker started, process (\d+)", local.log)
+        os.kill(int(started), signal.SIGKILL)
+        send(local, "trips", range(100, 200))
+        until(lambda: own.describe_lake("trips").lag == 0)
+        assert_table_is_log(local, "trips", tmp_path / "table")
+    until(lambda: not Path(f"/proc/{started}").exists())
 
 
 def test_a_partitioned_table(
