@@ -118,6 +118,8 @@ print(sparklog.sql(servers, "SELECT id, name FROM latest.accounts").to_pylist())
 while admin.describe_lake("accounts").lag:
     time.sleep(0.2)
 print(DeltaTable(work / "accounts").to_pyarrow_table(columns=["id", "name"]).to_pylist())
+admin.close()
+broker.stop()
 
 # COMMAND ----------
 
@@ -130,8 +132,3 @@ print(DeltaTable(work / "accounts").to_pyarrow_table(columns=["id", "name"]).to_
 # MAGIC sparklog.latest(spark, "accounts", bootstrap_servers=servers)
 # MAGIC spark.readStream.format("sparklog").option("subscribe", "rides").option("startingOffsets", "history").load()
 # MAGIC ```
-
-# COMMAND ----------
-
-admin.close()
-broker.stop()
