@@ -327,6 +327,21 @@ def test_a_restored_table_pauses_and_goes_on_from_its_rows(
     assert_table_is_log(lake_broker, lake, path)
 
 
+def test_a_merge_does_not_hide_that_a_table_was_restored(
+    lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    for start in range(0, 120, 10):
+        send(lake_broker, lake, range(start, start + 10), partition=0)
+        if start == 110:
+            fault_points.call_at("lake.before-merge", lambda: nothing(DeltaTable(path).restore(10)))
+        try:
+            assert worker.run_once([lake]) == {}
+        finally:
+            fault_points.disarm()
+    assert "restored to version 10" in worker.run_once([lake])[lake]
+
+
 def test_a_dropped_or_foreign_table_pauses(
     lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
 ) -> None:
