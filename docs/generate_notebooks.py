@@ -24,6 +24,7 @@ NOTEBOOKS = (
     "exactly_once",
     "windows_joins_state",
     "pandas_polars_duckdb",
+    "into_the_lake",
 )
 ENVIRONMENT = {
     "SPARK_CONF_DIR": str(ROOT / "conf"),

@@ -296,16 +296,20 @@ def encode_marker(
     coordinator_epoch: int,
     commit: bool,
     timestamp_ms: int,
+    started_ms: int = -1,
 ) -> memoryview:
     """Encodes the marker that ends a transaction: a control batch without rows that takes one offset.
+
+    Its smallest timestamp is `started_ms`, the time at which the transaction began (-1: not known): the same
+    in all markers of a shared transaction, whatever the clocks of the leaders say.
 
     `schema` is that of the segment it goes into. Returns a writable view of the bytes, not yet stamped.
     """
     return encode_batch(
         pa.RecordBatch.from_arrays([pa.nulls(0, t) for t in schema.types], schema=schema),
         schema_id=schema_id,
-        min_timestamp_ms=timestamp_ms,
-        max_timestamp_ms=timestamp_ms,
+        min_timestamp_ms=started_ms if started_ms >= 0 else timestamp_ms,
+        max_timestamp_ms=max(started_ms, timestamp_ms),
         attributes=ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL | (ATTRIBUTE_COMMIT if commit else 0),
         producer_id=producer_id,
         producer_epoch=producer_epoch,

@@ -75,11 +75,11 @@ def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
     """Merge one group of small files in one commit on the table's version.
 
     Args:
-        table: The newest version.
+        table: A version that was checked (`check_table`): a commit on any other one would hide a RESTORE.
         file_bytes: Size of a full file.
 
     Returns:
-        The version after the commit; None: nothing is due, or another writer has committed meanwhile.
+        The version of the commit; None: nothing is due, or another writer has committed meanwhile.
 
     Raises:
         LakeUnavailableError: The table cannot be reached.
@@ -101,4 +101,4 @@ def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
         table.replace(chosen, merged, information={"merged": len(chosen)})
     except CommitConflictError:
         return None  # the files stay for VACUUM: the commit's answer alone may be lost
-    return LakeTable.open(table.location)
+    return LakeTable.open(table.location, table.version + 1)

@@ -240,10 +240,12 @@ class TransactionMarker(Message):
 
 class WriteTxnMarkersRequest(Message):
     """Request of the coordinator of decided transactions to the leader of their partitions. `coordinator_epoch`: the
-    leader epoch of its partition of the state topic; a leader that has seen a newer one refuses."""
+    leader epoch of its partition of the state topic; a leader that has seen a newer one refuses. `started_ms`: time at which the transaction began,
+    for the markers; -1: not known."""
 
     coordinator_epoch: Int32
     markers: Annotated[list[TransactionMarker], Meta(min_length=1, max_length=MARKERS_MAX)]
+    started_ms: Annotated[int, Meta(ge=-1, le=2**62), Since(4, ignorable=True)] = -1
 
 
 class WriteTxnMarkersResponse(Message):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +20,17 @@ from sparklog.client.lake.topic_lake import TopicLake
 from sparklog.client.lake.verify import verify_lake
 from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
+from sparklog.client.transactions.shared_transaction import (
+    Participant,
+    SharedTransaction,
+    draw_fencing_token,
+    end_shared_transaction,
+    join_shared_transaction,
+)
 from sparklog.environment import fault_points
 from sparklog.errors import InvalidConfigError, InvalidRequestError, LakeUnavailableError
 from sparklog.types import TopicPartition
+from tests.support.waiting import until
 
 SCHEMA = "n BIGINT, zone STRING"
 
@@ -149,6 +160,71 @@ def test_no_version_has_a_part_of_a_transaction(
     assert {r["n"] for r in table_rows(tmp_path / "table")} == committed
 
 
+def test_no_version_has_a_part_of_a_shared_transaction(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    """Two applications that always have a transaction open: each of three participants writes to one partition."""
+    shared = lake_admin._cluster
+    apps = [_Application(shared, f"{lake}-{i}") for i in range(2)]
+    producer = sparklog.Producer(lake_broker.bootstrap_servers)
+    numbers = 0
+    for turn in range(16):
+        first, second = apps[turn % 2], apps[1 - turn % 2]
+        numbers += 1
+        first.begin()
+        order = (0, 1, 2) if turn % 4 < 2 else (2, 1, 0)
+        for partition in order[:2]:
+            first.write(producer, lake, numbers, partition)
+        if second.is_open:
+            second.end()
+        first.write(producer, lake, numbers, order[2])
+        assert worker.run_once([lake]) == {}
+    for app in apps:
+        if app.is_open:
+            app.end()
+    producer.close()
+    assert worker.run_once([lake]) == {}
+    newest = DeltaTable(tmp_path / "table").version()
+    assert newest > 8  # open transactions do not hold the table back forever
+    for version in range(newest + 1):
+        found = [r["n"] for r in table_rows(tmp_path / "table", version)]
+        assert all(found.count(n) == 3 for n in found), version
+    assert {r["n"] for r in table_rows(tmp_path / "table")} == set(range(1, numbers + 1))
+
+
+class _Application:
+    """An application with shared transactions, as a Spark query is one."""
+
+    def __init__(self, cluster: Any, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._token = draw_fencing_token(cluster)
+        self._version = 0
+        self._participants: list[int] = []
+        self.is_open = False
+
+    def begin(self) -> None:
+        self._version += 1
+        self._participants, self.is_open = [], True
+
+    @property
+    def _transaction(self) -> SharedTransaction:
+        return SharedTransaction(self._name, self._version, "run", self._token)
+
+    def write(self, producer: sparklog.Producer, topic: str, number: int, partition: int) -> None:
+        participant = join_shared_transaction(self._cluster, self._transaction, timeout_ms=60_000)
+        assert isinstance(participant, Participant)
+        with producer.participation(participant):
+            producer.send_batch(topic, rows(range(number, number + 1)), partition=partition)
+        self._participants.append(participant.producer_id)
+
+    def end(self) -> None:
+        end_shared_transaction(
+            self._cluster, self._transaction, committed=True, committed_participants=self._participants
+        )
+        self.is_open = False
+
+
 def test_a_worker_that_wakes_up_late_commits_nothing(
     lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path
 ) -> None:
@@ -251,6 +327,21 @@ def test_a_restored_table_pauses_and_goes_on_from_its_rows(
     assert_table_is_log(lake_broker, lake, path)
 
 
+def test_a_merge_does_not_hide_that_a_table_was_restored(
+    lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    for start in range(0, 120, 10):
+        send(lake_broker, lake, range(start, start + 10), partition=0)
+        if start == 110:
+            fault_points.call_at("lake.before-merge", lambda: nothing(DeltaTable(path).restore(10)))
+        try:
+            assert worker.run_once([lake]) == {}
+        finally:
+            fault_points.disarm()
+    assert "restored to version 10" in worker.run_once([lake])[lake]
+
+
 def test_a_dropped_or_foreign_table_pauses(
     lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
 ) -> None:
@@ -308,8 +399,6 @@ def test_columns_that_delta_cannot_hold_are_refused(lake_admin: Admin, topic: st
 def test_retention_and_deletion_wait_for_the_table(
     lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
 ) -> None:
-    from tests.support.waiting import until
-
     configs = {"segment.bytes": 4096, "retention.bytes": 4096, "file.delete.delay.ms": 0}
     lake_admin.create_topic(topic, schema=SCHEMA, configs=configs)
     lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
@@ -398,6 +487,24 @@ def test_a_table_in_use_by_another_topic_is_refused(
         lake_admin.enable_lake(other, location=str(tmp_path / "table"))
     lake_admin.disable_lake(lake)
     lake_admin.enable_lake(lake, location=str(tmp_path / "table"))  # its own goes on
+
+
+def test_a_broker_starts_a_worker_when_a_topic_has_a_table(tmp_path: Path) -> None:
+    """No other set-up: a broker, `enable`, and the table is there; also after a kill of the worker."""
+    with (
+        sparklog.start_local(tmp_path / "data") as local,
+        sparklog.Admin(local.bootstrap_servers) as own,
+    ):
+        own.create_topic("trips", schema=SCHEMA)
+        own.enable_lake("trips", location=str(tmp_path / "table"), interval_ms=200)
+        send(local, "trips", range(100))
+        until(lambda: own.describe_lake("trips").lag == 0)
+        (started,) = re.findall(r"lake-worker started, process (\d+)", local.log)
+        os.kill(int(started), signal.SIGKILL)
+        send(local, "trips", range(100, 200))
+        until(lambda: own.describe_lake("trips").lag == 0)
+        assert_table_is_log(local, "trips", tmp_path / "table")
+    until(lambda: not Path(f"/proc/{started}").exists())
 
 
 def test_a_partitioned_table(

@@ -35,7 +35,7 @@ from tests.system.metrics_page import (
 )
 
 PROMETHEUS = ROOT / "conf" / "prometheus" / "prometheus.yml"
-SETTINGS = 'metrics.listen = "127.0.0.1:0"\n'
+SETTINGS = 'metrics.listen = "127.0.0.1:0"\nlake.worker.enable = false\n'
 BATCH = envelope_batch(10, 100)
 STRIMZI = """
 kafka_cluster_partition_atminisr kafka_cluster_partition_replicascount kafka_cluster_partition_underminisr
@@ -63,6 +63,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with broker.connect() as client:
         handshake(client)
         create_topic(client, "t", 2)
+        create_topic(client, "lake", configs={"lake.location": "/nowhere", "lake.paused": "tried"})
         assert produce(client, [("t", 0, BATCH), ("t", 1, BATCH)])[0].error_code == 0
         assert produce(client, [("nobody's", 0, BATCH)])[0].error_code != 0
         fetch(client, "t", 0)
@@ -112,6 +113,8 @@ def test_the_numbers_are_those_of_what_was_done(broker: BrokerProcess) -> None:
         of("sparklog_request_phase_seconds_sum", api="PRODUCE", phase=p) for p in ("queue", "handle", "wait", "send")
     )
     assert phases_s == pytest.approx(total_s)
+    assert of("sparklog_lake_paused", topic="lake") == 1
+    assert of("sparklog_lake_lag_records", topic="lake") == 0
     assert of("sparklog_ready") == 1
     assert of("process_open_fds") > 5
 

@@ -44,7 +44,9 @@ class OtherBrokers:
         """Who is there, but for this broker."""
         return [b for b in self._registered() if b != self.broker_id]
 
-    async def write_markers(self, leader: int, markers: Sequence[Marker], coordinator_epoch: int) -> set[Marker]:
+    async def write_markers(
+        self, leader: int, markers: Sequence[Marker], coordinator_epoch: int, started_ms: int = -1
+    ) -> set[Marker]:
         """Those that are in now. Raises as `BrokerPeers.request`."""
         written: set[Marker] = set()
         for first in range(0, len(markers), MARKERS_PER_REQUEST):
@@ -52,6 +54,7 @@ class OtherBrokers:
             request = WriteTxnMarkersRequest(
                 coordinator_epoch,
                 [TransactionMarker(*m.partition, m.producer_id, m.producer_epoch, m.commit) for m in piece],
+                started_ms,
             )
             answer = await self._peers.request(
                 leader, Api.WRITE_TXN_MARKERS, request, WriteTxnMarkersResponse, timeout_s=MARKERS_TIMEOUT_S

@@ -58,13 +58,17 @@ class MarkerWriter:
         return False
 
     async def write_all(
-        self, markers: Sequence[Marker], coordinator_epoch: int, done: Callable[[set[Marker]], None]
+        self,
+        markers: Sequence[Marker],
+        coordinator_epoch: int,
+        done: Callable[[set[Marker]], None],
+        started_ms: int = -1,
     ) -> None:
         """Returns when all are in; `done` is told of those that are, as soon as they are. A partition that is gone
         needs none."""
         left, backoff_s = list(markers), BACKOFF_S
         while True:
-            written = await self.write(left, coordinator_epoch)
+            written = await self.write(left, coordinator_epoch, started_ms)
             left = [m for m in left if m not in written]
             if written:
                 done(written)
@@ -74,7 +78,7 @@ class MarkerWriter:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
-    async def write(self, markers: Iterable[Marker], coordinator_epoch: int) -> set[Marker]:
+    async def write(self, markers: Iterable[Marker], coordinator_epoch: int, started_ms: int = -1) -> set[Marker]:
         """One attempt, by whoever leads the partitions; the markers that are in, or not needed."""
         here: list[Marker] = []
         away: dict[int, list[Marker]] = {}
@@ -88,20 +92,22 @@ class MarkerWriter:
             else:
                 away.setdefault(partition.replicas.leader, []).append(marker)
         done = await asyncio.gather(
-            self.write_here(here, coordinator_epoch),
-            *(self._write_away(leader, its, coordinator_epoch) for leader, its in away.items()),
+            self.write_here(here, coordinator_epoch, started_ms),
+            *(self._write_away(leader, its, coordinator_epoch, started_ms) for leader, its in away.items()),
         )
         return written.union(*done)
 
-    async def _write_away(self, leader: int, markers: list[Marker], coordinator_epoch: int) -> set[Marker]:
+    async def _write_away(
+        self, leader: int, markers: list[Marker], coordinator_epoch: int, started_ms: int
+    ) -> set[Marker]:
         assert self._elsewhere is not None
         try:
-            return await self._elsewhere.write_markers(leader, markers, coordinator_epoch)
+            return await self._elsewhere.write_markers(leader, markers, coordinator_epoch, started_ms)
         except SparklogError as e:
             log.info("%d transaction markers are not written by broker %d: %s", len(markers), leader, e)
             return set()
 
-    async def write_here(self, markers: Iterable[Marker], coordinator_epoch: int) -> set[Marker]:
+    async def write_here(self, markers: Iterable[Marker], coordinator_epoch: int, started_ms: int = -1) -> set[Marker]:
         """To partitions that this broker leads; the markers that are in. Those of others are not, nor are those of
         topics that it has not heard of: it may hear of them later.
 
@@ -120,7 +126,7 @@ class MarkerWriter:
                 continue
             if partition.open_log is not None:
                 epoch = partition.replicas.leader_epoch
-                job = _PartitionMarkers(its_markers, coordinator_epoch, epoch)
+                job = _PartitionMarkers(its_markers, coordinator_epoch, epoch, started_ms)
                 appends.append((job, Write(partition, partition.open_log, job, MARKER_BYTES * len(its_markers), epoch)))
         held = [w.partition for _, w in appends] if len(appends) > 1 else []
         token = object()
@@ -149,10 +155,11 @@ class MarkerWriter:
 class _PartitionMarkers:
     """The markers of one partition, one after the other, on whatever thread."""
 
-    def __init__(self, markers: Sequence[Marker], coordinator_epoch: int, leader_epoch: int) -> None:
+    def __init__(self, markers: Sequence[Marker], coordinator_epoch: int, leader_epoch: int, started_ms: int) -> None:
         self.markers = markers
         self._coordinator_epoch = coordinator_epoch
         self._leader_epoch = leader_epoch
+        self._started_ms = started_ms
 
     def __call__(self, partition_log: PartitionLog) -> AppendInfo:
         last: AppendInfo | None = None
@@ -164,6 +171,7 @@ class _PartitionMarkers:
                     self._coordinator_epoch,
                     commit=marker.commit,
                     leader_epoch=self._leader_epoch,
+                    started_ms=self._started_ms,
                 )
             except (InvalidProducerEpochError, CoordinatorFencedError) as e:
                 # The partition is further than this transaction: it has been ended there.

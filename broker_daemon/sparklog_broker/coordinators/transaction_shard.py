@@ -222,7 +222,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
                 self._finished(markers)
                 self._apply(coordinator.markers_written(action.transactional_id, markers, self._clock.now_ms()))
 
-        await self._marker_writer.write_all(action.markers, epoch, done)
+        await self._marker_writer.write_all(action.markers, epoch, done, action.started_ms)
 
     def _finished(self, markers: set[Marker]) -> None:
         self._unfinished -= markers

@@ -35,7 +35,7 @@ async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview
         Marker(TopicPartition(m.topic, m.partition), m.producer_id, m.producer_epoch, commit=m.commit)
         for m in request.markers
     )
-    written = await broker.markers.write_here(markers, request.coordinator_epoch)
+    written = await broker.markers.write_here(markers, request.coordinator_epoch, request.started_ms)
     return Response(WriteTxnMarkersResponse([i for i, m in enumerate(markers) if m not in written]))
 
 

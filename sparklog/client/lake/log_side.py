@@ -100,8 +100,8 @@ def transaction_identity(marker: BatchHeader, epoch: int) -> Hashable:
     """Return the identity of the transaction that a marker ends.
 
     A producer has another epoch in each of its transactions. The participants of a shared transaction have different
-    producer ids, all with epoch 0, and their markers do not name the transaction. So all of them count as one: a cut
-    may lie lower than necessary, but inside no transaction.
+    producer ids, all with epoch 0; their markers have the time at which the transaction began. Transactions of the same
+    millisecond count as one: a cut may lie lower than necessary, but inside no transaction.
 
     Args:
         marker: Header of the marker.
@@ -110,7 +110,7 @@ def transaction_identity(marker: BatchHeader, epoch: int) -> Hashable:
     Returns:
         The identity.
     """
-    return "shared" if epoch == SHARED_EPOCH else (marker.producer_id, epoch)
+    return ("shared", marker.min_timestamp_ms) if epoch == SHARED_EPOCH else (marker.producer_id, epoch)
 
 
 def transaction_parts(

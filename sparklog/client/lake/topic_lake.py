@@ -62,6 +62,8 @@ class RoundResult(Struct, frozen=True):
     """Offsets that the round has added."""
     is_complete: bool
     """True if the table has all offsets up to the cut; False: the next round should follow at once."""
+    is_current: bool
+    """True if the table has all offsets below the last stable ones; False: an open transaction holds some back, too."""
     as_of_ms: int
     """Time at which the log was asked for its offsets, in ms."""
     files: int
@@ -193,9 +195,9 @@ class TopicLake:
     ) -> RoundResult:
         self._known_version = version
         offsets = {**state.next_offsets, **{p: s.end for p, s in spans.items()}}
-        is_complete = all(offsets.get(p, end.start) >= end.stable for p, end in ends.items()) or not spans
+        is_current = all(offsets.get(p, end.start) >= end.stable for p, end in ends.items())
         rows = sum(s.end - s.start for s in spans.values())
-        return RoundResult(version, offsets, rows, is_complete, as_of_ms, files, plan.gaps)
+        return RoundResult(version, offsets, rows, is_current or not spans, is_current, as_of_ms, files, plan.gaps)
 
     # -- the table
 

@@ -22,6 +22,7 @@ from sparklog.client.lake.log_side import LogSide
 from sparklog.client.lake.topic_lake import RoundResult, TopicLake
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.topic_info import TopicInfo
+from sparklog.environment.fault_points import reach
 from sparklog.errors import (
     InvalidConfigError,
     LakePausedError,
@@ -129,7 +130,7 @@ class LakeWorker:
                     errors[name] = topic.error
                     break
                 if result.is_complete:
-                    self._merge(settings)
+                    self._merge(settings, result.version)
                     break
                 found = self.lake_topics([name]).get(name)
                 if found is None:
@@ -198,7 +199,7 @@ class LakeWorker:
             topic.seen = dict(result.next_offsets)
             topic.rounds += 1
             if result.rows and topic.rounds % MERGE_ROUNDS == 0:
-                self._merge(settings)
+                self._merge(settings, result.version)
         for name in self._topics.keys() - known.keys():
             del self._topics[name]
         return worked
@@ -293,7 +294,7 @@ class LakeWorker:
         self._report(
             info,
             result.next_offsets,
-            as_of_ms=result.as_of_ms if result.is_complete else 0,
+            as_of_ms=result.as_of_ms if result.is_current else 0,
             version=result.version,
             files=result.files,
             last_commit_ms=int(time.time() * 1000) if result.rows else 0,
@@ -318,12 +319,14 @@ class LakeWorker:
         except SparklogError as e:
             logger.warning("topic %s: the pause could not be noted: %s", name, e)
 
-    def _merge(self, settings: LakeSettings) -> None:
-        """Merge small files; an upserted table merges its files with each change."""
+    def _merge(self, settings: LakeSettings, version: int) -> None:
+        """Merge small files of the version that a round has checked; an upserted table merges its files with each
+        change."""
         if settings.is_upsert:
             return
+        reach("lake.before-merge")
         try:
-            table = LakeTable.open(normal_location(settings.location))
+            table = LakeTable.open(normal_location(settings.location), version)
             for _ in range(MERGES_AT_ONCE):
                 if table is None:
                     return

@@ -70,9 +70,19 @@ class LogAppender:
             return self._append_new(view, found, leader_epoch, None, verified=True)
 
     def append_marker(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, commit: bool, leader_epoch: int = 0
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        *,
+        commit: bool,
+        leader_epoch: int = 0,
+        started_ms: int = -1,
     ) -> AppendInfo:
         """Ends a producer's transaction. One that has been written already is answered with its offset.
+
+        `started_ms`: time at which the transaction began, the same in the markers of all its participants; -1: not
+        known.
 
         Raises InvalidProducerEpochError, CoordinatorFencedError (nothing was tried), StorageFullError, StorageError.
         """
@@ -92,6 +102,7 @@ class LogAppender:
                 coordinator_epoch=coordinator_epoch,
                 commit=commit,
                 timestamp_ms=max(self._state.clock.now_ms(), self._state.append_time_ms),
+                started_ms=started_ms,
             )
             return self._append_checked(view, [(0, decode_header(view))], leader_epoch)[0]
 

@@ -189,7 +189,8 @@ class Coordinator:
             markers = tuple(self._rules(transactional_id).markers(transactional_id))
             self._missing[transactional_id] = set(markers)
             if markers:
-                effects.actions.append(WriteMarkers(transactional_id, markers))
+                started_ms = self._rules(transactional_id).started_ms(transactional_id)
+                effects.actions.append(WriteMarkers(transactional_id, markers, started_ms))
             if not markers or not self._safeguards.markers_before_completion:
                 self._complete(transactional_id, now_ms, effects)
 

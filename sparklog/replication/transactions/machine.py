@@ -34,6 +34,10 @@ class Entry(Protocol):
     updated_ms: int
 
     @property
+    def started_ms(self) -> int:
+        """Time at which its transaction began; -1: it has none."""
+
+    @property
     def state(self) -> State: ...
     @property
     def participants(self) -> Mapping[int, set[TopicPartition]]:
@@ -109,6 +113,10 @@ class TransactionMachine(ABC, Generic[E]):
             for producer_id, partitions in found.participants.items()
             for tp in sorted(partitions)
         ]
+
+    def started_ms(self, transactional_id: str) -> int:
+        """Time at which the transaction of an id began."""
+        return self._by_id[transactional_id].started_ms
 
     def complete(self, transactional_id: str, now_ms: int, effects: Effects) -> None:
         """All markers are in."""

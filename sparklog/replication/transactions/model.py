@@ -241,6 +241,9 @@ class WriteMarkers(NamedTuple):
 
     transactional_id: str
     markers: tuple[Marker, ...]
+    started_ms: int = -1
+    """Time at which the transaction began: the same in all its markers, so that readers can tell which belong
+    together; -1: not known."""
 
 
 Action = Answer | Refuse | WriteMarkers

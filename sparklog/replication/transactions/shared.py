@@ -106,6 +106,10 @@ class _Application(Struct):
         return State.EMPTY if self.transaction is None else self.transaction.state
 
     @property
+    def started_ms(self) -> int:
+        return -1 if self.transaction is None else self.transaction.started_ms
+
+    @property
     def participants(self) -> dict[int, set[TopicPartition]]:
         return {} if self.transaction is None else self.transaction.participants
 

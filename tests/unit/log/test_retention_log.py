@@ -415,3 +415,28 @@ def test_files_located_while_retention_overtakes_have_no_gap(tmp_path: Path, mon
 
     monkeypatch.setattr(log.reader, "_check_readable", overtaken)
     assert [r.base_offset for r in log.reader.locate(3, 40)] == [0, 10, 20, 30]
+
+
+def test_what_a_delta_table_lacks_is_kept(tmp_path: Path) -> None:
+    """Until a worker reports, and from the table's next offset on: by retention, and by deletion on request."""
+    log = filled(tmp_path, {"retention.ms": 0, "lake.location": "/lake"})
+    assert log.retention.held_from == 0
+    assert run(log).raised == []
+    with pytest.raises(InvalidRequestError, match="Delta table has the offsets below 0 only"):
+        log.retention.delete_records(5)
+    log.retention.note_lake_offset(25)
+    assert run(log).raised == [TP]
+    assert log.log_start_offset == 20  # the segment with offset 25 stays
+    with pytest.raises(InvalidRequestError, match="below 25 only"):
+        log.retention.delete_records(-1)
+    assert log.retention.delete_records(25) == 25
+    log.retention.note_lake_offset(0)  # a rebuild
+    assert log.retention.held_from == 0
+    log.retention.follow_log_start(30)  # a follower does as its leader does
+    assert log.log_start_offset == 30
+
+
+def test_a_lake_that_does_not_hold_retention(tmp_path: Path) -> None:
+    log = filled(tmp_path, {"retention.ms": 0, "lake.location": "/lake", "lake.hold.retention": False})
+    assert log.retention.held_from is None
+    assert run(log).raised == [TP]
