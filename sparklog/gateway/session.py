@@ -20,6 +20,8 @@ from sparklog.security.listeners import Listener
 log = logging.getLogger(__name__)
 
 _SIZE = struct.Struct(">i")
+LARGE_PART_BYTES = 32 * 1024
+WRITTEN_BYTES = 256 * 1024
 SLICE_BYTES = 1024 * 1024
 """A large request is received in slices of this size."""
 _BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, "SaslHandshake", "SaslAuthenticate"})
@@ -205,9 +207,21 @@ class Session:
         await self._write(frame(head, api.name, encode(body), version=version))
 
     async def _write(self, parts: list[Part]) -> None:
-        self._writer.writelines(parts)
+        """Small parts go out together, large ones in slices: the transport copies what the socket does not take."""
         try:
             async with asyncio.timeout(self.gateway.limits.write_s):
+                small: list[Part] = []
+                for part in parts:
+                    if len(part) < LARGE_PART_BYTES:
+                        small.append(part)
+                        continue
+                    self._writer.write(b"".join(small))
+                    small.clear()
+                    view = memoryview(part)
+                    for start in range(0, len(view), WRITTEN_BYTES):
+                        self._writer.write(view[start : start + WRITTEN_BYTES])
+                        await self._writer.drain()
+                self._writer.write(b"".join(small))
                 await self._writer.drain()
         finally:
             if self._broker is not None:
