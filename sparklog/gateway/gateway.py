@@ -77,7 +77,7 @@ class Gateway:
         """Find the broker. Raises BrokerNotAvailableError."""
         name = next(iter(self._local), "")
         connection = await self.connect("", name, None)
-        await connection.close()
+        connection.close()
 
     async def connect(self, client_id: str, listener: str, client: OnBehalf | None) -> BrokerConnection:
         """A connection to the gateway's broker for a client of a listener. Raises BrokerNotAvailableError and the

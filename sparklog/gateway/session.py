@@ -108,7 +108,7 @@ class Session:
                 task.cancel()
             await asyncio.gather(*self._in_work, return_exceptions=True)
             if self._broker is not None:
-                await self._broker.close()
+                self._broker.close()
             self._writer.close()
 
     async def _serve_one(self) -> bool:
