@@ -402,15 +402,20 @@ class KafkaRequest:
 
     def produce_error(self, topic: str, value: bytes) -> str:
         """The text of the error for a record."""
-        from sparklog.gateway.records.batch_v2 import write_batch
         from sparklog.gateway.records.small import write_small
+
+        return self.batch_error(topic, write_small(None, [value], [0]))
+
+    def batch_error(self, topic: str, records: bytes, codec: int = 0, count: int = 1) -> str:
+        """The text of the error for a batch."""
+        from sparklog.gateway.records.batch_v2 import write_batch
         from sparklog.gateway.wire.codec import decoder, encoder
         from sparklog.gateway.wire.schema import REQUEST, RESPONSE
 
-        records = write_small(None, [value], [0])
         batch = write_batch(
-            [records], base_offset=0, leader_epoch=0, attributes=0, last_offset_delta=0, base_timestamp_ms=1,
-            max_timestamp_ms=1, producer_id=-1, producer_epoch=-1, base_sequence=-1, record_count=1,
+            [records], base_offset=0, leader_epoch=0, attributes=codec, last_offset_delta=count - 1,
+            base_timestamp_ms=1, max_timestamp_ms=1, producer_id=-1, producer_epoch=-1, base_sequence=-1,
+            record_count=count,
         )  # fmt: skip
         body = {
             "acks": -1,
@@ -443,6 +448,16 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "a long list": lambda: struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2**31 - 1),
     "garbage": lambda: struct.pack(">i", 500) + os.urandom(500),
 }
+
+
+def test_a_bomb_is_refused_and_the_gateway_lives(settings: dict[str, Any], topic: str) -> None:
+    sent(Producer(settings), topic, [{"value": b"x"}])
+    bomb = pa.Codec("zstd").compress(bytes(200 * 1024 * 1024), asbytes=True)
+    with KafkaRequest(settings) as raw:
+        assert "send smaller batches" in raw.batch_error(topic, bomb, codec=4)
+        assert "are allowed" in raw.batch_error(topic, b"\0", count=2_000_000)
+        assert "offsets have to be dense" in raw.batch_error(topic, b"\x7f" * 10)
+    sent(Producer(settings), topic, [{"value": b"still here"}])
 
 
 def test_hostile_requests_end_their_own_connection_only(settings: dict[str, Any], topic: str) -> None:
