@@ -8,7 +8,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from sparklog.errors import InvalidRequestError, SaslAuthenticationFailedError, SparklogError
+from sparklog.errors import SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.wire.apis import API_VERSIONS, PRODUCE, Api, RequestHead, frame, read_head
@@ -99,7 +99,7 @@ class Session:
         try:
             while await self._serve_one():
                 pass
-        except (ConnectionEndError, InvalidRequestError, SaslAuthenticationFailedError) as e:
+        except (ConnectionEndError, SparklogError) as e:
             log.info("%s: %s; disconnecting", self.peer_host, e or "the connection to the broker is lost")
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             pass
