@@ -7,6 +7,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from sparklog.client.net.addresses import Endpoint
@@ -23,6 +24,7 @@ from sparklog.security.listeners import Listener
 log = logging.getLogger(__name__)
 
 NO_NODE = -1
+CONVERTING_THREADS = 2
 
 
 class Address(NamedTuple):
@@ -61,6 +63,8 @@ class Gateway:
         self.topics = Topics(clock_s)
         self.groups = Groups(clock_s)
         self.identities = Identities()
+        self.threads = ThreadPoolExecutor(CONVERTING_THREADS, thread_name_prefix="kafka-convert")
+        """Convert large batches, so that other clients do not wait for them."""
         self.clock_s = clock_s
         self.broker_id = NO_NODE
         self.cluster_id = ""
@@ -77,7 +81,7 @@ class Gateway:
         """Find the broker. Raises BrokerNotAvailableError."""
         name = next(iter(self._local), "")
         connection = await self.connect("", name, None)
-        await connection.close()
+        connection.close()
 
     async def connect(self, client_id: str, listener: str, client: OnBehalf | None) -> BrokerConnection:
         """A connection to the gateway's broker for a client of a listener. Raises BrokerNotAvailableError and the
@@ -131,4 +135,5 @@ class Gateway:
     async def close(self) -> None:
         """End the groups."""
         self.groups.close()
+        self.threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.sleep(0)

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 BROKER_WAIT_S = 30.0
+SWITCH_INTERVAL_S = 0.0005
+"""Time that a converting thread keeps the interpreter while the event loop wants it."""
 _PAUSE_S = 0.2
 _STDIN = 0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -86,6 +88,7 @@ def run(config: GatewayConfig, *, lifeline: int | None = None) -> int:
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each client takes two descriptors
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.freeze()
     gc.enable()
     try:

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from sparklog.errors import InvalidRequestError, SaslAuthenticationFailedError, SparklogError
+from sparklog.errors import SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.wire.apis import API_VERSIONS, PRODUCE, Api, RequestHead, frame, read_head
@@ -20,6 +20,8 @@ from sparklog.security.listeners import Listener
 log = logging.getLogger(__name__)
 
 _SIZE = struct.Struct(">i")
+LARGE_PART_BYTES = 32 * 1024
+WRITTEN_BYTES = 256 * 1024
 SLICE_BYTES = 1024 * 1024
 """A large request is received in slices of this size."""
 _BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, "SaslHandshake", "SaslAuthenticate"})
@@ -97,7 +99,7 @@ class Session:
         try:
             while await self._serve_one():
                 pass
-        except (ConnectionEndError, InvalidRequestError, SaslAuthenticationFailedError) as e:
+        except (ConnectionEndError, SparklogError) as e:
             log.info("%s: %s; disconnecting", self.peer_host, e or "the connection to the broker is lost")
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             pass
@@ -106,7 +108,7 @@ class Session:
                 task.cancel()
             await asyncio.gather(*self._in_work, return_exceptions=True)
             if self._broker is not None:
-                await self._broker.close()
+                self._broker.close()
             self._writer.close()
 
     async def _serve_one(self) -> bool:
@@ -205,9 +207,21 @@ class Session:
         await self._write(frame(head, api.name, encode(body), version=version))
 
     async def _write(self, parts: list[Part]) -> None:
-        self._writer.writelines(parts)
+        """Small parts go out together, large ones in slices: the transport copies what the socket does not take."""
         try:
             async with asyncio.timeout(self.gateway.limits.write_s):
+                small: list[Part] = []
+                for part in parts:
+                    if len(part) < LARGE_PART_BYTES:
+                        small.append(part)
+                        continue
+                    self._writer.write(b"".join(small))
+                    small.clear()
+                    view = memoryview(part)
+                    for start in range(0, len(view), WRITTEN_BYTES):
+                        self._writer.write(view[start : start + WRITTEN_BYTES])
+                        await self._writer.drain()
+                self._writer.write(b"".join(small))
                 await self._writer.drain()
         finally:
             if self._broker is not None:

@@ -5,8 +5,8 @@ one (KIP-890). Clients that end transactions with version 5 learn the new epoch.
 counting sequence numbers; for them the gateway remembers the broker's identity, and the number that each partition's
 sequences began with.
 
-The memory is this process's: a producer that writes through another gateway, or after a restart, is refused with
-INVALID_PRODUCER_EPOCH, and asks for a new identity.
+The memory is this process's: a producer that keeps its epoch, and writes through another gateway or after a restart,
+is fenced.
 """
 
 from __future__ import annotations

@@ -111,14 +111,15 @@ def test_what_kafka_python_writes_is_read(records: list[dict[str, Any]], codec: 
 
 @given(st.lists(st.tuples(binary, binary, st.integers(-(2**40), 2**40)), min_size=1, max_size=16))
 def test_few_records_are_written_and_read_in_the_same_form(records: list[tuple[Any, Any, int]]) -> None:
-    keys, values, times = ([r[i] for r in records] for i in range(3))
+    columns: list[list[Any]] = [[r[i] for r in records] for i in range(3)]
+    keys, values, times = columns
     data = write_small(keys, values, times)
     found = read_small(data, len(records), 0)
     assert found is not None
     assert (found.keys, found.values, found.timestamps_ms) == (keys, values, times)
     if min(times) >= 0:
-        columns = decode_records(data, len(records), 0)
-        assert columns.column(0).to_pylist() == keys and columns.column(1).to_pylist() == values
+        rows = decode_records(data, len(records), 0)
+        assert rows.column(0).to_pylist() == keys and rows.column(1).to_pylist() == values
 
 
 @given(rows, st.data())

@@ -17,7 +17,9 @@ import pyarrow as pa
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
 import sparklog
@@ -67,10 +69,11 @@ def read(consumer: Consumer, count: int) -> list[Message]:
 
     def enough() -> bool:
         for message in consumer.consume(count, 0.2):
-            if message.error() is None:
+            error = message.error()
+            if error is None:
                 found.append(message)
             else:
-                assert message.error().retriable(), message.error()
+                assert error.retriable(), error
         return len(found) >= count
 
     until(enough, f"{count} messages")
@@ -98,7 +101,7 @@ def test_records_come_back_as_they_were_sent(settings: dict[str, Any], topic: st
     ]
     producer = Producer({**settings, "compression.type": codec, "enable.idempotence": True, "linger.ms": 20})
     acknowledged = sent(producer, topic, records)
-    assert sorted(m.offset() for m in acknowledged) == list(range(400))
+    assert {m.offset() for m in acknowledged} == set(range(400))
     consumer = consumer_of(settings, topic, topic)
     found = read(consumer, 400)
     assert [m.offset() for m in found] == list(range(400))
@@ -274,7 +277,7 @@ def test_typed_topics_speak_json(
         (b"no json", "malformed"),
     ):
         outcome: list[Any] = []
-        producer.produce(topic, bad, on_delivery=lambda e, m, outcome=outcome: outcome.append(e))
+        producer.produce(topic, bad, on_delivery=note(outcome))
         producer.flush(PATIENCE_S)
         assert outcome[0] is not None and outcome[0].code() == KafkaError.INVALID_RECORD, (bad, outcome)
         with KafkaRequest(settings) as raw:
@@ -367,6 +370,11 @@ def gateway_pid(kafka: LocalBroker) -> int:
     return int([line for line in kafka.log.splitlines() if "kafka-gateway started" in line][-1].split()[-1])
 
 
+def note(outcomes: list[Any]) -> Callable[[Any, Any], None]:
+    """A callback that keeps the outcome."""
+    return lambda error, _: outcomes.append(error)
+
+
 class KafkaRequest:
     """Requests by hand, for what no client shows or sends."""
 
@@ -402,15 +410,20 @@ class KafkaRequest:
 
     def produce_error(self, topic: str, value: bytes) -> str:
         """The text of the error for a record."""
-        from sparklog.gateway.records.batch_v2 import write_batch
         from sparklog.gateway.records.small import write_small
+
+        return self.batch_error(topic, write_small(None, [value], [0]))
+
+    def batch_error(self, topic: str, records: bytes, codec: int = 0, count: int = 1) -> str:
+        """The text of the error for a batch."""
+        from sparklog.gateway.records.batch_v2 import write_batch
         from sparklog.gateway.wire.codec import decoder, encoder
         from sparklog.gateway.wire.schema import REQUEST, RESPONSE
 
-        records = write_small(None, [value], [0])
         batch = write_batch(
-            [records], base_offset=0, leader_epoch=0, attributes=0, last_offset_delta=0, base_timestamp_ms=1,
-            max_timestamp_ms=1, producer_id=-1, producer_epoch=-1, base_sequence=-1, record_count=1,
+            [records], base_offset=0, leader_epoch=0, attributes=codec, last_offset_delta=count - 1,
+            base_timestamp_ms=1, max_timestamp_ms=1, producer_id=-1, producer_epoch=-1, base_sequence=-1,
+            record_count=count,
         )  # fmt: skip
         body = {
             "acks": -1,
@@ -443,6 +456,16 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "a long list": lambda: struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2**31 - 1),
     "garbage": lambda: struct.pack(">i", 500) + os.urandom(500),
 }
+
+
+def test_a_bomb_is_refused_and_the_gateway_lives(settings: dict[str, Any], topic: str) -> None:
+    sent(Producer(settings), topic, [{"value": b"x"}])
+    bomb = pa.Codec("zstd").compress(bytes(200 * 1024 * 1024), asbytes=True)
+    with KafkaRequest(settings) as raw:
+        assert "send smaller batches" in raw.batch_error(topic, bomb, codec=4)
+        assert "are allowed" in raw.batch_error(topic, b"\0", count=2_000_000)
+        assert "offsets have to be dense" in raw.batch_error(topic, b"\x7f" * 10)
+    sent(Producer(settings), topic, [{"value": b"still here"}])
 
 
 def test_hostile_requests_end_their_own_connection_only(settings: dict[str, Any], topic: str) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 import sparklog
 from tests.support.waiting import CLUSTER_PATIENCE_S, until
@@ -20,7 +21,8 @@ def test_clients_follow_the_leaders_through_a_brokers_death(tmp_path: Any) -> No
     with sparklog.start_local(tmp_path / "cluster", brokers=BROKERS, kafka=True) as cluster:
         addresses = cluster.kafka_bootstrap_servers
         assert len(addresses.split(",")) == BROKERS
-        settings = {"bootstrap.servers": addresses, "log_level": 0}
+        settings: dict[str, Any] = {"bootstrap.servers": addresses, "log_level": 0}
+        assert isinstance(cluster, sparklog.LocalCluster)
         admin = AdminClient(settings)
         topic = NewTopic("events", 6, BROKERS, config={"min.insync.replicas": "2"})
         admin.create_topics([topic])["events"].result(CLUSTER_PATIENCE_S)
@@ -46,7 +48,7 @@ def test_clients_follow_the_leaders_through_a_brokers_death(tmp_path: Any) -> No
 
         consumer = Consumer({**settings, "group.id": "g", "auto.offset.reset": "earliest", "enable.auto.commit": False})
         consumer.subscribe(["events"])
-        found: list[bytes] = []
+        found: list[Any] = []
 
         def all_read() -> bool:
             found.extend(m.value() for m in consumer.consume(500, 0.5) if m.error() is None)

@@ -84,7 +84,7 @@ def outcome(settings: dict[str, Any], topic: str) -> KafkaError | None:
     until(lambda: producer.poll(0.05) or found, "an outcome")
     if found[0] is not None:
         producer.purge()
-    return found[0]  # type: ignore[no-any-return]
+    return found[0]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from sparklog.errors import (
     BrokerNotAvailableError,
     InvalidRequestError,
@@ -42,8 +44,9 @@ NOBODY = OnBehalf("127.0.0.1", 0, "127.0.0.1", 0)
 """The gateway itself, which asks for the broker's id."""
 HELD_BYTES_MIN = 64 * 1024
 """Larger answers take memory of the gateway's budget until the client has theirs."""
-STREAM_BYTES = 4 * 1024 * 1024
-"""Bytes of an answer that are received ahead of the reader."""
+
+JOINED_BYTES_MAX = 64 * 1024
+"""Requests up to this size are written in one piece."""
 
 M = TypeVar("M", bound=Message)
 Part = bytes | bytearray | memoryview
@@ -72,45 +75,50 @@ class _Expected(NamedTuple):
     answer: asyncio.Future[tuple[Any, memoryview]]
 
 
-class BrokerConnection:
-    """Made by `connect`. Event-loop thread only."""
+class BrokerConnection(asyncio.BufferedProtocol):
+    """Made by `connect`. Event-loop thread only. An answer's body is received into memory of its size, without copies
+    on the way."""
 
-    def __init__(
-        self, place: BrokerPlace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, memory: MemoryBudget
-    ) -> None:
+    def __init__(self, place: BrokerPlace, memory: MemoryBudget) -> None:
         self.place = place
+        self.broker: HandshakeResponse
         self._memory = memory
         self._held = 0
-        self._reader = reader
-        self._writer = writer
         self._spoken = HANDSHAKE_ONLY
         self._expected: deque[_Expected] = deque()
         self._next_id = 0
         self._failure: SparklogError | None = None
-        self._task = asyncio.get_running_loop().create_task(self._read_answers())
-        self.broker: HandshakeResponse
+        self._transport: asyncio.Transport
+        self._prefix: frames.ResponsePrefix | None = None
+        self._view = memoryview(bytearray(frames.PREFIX_BYTES))
+        self._received = 0
+        self._waiting: asyncio.Task[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
 
     @classmethod
     async def connect(
         cls, place: BrokerPlace, memory: MemoryBudget, client_id: str = "", client: OnBehalf | None = None
     ) -> BrokerConnection:
         """Connect and shake hands. Raises BrokerNotAvailableError and the broker's errors."""
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 if place.local_socket:
-                    reader, writer = await asyncio.open_unix_connection(f"\0{place.local_socket}", limit=STREAM_BYTES)
-                    enlarge_send_buffer(writer.get_extra_info("socket"))
-                    if place.takes_preamble:
-                        writer.write(encode_preamble(client or NOBODY))
-                else:
-                    reader, writer = await asyncio.open_connection(
-                        place.host, place.port, ssl=place.context, limit=STREAM_BYTES
+                    _, connection = await loop.create_unix_connection(
+                        lambda: cls(place, memory), f"\0{place.local_socket}"
                     )
-                connection = cls(place, reader, writer, memory)
+                    enlarge_send_buffer(connection._transport.get_extra_info("socket"))
+                    if place.takes_preamble:
+                        connection._transport.write(encode_preamble(client or NOBODY))
+                else:
+                    _, connection = await loop.create_connection(
+                        lambda: cls(place, memory), place.host, place.port, ssl=place.context
+                    )
                 try:
                     await connection.shake_hands(client_id)
                 except BaseException:
-                    await connection.close()
+                    connection.close()
                     raise
                 return connection
         except (OSError, TimeoutError) as e:
@@ -118,11 +126,13 @@ class BrokerConnection:
 
     async def shake_hands(self, client_id: str) -> None:
         """Ask for the broker's versions; again after an authentication, for the Unix socket that it offers."""
-        name = self._writer.get_extra_info("sockname")
+        name = self._transport.get_extra_info("sockname")
         own = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
         hello = HandshakeRequest(CLIENT_NAME, __version__, own, client_id)
         self.broker, _ = await self.request(Api.HANDSHAKE, hello, HandshakeResponse)
         self._spoken = SpokenVersions(self.broker.apis, f"the broker at {self.place}")
+
+    # --- requests
 
     @property
     def closed(self) -> bool:
@@ -155,10 +165,7 @@ class BrokerConnection:
 
     async def drain(self) -> None:
         """Wait while the broker takes less than is sent."""
-        try:
-            await self._writer.drain()
-        except OSError as e:
-            self._fail(BrokerNotAvailableError(f"the connection to the broker at {self.place} broke: {e}"))
+        await self._writable.wait()
 
     def _write(self, api: Api, message: Message, payload: Sequence[Part]) -> None:
         if self._failure is not None:
@@ -168,32 +175,85 @@ class BrokerConnection:
         self._next_id = (self._next_id + 1) & 0xFFFFFFFF
         size = sum(map(len, payload))
         head = frames.encode_request(api, version.number, self._next_id, header, size)
-        if size:
-            self._writer.writelines((head, *payload))
+        if size > JOINED_BYTES_MAX:
+            self._transport.write(head)
+            for part in payload:
+                self._transport.write(part)
         else:
-            self._writer.write(head)
+            self._transport.write(b"".join((head, *payload)))
 
-    async def _read_answers(self) -> None:
-        reader = self._reader
+    # --- the transport's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is open."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The place of the next bytes."""
+        return self._view[self._received :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have come."""
+        self._received += nbytes
+        if self._received < len(self._view):
+            return
         try:
-            while True:
-                head = await reader.readexactly(frames.PREFIX_BYTES)
-                prefix = frames.decode_response_prefix(head, ANSWER_BYTES_MAX)
-                if prefix.body_bytes > HELD_BYTES_MIN:
-                    await self._memory.take(prefix.body_bytes)
-                    self._held += prefix.body_bytes
-                body = memoryview(await reader.readexactly(prefix.body_bytes))
-                if not self._expected:
-                    raise InvalidRequestError(f"the broker at {self.place} answers what was not asked")
-                expected = self._expected.popleft()
-                if (prefix.api, prefix.correlation_id) != (expected.api, expected.correlation_id):
-                    raise InvalidRequestError(f"the broker at {self.place} answers in another order")
-                if not expected.answer.done():
-                    self._settle(expected, prefix, body)
-        except (OSError, asyncio.IncompleteReadError) as e:
-            self._fail(BrokerNotAvailableError(f"the connection to the broker at {self.place} broke: {e}"))
+            if self._prefix is None:
+                self._on_prefix(frames.decode_response_prefix(self._view, ANSWER_BYTES_MAX))
+            else:
+                self._on_body(self._prefix, self._view)
         except SparklogError as e:
             self._fail(e)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        reason = exc or "it has ended"
+        self._fail(BrokerNotAvailableError(f"the connection to the broker at {self.place} broke: {reason}"))
+
+    def pause_writing(self) -> None:
+        """The transport holds much that the broker has not taken."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The broker has taken enough."""
+        self._writable.set()
+
+    # --- answers
+
+    def _on_prefix(self, prefix: frames.ResponsePrefix) -> None:
+        self._prefix = prefix
+        if prefix.body_bytes > HELD_BYTES_MIN:
+            self._transport.pause_reading()
+            self._waiting = asyncio.get_running_loop().create_task(self._wait_for_memory(prefix.body_bytes))
+        elif prefix.body_bytes:
+            self._expect(prefix.body_bytes)
+        else:
+            self._on_body(prefix, memoryview(b""))
+
+    async def _wait_for_memory(self, size: int) -> None:
+        await self._memory.take(size)
+        self._held += size
+        if self._failure is not None:
+            self.release()
+            return
+        self._expect(size)
+        self._transport.resume_reading()
+
+    def _expect(self, size: int) -> None:
+        self._view = np.empty(size, np.uint8).data  # not filled with zeros
+        self._received = 0
+
+    def _on_body(self, prefix: frames.ResponsePrefix, body: memoryview) -> None:
+        self._prefix = None
+        self._expect(frames.PREFIX_BYTES)
+        if not self._expected:
+            raise InvalidRequestError(f"the broker at {self.place} answers what was not asked")
+        expected = self._expected.popleft()
+        if (prefix.api, prefix.correlation_id) != (expected.api, expected.correlation_id):
+            raise InvalidRequestError(f"the broker at {self.place} answers in another order")
+        if not expected.answer.done():
+            self._settle(expected, prefix, body)
 
     def _settle(self, expected: _Expected, prefix: frames.ResponsePrefix, body: memoryview) -> None:
         header = body[: prefix.header_bytes]
@@ -216,16 +276,17 @@ class BrokerConnection:
 
     def _fail(self, error: SparklogError) -> None:
         self._failure = self._failure or error
-        self._writer.close()
+        self._transport.abort()
+        self._writable.set()
+        if self._waiting is not None:
+            self._waiting.cancel()
         while self._expected:
             answer = self._expected.popleft().answer
             if not answer.done():
                 answer.set_exception(error)
                 answer.exception()  # a client that has gone asks for no outcome
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connection; requests under way fail."""
         self._fail(BrokerNotAvailableError(f"the connection to the broker at {self.place} is closed"))
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
         self.release()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from functools import partial
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import CorruptBatchError, SparklogError, UnknownSchemaError
@@ -18,6 +20,8 @@ from sparklog.types import READ_COMMITTED, TOPIC_NAME_CHARS_MAX
 
 WAIT_MS_MAX = 60_000
 NO_SESSION = 0
+INLINE_BYTES = 64 * 1024
+"""More is converted on a thread."""
 ZSTD_FROM = 10
 """First version whose clients know zstd."""
 
@@ -149,10 +153,16 @@ async def _records(session: Session, name: str, payload: memoryview, codecs: tup
     broker = await session.broker()
     topic = await topics.get(broker, name)
     try:
-        return client_batches(payload, topic.schema_of, _rows_of(topic), codecs)
+        return await _converted(session, topic, payload, codecs)
     except UnknownSchemaError:  # the topic has a newer schema
-        topic = await topics.look_up(broker, name)
-        return client_batches(payload, topic.schema_of, _rows_of(topic), codecs)
+        return await _converted(session, await topics.look_up(broker, name), payload, codecs)
+
+
+async def _converted(session: Session, topic: TopicInfo, payload: memoryview, codecs: tuple[int, ...]) -> list[Part]:
+    convert = partial(client_batches, payload, topic.schema_of, _rows_of(topic), codecs)
+    if len(payload) <= INLINE_BYTES:
+        return convert()
+    return await asyncio.get_running_loop().run_in_executor(session.gateway.threads, convert)
 
 
 def _rows_of(topic: TopicInfo) -> Rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any, NamedTuple
 
 from sparklog.client.net.topic_info import TopicInfo
@@ -19,6 +21,9 @@ from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitPr
 from sparklog.types import TOPIC_NAME_CHARS_MAX, ProducerIdAndEpoch
 
 ACKS = (-1, 0, 1)
+INLINE_BYTES = 64 * 1024
+INLINE_COMPRESSED_BYTES = 1024
+"""Larger batches are converted on a thread; a compressed one may hold much more than its size."""
 TIMEOUT_MS_MAX = 86_400_000
 TRANSACTIONAL_ID_CHARS_MAX = 1_024
 
@@ -102,10 +107,15 @@ async def _convert(
         raise InvalidRequestError(f"there can be no partition {partition} of a topic {name!r:.300}")
     topic = await session.gateway.topics.get(await session.broker(), name)
     found = []
+    limit = session.gateway.limits.inflated_bytes
     for head, data in iterate_batches(records):
         if transactional_id is not None and head.is_transactional:
             head = session.gateway.identities.batch(transactional_id, where, head)
-        found.append(_convert_batch(topic, head, data, session.gateway.limits.inflated_bytes))
+        if len(data) > (INLINE_COMPRESSED_BYTES if head.codec else INLINE_BYTES):
+            convert = partial(_convert_batch, topic, head, data, limit)
+            found.append(await asyncio.get_running_loop().run_in_executor(session.gateway.threads, convert))
+        else:
+            found.append(_convert_batch(topic, head, data, limit))
     return found
 
 

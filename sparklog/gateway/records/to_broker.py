@@ -20,7 +20,7 @@ from sparklog.gateway.records.decode import TIMESTAMP_MS_MAX, decode_records
 from sparklog.gateway.records.errors import InvalidRecordError
 from sparklog.gateway.records.small import SMALL_RECORDS_MAX, SmallRecords, read_small
 
-RECORDS_MAX = 4_000_000
+RECORDS_MAX = 1_000_000
 STORED = ("none", "zstd", "lz4", "lz4", "zstd")
 """Compression of a stored batch, by the number of Kafka's compression."""
 

@@ -21,7 +21,7 @@ RECORDS = {100: 2_000_000, 1024: 500_000}
 """Records of a run, by the size of a value."""
 ACKNOWLEDGED_RATE = 1_000
 ACKNOWLEDGED_SECONDS = 30
-FETCH_BYTES = 10 * 1024 * 1024
+_FETCH: dict[str, Any] = {"max.partition.fetch.bytes": 10 * 1024 * 1024}
 
 
 class GatewayServer(SparklogServer):
@@ -34,7 +34,7 @@ class GatewayServer(SparklogServer):
     @property
     def pids(self) -> list[int]:
         """Process ids of the broker and of its gateway."""
-        broker = self.local.pid
+        (broker,) = super().pids
         return [broker, *(child.pid for child in psutil.Process(broker).children())]
 
     def admin(self, bootstrap_servers: str | None = None) -> sparklog.Admin:
@@ -86,7 +86,7 @@ def consume(context: Context, *, peer: bool, value_bytes: int) -> Measurement:
         topic=context.once(f"gateway topic {peer} {value_bytes}", fill),
         partitions=PARTITIONS,
         records=count,
-        **{"max.partition.fetch.bytes": FETCH_BYTES},
+        **_FETCH,
     )
     if result.extra["value_bytes"] != value_bytes * result.extra["records"]:
         raise MeasurementError(f"{result.extra['value_bytes']:.0f} bytes came, not {value_bytes} a record")

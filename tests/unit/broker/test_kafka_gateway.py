@@ -115,7 +115,7 @@ def test_anything_else_is_refused(data: bytes) -> None:
 
 
 def test_processes_of_other_users_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preamble.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(PermissionError, match="process of user"):
         read(encode_preamble(CLIENT))
 

@@ -54,7 +54,7 @@ class World:
 
     def stable(self, *names: str) -> list[str]:
         """Members that have joined and have their assignments."""
-        members = []
+        members: list[str] = []
         for name in names:
             self.join(f"{name}-first")
             for i, member in enumerate(members):  # all join again
