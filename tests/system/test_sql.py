@@ -100,14 +100,14 @@ def test_an_empty_topic(admin: Admin, topic: str, session: SqlSession) -> None:
     assert answer(session, f'FROM "{topic}" WHERE _timestamp > now() - INTERVAL 1 HOUR') == []
 
 
-def test_a_statement_sees_what_is_there_when_it_begins(broker: LocalBroker, trips: str, session: SqlSession) -> None:
+def test_a_statement_sees_the_records_at_its_start(broker: LocalBroker, trips: str, session: SqlSession) -> None:
     with session.execute(f"SELECT _offset FROM {trips}") as result, Producer(broker.bootstrap_servers) as producer:
         producer.send_batch(trips.strip('"'), {"zone": ["late"], "minutes": [0.0]}, partition=1).result(60)
         assert result.read_all().num_rows == 6
     assert answer(session, f"SELECT count(*) FROM {trips}") == [(7,)]
 
 
-def test_only_what_is_committed_is_seen(broker: LocalBroker, admin: Admin, topic: str) -> None:
+def test_only_committed_records_are_seen(broker: LocalBroker, admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     servers, count = broker.bootstrap_servers, f'SELECT decode(value) FROM "{topic}" ORDER BY _offset'
     newest = f'SELECT decode(value) FROM "{topic}" ORDER BY _offset DESC LIMIT 1'
@@ -352,7 +352,7 @@ def test_a_broker_that_is_gone() -> None:
         sparklog.sql("127.0.0.1:1", "SELECT 1", request_timeout_ms=1000)
 
 
-def test_what_a_scan_meets_is_what_is_raised(trips: str, session: SqlSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_statement_raises_its_scans_error(trips: str, session: SqlSession, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: object, **__: object) -> Iterator[object]:
         raise BrokerNotAvailableError("gone")
         yield

@@ -37,7 +37,7 @@ def test_a_broker_that_is_alone_leads_all() -> None:
     assert not made.are_shared
 
 
-def test_of_several_brokers_each_leads_its_own_shards() -> None:
+def test_of_several_brokers_each_leads_what_it_has_been_told() -> None:
     made = shards()
     made.start(3, shared=True)
     assert made.led == []

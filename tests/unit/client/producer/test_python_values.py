@@ -210,7 +210,7 @@ def test_dates_and_times_are_not_mixed() -> None:
     assert column({"at": [noon.replace(tzinfo=UTC), east]}, "at")[1] == east
 
 
-def test_nanoseconds_beyond_microseconds_raise_an_error_with_the_remedy() -> None:
+def test_nanoseconds_that_microseconds_cannot_hold_say_what_to_do() -> None:
     fine, took = pd.Timestamp("2024-01-01 00:00:00.000000005"), pd.Timedelta(5, "ns")
     for data in (
         pd.DataFrame({"local": [fine]}),
