@@ -156,7 +156,7 @@ def test_too_few_in_sync_replicas_refuse_acks_all(cluster: ClusterProcesses) -> 
     check(all_values(cluster, "events", 0, asked=leader), {offset: b"kept", again: b"taken"})
 
 
-def test_requests_to_a_follower_are_refused_with_the_leader(cluster: ClusterProcesses) -> None:
+def test_requests_for_who_does_not_lead_are_refused_with_who_does(cluster: ClusterProcesses) -> None:
     cluster.create(1, "events", 1)
     served_by_all(cluster, "events")
     leader = cluster.leader_of("events", 0, asked=1)

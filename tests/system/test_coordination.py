@@ -235,7 +235,7 @@ def test_a_transaction_does_all_or_nothing(ensemble: Ensemble) -> None:
     assert result(ensemble, client.get("/a")) is None
 
 
-def test_one_of_two_writes_with_the_same_version_is_refused(ensemble: Ensemble) -> None:
+def test_one_of_two_who_write_with_the_same_version_is_refused(ensemble: Ensemble) -> None:
     one, two = ensemble.client(), ensemble.client()
     result(ensemble, one.create("/fence", b""))
     futures = [c.transaction([SetData("/fence", b"", 0), Create("/made", b"")]) for c in (one, two)]
