@@ -72,7 +72,7 @@ def codes(client: RawClient, *batches: bytes | bytearray, transactional_id: str 
     return {r.error_code for r in answer.results}
 
 
-def test_forged_ids_poison_no_honest_producer(broker: BrokerProcess) -> None:
+def test_ids_that_nobody_was_given_poison_no_honest_producer(broker: BrokerProcess) -> None:
     with broker.connect() as stranger:
         mine = new_id(stranger)
         given = {mine, new_id(stranger, "whose coordinator keeps some ids in reserve")}
@@ -158,7 +158,7 @@ def test_a_fencing_token_that_was_not_drawn_locks_no_application_out(broker: Bro
     assert values(broker) == [b"a"]
 
 
-def test_a_refused_transactional_batch_blocks_no_producer(broker: BrokerProcess) -> None:
+def test_a_refused_transactional_batch_blocks_nobody(broker: BrokerProcess) -> None:
     with Producer(broker.address, transactional_id="honest") as producer, Admin(broker.address) as admin:
         producer.init_transactions()
         with producer.transaction():

@@ -107,7 +107,7 @@ def test_a_statement_sees_the_records_at_its_start(broker: LocalBroker, trips: s
     assert answer(session, f"SELECT count(*) FROM {trips}") == [(7,)]
 
 
-def test_only_committed_records_are_seen(broker: LocalBroker, admin: Admin, topic: str) -> None:
+def test_only_what_is_committed_is_seen(broker: LocalBroker, admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     servers, count = broker.bootstrap_servers, f'SELECT decode(value) FROM "{topic}" ORDER BY _offset'
     newest = f'SELECT decode(value) FROM "{topic}" ORDER BY _offset DESC LIMIT 1'
