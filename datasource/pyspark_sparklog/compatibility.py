@@ -69,7 +69,8 @@ the largest end."""
 
 
 def check_read_limits(given: bool) -> None:
-    """Raises InvalidConfigError if a stream's read limits are `given` to a Spark under which they cannot be kept."""
+    """Refuse a stream's read limits that are `given` to a Spark under which they cannot be kept. Raises
+    InvalidConfigError."""
     if given and not READERS_ARE_TOLD_THEIR_START:
         raise InvalidConfigError(
             "maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2: this one, "

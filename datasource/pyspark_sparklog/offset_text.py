@@ -66,7 +66,7 @@ class OffsetJson(ModuleType):
 
 
 def install() -> None:
-    """Makes this process write and read such offsets, if it is the one that Spark's streaming source lives in."""
+    """Make this process write and read such offsets, if it is the one of Spark's streaming source."""
     for module in (sys.modules.get("__main__"), sys.modules.get(RUNNER)):
         spec = getattr(module, "__spec__", None)
         if spec is not None and spec.name == RUNNER and getattr(module, "json", None) is json:

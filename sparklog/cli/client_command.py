@@ -89,7 +89,7 @@ def _command_config() -> Any:
 
 
 def secure_commands(app: typer.Typer) -> None:
-    """Has the commands of `app` and of its groups take `--command-config`."""
+    """Add `--command-config` to the commands of `app` and of its groups."""
     for command in app.registered_commands:
         command.cls = ClientCommand
     group: TyperInfo

@@ -169,7 +169,7 @@ def _is_regular(text: bytes, quotes: Any, delimiter: str) -> bool:
 
 
 def _records(text: bytes, delimiter: str, line: int) -> Iterator[Piece]:
-    """Each record with its lines; empty lines are none. `line`: the number of the text's first line."""
+    """Yield each record with its lines; empty lines are no records. `line`: the number of the text's first line."""
     lines = lines_of(text)
     csv.field_size_limit(LINE_BYTES_MAX)
     reader = csv.reader((part.decode("latin-1") for part in lines), delimiter=delimiter)

@@ -28,7 +28,7 @@ BATCH_ROWS = 65_536
 
 
 class Chunk(NamedTuple):
-    """Some rows, and how far the source is read."""
+    """Rows, and the number of bytes read so far."""
 
     table: pa.Table
     done: int
@@ -51,7 +51,7 @@ class InputOptions:
     delimiter: str = ","
     null_values: tuple[str, ...] = ("",)
     refuse: Refuse = fail
-    """Takes each record that does not fit the topic; the default ends the input."""
+    """Handler of each record that does not fit the topic; the default ends the input."""
 
 
 def open_input(path: Path | None, stdin: BinaryIO, format: str, options: InputOptions) -> Source:
@@ -90,7 +90,7 @@ def _seekable(path: Path | None, format: str) -> Path:
 
 
 def _lines(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Each line is a record's value; with a key separator, the text before its first occurrence is the key."""
+    """Yield each line as a record's value; with a key separator, the text before its first occurrence is the key."""
     separator = options.key_separator.encode() if options.key_separator else None
     number = 0
     for block, done in blocks(file):

@@ -81,7 +81,7 @@ def _fit(values: list[Any], t: Any) -> Any:
 
 
 def _first_unfit(values: list[Any], field: pa.Field) -> JsonValueError:
-    """Which value it was: Arrow does not say."""
+    """Return the error of the first unfit value, which Arrow does not name."""
     for value in values:
         try:
             _fit([value], field.type)

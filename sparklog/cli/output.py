@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Writer(Protocol):
-    """Takes the first `rows` rows of batches, in order; `close` completes the output."""
+    """Writer of batches: accepts the first `rows` rows of each, in order; `close` completes the output."""
 
     def write(self, batch: ConsumedBatch, rows: int) -> None: ...
 

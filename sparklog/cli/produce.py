@@ -128,7 +128,8 @@ def produce(
 
 @contextmanager
 def _refusals(on_error: str) -> Iterator[RefusedLines | None]:
-    """Takes the records that do not fit, as `--on-error` says; None: they end the input. Raises typer.BadParameter."""
+    """Yield the file for refused records, as `--on-error` demands; None: they end the input. Raises
+    typer.BadParameter."""
     from sparklog.cli.input_lines import RefusedLines
 
     if on_error == FAIL:

@@ -41,7 +41,7 @@ SECURITY_HEADERS: Mapping[str, str] = {
 
 
 class Refusal(NamedTuple):
-    """Why a request is not answered."""
+    """Reason of a refused request."""
 
     status: int
     reason: str
@@ -77,7 +77,7 @@ def check_exposure(listen: str, host: str, *, allow_insecure: bool) -> str:
 
 
 def refusal(method: str, headers: Headers, hosts: frozenset[str]) -> Refusal | None:
-    """Why the request is refused; None: it is not."""
+    """Return the reason why the request is refused; None: it is accepted."""
     host = headers.get("host", "")
     if host_name(host) not in hosts:
         return Refusal(421, f"this console is not {host!r}: name it with --allow-host, or ask it under its own address")

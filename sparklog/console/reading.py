@@ -205,8 +205,8 @@ def matching_rows(batch: ConsumedBatch, filter_text: str, rows_max: int | None) 
 
 
 def matches(data: pa.RecordBatch, text: str) -> np.ndarray:
-    """Which rows have `text`, in any case of its letters, in a column of text, bytes, numbers or times. Lists, structs
-    and maps are not looked into."""
+    """Return a mask of the rows with `text`, in any case of its letters, in a column of text, bytes, numbers or times.
+    Lists, structs and maps are not searched."""
     found = np.zeros(data.num_rows, bool)
     for column in data.columns:
         t = column.type

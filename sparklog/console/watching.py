@@ -139,7 +139,7 @@ class GroupWatch:
         self.left_out = 0
         """Groups beyond GROUPS_WATCHED_MAX."""
         self.problem = ""
-        """Why the last round has failed; empty: it has not."""
+        """Reason why the last round has failed; empty: it has not."""
 
     def groups(self) -> Mapping[str, WatchedGroup]:
         """Return the groups of the last round, by name."""

@@ -35,7 +35,7 @@ class Worker(Protocol[J_contra]):
 
 
 class Executors(Protocol):
-    """Makes threads."""
+    """Source of threads."""
 
     def pool(self, name: str, threads: int) -> Executor:
         """Return an executor with up to `threads` threads; `shutdown` ends them."""

@@ -102,7 +102,7 @@ _armed: list[_ArmedFault | _Call] = []
 
 
 def reach(step: str) -> None:
-    """Says that `step` has been reached. Raises InjectedFault if that is the action of a fault armed for it."""
+    """Report that `step` has been reached. Raises InjectedFault if that is the action of a fault armed for it."""
     for armed in _armed:
         armed.reach(step)
 

@@ -119,11 +119,11 @@ class FileSystem(Protocol):
         ...
 
     def lock(self, path: Path) -> File | None:
-        """Takes the exclusive lock `path` stands for until the file is closed; None when another holds it."""
+        """Take the exclusive lock of `path` until the file is closed; None when another process holds it."""
         ...
 
     def check_in_place(self, path: Path, identity: FileIdentity) -> None:
-        """Raises StorageError if `path` does not lead to that file or directory (any more)."""
+        """Check that `path` still leads to that file or directory. Raises StorageError."""
         ...
 
     def monotonic_s(self) -> float:
@@ -135,8 +135,8 @@ class FileSystem(Protocol):
         ...
 
     def boot_id(self) -> str:
-        """Another one each time the machine has started; "": not known. While it is the same, nothing that was written
-        can have been lost, fsynced or not."""
+        """Return the id of the machine's boot; "": unknown. While it is the same, no written data can have been lost,
+        fsynced or not."""
         ...
 
 

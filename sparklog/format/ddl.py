@@ -105,7 +105,7 @@ class _Parser:
         return token
 
     def _skip(self, mark: str) -> bool:
-        """Takes the next token if it is `mark` (a mark, or a word in any case)."""
+        """Consume the next token if it is `mark` (a mark, or a word in any case)."""
         token = self._next
         if token.kind in ("mark", "word") and token.text.upper() == mark:
             self._at += 1

@@ -107,7 +107,7 @@ def check_new_rows(
 
 
 def row_offsets(header: BatchHeader, offsets: np.ndarray | None) -> np.ndarray:
-    """Every row's offset, int64; `offsets` as `decode_rows` gives them."""
+    """Return every row's offset, int64; `offsets` as `decode_rows` returns them."""
     if offsets is not None:
         return offsets
     return np.arange(header.base_offset, header.base_offset + header.record_count, dtype=np.int64)

@@ -161,7 +161,8 @@ class PartitionLog:
         self._state.health.fail(gone if error is None else error)
 
     def take_offline(self, error: SparklogError) -> None:
-        """Every use raises `error` from now on; no file is written any more. Waits for no append that hangs."""
+        """Make every use raise `error` from now on; no file is written any more. Does not wait for an append that
+        hangs."""
         self._state.health.fail(error)
         self._state.health.is_closed = True
         self._state.tier.close()
@@ -176,7 +177,7 @@ class PartitionLog:
 
     @property
     def owner(self) -> LogOwner:
-        """Whose log it is."""
+        """Owner of the log."""
         return self._state.owner
 
     @property
@@ -232,7 +233,7 @@ class PartitionLog:
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """Which leader epoch began where."""
+        """The leader epochs and their beginnings."""
         return self._state.epochs
 
     @property
@@ -261,7 +262,8 @@ class PartitionLog:
 
     @property
     def write_error(self) -> SparklogError | None:
-        """Why nothing can be appended: until the cause is gone (retriable), or until the log is opened again."""
+        """Reason why the log accepts no appends: until the cause is gone (retriable), or until the log is opened
+        again."""
         return self._state.health.failure or self._state.writer.failure or self._state.writer.blocked
 
     @property

@@ -22,7 +22,7 @@ from sparklog.protocol.base import (
 
 
 class FindCoordinatorRequest(Message):
-    """Which broker coordinates the group (`key_type` 0) or transactional id (1) `key`."""
+    """Ask for the coordinator of the group (`key_type` 0) or transactional id (1) `key`."""
 
     key: Text
     key_type: Annotated[int, Meta(ge=0, le=1)] = 0

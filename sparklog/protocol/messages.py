@@ -578,7 +578,7 @@ def encode(message: Message, version: int | None = None) -> bytes:
 
 
 _HANDSHAKE_FIELDS = 3
-"""Those that every HANDSHAKE has."""
+"""Number of fields that every HANDSHAKE has."""
 
 
 def _without_silent_end(hello: HandshakeRequest) -> list[Any]:

@@ -1,9 +1,8 @@
-"""Which version of each API is spoken on a connection: the newest that both sides have.
+"""Version of each API on a connection: the newest that both sides have.
 
-A broker says in its answer to HANDSHAKE which versions it has (as with ApiVersions in Kafka's KIP-35); this is the one
-round trip that it costs. HANDSHAKE itself is sent in a version that every broker has. A broker that does not have the
-version of a request answers UNSUPPORTED_VERSION with those that it has, and takes another HANDSHAKE on the same
-connection (KIP-511).
+A broker's answer to HANDSHAKE lists its versions (as with ApiVersions in Kafka's KIP-35); this is the one round trip of
+the negotiation. HANDSHAKE itself is sent in a version that every broker has. A broker that does not have the version of
+a request answers UNSUPPORTED_VERSION with its versions, and accepts another HANDSHAKE on the same connection (KIP-511).
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class PartitionReassignment(Message):
 
 
 class ListPartitionReassignmentsResponse(Message):
-    """Those that the controller knows. `throttle_bytes` per second, 0: none."""
+    """The reassignments that the controller knows. `throttle_bytes` per second, 0: none."""
 
     reassignments: Annotated[list[PartitionReassignment], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
     throttle_bytes: int = 0

@@ -194,7 +194,7 @@ class AlterTopicResponse(Message):
 
 
 class CreatePartitionsRequest(Message):
-    """Gives a topic more partitions, so that it has `total`; those it has stay as they are."""
+    """Add partitions to a topic, up to `total`; the present ones are unchanged."""
 
     name: Name
     total: Annotated[int, Meta(ge=1, le=PARTITIONS_PER_TOPIC_MAX)]

@@ -82,7 +82,7 @@ def in_version(value: Any, version: int) -> Any:
 
 @cache
 def _places_of_newer(message_type: type[Message], version: int) -> tuple[int, ...]:
-    """Which of a version's fields hold messages that have newer fields."""
+    """Return the fields of a version that hold messages with newer fields."""
     hints = typing.get_type_hints(message_type)
     names = field_names(message_type, version)
     return tuple(

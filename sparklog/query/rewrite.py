@@ -24,7 +24,7 @@ _NAME = "__sparklog_newest_{}"
 
 
 class TopicPart:
-    """Some offsets of a topic as a table; which ones may change from statement to statement."""
+    """A range of offsets of a topic as a table; the range may differ between statements."""
 
     def __init__(
         self,

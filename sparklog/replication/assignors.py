@@ -44,7 +44,7 @@ def assignor_of(name: str) -> Assignor:
 
 
 def assign_range(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> Assignment:
-    """Each topic's partitions cut into as many runs as it has subscribers, the first ones longer by one."""
+    """Cut each topic's partitions into as many runs as it has subscribers, the first ones longer by one."""
     chosen: dict[str, set[TopicPartition]] = {m: set() for m in members}
     for topic, subscribers in _subscribers(members, counts).items():
         size, longer = divmod(counts[topic], len(subscribers))

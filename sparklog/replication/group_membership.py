@@ -289,7 +289,8 @@ class Group(Struct):
         return HeartbeatAnswer(request.member_id, request.member_epoch, self.config.heartbeat_interval_ms, None)
 
     def expire(self, topics: Topics, now_ms: int, wall_ms: int) -> list[str]:
-        """Puts out the members that were not heard of in time, or did not let go in time; their ids."""
+        """Remove the members without a heartbeat in time, and those that did not release partitions in time; returns
+        their ids."""
         late = [
             m
             for m in self.members.values()

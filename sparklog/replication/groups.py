@@ -123,7 +123,7 @@ class GroupCoordinator:
         return Step(response, _take(group))
 
     def tick(self, now_ms: int, wall_ms: int) -> list[Record]:
-        """Puts out members that are late."""
+        """Remove members that are late."""
         out: list[Record] = []
         for group in self._groups.values():
             if group.members:
@@ -224,7 +224,7 @@ class GroupCoordinator:
         return member
 
     def _refusal(self, group: Group | None, member: Member | None, tp: TopicPartition) -> SparklogError | None:
-        """Why an offset of this partition cannot be committed."""
+        """Return the reason why an offset of this partition cannot be committed."""
         topic = self._topics.get(tp.topic)
         if topic is None or tp.partition >= topic[1]:
             return UnknownTopicOrPartitionError(f"there is no partition {tp}")
@@ -248,8 +248,8 @@ class GroupCoordinator:
         return m.OffsetFetchResponse(list(self.fetched_offsets(request)))
 
     def fetched_offsets(self, request: m.OffsetFetchRequest) -> Iterator[m.FetchedOffset]:
-        """Each offset that is asked for, once. Raises at once InvalidGroupIdError; of a member also
-        UnknownMemberIdError and StaleMemberEpochError."""
+        """Return each requested offset, once. Raises at once InvalidGroupIdError; of a member also UnknownMemberIdError
+        and StaleMemberEpochError."""
         check_group_id(request.group_id)
         if request.member_id or request.member_epoch != NO_EPOCH:
             group = self._groups.get(request.group_id)
@@ -313,7 +313,7 @@ class GroupCoordinator:
         return {*self._groups, *self.offsets.groups()}
 
     def group_ids(self, after: str = "") -> list[str]:
-        """Those behind `after`, in order."""
+        """Return the ids behind `after`, in order."""
         return sorted(g for g in self.known_ids() if g > after)
 
     def summary(self, group_id: str) -> m.GroupSummary:

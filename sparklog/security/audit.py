@@ -30,7 +30,7 @@ DENIALS = Rate(per_second=1.0, burst=20.0)
 
 
 class AuditKind(StrEnum):
-    """Why the line is there."""
+    """Reason of the line."""
 
     ACT = "act"
     DENIAL = "denial"
@@ -81,7 +81,8 @@ def audit_line(event: AuditEvent, secrets: Iterable[Secret] = (), left_out: int 
 
 
 class AuditLimiter:
-    """Which events are written: all acts; denials and failed authentications as `DENIALS` says, for each source."""
+    """Filter of events: writes all acts; denials and failed authentications within the limit of `DENIALS`, for each
+    source."""
 
     def __init__(self, rate: Rate = DENIALS) -> None:
         self._rate = rate

@@ -80,10 +80,10 @@ def places(names: Sequence[str], port: int, data_dir: Path | None = None) -> lis
 def secure_cluster_setup(
     directory: Path, brokers: Sequence[BrokerPlace], zookeeper: str, now: datetime.datetime, user: str = "admin"
 ) -> tuple[str, ...]:
-    """Makes everything for brokers 1, 2, … at `brokers`; the names of the directories. `zookeeper`: as in
+    """Create all files for brokers 1, 2, … at `brokers`; returns the names of the directories. `zookeeper`: as in
     `zookeeper.connect`.
 
-    Raises InvalidConfigError if the directory is not empty or cannot be written, or a name is none.
+    Raises InvalidConfigError if the directory is not empty or cannot be written, or a name is invalid.
     """
     super_user = new_super_user(user)
     if user == BROKERS:
@@ -173,7 +173,7 @@ def _broker_files(
 
 
 def broker_directories(directory: Path) -> list[Path]:
-    """Those of brokers, by their numbers; none, if there is no such directory."""
+    """Return the directories of brokers, by their numbers; none, if there is no such directory."""
     inside = directory.iterdir() if directory.is_dir() else ()
     found = {int(m[1]): path for path in inside if (m := _DIRECTORY.fullmatch(path.name))}
     return [found[number] for number in sorted(found)]

@@ -202,7 +202,7 @@ class OAuthBearerServer:
 
     @property
     def failure(self) -> str:
-        """Why the token was refused, for the log; "" if it was not."""
+        """Return the reason of the token's refusal, for the log; "" if it was accepted."""
         return str(self._failure or "")
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:

@@ -214,7 +214,7 @@ class Throttles:
         self._buckets: OrderedDict[tuple[QuotaKey, Group], tuple[Rate, Bucket]] = OrderedDict()
 
     def replace_table(self, table: QuotaTable) -> None:
-        """Other quotas from now on. A group whose limit has changed begins with a full bucket of the new size."""
+        """Replace the quotas. A group whose limit has changed begins with a full bucket of the new size."""
         self._table = table
 
     def waiting(self, now_ms: int) -> Iterator[Throttled]:

@@ -24,7 +24,7 @@ CHANGE_BYTES_MAX = 512 * 1024
 
 
 class RecordKind(StrEnum):
-    """Each kind is changed and watched by itself."""
+    """Kinds of records; each is changed and watched by itself."""
 
     USERS = "users"
     ACLS = "acls"

@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
 
 def secure_setup(directory: Path, place: Place, now: datetime.datetime, user: str = "admin") -> SecureSetup:
-    """Makes everything that a first secure cluster needs.
+    """Create all files of a first secure broker.
 
     Raises InvalidConfigError if the directory is not empty or cannot be written, or the user's name would have to be
     quoted.

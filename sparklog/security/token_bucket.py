@@ -44,7 +44,7 @@ def at(bucket: Bucket, rate: Rate, now_ms: int) -> Bucket:
 
 
 def charge(bucket: Bucket, rate: Rate, cost: float, now_ms: int) -> tuple[Bucket, int]:
-    """Takes `cost` >= 0 out: the bucket after it, and how long to wait (ms; 0: not at all)."""
+    """Take `cost` >= 0 out; returns the bucket after it, and the time to wait (ms; 0: none)."""
     now = at(bucket, rate, now_ms)
     tokens = now.tokens - cost
     if rate.throttle_ms_max is not None:

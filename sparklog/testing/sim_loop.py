@@ -130,7 +130,7 @@ class Simulation:
         return task.result()
 
     def _next(self) -> tuple[SimLoop | None, float]:
-        """Whose turn it is, and when: None, infinity if nothing is left."""
+        """Return the loop with the next event and its time; None, infinity if nothing is left."""
         now_s, earliest = self.now_s, math.inf
         best: list[SimLoop] = []
         for loop in self._loops:

@@ -47,7 +47,7 @@ class SimConnection:
 
     @staticmethod
     def pair(net: SimNet, a: tuple[SimLoop, str], b: tuple[SimLoop, str]) -> tuple[SimConnection, SimConnection]:
-        """Both ends of a new connection between (loop, host) and (loop, host)."""
+        """Return both ends of a new connection between (loop, host) and (loop, host)."""
         one, other = SimConnection(net, *a, b[1]), SimConnection(net, *b, a[1])
         one._peer, other._peer = other, one
         net.connections |= {one: None, other: None}

@@ -156,7 +156,7 @@ class SimZooKeeper:
                 session.client.break_connection(0)
 
     def start(self) -> None:
-        """Every session has its whole time again."""
+        """Start the ensemble: every session has its whole timeout again."""
         self.is_up = True
         for session in self._sessions.values():
             session.last_heard_ms = self.now_ms

@@ -88,7 +88,7 @@ def test_a_case_shrinks_to_the_lie_that_matters() -> None:
 
 
 @for_each("form", FORMS, ids=lambda f: f"{f.how}-{f.schema_id}-{f.rows}-{f.compression}")
-def test_the_reference_reads_what_is_honest(form: Form) -> None:
+def test_the_reference_reads_honest_batches(form: Form) -> None:
     data = bytearray(honest_batch(form))
     stamp_batch(data, 0, decode_header(data), base_offset=HOSTILE_OFFSET, leader_epoch=0, append_time_ms=0)
     assert len(rows_of(bytes(data), form.schema_id)) == decode_header(data).record_count == form.rows

@@ -70,7 +70,7 @@ def test_the_page_has_the_notebooks_cells(generator: ModuleType, name: str) -> N
     assert generator.without_outputs(shown(name)) == generator.page(name, source(name), {})
 
 
-def test_a_page_and_what_it_shows(generator: ModuleType) -> None:
+def test_a_page_and_its_output(generator: ModuleType) -> None:
     text = "# Databricks notebook source\n# MAGIC %md\n# MAGIC # Title\n\n# COMMAND ----------\n\nprint(1)\n"
     page = generator.page("name", text, {1: "1\n\n2 at 127.0.0.1:9292\n"})
     assert "# Title\n\nThis page is [notebooks/name.py](../../notebooks/name.py)" in page

@@ -62,7 +62,7 @@ def canonical(t: Any) -> pa.Schema:
 
 @given(TYPES)
 @settings(suppress_health_check=[HealthCheck.filter_too_much])
-def test_canonical_is_idempotent_and_what_spark_has(t: Any) -> None:
+def test_canonical_is_idempotent_and_equals_sparks_layout(t: Any) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
     stored = canonical(t)

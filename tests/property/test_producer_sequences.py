@@ -287,7 +287,7 @@ def test_campaign() -> None:
         simulate(seed, steps=300)
 
 
-def test_the_simulation_reaches_what_it_is_for() -> None:
+def test_the_simulation_reaches_the_interesting_states() -> None:
     """Stored twice without it, five in flight, epochs, batches that were held, identities that are used up."""
     worlds = [simulate(seed) for seed in range(100)]
     errors = {type(d.error) for w in worlds for d, _ in w.sent}

@@ -45,7 +45,7 @@ def check(log: PartitionLog, model: Model, asked: list[int]) -> None:
 
 
 @given(BATCHES, SETTINGS, SHARE, SHARE, st.booleans(), st.lists(st.integers(0, 61), min_size=1, max_size=8))
-def test_lookups_find_what_a_list_finds(
+def test_lookups_agree_with_a_list(
     batches: list[tuple[list[int | None], str]],
     log_settings: dict[str, Any],
     start_share: float,

@@ -15,7 +15,7 @@ from sparklog.types import TopicPartition
 from tests.spark.frames import values
 
 
-def test_each_action_sees_what_is_new(
+def test_each_action_sees_new_records(
     spark: Any, reads: Any, topic: Callable[..., str], send: Callable[..., None], admin: sparklog.Admin
 ) -> None:
     name = topic(partitions=2)

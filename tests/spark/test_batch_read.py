@@ -240,7 +240,7 @@ def test_log_append_time(reads: Any, topic: Any, send: Any) -> None:
     assert row.timestamp.replace(tzinfo=None) >= before.replace(microsecond=before.microsecond // 1000 * 1000)
 
 
-def test_retention_of_what_was_asked_for(reads: Any, events: str) -> None:
+def test_retention_of_requested_records(reads: Any, events: str) -> None:
     with pytest.raises(Exception, match=rf"start offset 11 is greater than the resolved end offset 10 for {events}-0"):
         reads.batch(events, startingOffsets=offsets(events, 11, 0)).count()
     assert reads.batch(events, startingOffsets=offsets(events, 11, 5), failOnDataLoss="false").count() == 0

@@ -34,7 +34,7 @@ def rows_of(rows: Any) -> list[tuple[int, bytes, bytes]]:
     return sorted((row.offset, bytes(row.key), bytes(row.value)) for row in rows)
 
 
-def test_batch_and_stream_read_what_is_left(
+def test_batch_and_stream_read_the_remaining_records(
     compacted: tuple[str, list[tuple[int, bytes, bytes]]], reads: Any, collected: Any, send: Any, tmp_path: Path
 ) -> None:
     name, left = compacted

@@ -41,7 +41,7 @@ def read(spark: Any, address: str, topic: str, partition: int, start: int, end: 
     return {r.offset: tuple(None if v is None else bytes(v) for v in (r.key, r.value)) for r in rows}
 
 
-def test_spark_reads_what_was_sent_or_fails_with_a_typed_error(
+def test_spark_reads_the_sent_rows_or_fails_with_a_typed_error(
     spark: Any, planted: tuple[PlantedBroker, list[Case]]
 ) -> None:
     broker, cases = planted

@@ -29,7 +29,7 @@ def test_a_stream_whose_next_records_are_gone(
     assert collected().run(reads.stream(name), tmp_path).values() == [], "what was lost is told once"
 
 
-def test_deleting_what_a_stream_has_read_is_no_loss(
+def test_deleting_read_records_is_no_loss(
     reads: Any, topic: Any, send: Any, collected: Any, admin: sparklog.Admin, tmp_path: Path
 ) -> None:
     name = topic()

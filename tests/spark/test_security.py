@@ -162,7 +162,7 @@ def shows(content: bytes) -> bool:
     return any(form in content for form in forms)
 
 
-def test_the_search_finds_what_it_looks_for() -> None:
+def test_the_search_finds_the_password() -> None:
     for text in (f'password="{PASSWORD}"', base64.b64encode(f"ab{PASSWORD}cd".encode()).decode()):
         assert shows(b"before " + text.encode() + b" after")
     assert not shows(b"nothing of the kind")

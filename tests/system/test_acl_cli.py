@@ -73,7 +73,7 @@ def test_what_makes_no_sense_is_refused_with_a_hint(run: Run, broker: sparklog.L
     assert run("acl", "list").stdout == ""
 
 
-def test_who_is_no_super_user_may_what_acls_allow(tmp_path: Path) -> None:
+def test_an_ordinary_user_may_do_the_operations_that_acls_allow(tmp_path: Path) -> None:
     with sparklog.start_local(data_dir=tmp_path, settings=OPEN) as local:
         admin = Admin(local.bootstrap_servers)
         admin.create_topic("open")

@@ -20,7 +20,7 @@ def as_user(secure: SecureBroker, name: str, password: str = PASSWORD) -> dict[s
     return secure.client(name, password) | {"security.protocol": "SASL_PLAINTEXT"}
 
 
-def test_who_did_what_from_where_and_how_it_ended(tmp_path: Path) -> None:
+def test_principal_act_address_and_result_are_written(tmp_path: Path) -> None:
     secure = SecureBroker(
         tmp_path,
         more='authorizer = "acl"\nsuper.users = "User:ANONYMOUS"\naudit.log.file = "audit.log"\n'

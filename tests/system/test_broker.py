@@ -314,7 +314,7 @@ def test_offsets_by_time(client: RawClient, topic: str) -> None:
     assert [r.error_code for r in results] == [0] * 6 + [UnknownTopicOrPartitionError.code]
 
 
-def test_located_files_hold_what_fetch_gives(client: RawClient, topic: str, broker: BrokerProcess) -> None:
+def test_located_files_hold_the_fetched_records(client: RawClient, topic: str, broker: BrokerProcess) -> None:
     produce(client, [(topic, 0, envelope_batch(4, 3) * 3)])
     answer = client.request(Api.LOCATE_SEGMENTS, LocateSegmentsRequest(topic, 0, 4, 1000), LocateSegmentsResponse)
     assert (answer.data_dir, answer.high_watermark) == (str(broker.data_dir), 12)
@@ -404,7 +404,7 @@ def test_requests_that_break_the_protocol(
         ),
     )
 )
-def test_random_bytes_hurt_nobody_else(broker: BrokerProcess, client: RawClient, data: bytes) -> None:
+def test_random_bytes_hurt_no_other_client(broker: BrokerProcess, client: RawClient, data: bytes) -> None:
     with broker.socket() as sock:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)

@@ -404,7 +404,7 @@ def test_wrong_usage_ends_with_2(run: Run, topic: str) -> None:
         assert run(*arguments, code=2).stderr, arguments
 
 
-def test_a_secure_setup_for_what_is_no_host(run: Run, tmp_path: Path) -> None:
+def test_a_secure_setup_for_an_invalid_host(run: Run, tmp_path: Path) -> None:
     assert "'bad host'" in run("broker", "--secure-setup", "a b", "--hostname", "bad host", code=1).stderr
     assert not (tmp_path / "a b").exists()
     assert "--config 'a b'/broker.toml" in run("broker", "--secure-setup", "a b", "--hostname", "good.host").stdout

@@ -43,7 +43,7 @@ def test_list_and_describe(run: Run, read: str) -> None:
     assert "GROUP_ID_NOT_FOUND" in run("group", "describe", "nobody", code=1).stderr
 
 
-def test_describe_shows_who_reads(run: Run, broker: LocalBroker, read: str) -> None:
+def test_describe_shows_the_readers(run: Run, broker: LocalBroker, read: str) -> None:
     with Consumer(broker.bootstrap_servers, group_id=read, client_id="tool") as consumer:
         consumer.subscribe([read])
         until(lambda: bool(consumer.poll(50) or consumer.assignment()), "assigned")

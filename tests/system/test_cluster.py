@@ -129,7 +129,7 @@ def test_a_broker_that_is_stopped_hands_over_and_comes_back_in_sync(cluster: Clu
         check(all_values(cluster, "events", p, asked=2), sent[p])
 
 
-def test_too_few_in_sync_replicas_refuse_what_all_are_to_have(cluster: ClusterProcesses) -> None:
+def test_too_few_in_sync_replicas_refuse_acks_all(cluster: ClusterProcesses) -> None:
     cluster.create(1, "events", 1, min_insync_replicas=2)
     served_by_all(cluster, "events")
     leader = cluster.leader_of("events", 0, asked=1)
@@ -308,7 +308,7 @@ def find_coordinator(cluster: ClusterProcesses, group_id: str) -> int:
     return found[-1]
 
 
-def test_a_topic_says_who_has_it(cluster: ClusterProcesses) -> None:
+def test_a_topic_names_its_replicas(cluster: ClusterProcesses) -> None:
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
     with sparklog.Admin(bootstrap) as admin:
         admin.create_topic("two", partitions=2, replication_factor=2)

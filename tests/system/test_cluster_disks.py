@@ -44,7 +44,7 @@ def deleted(cluster: ClusterProcesses, leader: int, before: int, timeout_ms: int
     return answer.results[0]
 
 
-def test_a_failed_disk_hands_over_what_is_led_there_and_records_are_deleted_everywhere(
+def test_a_failed_disk_hands_over_its_leaderships_and_records_are_deleted_everywhere(
     cluster: ClusterProcesses, tmp_path: Path
 ) -> None:
     cluster.create(2, "events", PARTITIONS, min_insync_replicas=2)

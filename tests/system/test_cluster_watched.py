@@ -71,7 +71,7 @@ def fill(cluster: ClusterProcesses) -> None:
                 producer.send(f"only-{broker}", Random(broker).randbytes(100_000)).result(60)
 
 
-def test_a_topic_has_its_leaders_figures_whoever_is_asked(cluster: ClusterProcesses) -> None:
+def test_a_topic_has_its_leaders_figures_at_every_broker(cluster: ClusterProcesses) -> None:
     fill(cluster)
     for asked in BROKERS:
         with sparklog.Admin(cluster.processes[asked].address) as admin:
@@ -93,7 +93,7 @@ def test_a_topic_has_its_leaders_figures_whoever_is_asked(cluster: ClusterProces
         assert disk.size_bytes > 500_000 * broker
 
 
-def test_the_pages_tell_of_replication_and_of_who_is_missing(cluster: ClusterProcesses) -> None:
+def test_the_pages_show_replication_and_missing_brokers(cluster: ClusterProcesses) -> None:
     fill(cluster)
     used = {name for name in of_the_dashboard() | of_the_alerts() if OF_A_CLUSTER.search(name)}
     assert len(used) > 15

@@ -187,7 +187,7 @@ def test_internal_topics_where_they_are_asked_for(
     assert in_bash("offsets", "__c") == ["__consumer_offsets"]
 
 
-def test_zsh_and_fish_are_told_what_a_setting_means(asked: Callable[..., list[str]]) -> None:
+def test_zsh_and_fish_get_the_meaning_of_a_setting(asked: Callable[..., list[str]]) -> None:
     typed = "sparklog topic create t --config flush.mo"
     zsh = asked(_SPARKLOG_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=typed)
     assert re.search(r'"flush\.mode=group":"When appends reach the disk"', "\n".join(zsh))

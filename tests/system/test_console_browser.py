@@ -152,7 +152,7 @@ def test_sql_with_ctrl_enter(browser: Chrome, console: str) -> None:
     until(browser, lambda b: "nowhere" in text_of(b, "#result"), "DuckDB's message")
 
 
-def test_the_tail_shows_what_comes(browser: Chrome, console: str, filled: World) -> None:
+def test_the_tail_shows_new_records(browser: Chrome, console: str, filled: World) -> None:
     browser.get(console + "/topics/events/messages?n=5&partition=1&tail=1")
     assert len(browser.find_elements(By.CSS_SELECTOR, "#rows tr")) == 5
     with Producer(filled.address) as producer:

@@ -34,7 +34,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
-def test_every_link_leads_to_what_it_says(filled: World) -> None:
+def test_every_link_leads_to_the_page_that_it_names(filled: World) -> None:
     app = make_app(Options(filled.address, allow_changes=True), real_environment(), round_s=0.1)
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:
         until(lambda: "billing" in client.get("/groups").text, "the watch over groups has come round")

@@ -244,7 +244,7 @@ def asked(address: str, path: str, cookie: str = "", **fields: str) -> tuple[int
         return answer.status, answer.read().decode(), answer.headers.get("Set-Cookie", "").partition(";")[0]
 
 
-def test_pages_go_on_beside_statements_and_what_is_left_is_ended(broker: LocalBroker) -> None:
+def test_pages_work_beside_statements_and_left_statements_are_ended(broker: LocalBroker) -> None:
     with console_process(broker.bootstrap_servers) as address:
         _, page, cookie = asked(address, "/sql")
         token = re.findall(r'name="token" value="([^"]+)"', page)[0]

@@ -102,7 +102,7 @@ def partition(values: list[int | None], offsets: list[int] | None = None) -> pa.
     return pa.table({"v": pa.array(values, pa.int32()), "_offset": pa.array(numbers, pa.int64())})
 
 
-def test_a_topic_that_holds_what_was_sent_passes() -> None:
+def test_a_topic_with_the_sent_records_passes() -> None:
     found = [partition([1, None]), partition([3])]
     checks = verify.topic_checks("t", [p.select(["v"]) for p in found], found, [2, 1])
     assert [c.ok for c in checks] == [True] * 4
@@ -202,7 +202,7 @@ def test_progress_counts_every_micro_batch_once() -> None:
         ("no version here", None),
     ],
 )
-def test_javas_version_is_read_from_what_it_prints(text: str, major: int | None) -> None:
+def test_javas_version_is_read_from_its_output(text: str, major: int | None) -> None:
     assert jvm.java_major(text) == major
 
 
@@ -274,7 +274,7 @@ def test_a_workers_error_is_raised_where_its_result_is_waited_for() -> None:
         worker.call(int, "x").result()
 
 
-def test_the_cluster_table_says_who_leads_who_lags_and_who_is_away() -> None:
+def test_the_cluster_table_shows_leaders_lagging_and_absent_brokers() -> None:
     lines = (outages.PartitionLine(0, 2, (2, 3), (1, 2, 3)), outages.PartitionLine(1, 3, (1, 2, 3), (3, 1, 2)))
     view = outages.ClusterView(3, (2, 3), lines)
     assert not view.all_in_sync

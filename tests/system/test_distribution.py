@@ -56,7 +56,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(dist: Path) -> None:
     assert {f"sparklog/console/{name}" for name in page} <= set(names)
 
 
-def test_the_sdist_holds_what_a_contributor_needs(dist: Path) -> None:
+def test_the_sdist_has_all_files_for_a_contributor(dist: Path) -> None:
     with tarfile.open(only(dist, "*.tar.gz")) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {"LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "conf/broker.toml"} <= names

@@ -68,7 +68,7 @@ def test_a_broker_that_is_well(doctor: Doctor, run: Run, process: BrokerProcess)
     assert ", 1 group)" in shown
 
 
-def test_lost_records_and_who_reads_nothing(doctor: Doctor, process: BrokerProcess) -> None:
+def test_lost_records_and_groups_without_a_reader(doctor: Doctor, process: BrokerProcess) -> None:
     with Admin(process.address) as admin, Producer(process.address) as producer:
         admin.create_topic("t", 1)
         old_ms = time.time_ns() // 1_000_000 - 6 * 86_400_000

@@ -35,7 +35,7 @@ def test_a_member_leaves_its_group(
     assert committed[TopicPartition(topic, records[0].partition)].offset == 1
 
 
-def test_the_next_member_reads_what_was_not_committed(
+def test_the_next_member_reads_uncommitted_records(
     broker: LocalBroker, admin: Admin, topic: str, topic_name: Callable[[], str]
 ) -> None:
     """The records of the last poll may not have been processed."""

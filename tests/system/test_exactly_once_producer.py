@@ -68,7 +68,7 @@ def test_lost_answers_store_nothing_twice(broker: BrokerProcess) -> None:
     assert acknowledged.items() <= {(p, offset): n for p, rows in found.items() for offset, n in rows}.items()
 
 
-def test_a_killed_broker_recognises_what_it_had(tmp_path: Path) -> None:
+def test_a_killed_broker_recognises_its_stored_batches(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     first = BrokerProcess(tmp_path / "data", work_dir=work)

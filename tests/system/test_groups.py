@@ -167,7 +167,9 @@ def test_commits_of_a_frozen_consumer_are_refused(local: LocalBroker, fast_admin
     heir.close()
 
 
-def test_auto_commit_never_covers_what_is_not_handed_out(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
+def test_auto_commit_never_covers_records_that_poll_has_not_returned(
+    local: LocalBroker, fast_admin: Admin, topic: str
+) -> None:
     fast_admin.create_topic(topic, 1)
     send(local, topic, 50, 1)
     tp = TopicPartition(topic, 0)

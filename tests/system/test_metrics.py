@@ -90,7 +90,7 @@ def test_names_in_expressions() -> None:
     }
 
 
-def test_the_numbers_are_those_of_what_was_done(broker: BrokerProcess) -> None:
+def test_the_numbers_are_those_of_the_requests(broker: BrokerProcess) -> None:
     content_type, text = get(broker.metrics_url)
     assert content_type == "text/plain; version=0.0.4; charset=utf-8"
     found = samples(text)

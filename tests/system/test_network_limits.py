@@ -104,7 +104,7 @@ UNKNOWN_GROUPS = DescribeGroupsRequest([f"{'g' * 240}{i}" for i in range(9_000)]
 @pytest.mark.parametrize(
     ("api", "message", "peers"), [(Api.METADATA, MetadataRequest(), UNREAD), (Api.DESCRIBE_GROUPS, UNKNOWN_GROUPS, 40)]
 )
-def test_answers_that_nobody_reads_are_bounded(
+def test_unread_answers_are_bounded(
     broker: BrokerProcess, client: RawClient, api: Api, message: Message, peers: int
 ) -> None:
     before, cut_before = broker.rss_bytes(), broker.stderr.count("unread answers hold")

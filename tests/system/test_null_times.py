@@ -34,7 +34,7 @@ def shown_ms(address: str, topic: str) -> list[int]:
     return [us // 1_000 for us in table.column("_timestamp").cast(pa.int64()).to_pylist()]
 
 
-def test_a_look_up_finds_what_is_shown(broker: LocalBroker, admin: Admin, topic_name: Callable[[], str]) -> None:
+def test_a_look_up_finds_the_shown_time(broker: LocalBroker, admin: Admin, topic_name: Callable[[], str]) -> None:
     address = broker.bootstrap_servers
 
     @settings(max_examples=15)

@@ -263,7 +263,7 @@ def test_the_same_id_on_an_empty_machine_inherits_the_partitions(
 
 
 @pytest.mark.nightly
-def test_an_unclean_election_is_asked_for_and_loses_what_only_the_dead_had(
+def test_an_unclean_election_on_request_loses_the_dead_brokers_own_records(
     cluster: sparklog.LocalCluster, admin: sparklog.Admin
 ) -> None:
     admin.create_topic("events", replica_assignment=[[1, 4], [2, 3], [3, 2]])

@@ -82,7 +82,7 @@ def read_on(consumer: sparklog.Consumer, read: list[Record]) -> int:
 
 
 @pytest.mark.nightly
-def test_a_rolling_restart_is_noticed_by_nobody(tmp_path: Path) -> None:
+def test_a_rolling_restart_disturbs_no_client(tmp_path: Path) -> None:
     """Idempotent and transactional producers and a group: no call raises, nothing is lost, nothing comes twice."""
     with sparklog.start_local(tmp_path, brokers=3) as cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
         assert isinstance(cluster, sparklog.LocalCluster)

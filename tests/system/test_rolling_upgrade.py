@@ -101,7 +101,7 @@ def all_in_sync(cluster: ClusterProcesses) -> None:
         until_reached(lambda t=topic: cluster.in_sync(t, 3, asked=1), f"all replicas of {topic} in sync")  # type: ignore[misc]
 
 
-def test_a_rolling_upgrade_is_noticed_by_nobody(previous: Path, tmp_path: Path) -> None:
+def test_a_rolling_upgrade_disturbs_no_client(previous: Path, tmp_path: Path) -> None:
     cluster = ClusterProcesses(tmp_path, env=environment_of(previous))
     try:
         for topic in TOPICS:

@@ -45,7 +45,7 @@ def test_nothing_goes_around_the_listener(context: Context, listener: str) -> No
         assert not connection.uses_local_socket
 
 
-def test_the_acls_are_what_lets_the_user_in(context: Context) -> None:
+def test_only_the_acls_let_the_user_in(context: Context) -> None:
     server = context.sparklog(TLS)
     with Admin(server.address(PLAIN)) as admin:
         admin.create_topic("another", partitions=1)

@@ -153,7 +153,7 @@ def test_what_is_written_is_copied_and_read(cluster: SecureCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_sessions_between_brokers_are_renewed_and_nobody_notices(cluster: SecureCluster) -> None:
+def test_sessions_between_brokers_are_renewed_without_disturbance(cluster: SecureCluster) -> None:
     """While it is written all the time, longer than two of their lifetimes: no fetch of a follower is interrupted."""
     security = cluster.security("admin", PASSWORDS["admin"])
     bootstrap = cluster.addresses[1, "CLIENTS"]

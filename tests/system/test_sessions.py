@@ -188,7 +188,7 @@ def test_a_brokers_certificate_that_is_expired_or_for_another_host(
         assert broker.stop() == 0
 
 
-def test_a_listener_that_lets_anybody_in_has_to_be_wanted(tmp_path: Path) -> None:
+def test_an_open_listener_needs_allow_insecure(tmp_path: Path) -> None:
     refused = BrokerProcess(tmp_path / "data", listen="0.0.0.0:0", work_dir=tmp_path)
     assert refused.wait() == 2
     assert "allow.insecure = true" in refused.stderr
@@ -198,7 +198,7 @@ def test_a_listener_that_lets_anybody_in_has_to_be_wanted(tmp_path: Path) -> Non
     assert "everybody who reaches PLAINTEXT://:0 is let in" in warned.stderr
 
 
-def test_metrics_that_anybody_can_ask_for_are_warned_of(tmp_path: Path) -> None:
+def test_open_metrics_cause_a_warning(tmp_path: Path) -> None:
     settings = 'metrics.listen = "{}:0"'
     local = BrokerProcess(tmp_path / "data", settings=settings.format("[::1]"), work_dir=tmp_path)
     assert local.stop() == 0

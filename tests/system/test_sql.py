@@ -100,7 +100,7 @@ def test_an_empty_topic(admin: Admin, topic: str, session: SqlSession) -> None:
     assert answer(session, f'FROM "{topic}" WHERE _timestamp > now() - INTERVAL 1 HOUR') == []
 
 
-def test_a_statement_sees_what_is_there_when_it_begins(broker: LocalBroker, trips: str, session: SqlSession) -> None:
+def test_a_statement_sees_the_records_at_its_start(broker: LocalBroker, trips: str, session: SqlSession) -> None:
     with session.execute(f"SELECT _offset FROM {trips}") as result, Producer(broker.bootstrap_servers) as producer:
         producer.send_batch(trips.strip('"'), {"zone": ["late"], "minutes": [0.0]}, partition=1).result(60)
         assert result.read_all().num_rows == 6
@@ -352,7 +352,7 @@ def test_a_broker_that_is_gone() -> None:
         sparklog.sql("127.0.0.1:1", "SELECT 1", request_timeout_ms=1000)
 
 
-def test_what_a_scan_meets_is_what_is_raised(trips: str, session: SqlSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_statement_raises_its_scans_error(trips: str, session: SqlSession, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: object, **__: object) -> Iterator[object]:
         raise BrokerNotAvailableError("gone")
         yield

@@ -66,7 +66,7 @@ def printed(directory: Path) -> str:
         return Page(broker, directory).as_it_is(PAGE.read_text(encoding="utf-8"))
 
 
-def test_the_page_shows_what_its_commands_print(tmp_path: Path) -> None:
+def test_the_page_shows_the_output_of_its_commands(tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     text = PAGE.read_text(encoding="utf-8")
     assert len(SHELL.findall(text)) == 1

@@ -205,7 +205,7 @@ def read(data: Data, query: str) -> tuple[int, int]:
         return result.statistics.rows_read, result.statistics.offsets_total
 
 
-def test_what_is_read_is_what_is_asked_for(data: Data) -> None:
+def test_only_the_needed_records_are_read(data: Data) -> None:
     topic = data.topics[0]
     whole, offsets = read(data, f"SELECT sum(n) FROM {topic}")
     assert whole > 500

@@ -163,7 +163,7 @@ def test_the_next_broker_has_the_directory_alone(start: Start, tmp_path: Path) -
     assert third.stop() == 0
 
 
-def test_a_deletion_that_a_kill_has_cut_is_finished_and_what_is_missing_is_missed(start: Start, tmp_path: Path) -> None:
+def test_an_interrupted_deletion_is_finished_and_missing_files_are_noticed(start: Start, tmp_path: Path) -> None:
     broker = start()
     with broker.connect() as client:
         for name in ("gone", "t", "lost"):

@@ -56,7 +56,7 @@ def test_once(run: Run, broker: LocalBroker, admin: Admin, topic: str) -> None:
         producer.abort_transaction()
 
 
-def test_the_metrics_page_adds_what_only_the_broker_knows(run: Run, tmp_path: Path) -> None:
+def test_the_metrics_page_adds_the_brokers_own_figures(run: Run, tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", settings=METRICS, work_dir=tmp_path)
     try:
         with Admin(broker.address) as admin:

@@ -23,7 +23,7 @@ def broker(tmp_path: Path) -> Iterator[LocalBroker]:
         yield local
 
 
-def test_an_operator_sees_and_aborts_what_is_open(run: Run, broker: LocalBroker) -> None:
+def test_an_operator_sees_and_aborts_open_transactions(run: Run, broker: LocalBroker) -> None:
     assert "no such transactions" in run("transaction", "list").stderr
     run("topic", "create", "t", "--partitions", 2)
     with Producer(broker.bootstrap_servers, transactional_id="shop") as producer:
@@ -56,7 +56,7 @@ def test_an_operator_sees_and_aborts_what_is_open(run: Run, broker: LocalBroker)
     assert "kept by the broker" in run("topic", "delete", "__transaction_state", "--yes", code=1).stderr
 
 
-def test_consume_leaves_out_what_is_not_committed_if_asked_to(run: Run, broker: LocalBroker) -> None:
+def test_consume_leaves_out_uncommitted_records_on_request(run: Run, broker: LocalBroker) -> None:
     run("topic", "create", "t", "--partitions", 1)
     with Producer(broker.bootstrap_servers, transactional_id="shop") as producer:
         with producer.transaction():
@@ -86,7 +86,7 @@ def test_hanging_transactions_are_shown_with_the_command_that_ends_them(
 
 
 @pytest.mark.parametrize("arguments", [[], ["x", "--topic", "t"], ["--topic", "t", "--partition", "0"]])
-def test_an_abort_needs_to_know_what(run: Run, arguments: list[str]) -> None:
+def test_an_abort_needs_a_transaction(run: Run, arguments: list[str]) -> None:
     assert "give an ID" in run("transaction", "abort", *arguments, code=2).stderr
 
 

@@ -173,7 +173,7 @@ def test_unknown_users_and_wrong_passwords_look_alike_and_are_logged_without_the
     assert PASSWORD not in log
 
 
-def test_the_unix_socket_is_for_those_who_are_known_and_asks_them_again(secure: SecureBroker) -> None:
+def test_the_unix_socket_is_for_known_peers_and_authenticates_again(secure: SecureBroker) -> None:
     endpoint = parse_bootstrap(secure.addresses["SASL"])[0]
     unknown = Connection(endpoint)
     assert unknown.broker.local_socket == ""

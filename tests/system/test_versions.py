@@ -222,7 +222,7 @@ def test_fields_that_a_version_does_not_have_are_not_read(broker: BrokerProcess)
             assert len(state[fields.index("schemas")]) == len(state[fields.index("partitions")]) == sent
 
 
-def test_a_handshake_in_a_newer_version_is_told_what_there_is(broker: BrokerProcess) -> None:
+def test_a_handshake_in_a_newer_version_is_answered_with_the_versions(broker: BrokerProcess) -> None:
     with broker.connect() as raw:
         raw.sock.sendall(encode_request(m.Api.HANDSHAKE, 7, 1, b"\x90"))
         prefix = decode_response_prefix(raw._read(PREFIX_BYTES), 1 << 20)

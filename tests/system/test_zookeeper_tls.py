@@ -41,7 +41,7 @@ def pem(path: Path, authority: Authority, name: str) -> str:
     return str(path)
 
 
-def test_a_cluster_over_tls_to_zookeeper_and_nobody_else_gets_in(tmp_path: Path) -> None:
+def test_a_cluster_over_tls_to_zookeeper_excludes_others(tmp_path: Path) -> None:
     authority, other = Authority("test CA", now()), Authority("another CA", now())
     ca, other_ca = tmp_path / "ca.pem", tmp_path / "other.pem"
     ca.write_text(authority.identity.certificate)

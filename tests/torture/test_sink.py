@@ -68,7 +68,7 @@ def test_a_sink_that_is_not_exactly_once_is_found_out(tmp_path: Path) -> None:
     assert any("more than once" in found for found in outcome.copied.differences())
 
 
-def test_the_comparison_finds_what_is_wrong() -> None:
+def test_the_comparison_finds_the_faults() -> None:
     given = {b"a": [1, 3, 5], b"b": [2, 4]}
     assert not Copied(given, given).differences()
     for output in (

@@ -41,7 +41,7 @@ def test_a_case_that_checks_nothing_fails() -> None:
         checks.finish()
 
 
-def test_the_table_has_what_differs(tmp_path: Path) -> None:
+def test_the_table_has_the_differences(tmp_path: Path) -> None:
     seen = [
         Seen("one", "rows", "sparklog", "['a']", "[a]"),
         Seen("one", "rows", "kafka", "['a']", "[a]"),

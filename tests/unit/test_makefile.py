@@ -128,7 +128,7 @@ def test_the_development_venv_serves_the_demo_too(clone: Clone) -> None:
     assert clone.installed() == 1
 
 
-def test_the_demo_installs_only_what_it_needs(clone: Clone) -> None:
+def test_the_demo_installs_only_needed_packages(clone: Clone) -> None:
     clone.fake("uv", FAKE_UV)
     clone.fake("java", FAKE_JAVA.format(version="21"))
     assert clone.make("demo").returncode == 0

@@ -31,8 +31,8 @@ _BATCH_SIZE = settings_of(Scope.PRODUCER)["batch.size.bytes"]
 
 @dataclass(frozen=True)
 class SinkTask:
-    """Goes to the tasks by pickle. `keyed`: the topic is typed and has key columns. `names`: the columns' names in the
-    log (`sink_input.Fitted`); None: as the rows have them."""
+    """A task of a write; Spark pickles it. `keyed`: the topic is typed and has key columns. `names`: the columns' names
+    in the log (`sink_input.Fitted`); None: the names of the rows."""
 
     options: SinkOptions
     envelope: bool

@@ -29,7 +29,7 @@ FRAMES_REMEMBERED_MAX = 1_000
 
 
 class Edges(NamedTuple):
-    """Which ends of a task's range go with the log: `start` to its beginning, `end` to its end."""
+    """The ends of a task's range that move with the log: `start` to its beginning, `end` to its end."""
 
     start: bool
     end: bool

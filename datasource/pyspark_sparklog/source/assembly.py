@@ -39,7 +39,8 @@ LOG_APPEND_TIME = 1
 
 
 class BatchAssembler:
-    """Makes the batches of one partition of a read. `add` and `finish` yield batches with exactly `schema.arrow`.
+    """Assembler of the batches of one partition of a read. `add` and `finish` yield batches with exactly
+    `schema.arrow`.
 
     Gathered batches are decoded together, and get their other columns once: reading small batches must not cost as if
     each were a large one. So `finish`, too, raises CorruptBatchError and SchemaMismatchError.

@@ -1,5 +1,5 @@
-"""Says so when readers of committed records wait: for which transaction, since when, and how it is ended if its writer
-is gone."""
+"""Warnings for readers of committed records that wait: the transaction, its start, and the command that ends it if its
+writer is gone."""
 
 from __future__ import annotations
 

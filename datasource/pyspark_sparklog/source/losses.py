@@ -15,7 +15,7 @@ LISTED_MAX = 20
 
 
 class LossReporter:
-    """Raises DataLossError, or with failOnDataLoss=false warns, once for each loss."""
+    """Raises DataLossError once for each loss, or with failOnDataLoss=false warns."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail

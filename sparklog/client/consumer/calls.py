@@ -33,7 +33,7 @@ class Calls:
         self.is_signalled = self._signal.is_set
         """True if the call that runs must not wait any longer."""
         self.is_closing = False
-        """Another thread closes the consumer, or has closed it."""
+        """True if another thread closes the consumer, or has closed it."""
 
     def enter(self, call: list[int]) -> None:
         """Enter a call. `call` is a new list with the id of this thread.

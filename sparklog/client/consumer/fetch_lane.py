@@ -128,7 +128,7 @@ class FetchLane:
         self._connection.abort()
 
     def make_way(self) -> None:
-        """Another partition is about to be fetched here: a request for others alone ends."""
+        """End a request for other partitions alone, because another partition is about to be fetched here."""
         if any(self._is_mine(p) and p.is_fetchable for p in self._shared.positions.values()):
             self._connection.abort()
 

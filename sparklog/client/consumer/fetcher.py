@@ -155,7 +155,7 @@ class Fetcher:
             lane.turn.notify()
 
     def wake(self) -> None:
-        """Lets a `take` that waits, and the threads, look again."""
+        """Wake a waiting `take`, and the threads."""
         with self.changed:
             self.notify()
 
@@ -169,7 +169,7 @@ class Fetcher:
     # -- lanes
 
     def hand_over(self, positions: Iterable[Position], broker: Endpoint) -> None:
-        """Another lane fetches these from now on."""
+        """Hand these partitions over to another lane."""
         with self.changed:
             if self.closed:
                 return
@@ -195,7 +195,7 @@ class Fetcher:
         return len({id(p.lane) for p in self.positions.values()}) or 1
 
     def rotate(self, served: list[Position]) -> None:
-        """Puts partitions that got data behind those that did not, so that none starves."""
+        """Put partitions that got data behind those that did not, so that none starves."""
         with self.changed:
             current = self.positions  # others copy it without a lock, so it is never changed itself
             moved = {p.tp: p for p in served if current.get(p.tp) is p}

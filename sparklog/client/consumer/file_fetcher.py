@@ -148,15 +148,15 @@ class _Turn:
 
 
 class FileFetcher:
-    """Has a thread of its own, started with the first partition that is handed over: it reads files while the fetch
-    thread waits for the broker. Partitions take turns, piece by piece."""
+    """Reader of files, with a thread of its own, started with the first partition: it reads while the fetch thread
+    waits for the broker. Partitions take turns, piece by piece."""
 
     def __init__(self, cluster: Cluster, config: FileFetcherConfig, taker: Taker) -> None:
         self._cluster = cluster
         self._config = config
         self._taker = taker
         self.stretch_bytes = STRETCH_BYTES
-        """About how much is located at once."""
+        """Approximate size of the ranges that are located at once."""
         self._turns: deque[_Turn] = deque()
         self._thread: threading.Thread | None = None
         self._closed = False

@@ -31,8 +31,8 @@ class RecordsInHand:
         return self._returned_count < len(self._records)
 
     def fill(self, fetched: Fetched) -> None:
-        """Makes records of the batch, up to the first row of which none can be made. Raises DeserializationError if
-        that is its first row."""
+        """Convert the batch to records, up to the first row that has none. Raises DeserializationError if that is its
+        first row."""
         batch, rest = fetched.batch, None
         if batch.num_rows > CONVERT_ROWS:
             rest = fetched._replace(batch=batch.slice(CONVERT_ROWS, batch.num_rows - CONVERT_ROWS))

@@ -139,7 +139,7 @@ class Membership:
         return bool(self.lost) or self.held != self.assigned
 
     def changes(self) -> Changes:
-        """Takes `lost` and `added` over; `revoked` is still held until `let_go`."""
+        """Apply `lost` and `added`; `revoked` is still held until `let_go`."""
         lost, self.lost = self.lost, _NONE
         revoked, added = self.held - self.assigned, self.assigned - self.held
         self.held |= added

@@ -1,8 +1,8 @@
-"""Which cluster a client talks to, and how, where that is not said: from the environment.
+"""Defaults of a client's cluster and security, from the environment.
 
 SPARKLOG_BOOTSTRAP_SERVERS has addresses. SPARKLOG_COMMAND_CONFIG has the path of a file of Java properties, as Kafka's
 tools take it with --command-config: `bootstrap.servers`, `security.protocol`, … The file's security is for the
-addresses that the environment names: a client that is given addresses is not given a password for others.
+addresses of the environment: a client with given addresses gets no password for others.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class Connection:
         return self._patience.late_at(self._expected_answers[0].expected_at, self.used_at)
 
     def check_late(self) -> None:
-        """Others are asked about the broker, if the next answer is late. Raises RequestTimedOutError if it has left."""
+        """Ask other brokers about the broker if the next answer is late. Raises RequestTimedOutError if it has left."""
         if self._patience is not None and self._expected_answers:
             self._patience.check(self._expected_answers[0].expected_at, self.used_at)
 

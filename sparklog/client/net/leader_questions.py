@@ -73,7 +73,7 @@ def until_led(
 def _round(
     cluster: Cluster, pending: list[TopicPartition], ask: Ask[T], attempts: Attempts, *, chosen: int | None
 ) -> dict[TopicPartition, T | SparklogError]:
-    """Each leader is asked once; `chosen`: only one of them, for all, and none while the leader of one is not known."""
+    """Ask each leader once; `chosen`: only one of them, for all, and none while the leader of one is unknown."""
     answers: dict[TopicPartition, T | SparklogError] = {}
     groups: dict[Endpoint, list[TopicPartition]] = {}
     for tp, found in cluster.leaders(pending, timeout_ms=attempts.attempt_ms).items():

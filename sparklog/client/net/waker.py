@@ -26,7 +26,7 @@ class Waker:
         return self._read.fileno()
 
     def wake(self) -> None:
-        """Makes the descriptor readable; of any thread."""
+        """Make the descriptor readable; from any thread."""
         with contextlib.suppress(OSError, ValueError):  # ValueError: closed
             self._write.write(_ONE)
 

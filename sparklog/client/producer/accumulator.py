@@ -159,7 +159,7 @@ class Accumulator:
             self.lock.release()
 
     def locked_reserve(self, size_bytes: int) -> None:
-        """Takes memory, waiting for it up to max.block.ms. Raises BufferExhaustedError or ClosedError."""
+        """Reserve memory, waiting for it up to max.block.ms. Raises BufferExhaustedError or ClosedError."""
         deadline = None
         while self.used_bytes and self.used_bytes + size_bytes > self.buffer_bytes:
             if self._locked_take_room_back():
@@ -362,7 +362,7 @@ class Accumulator:
         return taken
 
     def locked_take_all(self) -> list[tuple[PartitionQueue, list[PendingBatch]]]:
-        """Takes everything out that is not under way: it will not be sent."""
+        """Remove everything that is not in transit: it will not be sent."""
         taken = []
         for queue in self.active.values():
             self.locked_close_open(queue)
@@ -396,7 +396,7 @@ class Accumulator:
         return first
 
     def locked_begin_anew(self, queue: PartitionQueue) -> bool:
-        """Goes on with the next epoch if a gap in the sequences asks for it and it is time. Not within a
+        """Continue with the next epoch if a gap in the sequences demands it and it is time. Not within a
         transaction."""
         sequences, session = self.locked_sequences(queue), self.session
         if sequences is None or session is None or session.transactional_id is not None or not sequences.may_begin_anew:

@@ -33,9 +33,9 @@ def now_ms() -> int:
 
 
 class BatchEncoder:
-    """Makes rows that have their topic's newest schema into batches as they are stored. Thread-safe.
+    """Encoder of rows in their topic's newest schema into stored batches. Thread-safe.
 
-    `checksum=False`: `assign_producer` follows, which sets it. `memory_bytes`: how much of batches there is at the same
+    `checksum=False`: `assign_producer` follows, which sets it. `memory_bytes`: the size of all batches at the same
     time; that much is kept for the next ones.
     """
 

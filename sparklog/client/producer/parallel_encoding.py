@@ -70,7 +70,7 @@ class Encoding:
 
 
 class ParallelEncoder:
-    """Makes `Encoding`s. Threads are started when there is something to do."""
+    """Factory of `Encoding`s. It starts threads at the first work."""
 
     def __init__(self, encoder: BatchEncoder, threads: int) -> None:
         self._encoder = encoder

@@ -125,7 +125,7 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """Makes the thread look at the accumulator. Cheap when it is going to do that anyway."""
+        """Make the thread check the accumulator. Cheap when it is about to do that anyway."""
         if not self._woken:
             self._woken = True
             self._waker.wake()

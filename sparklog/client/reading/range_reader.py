@@ -129,7 +129,7 @@ def read_range(
 
 
 class _Rows(NamedTuple):
-    """Which rows are wanted: [start, end), of the batch that `start` lies in from `floor` on, none of batches not
+    """The wanted rows: [start, end), of the batch that contains `start` from `floor` on, none of batches not
     `wanted`."""
 
     start: int

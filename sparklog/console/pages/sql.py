@@ -71,7 +71,7 @@ async def run(request: Request) -> Response:
 
 
 def _names(console: Console) -> list[str]:
-    """Some topics, as one writes them in SQL."""
+    """Return some topics in SQL's notation."""
     return [written(n) for n in console.names.get() if n not in INTERNAL_TOPICS][:NAMES_SHOWN]
 
 

@@ -61,7 +61,7 @@ class Problems(NamedTuple):
     title: str
     """The number of problems of each kind; empty if there are none."""
     lines: list[str]
-    """Those that no broker that is down explains."""
+    """Problems that are not a consequence of a broker that is down."""
     folded: list[str]
     """The others."""
     brokers: list[int]
@@ -210,7 +210,7 @@ class Lagging(NamedTuple):
 
 
 def most_lagging(groups: Mapping[str, WatchedGroup]) -> list[Lagging]:
-    """Those furthest behind, if they are."""
+    """Return the groups with the largest lag, if they have one."""
     behind = [Lagging(name, g.lag) for name, g in groups.items() if g.lag]
     return sorted(behind, key=lambda g: (-g.lag, g.group_id))[:LAGGING_SHOWN]
 

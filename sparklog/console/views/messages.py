@@ -15,7 +15,7 @@ ENVELOPE = ("key", "value", "headers")
 
 
 def number_columns(schema: pa.Schema) -> set[str]:
-    """Those whose values stand to the right."""
+    """Return the columns whose values are aligned to the right."""
     return {f.name for f in schema if _is_number(f.type)}
 
 

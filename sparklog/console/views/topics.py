@@ -153,7 +153,7 @@ class Reader(NamedTuple):
 
 
 def readers_of(name: str, groups: Mapping[str, WatchedGroup]) -> list[Reader]:
-    """Those furthest behind first."""
+    """Return the readers, those with the largest lag first."""
     found = [Reader(i, g.listing.state, g.lag_by_topic.get(name)) for i, g in groups.items() if name in g.topics]
     return sorted(found, key=lambda r: (-(r.lag or 0), r.group_id))
 

@@ -47,7 +47,7 @@ class KeyHashes(NamedTuple):
     null: np.ndarray | None
 
     def since(self, row: int) -> KeyHashes:
-        """Those of the rows from number `row` on."""
+        """Return the hashes of the rows from number `row` on."""
         null = None if self.null is None else self.null[row:]
         return KeyHashes(self.first[row:], self.second[row:], null)
 
@@ -84,7 +84,7 @@ class _State:
         self._multipliers = _U64(seeds.first_multiplier), _U64(seeds.second_multiplier)
 
     def mix(self, word: Any, rows: slice | np.ndarray = slice(None)) -> None:
-        """Takes one u64 more into the hashes of `rows`."""
+        """Mix one more u64 into the hashes of `rows`."""
         for hashes, multiplier, shift in (
             (self.first, self._multipliers[0], _U64(29)),
             (self.second, self._multipliers[1], _U64(32)),

@@ -120,8 +120,8 @@ def commit(files: FileSystem, directory: Path, names: File, new: Sequence[LogSeg
 
 
 def withdraw(directory: Path, names: File, new: Sequence[LogSegment]) -> None:
-    """Takes a commit back, finished or not: the lowest file becomes ``.cleaned`` again, so that none of them counts,
-    and goes last. Raises StorageError."""
+    """Withdraw a commit, finished or not: the lowest file becomes ``.cleaned`` again, so that none of them counts, and
+    is removed last. Raises StorageError."""
     lowest = directory / (segment_name(new[0].base_offset) + CLEANED_SUFFIX)
     if new[0].path != lowest:
         new[0].move(lowest)
@@ -175,8 +175,8 @@ def finish_swaps(files: FileSystem, directory: Path, owner: LogOwner) -> None:
 
 
 def _foreign(files: FileSystem, path: Path, owner: LogOwner) -> str | None:
-    """Whose segment a file holds that is not this log's at this offset; None: it is, or cannot be read (a crash may
-    leave that of a ``.cleaned`` one)."""
+    """Return the owner of a segment that a file has in place of this log's at this offset; None: it is this log's, or
+    unreadable (a crash may leave an unreadable ``.cleaned`` file)."""
     file = files.open(path)
     try:
         info = decode_head(file.read).info

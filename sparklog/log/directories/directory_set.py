@@ -28,7 +28,7 @@ class DirectorySet:
         broker_id: int,
         on_failure: Callable[[], None],
     ) -> None:
-        """Makes the directories if needed and locks them, the data directory too. `on_failure` is called by any thread
+        """Create the directories if needed and lock them, the data directory too. `on_failure` is called by any thread
         when one fails. Raises DataDirLockedError, StorageError."""
         self.data_dir = data_dir
         self.all: list[LogDirectory] = []
@@ -66,7 +66,7 @@ class DirectorySet:
 
     @property
     def live(self) -> list[LogDirectory]:
-        """Those that can be used."""
+        """Return the usable directories."""
         return [d for d in self.all if d.failure is None]
 
     @property
@@ -75,7 +75,7 @@ class DirectorySet:
         return {d.path: d.failure for d in self.all if d.failure is not None}
 
     def unlock(self) -> None:
-        """Lets other processes in."""
+        """Release the locks for other processes."""
         for directory in self.all:
             directory.unlock()
         if self._lock is not None:
@@ -94,7 +94,7 @@ class DirectorySet:
         return by_id
 
     def with_partitions(self) -> dict[str, list[LogDirectory]]:
-        """Which log directories have a partition directory of a name."""
+        """Return the log directories with a partition directory of each name."""
         found: dict[str, list[LogDirectory]] = {}
         for directory in self.live:
             try:
@@ -136,8 +136,8 @@ class DirectorySet:
         return results
 
     def look_at_data_dir(self) -> None:
-        """Raises StorageError if the data directory, which holds the metadata, is not the one that was locked any more.
-        Where it is a log directory, too, `look` does it."""
+        """Check that the data directory, which has the metadata, is still the locked one. Raises StorageError. Where it
+        is a log directory, too, `look` does it."""
         if self._lock is not None:
             self._files.check_in_place(self.data_dir / LOCK_FILE, self._lock.identity())
 

@@ -137,7 +137,7 @@ class LogDirectory:
 
     @property
     def failure(self) -> StorageError | None:
-        """Why the directory cannot be used (any more)."""
+        """Reason why the directory cannot be used (any more)."""
         return self.health.failure
 
     @property
@@ -250,7 +250,7 @@ class LogDirectory:
         ]
 
     def owner_of(self, name: str) -> PartitionMeta | None:
-        """Whose partition the directory `name` holds; None if it does not say."""
+        """Return the partition in the directory `name`; None if it has no readable owner."""
         data = read_rebuildable(self.files, self.path / name / PARTITION_FILE)
         return decode(data, PartitionMeta) if data is not None else None
 

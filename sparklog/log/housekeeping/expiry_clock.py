@@ -75,7 +75,7 @@ class ExpiryClock:
         self._uptime_ms = uptime_ms
         self._boot_id = files.boot_id()
         self._lock = threading.Lock()
-        self._has_logged = False
+        self._told = False
         data = read_hint(files, self._path)
         found = decode(data, ClockState) if data is not None else None
         if data is not None and found is None:
@@ -104,14 +104,14 @@ class ExpiryClock:
         return self.behind_ms // max(1, self._rate - 1)
 
     def _log_lag(self, behind_ms: int) -> None:
-        if behind_ms >= JUMP_MS_MIN and not self._has_logged:
+        if behind_ms >= JUMP_MS_MIN and not self._told:
             logger.warning(
                 "the clock has jumped forward by %.1f h (or the machine was off for so long): what is too old only by the new "
                 "time is not deleted at once. Ages catch up %d times as fast as time passes, in %.1f h; if the clock is wrong, "
                 "set it right before",
                 behind_ms / 3_600_000, self._rate, behind_ms / max(1, self._rate - 1) / 3_600_000,
             )  # fmt: skip
-        self._has_logged = behind_ms >= JUMP_MS_MIN
+        self._told = behind_ms >= JUMP_MS_MIN
 
     def save(self) -> None:
         """Writes the file; a failure is logged: after a restart the clock then goes on from an older state."""

@@ -15,7 +15,7 @@ class TokenBucket:
         self._filled_s = now_s
 
     def take(self, size_bytes: int, now_s: float) -> float:
-        """Takes tokens; returns for how many seconds to wait before going on (0.0: go on)."""
+        """Take tokens; returns the seconds to wait before continuing (0.0: none)."""
         elapsed_s = max(0.0, now_s - self._filled_s)
         self._filled_s = now_s
         self._tokens = min(self._tokens + elapsed_s * self._rate, self._rate * BURST_S) - size_bytes

@@ -10,7 +10,7 @@ class LogHealth:
 
     def __init__(self) -> None:
         self.failure: SparklogError | None = None
-        """Why nothing can be appended (and, once closed, read) any more."""
+        """Reason why the log accepts no appends (and, once closed, no reads) any more."""
         self.is_closed = False
 
     def fail(self, error: SparklogError) -> SparklogError:

@@ -113,8 +113,7 @@ class LogFlusher:
         self._looked_to = end
 
     def recover_writes(self) -> None:
-        """Takes a failed append back that could not be taken back at once. Raises StorageUnavailableError,
-        StorageError."""
+        """Undo a failed append that could not be undone at once. Raises StorageUnavailableError, StorageError."""
         if self._state.writer.blocked is not None and not self._state.health.is_closed:
             with self._state.write_lock:
                 self._state.finish_take_back()

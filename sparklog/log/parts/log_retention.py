@@ -11,7 +11,7 @@ from sparklog.log.state.log_state import LogState
 
 
 class LogRetention:
-    """May run beside appends and reads: one thread at a time."""
+    """Retention of one log. It may run beside appends and reads: one thread at a time."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
@@ -74,8 +74,8 @@ class LogRetention:
         self._state.durable_log_start = log_start_offset
 
     def retain(self) -> Expired:
-        """Raises the log start above the segments that need not be kept; `drop_below_log_start` follows when that has
-        been written down. When none would stay, an empty one is begun, whose name keeps the offset.
+        """Raise the log start above the segments that need not be kept; `drop_below_log_start` follows when the new
+        start has been written. If no segment would stay, an empty one is begun, whose name keeps the offset.
 
         Raises StorageError, LogCorruptError.
         """
@@ -116,7 +116,7 @@ class LogRetention:
         )
 
     def drop_below_log_start(self) -> int:
-        """Takes the segments wholly below the log start out of the log; returns how many. The last one stays. Their
+        """Remove the segments wholly below the log start from the log; returns their number. The last one stays. Their
         files stay for `file.delete.delay.ms`."""
         with self._state.write_lock:
             if self._state.health.is_closed:

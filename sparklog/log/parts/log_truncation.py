@@ -19,7 +19,7 @@ from sparklog.log.state.log_state import LogState
 
 
 class LogTruncation:
-    """Takes all locks of the log; readers go on."""
+    """Truncation of one log. It takes all locks of the log; readers continue."""
 
     def __init__(self, state: LogState, flusher: LogFlusher) -> None:
         self._state = state
@@ -101,7 +101,7 @@ class LogTruncation:
         return self._state.truncation_mark.count
 
     def unless_cut(self, count: int, job: Callable[[], None]) -> bool:
-        """Does `job` if the log has not been cut since `count` was `count`; whether it did."""
+        """Call `job` if the log has not been cut since `count` was `count`; returns True if it did."""
         with self._state.swap_lock:
             if self.count == count:
                 job()

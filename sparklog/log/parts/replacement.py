@@ -15,7 +15,7 @@ from sparklog.log.tiering.remote_segment import RemoteLogSegment
 
 
 class SegmentReplacement:
-    """May run beside appends and reads: one thread at a time."""
+    """Replacement of one log's segments. It may run beside appends and reads: one thread at a time."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
@@ -39,8 +39,8 @@ class SegmentReplacement:
         )
 
     def replace(self, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> bool:
-        """Puts the compacted segments `new` in the place of `old`, of which they are made. False, and `new` is removed,
-        when the log does not have all of those any more. Raises StorageError, StorageFullError."""
+        """Replace `old` by the compacted segments `new`, which were made from them. False, and `new` is removed, when
+        the log does not have all of `old` any more. Raises StorageError, StorageFullError."""
 
         def replace() -> bool:
             with self._state.write_lock:

@@ -209,7 +209,7 @@ class ReplicaAppender:
         )
 
     def _begin_epochs(self, epochs: Iterable[EpochEntry], end_offset: int) -> None:
-        """Those that are new here, and begin below `end_offset`."""
+        """Begin the epochs that are new here, and begin below `end_offset`."""
         state = self._state
         for epoch, start_offset in sorted(epochs):
             if state.epochs.latest < epoch and start_offset < end_offset:

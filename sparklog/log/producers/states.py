@@ -56,7 +56,7 @@ def any_id(_: int) -> bool:
 
 @dataclass(frozen=True)
 class Safeguards:
-    """Which rules hold. Only tests switch one off, to see that something breaks without it."""
+    """The rules in force. Only tests switch one off, to prove that they notice it."""
 
     epoch_check: bool = True
     sequence_check: bool = True

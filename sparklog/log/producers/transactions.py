@@ -1,7 +1,7 @@
-"""Which transactions of a partition are undecided, and which were aborted: pure, in memory.
+"""The undecided and the aborted transactions of a partition: pure, in memory.
 
-`OpenTransactions` knows the first offset that a reader of committed records must not pass. `AbortedTransactions` finds
-the aborted ones that a range of offsets may hold records of.
+`OpenTransactions` has the first offset that a reader of committed records must not pass. `AbortedTransactions` finds
+the aborted ones that may have records in a range of offsets.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class AbortedTransactions:
             column.append(value)
 
     def entries(self, start_offset: int = 0, end_offset: int = 2**63 - 1) -> Iterator[AbortedEntry]:
-        """Those whose marker lies in [start_offset, end_offset)."""
+        """Yield the entries whose marker lies in [start_offset, end_offset)."""
         columns = self._columns
         count = len(columns[-1])
         for i in range(bisect_left(columns[2], start_offset, 0, count), bisect_left(columns[2], end_offset, 0, count)):
@@ -157,7 +157,7 @@ class AbortedTransactions:
 
 
 class AbortedRanges:
-    """Tells of any batch whether it belongs to one of some aborted transactions."""
+    """Membership test of batches in some aborted transactions."""
 
     def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
         self._by_producer: dict[int, list[tuple[int, int]]] = {}

@@ -56,7 +56,7 @@ class SharedFile:
         return True
 
     def release(self) -> None:
-        """Takes a user away; the last one closes the file."""
+        """Remove a user; the last one closes the file."""
         with self._lock:
             if not self._users:  # the cache was first: it took the owner's place away
                 return
@@ -96,7 +96,7 @@ class HandleCache:
         return len(self._open)
 
     def add(self, shared: SharedFile) -> None:
-        """Takes a newly opened file in; others are closed to make room."""
+        """Add a newly opened file; others are closed to make room."""
         with self._lock:
             self._open[shared] = None
             self._make_room()
@@ -179,7 +179,7 @@ class FileSlice:
         )
 
     def release(self) -> None:
-        """Lets the file go; calling it again does nothing."""
+        """Release the file; a second call does nothing."""
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.release()

@@ -142,7 +142,7 @@ class SegmentView:
         return self.path
 
     def close_handle(self) -> None:
-        """Lets the file go; slices keep it open, and it is opened again when needed."""
+        """Release the file; slices keep it open, and it is opened again when needed."""
         with self._lock:
             shared, self._shared = self._shared, None
         if shared is not None:

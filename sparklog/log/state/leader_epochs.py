@@ -181,7 +181,7 @@ def load_epochs(
 
 
 def _epochs_in(segments: Sequence[LogSegment]) -> list[EpochEntry]:
-    """Every change of epoch. Epochs only rise along a log: a segment is walked only if the next one begins with
+    """Return every change of epoch. Epochs only rise along a log: a segment is walked only if the next one begins with
     another."""
     filled = [s for s in segments if s.data_bytes]
     found: list[EpochEntry] = []

@@ -244,8 +244,8 @@ def _base_of(path: Path) -> int | None:
 
 
 def _trust_footer(context: LoadContext, segment: LogSegment, file: File, data_end: int, *, is_on_disk: bool) -> bool:
-    """Takes the end from the footer and the last batch's header, without reading the rest of it; indexes are loaded
-    when needed. False if the footer is not sane. Raises LogCorruptError when no crash can be the reason."""
+    """Take the end from the footer and the last batch's header, without reading the rest of it; indexes are loaded when
+    needed. False if the footer is not sane. Raises LogCorruptError when no crash can be the reason."""
     next_offset, append_time_ms = segment.base_offset, 0
     if data_end != segment.data_position:
         position = last_block_position(file.read, segment.data_position, data_end)

@@ -62,7 +62,7 @@ class SegmentWriter:
         self.failure: StorageError | None = None
         """The reason why the content of the last segments is unknown until the next start."""
         self.blocked: SparklogError | None = None
-        """Why a failed append is not taken back yet: nothing is written before that is done."""
+        """Reason why a failed append is not undone yet: nothing is written before that is done."""
         self._remains = _TakeBack()
 
     def write(self, view: memoryview, batches: list[PlacedBatch], config: LogConfig, log_end: int) -> None:
@@ -93,7 +93,7 @@ class SegmentWriter:
             raise
 
     def begin(self, base_offset: int, schema_id: int, *, compacted: bool = False) -> LogSegment:
-        """Makes a new last segment, for `compacted` batches or for others; the one before is sealed."""
+        """Begin a new last segment, for `compacted` batches or for others; the one before is sealed."""
         self.finish_take_back()
         last, active = self.segments.last, self.segments.active
         if active is not None and not active.is_sealed:
@@ -139,13 +139,13 @@ class SegmentWriter:
         self.dirty.add(segment, made=True)
 
     def drop_oldest(self, count: int, due_ms: int) -> None:
-        """Takes the `count` oldest segments out of the log; their files stay until the clock shows `due_ms`."""
+        """Remove the `count` oldest segments from the log; their files stay until the clock shows `due_ms`."""
         gone = self.segments.all[:count]
         self._use(self.segments.all[count:], gone, due_ms)
 
     def replace(self, old: list[LogSegment], new: Sequence[SegmentView], due_ms: int) -> bool:
-        """Puts `new` in the place of `old`, whose files stay until the clock shows `due_ms`. False when the log does
-        not have all of those any more, or nothing behind them."""
+        """Replace `old` by `new`; the files of `old` stay until the clock shows `due_ms`. False when the log does not
+        have all of those any more, or nothing behind them."""
         segments = self.segments.all
         first = next((i for i, s in enumerate(segments) if s is old[0]), len(segments))
         behind = first + len(old)

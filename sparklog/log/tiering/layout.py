@@ -47,7 +47,7 @@ _MAGIC = b"SLRC\0\0\0\1"
 
 
 class Manifest(Struct, frozen=True):
-    """Whose segment a folder in the store holds."""
+    """Owner of the segment in a folder of the store."""
 
     topic: str
     topic_id: str
@@ -67,7 +67,7 @@ def partition_prefix(owner: LogOwner) -> str:
 
 
 def object_names(base_offset: int) -> list[str]:
-    """Every object that a copy may have."""
+    """Return the names of all objects that a copy may have."""
     stem = segment_name(base_offset).removesuffix(".arrow")
     suffixes = (".arrow", *LOCAL_SIDECARS, CHECKSUMS_SUFFIX, COLUMNS_SUFFIX)
     return [*(stem + suffix for suffix in suffixes), MANIFEST]

@@ -26,7 +26,7 @@ from sparklog.log.tiering.state import RemoteSegmentMetadata
 logger = logging.getLogger(__name__)
 
 FILES_MAX = 256
-"""Each has a descriptor."""
+"""Largest number of cached files; each has a descriptor."""
 _RUN_BYTES_MAX = 16 * 1024 * 1024
 """Largest size of neighbouring pieces fetched with one request."""
 

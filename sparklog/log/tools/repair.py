@@ -119,7 +119,8 @@ def has_lost_everything(directory: Path, files: FileSystem) -> bool:
 
 
 def _begin_empty(directory: Path, files: FileSystem, *, dry_run: bool) -> RepairReport:
-    """Makes the directory, with a list of gaps: it says that the loss has been agreed to, and where the log goes on."""
+    """Create the directory, with a list of gaps: it records that the loss was accepted, and the offset at which the log
+    continues."""
     points = read_points(directory, files)
     end = max(points.log_start_offset, points.high_watermark, points.recovery_point)
     gaps = [(0, end)] if end else []
@@ -321,7 +322,7 @@ class _Plan:
         return data
 
     def _keep_the_end(self) -> None:
-        """Makes an empty segment whose name says where the log ends, if no batch does."""
+        """Create an empty segment whose name shows the log's end, if no batch does."""
         filled = [s for s in self._segments if s.kept]
         if filled and filled[-1].kept[-1].next_offset == self._end:
             return

@@ -115,7 +115,7 @@ class DirectoryScan:
             file.close()
 
     def _check_head(self, segment: ScannedSegment) -> None:
-        """Gives up a head that can be read but is not right. Raises LogCorruptError for another partition's segment."""
+        """Discard a head that can be read but is not right. Raises LogCorruptError for another partition's segment."""
         head, meta = segment.head, self.meta
         if head is None:
             return
@@ -140,7 +140,7 @@ class DirectoryScan:
             segment.bad.insert(0, (0, head.data_position, "the head: it does not fit the partition"))
 
     def _complete_heads(self) -> None:
-        """Gives segments without a readable head a new one; without batches they are of no use."""
+        """Give segments without a readable head a new one; without batches they are useless."""
         known = {s.head.info.schema_id: s.head for s in self.segments if s.head is not None}
         meta = self.meta
         for segment in self.segments:
@@ -165,8 +165,8 @@ class DirectoryScan:
             segment.head = SegmentHead(schema, info, len(encode_head(schema, info)))
 
     def _take_out_unreadable(self, segment: ScannedSegment) -> None:
-        """Gives up batches whose checksum is right, but which no reader can decode. Raises LogCorruptError where it
-        may as well be the head that is wrong."""
+        """Discard batches with a right checksum that no reader can decode. Raises LogCorruptError if the head may be
+        wrong instead."""
         if segment.head is None:
             return
         rows = RowsCheck(segment.head.schema)

@@ -115,7 +115,8 @@ def verify(paths: Sequence[Path], progress: Progress = lambda _: None) -> Verify
 
 
 def bytes_to_check(paths: Sequence[Path]) -> int:
-    """About how many bytes `verify` reports as progress. Raises StorageError for a path it cannot check."""
+    """Estimate the number of bytes that `verify` reports as progress. Raises StorageError for a path that it cannot
+    check."""
     total = 0
     for path in paths:
         kind = _kind(path)
@@ -216,7 +217,7 @@ _DIRECTORY_FILES = (META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DI
 
 
 def _note_odd(paths: Iterable[Path], findings: Findings) -> None:
-    """Says of files that are no files why nothing can be read of them."""
+    """Note why irregular files cannot be read."""
     for path in paths:
         if reason := odd_file(path, SMALL_FILE_BYTES_MAX):
             findings.add(path, 0, ODD, reason)
@@ -333,7 +334,7 @@ def _check_owner(directory: Path, checks: list[SegmentCheck], findings: Findings
 
 
 def _check_sequence(directory: Path, checks: list[SegmentCheck], around: _Surroundings, findings: Findings) -> None:
-    """Each segment begins where the one before it ends."""
+    """Check that each segment begins at the end of the one before it."""
     points = _points(directory, around)
     gaps = _gaps(directory)
     swapping = any(directory.glob(f"*{SWAP_SUFFIX}"))

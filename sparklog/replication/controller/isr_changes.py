@@ -1,4 +1,4 @@
-"""Which ISR a leader may have: the checks of a proposal (KIP-497, KIP-841, KIP-903)."""
+"""Allowed changes of an ISR: the checks of a leader's proposal (KIP-497, KIP-841, KIP-903)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Outcomes = dict[TopicPartition, SparklogError | None]
 
 
 def elect_leaders(draft: Draft, request: Elect) -> Outcomes:
-    """Each partition's error, None: it is led as it was asked for."""
+    """Return each partition's error; None: its leader is the requested one."""
     asked = request.partitions if request.partitions is not None else [tp for tp, _ in draft.all_partitions()]
     results: Outcomes = {}
     for tp in asked:
@@ -60,7 +60,7 @@ def _elect_one(draft: Draft, tp: TopicPartition, kind: ElectionKind) -> None:
 
 
 def reassign(draft: Draft, request: Reassign) -> Outcomes:
-    """Each partition's error, None: its reassignment is under way, or cancelled, or done at once."""
+    """Return each partition's error; None: its reassignment is in progress, or cancelled, or done at once."""
     results: Outcomes = {}
     for tp, target in request.targets.items():
         try:

@@ -88,7 +88,7 @@ class Coordinator:
         return effects
 
     def markers_written(self, transactional_id: str, markers: Iterable[Marker], now_ms: int) -> Effects:
-        """These markers are in, or their partitions are gone."""
+        """Note that these markers are written, or that their partitions are gone."""
         effects = Effects()
         missing = self._missing.get(transactional_id)
         if missing is not None:
@@ -121,7 +121,7 @@ class Coordinator:
     # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
-        """Why a partition has refused a batch of `identity` as too old: the error for the producer."""
+        """Return the producer's error after a partition has refused a batch of `identity` as too old."""
         return self._rules(transactional_id).stale(transactional_id, identity)
 
     @property

@@ -152,7 +152,7 @@ class End(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Takes part in a shared transaction. `lease_ms` 0: it has no lease."""
+    """Join a shared transaction. `lease_ms` 0: it has no lease."""
 
     transactional_id: str
     version: int

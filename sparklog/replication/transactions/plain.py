@@ -265,7 +265,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
     # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
-        """Why a partition has refused a batch of `identity` as too old."""
+        """Return the reason why a partition has refused a batch of `identity` as too old."""
         found = self._by_id.get(transactional_id)
         if found is None:
             return self._unknown(transactional_id, identity.producer_id)

@@ -210,7 +210,7 @@ class SharedTransactions(TransactionMachine[_Application]):
             self._replayed_participants[transactional_id, producer_id] = value
 
     def replayed_all(self, now_ms: int) -> None:
-        """Puts the participants into their transactions; leases begin again."""
+        """Put the participants into their transactions; leases start again."""
         for (transactional_id, producer_id), value in self._replayed_participants.items():
             app = self._by_id.get(transactional_id)
             t = None if app is None else app.transaction
@@ -439,7 +439,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     # -- present state
 
     def stale(self, transactional_id: str, identity: ProducerIdAndEpoch) -> SparklogError:
-        """Why a partition has refused a batch of a participant as too old."""
+        """Return the reason why a partition has refused a batch of a participant as too old."""
         app = self._by_id.get(transactional_id)
         if app is None or app.transaction is None:
             return self._unknown(transactional_id)

@@ -83,7 +83,7 @@ class TestRows:
         with pytest.raises(ValueError, match="no row 'spar'; there are produce-"):
             select(["spar"])
 
-    def test_the_command_line_says_what_is_wrong(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_command_line_names_the_fault(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["run", "--rows", "nonsense"]) == 2
         assert "no row 'nonsense'" in capsys.readouterr().err
         assert main(["run", "--rows", "start", "--scale", "0"]) == 2
@@ -224,7 +224,7 @@ class TestReport:
         ):  # fmt: skip
             assert report.number(value) == text
 
-    def test_a_line_says_what_was_measured(self) -> None:
+    def test_a_line_names_the_measured_row(self) -> None:
         line = report.line(row_result())
         assert "| 10.0 · **20.0** · 30.0 | 4.00 · **5.00** · 6.00 | **4.00x** | ≥ 3x ✓ |" in line
         assert "| - | 1.00 / 4.00 | - | - | 120 / - |" in line

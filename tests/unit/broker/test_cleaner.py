@@ -121,9 +121,7 @@ def test_a_log_that_fails_waits_and_the_others_go_on(tmp_path: Path, caplog: pyt
     logs.close()
 
 
-def test_a_log_of_which_nobody_can_tell_whether_it_is_due_holds_up_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_log_whose_state_cannot_be_read_delays_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logs = Logs(tmp_path, "bad", "good")
     for topic in ("bad", "good"):
         fill(logs[topic])

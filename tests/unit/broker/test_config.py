@@ -85,7 +85,7 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         ("listen = ", "is not TOML"),
     ],
 )
-def test_mistakes_name_the_file_and_what_to_do(tmp_path: Path, text: str, message: str) -> None:
+def test_mistakes_name_the_file_and_the_remedy(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message) as e:
         load_config(written(tmp_path, text))
     assert "broker.toml" in str(e.value)

@@ -528,7 +528,7 @@ def test_an_answer_that_is_not_read_in_time() -> None:
     run(scenario)
 
 
-def test_the_slowest_of_those_who_do_not_read_is_cut() -> None:
+def test_the_slowest_reader_is_cut() -> None:
     async def scenario() -> None:
         async def sends(prefix: RequestPrefix, body: memoryview, _: Connection) -> Reply:
             return Reply([encode_response(prefix.api, 0, 1, bytes(6 * MIB))])

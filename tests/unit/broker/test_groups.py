@@ -216,7 +216,7 @@ def test_a_cancelled_request_leaves_its_change(tmp_path: Path) -> None:
     run(tmp_path, scenario, after)
 
 
-def test_compaction_keeps_what_a_restart_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_keeps_the_records_that_a_restart_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a committed offset below one whose transaction was aborted, and one whose transaction is open."""
 
     async def leave(_: TransactionCoordinator) -> None:

@@ -72,7 +72,7 @@ def test_who_does_not_get_on_is_cut_when_others_wait() -> None:
     assert half_requests.cut_count == 4
 
 
-def test_who_gets_on_and_who_cannot_are_left_alone() -> None:
+def test_senders_with_progress_and_blocked_ones_are_left_alone() -> None:
     budget = full_budget()
     half_requests = HalfRequests(budget, STALL_S)
     stalled = Sender(budget, HalfRequest(9_000, 16 * 1024, 0.0, 0.0))
@@ -83,7 +83,7 @@ def test_who_gets_on_and_who_cannot_are_left_alone() -> None:
     assert (stalled.closed, gets_on.closed, cannot.closed) == (True, False, False)
 
 
-def test_of_those_who_drip_the_slowest_is_cut_one_at_a_time() -> None:
+def test_the_slowest_sender_is_cut_one_at_a_time() -> None:
     budget = full_budget()
     half_requests = HalfRequests(budget, STALL_S)
     slow, slower = (Sender(budget, HalfRequest(received, 16 * 1024, 0.0, 99.0)) for received in (900_000, 800_000))
@@ -116,7 +116,7 @@ def test_it_is_said_at_a_bounded_rate(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_a_connection_tells_what_it_holds() -> None:
+def test_a_connection_reports_its_held_memory() -> None:
     async def scenario() -> None:
         async with peer(echo, budget_bytes=16 * MIB) as p:
             assert p.connection.half_request is None
@@ -170,7 +170,7 @@ def test_who_waits_for_memory_itself_is_left_alone() -> None:
     run(scenario)
 
 
-def test_a_connection_that_is_cut_gives_its_memory_to_who_waits() -> None:
+def test_a_cut_connections_memory_goes_to_a_waiting_one() -> None:
     async def scenario() -> None:
         budget = MemoryBudget(2 * MIB)
         data = request(1, payload=b"x" * (4 * MIB))

@@ -81,7 +81,7 @@ def test_delivery_happens_on_the_loop_for_every_job(caplog: pytest.LogCaptureFix
     assert "a defect in one delivery" in caplog.text
 
 
-def test_stop_finishes_what_is_queued() -> None:
+def test_stop_finishes_queued_jobs() -> None:
     ran: list[int] = []
 
     async def main() -> None:

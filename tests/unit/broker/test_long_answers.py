@@ -58,7 +58,7 @@ async def build(answers: LongAnswers, found: list[m.GroupSummary], *, paged: boo
 
 
 @for_each("count", [0, 1, 15, 16, 1_000, 5_000])
-def test_it_is_what_would_have_been_encoded_at_once(count: int) -> None:
+def test_it_equals_the_answer_encoded_at_once(count: int) -> None:
     async def scenario(answers: LongAnswers, _: MemoryBudget) -> None:
         answer = sent(Api.LIST_GROUPS, await build(answers, groups(count)), m.ListGroupsResponse)
         assert answer == m.ListGroupsResponse(groups(count))
@@ -66,7 +66,7 @@ def test_it_is_what_would_have_been_encoded_at_once(count: int) -> None:
     run(scenario)
 
 
-def test_pages_hold_what_fits_and_miss_nothing() -> None:
+def test_pages_are_full_and_complete() -> None:
     async def scenario(answers: LongAnswers, _: MemoryBudget) -> None:
         left, pages = groups(20_000), 0
         while left:
@@ -83,7 +83,7 @@ def test_pages_hold_what_fits_and_miss_nothing() -> None:
     run(scenario)
 
 
-def test_who_knows_no_pages_gets_an_error_that_says_what_to_do() -> None:
+def test_a_client_without_pages_gets_an_error_with_the_remedy() -> None:
     async def scenario(answers: LongAnswers, _: MemoryBudget) -> None:
         with pytest.raises(ResponseTooLargeError, match=r"response\.max\.bytes.*ask for less"):
             await build(answers, groups(20_000))

@@ -99,7 +99,7 @@ def test_kinds_do_not_wait_for_each_other() -> None:
     asyncio.run(scenario())
 
 
-def test_who_goes_away_while_it_waits_holds_nobody_up() -> None:
+def test_a_client_that_leaves_while_it_waits_delays_no_other() -> None:
     async def scenario() -> None:
         guests = Guests(LongRequests(LIMIT_BYTES))
         await guests.come("a", 60)

@@ -22,7 +22,7 @@ NOT_TO_START_WITH = (
 """Nearly all of a start is imports."""
 
 
-def test_a_start_imports_only_what_it_needs() -> None:
+def test_a_start_imports_only_needed_modules() -> None:
     program = f"import sys, sparklog_broker.main; print([m for m in {NOT_TO_START_WITH} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"

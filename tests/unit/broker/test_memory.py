@@ -20,7 +20,7 @@ def test_reservations_fit_until_the_limit() -> None:
     assert budget.used_bytes == 40 * KIB
 
 
-def test_one_owner_may_exceed_the_limit_so_that_somebody_always_goes_on() -> None:
+def test_one_owner_may_exceed_the_limit_so_that_there_is_always_progress() -> None:
     budget = MemoryBudget(100 * KIB)
     woken: list[str] = []
     assert budget.reserve("a", 50 * KIB, never)

@@ -24,7 +24,7 @@ def taking(found: Snapshot) -> Callable[[], Coroutine[Any, Any, Snapshot]]:
     return take
 
 
-def test_the_first_who_asks_decides() -> None:
+def test_the_first_request_decides() -> None:
     async def scenario() -> None:
         snapshots = OffsetSnapshots()
         first = await snapshots.of(ALICE, "action", taking({T0: Extent(0, 5), T1: Extent(2, 9)}))

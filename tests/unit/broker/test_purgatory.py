@@ -48,7 +48,7 @@ def test_what_is_satisfied_already_does_not_wait() -> None:
     run(scenario())
 
 
-def test_check_wakes_only_who_is_satisfied() -> None:
+def test_check_wakes_only_satisfied_waiters() -> None:
     async def scenario() -> None:
         purgatory, first, second = Purgatory(10), Condition(), Condition()
         one, two = await waiting(purgatory, ["a", "b"], first), await waiting(purgatory, ["b"], second)

@@ -85,7 +85,7 @@ async def read(
     return response.message.results[0]
 
 
-def test_a_fetch_ends_at_the_last_stable_offset_and_names_what_was_aborted(tmp_path: Path) -> None:
+def test_a_fetch_ends_at_the_last_stable_offset_and_names_aborted_ranges(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         log = fill(broker)
         everything = await read(context, 0, READ_UNCOMMITTED)

@@ -118,7 +118,7 @@ def test_one_fetch_over_both_parts_of_several_partitions(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
-def test_a_failing_store_fails_only_what_needs_it(tmp_path: Path) -> None:
+def test_a_failing_store_fails_only_reads_from_it(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext, tierer: Tierer, store: FailingStore) -> None:
         await fill(broker, context, 0, 1)
         await fill(broker, context, 1, 0)

@@ -177,7 +177,7 @@ class SetClock(SystemClock):
         return self.ms / 1_000
 
 
-def test_timeouts_abort_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeouts_abort_open_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SetClock()
     monkeypatch.setattr(Storage, "expiry_ms", lambda _: clock.ms)
 
@@ -223,7 +223,7 @@ def test_timeouts_abort_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyP
     run(tmp_path, scenario, later, environment=real_environment()._replace(clock=clock))
 
 
-def test_operators_abort_what_is_open_and_what_hangs(tmp_path: Path) -> None:
+def test_operators_abort_open_and_hanging_transactions(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         txn = broker.transactions
         me = await txn.init_producer_id("id", 60_000)

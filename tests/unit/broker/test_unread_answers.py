@@ -48,7 +48,7 @@ def unread(budget: MemoryBudget, clock: Clock) -> UnreadAnswers:
     return UnreadAnswers(budget, 10, clock)
 
 
-def test_within_half_of_the_budget_nobody_is_cut(unread: UnreadAnswers, budget: MemoryBudget) -> None:
+def test_within_half_of_the_budget_no_connection_is_cut(unread: UnreadAnswers, budget: MemoryBudget) -> None:
     peers = [Peer(str(i), unread) for i in range(10)]
     for peer in peers:
         peer.holds(10 * KIB)

@@ -91,7 +91,7 @@ def test_same_as_sparks_own_parser() -> None:
         ("a " + "ARRAY<" * (DEPTH_MAX + 1) + "INT" + ">" * (DEPTH_MAX + 1), "nested more than"),
     ],
 )
-def test_errors_say_what_was_expected(text: str, says: str) -> None:
+def test_errors_name_the_expected_text(text: str, says: str) -> None:
     with pytest.raises(InvalidTopicError) as e:
         parse_ddl(text)
     assert says in str(e.value)

@@ -266,7 +266,7 @@ HARD = """m MAP<STRING, INT>, k MAP<INT, DATE>, d INTERVAL DAY TO SECOND, b BINA
     s STRUCT<at: TIMESTAMP, n: TIMESTAMP_NTZ, p: DECIMAL(5,2), deep: ARRAY<BINARY>>, x DOUBLE"""
 
 
-def test_jsonl_reads_what_consume_writes() -> None:
+def test_jsonl_reads_the_output_of_consume() -> None:
     schema = parse_ddl(HARD)
     day = dt.date(2024, 3, 1)
     full = {
@@ -325,7 +325,7 @@ def test_parquet_and_arrow(tmp_path: Path) -> None:
     assert read(stream, "arrow", None).equals(table)
 
 
-def test_not_what_the_ending_says(tmp_path: Path) -> None:
+def test_content_that_contradicts_the_ending(tmp_path: Path) -> None:
     for ending, format in ((".parquet", "parquet"), (".arrow", "arrow")):
         path = tmp_path / f"x{ending}"
         path.write_bytes(b"nonsense that is long enough to be read")

@@ -86,7 +86,7 @@ def test_verify_several_directories(run: Run, tmp_path: Path) -> None:
     run("verify", tmp_path / "a", tmp_path / "b")
 
 
-def test_verify_what_is_no_log(run: Run, tmp_path: Path) -> None:
+def test_verify_of_a_path_without_a_log(run: Run, tmp_path: Path) -> None:
     assert "does not exist" in run("verify", tmp_path / "nothing", code=1).stderr
 
 
@@ -114,7 +114,7 @@ def test_dump_indexes_that_are_missing_or_cut(run: Run, data_dir: Path) -> None:
     assert "time_index" not in shown
 
 
-def test_dump_verify_finds_what_checksums_do_not(run: Run, data_dir: Path) -> None:
+def test_dump_verify_finds_faults_that_checksums_miss(run: Run, data_dir: Path) -> None:
     directory = data_dir / "events-0"
     assert run("dump", directory, "--verify").stdout.endswith(": sound\n")
     index = segments(data_dir)[0].with_suffix(".timeindex")
@@ -148,7 +148,7 @@ def test_repair_is_a_dry_run_unless_told_otherwise(run: Run, data_dir: Path) -> 
     ]
 
 
-def test_repair_keeps_what_is_intact_and_verify_agrees(run: Run, data_dir: Path) -> None:
+def test_repair_keeps_intact_batches_and_verify_agrees(run: Run, data_dir: Path) -> None:
     path = segments(data_dir)[0]
     starts = blocks(path)
     flip(path, starts[2] + 900)

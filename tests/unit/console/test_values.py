@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sparklog.console.views.values import CELL_CHARS_MAX, DETAIL_CHARS_MAX, bytes_cell, cell_of, visible
 
 
-def test_bytes_are_shown_as_what_they_are() -> None:
+def test_bytes_are_shown_in_their_own_form() -> None:
     assert bytes_cell(b"hello", 5) == ("hello", "text", 5, False)
     assert bytes_cell(b'{"a": [1, 2]}', 13) == ('{"a": [1, 2]}', "json", 13, False)
     assert bytes_cell(b'{"a": 1.10}', 11, "auto", DETAIL_CHARS_MAX).text == '{\n  "a": 1.10\n}'
@@ -50,7 +50,7 @@ def test_of_a_large_value_only_the_beginning_is_looked_at() -> None:
     assert len(cell_of(pa.scalar(b"\xff" * 10_000_000), "auto", DETAIL_CHARS_MAX).text) < 2 * DETAIL_CHARS_MAX
 
 
-def test_what_nobody_sees_is_made_visible() -> None:
+def test_invisible_characters_are_made_visible() -> None:
     assert visible("a\x00b\x1b[31m") == "a\\u0000b\\u001b[31m"
     assert visible("user\u202egnp.exe") == "user\\u202egnp.exe"
     assert visible("zero\u200bwidth") == "zero\\u200bwidth"

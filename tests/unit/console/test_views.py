@@ -164,7 +164,7 @@ def test_a_line_of_the_topics() -> None:
     assert (topic_row(broken, None, []).records, topic_row(broken, None, []).lag) == (None, None)
 
 
-def test_settings_say_who_has_set_them() -> None:
+def test_settings_name_their_source() -> None:
     rows = setting_rows(TOPIC)
     assert (rows[0].name, rows[0].value, rows[0].origin) == ("retention.ms", "5", "topic")
     assert (rows[1].name, rows[1].value, rows[1].origin) == ("segment.bytes", "1000000", "broker")

@@ -40,7 +40,7 @@ def test_too_many_questions_are_turned_away() -> None:
     asyncio.run(main())
 
 
-def test_a_file_that_nobody_wants_any_more_is_closed() -> None:
+def test_an_abandoned_file_is_closed() -> None:
     closed = threading.Event()
 
     def pieces() -> Generator[bytes, None, None]:

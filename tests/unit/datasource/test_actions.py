@@ -84,7 +84,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_a_task_goes_by_what_its_action_agrees_on(ask: Any) -> None:
+def test_a_task_uses_the_ends_that_its_action_agrees_on(ask: Any) -> None:
     assert ask(Context("7"), (0, 12)) == (5, 12)
     assert ask(Context("7"), (0, 12), Edges(start=True, end=False)) == (5, 10)
     assert ask(Context("8"), (7, 12)) == (7, 12)
@@ -106,7 +106,7 @@ def test_an_older_broker_is_named_at_the_second_action(ask: Any, caplog: pytest.
     assert "what was there at its first action; load it anew" in line
 
 
-def test_partitions_that_nobody_reads_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unread_partitions_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
     class Topic:
         partitions = 3
 

@@ -202,7 +202,7 @@ def test_small_batches_become_one_without_being_decoded_alone(monkeypatch: pytes
     assert found.column("timestamp").cast(pa.int64()).to_pylist()[:3] == [100_000_000, 101_000_000, 101_000_000]
 
 
-def test_columns_that_nobody_wants_of_a_small_batch_are_not_decompressed() -> None:
+def test_unwanted_columns_of_a_small_batch_are_not_decompressed() -> None:
     batches = consumed(log_of([("small", 3, True), ("lz4", 3, True)]), FULL)
     assert [b.decoder is None for b in batches] == [False, True]
 

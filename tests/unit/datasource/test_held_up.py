@@ -86,7 +86,9 @@ def test_one_that_no_coordinator_knows_is_named_by_its_producer(
     assert "sparklog transaction abort --topic t --partition 1 --producer-id 7" in caplog.text
 
 
-def test_nothing_is_said_of_young_ones_nor_where_nobody_waits(world: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_there_is_no_warning_of_young_transactions_or_without_a_waiting_reader(
+    world: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     reader(world).look({T0: Extent(0, 3), T1: Extent(0, 9)})
     reader(world, READ_UNCOMMITTED).look(SEEN)
     world.now_s -= 1

@@ -18,7 +18,7 @@ from sparklog.errors import InvalidConfigError
 RECORDED = json.loads(Path(__file__).with_name("java_patterns.json").read_text(encoding="utf-8"))
 
 
-def test_what_java_finds_is_found_and_what_it_refuses_is_refused() -> None:
+def test_java_and_python_agree_about_matches_and_refusals() -> None:
     different = {}
     for pattern, expected in RECORDED["found"].items():
         try:
@@ -69,7 +69,7 @@ def test_a_pattern_that_never_ends_is_given_up() -> None:
         java_matcher("(a|aa|a?a)+(b|a)*(a|aa)+[0-8]{3}$", timeout_s=0.05)("a" * 200 + "-")
 
 
-def test_a_subscription_knows_what_it_asks_for() -> None:
+def test_a_subscription_knows_its_topics() -> None:
     assert Subscription(topics=("a", "b")).names("b") and not Subscription(topics=("a",)).names("b")
     assert Subscription(assign={"a": (0,)}).names("a") and not Subscription(assign={"a": (0,)}).names("b")
     pattern = Subscription(pattern="o")

@@ -134,7 +134,7 @@ def test_a_value_without_an_equal_gets_the_nearest(name: str, value: str, taken:
         ({"kafka.interceptor.classes": "x"}, "Kafka option 'interceptor.classes' is not supported"),
     ],
 )
-def test_a_read_refuses_what_sparks_kafka_source_refuses(option: dict[str, str], message: str) -> None:
+def test_a_read_refuses_the_settings_that_sparks_kafka_source_refuses(option: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         parse_source_options(READ | option, streaming=None)
     assert parse_sink_options(WRITE | option, streaming=False).remarks
@@ -152,7 +152,7 @@ def test_a_read_refuses_what_sparks_kafka_source_refuses(option: dict[str, str],
         ({"kafka.linger.ms": "5", "sparklog.linger.ms": "6"}, "sparklog.linger.ms is given twice"),
     ],
 )
-def test_a_write_refuses_what_it_cannot_do(option: dict[str, str], message: str) -> None:
+def test_a_write_refuses_impossible_settings(option: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         parse_sink_options(WRITE | option, streaming=False)
 

@@ -37,7 +37,7 @@ def test_defaults_of_a_stream_and_of_a_batch_read() -> None:
     assert parse_source_options(READ, streaming=False).starting.kind == "earliest"
 
 
-def test_keys_in_lower_case_give_what_the_documented_names_give() -> None:
+def test_keys_in_lower_case_have_the_effect_of_the_documented_names() -> None:
     options = READ | {
         "maxOffsetsPerTrigger": "10",
         "minOffsetsPerTrigger": "2",
@@ -302,7 +302,7 @@ def test_the_table_says_something_about_every_option_once() -> None:
         assert option.where.describe()
 
 
-def test_the_documentation_lists_what_is_valid_in_a_place() -> None:
+def test_the_documentation_lists_the_valid_options_of_a_place() -> None:
     stream = markdown_table(Where.STREAM)
     assert "`maxOffsetsPerTrigger`" in stream
     assert "`endingOffsets`" not in stream
@@ -310,7 +310,7 @@ def test_the_documentation_lists_what_is_valid_in_a_place() -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_source_options, parse_sink_options])
-def test_a_table_of_the_catalog_is_told_what_to_do_instead(parse: Any) -> None:
+def test_a_table_of_the_catalog_gets_the_remedy(parse: Any) -> None:
     """One that does not keep its options."""
     with pytest.raises(
         InvalidConfigError, match=r"tables of the catalog.*CREATE TABLE t USING sparklog.*INSERT INTO t WITH"

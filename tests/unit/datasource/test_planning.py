@@ -123,7 +123,7 @@ def test_a_logged_batch_of_an_earlier_incarnation_cannot_be_read() -> None:
     assert [(x.start, x.end) for x in plan.losses] == [(5, 9)]
 
 
-def test_a_deleted_topic_loses_what_the_batch_was_to_read() -> None:
+def test_a_deleted_topic_loses_the_batchs_records() -> None:
     plan = readable_ranges({A: 5}, IDS, {A: 9}, IDS, {}, {})
     assert plan.ranges == []
     assert plan.losses == [Loss(A, 5, 9, "the topic was deleted")]

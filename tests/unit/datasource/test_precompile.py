@@ -64,7 +64,7 @@ def test_bytecode_of_another_source_is_not_used(archive: Path) -> None:
     assert _loaded_from(archive) == f"{archive}/some/module.py"
 
 
-def test_the_command_names_what_it_did(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_names_its_changes(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = archive.parents[2]
     assert main([str(home)]) == 0
     assert "bytecode of 2 modules" in capsys.readouterr().out

@@ -115,7 +115,7 @@ def test_a_batch_read_is_planned_while_another_broker_takes_over(
     assert "no broker; trying again for 60 s" in caplog.text
 
 
-def test_a_batch_read_fails_at_once_if_nobody_answers(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_read_fails_at_once_without_an_answer(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Catalog, "_ask", lambda self, what, ask: BrokerWait(what, self.wait_ms).pause(GONE))
     given = {"sparklog.bootstrap.servers": "h:1", "subscribe": "t"}
     with pytest.raises(BrokerNotAvailableError, match=r"no broker$"):

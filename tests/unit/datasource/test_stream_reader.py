@@ -342,7 +342,7 @@ def test_tasks_are_split_and_carry_the_topics_incarnation(catalog: FakeCatalog) 
     ]
 
 
-def test_the_group_is_told_what_the_checkpoint_has_committed(
+def test_the_group_gets_the_checkpoints_committed_positions(
     catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[dict[TopicPartition, int]] = []
@@ -400,9 +400,7 @@ def test_a_reader_goes_to_the_tasks_by_pickle() -> None:
     assert module.IDLE_WAIT_MS > 0
 
 
-def test_a_batch_is_planned_with_what_its_end_was_chosen_by(
-    catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_is_planned_with_the_extents_of_its_end(catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog.set("t", (0, 10))
     query = reader(catalog)
     start = query.initialOffset()

@@ -50,7 +50,7 @@ def test_what_is_only_written_is_read_as_well() -> None:
         of_new_table(properties())
 
 
-def test_the_columns_stay_what_they_are() -> None:
+def test_the_columns_are_unchanged() -> None:
     assert [(f.name, f.dataType, f.nullable) for f in TABLE] == [(f.name, f.dataType, f.nullable) for f in COLUMNS]
     assert TABLE["topic"].metadata["comment"] == "c"
     assert COLUMNS["topic"].metadata == {"comment": "c"}

@@ -76,7 +76,7 @@ def test_stamp_changes_only_the_stamp_and_keeps_the_checksum() -> None:
     assert again.last_offset == 2**40 + 2
 
 
-def test_header_carries_what_the_producer_says() -> None:
+def test_header_has_the_producers_fields() -> None:
     data = b.encode_batch(
         envelope_rows(0, 2),
         schema_id=2**31 - 1,
@@ -219,7 +219,7 @@ def test_a_lying_header_is_refused_although_its_checksum_fits(changes: dict[str,
         b.verify_batch(data, 0, b.decode_header(data))
 
 
-def test_an_arrow_message_of_somebody_else() -> None:
+def test_an_arrow_message_of_another_program() -> None:
     plain = envelope_rows(0, 3).serialize().to_pybytes()
     with pytest.raises(CorruptBatchError, match="without sparklog's header"):
         b.decode_header(plain)

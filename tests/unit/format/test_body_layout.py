@@ -286,7 +286,7 @@ def test_any_number_may_be_anything(good: tuple[bytearray, Any], draw: st.DataOb
 
 
 @given(st.lists(st.binary(max_size=9), min_size=1, max_size=12), st.booleans(), st.data())
-def test_a_small_batch_that_passes_is_what_arrow_reads(values: list[bytes], keyed: bool, draw: st.DataObject) -> None:
+def test_a_small_batch_that_passes_equals_arrows_result(values: list[bytes], keyed: bool, draw: st.DataObject) -> None:
     data = encode_small_batch(SmallRows(values, values[::-1] if keyed else None, range(len(values))), 1)
     header = decode_header(data)
     assert is_small_batch(data, 0, header)

@@ -82,7 +82,7 @@ def envelopes(draw: st.DrawFn) -> pa.RecordBatch:
 
 
 @given(envelopes())
-def test_everyone_reads_what_was_written(rows: pa.RecordBatch) -> None:
+def test_every_reader_reads_the_written_rows(rows: pa.RecordBatch) -> None:
     data = packed(rows)
     header = decode_header(data)
     verify_batch(data, 0, header)
@@ -225,14 +225,14 @@ def test_their_producer_is_assigned_and_their_offset_stamped() -> None:
 
 
 @for_each("rows", [rows_of(300), rows_of(300, key=b"k", run=1), rows_of(300, value_size=0)])
-def test_they_are_not_compressed_for_who_asks(rows: pa.RecordBatch) -> None:
+def test_their_compression_is_called_none(rows: pa.RecordBatch) -> None:
     assert compression_of_batch(packed(rows)) == "none"
     for compression in COMPRESSIONS:
         data = encode_batch(rows, schema_id=7, min_timestamp_ms=0, max_timestamp_ms=0, compression=compression)
         assert compression_of_batch(data) == compression
 
 
-def test_what_does_not_shrink_is_still_compressed_for_who_asks() -> None:
+def test_incompressible_content_still_counts_as_compressed() -> None:
     """Arrow's writer stores the compressed bytes even if they are more."""
     random = np.random.default_rng(1)
     values = [random.bytes(size) for size in random.integers(0, 60_000, 40).tolist()]
@@ -314,7 +314,7 @@ def test_buffers_that_are_elsewhere(key: bytes | None, by: int) -> None:
 
 @for_each("by", [-8, 8, 2**32])
 @for_each("key", [None, b"k"])
-def test_entries_that_nobody_decodes_are_in_place_too(key: bytes | None, by: int) -> None:
+def test_entries_that_are_not_decoded_are_in_place_too(key: bytes | None, by: int) -> None:
     """Other Arrow readers look at all of them."""
     good = bytes(packed(rows_of(300, key=key, run=20)))
     at = buffers_position(good)

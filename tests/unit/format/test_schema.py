@@ -134,7 +134,7 @@ def nested(depth: int, wrap: Any) -> Any:
         (lambda t: pa.map_(pa.string(), t), s.NESTING_MAX // 2),
     ],
 )
-def test_depth_is_limited_to_what_arrow_reads_back(wrap: Any, levels: int) -> None:
+def test_depth_is_limited_to_arrows_own_limit(wrap: Any, levels: int) -> None:
     schema = s.canonical_schema(pa.schema([("c", nested(levels, wrap))]))
     rows = pa.record_batch([pa.nulls(3, schema.field(0).type)], schema=schema)
     data = encode_batch(rows, schema_id=1, min_timestamp_ms=0, max_timestamp_ms=0)

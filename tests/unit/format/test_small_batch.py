@@ -40,7 +40,7 @@ def by_arrow(rows: SmallRows, *, compression: str = "none", headers: Any = None)
 
 
 @given(small_rows(), st.booleans())
-def test_they_are_what_arrow_writes(rows: SmallRows, transactional: bool) -> None:
+def test_they_equal_arrows_bytes(rows: SmallRows, transactional: bool) -> None:
     expected = by_arrow(rows)
     assign_producer(expected, producer_id=5, producer_epoch=2, base_sequence=77, transactional=transactional)
     attributes = ATTRIBUTE_LOG_APPEND_TIME | (ATTRIBUTE_TRANSACTIONAL if transactional else 0)

@@ -323,7 +323,7 @@ def test_a_flush_of_rolled_segments_syncs_each_once_and_moves_the_recovery_point
     assert files.synced[4:] == SECOND
 
 
-def test_a_flush_syncs_the_active_segment_too_but_only_what_is_new(tmp_path: Path) -> None:
+def test_a_flush_syncs_the_active_segment_too_but_only_new_data(tmp_path: Path) -> None:
     files = LimitedFiles()
     log = open_log(tmp_path, files=files)
     append(log, records(3))

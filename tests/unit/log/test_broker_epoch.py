@@ -101,7 +101,7 @@ def test_a_kill_keeps_everything_as_long_as_the_machine_runs(machine: Machine) -
     assert lives_at_start(machine) == Lives((23,), (23, 17))
 
 
-def test_a_kill_before_the_life_after_a_power_cut_is_noted_does_not_bring_back_what_is_lost(machine: Machine) -> None:
+def test_a_kill_before_the_life_after_a_power_cut_is_noted_vouches_for_no_lost_data(machine: Machine) -> None:
     started_and_killed(machine, Lives().then(17))
     machine.boot_id = "second"
     kill(machine.start())
@@ -152,13 +152,13 @@ def test_in_a_life_that_a_failing_disk_could_not_note_nothing_was_written(machin
     assert lives_at_start(machine) == Lives((), (23, 17), 23)
 
 
-def test_a_machine_that_does_not_know_its_boot_vouches_for_what_was_flushed(machine: Machine) -> None:
+def test_a_machine_that_does_not_know_its_boot_vouches_for_flushed_data(machine: Machine) -> None:
     machine.boot_id = ""
     started_and_killed(machine, Lives().then(17))
     assert lives_at_start(machine) == Lives((), (17,))
 
 
-def test_a_disk_that_has_failed_vouches_for_what_was_flushed(machine: Machine) -> None:
+def test_a_disk_that_has_failed_vouches_for_flushed_data(machine: Machine) -> None:
     manager = machine.start()
     note_lives(manager.directories.live, Lives().then(17))
     manager.directories.all[1].health.fail("the disk does not take writes")

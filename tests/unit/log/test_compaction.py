@@ -79,7 +79,7 @@ def test_what_is_not_compacted_stays_as_it_is(tmp_path: Path) -> None:
     log.close()
 
 
-def test_the_last_segment_and_what_is_not_committed_are_left_alone(tmp_path: Path) -> None:
+def test_the_last_segment_and_uncommitted_records_are_not_compacted(tmp_path: Path) -> None:
     log = open_keyed(tmp_path)
     append_rows(log, [(A, b"1"), (A, b"2")])
     assert compact(log, roll=False) is None

@@ -118,7 +118,7 @@ def test_a_segment_that_was_opened_before_still_reads_its_own_file(tmp_path: Pat
     log.close()
 
 
-def test_lookups_by_time_see_only_what_is_left(tmp_path: Path) -> None:
+def test_lookups_by_time_find_only_remaining_records(tmp_path: Path) -> None:
     log = open_keyed(tmp_path)
     append_rows(log, [(A, b"1"), (B, b"1"), (C, b"1")], first_ms=1000)
     append_rows(log, [(C, b"2"), (B, b"2")], first_ms=500)

@@ -79,7 +79,7 @@ def test_what_is_exchanged_is_noticed_after_an_append(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("name", REPLACEMENTS)
-def test_an_append_to_a_log_that_nobody_has_looked_at_for_long_looks_itself(
+def test_an_append_checks_a_log_whose_last_check_is_old(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "data"

@@ -70,7 +70,7 @@ def test_the_event_loop_never_waits() -> None:
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
-def test_a_topic_does_not_set_what_its_broker_inflates(tmp_path: Path, codec: str) -> None:
+def test_a_topic_does_not_set_its_brokers_limit_of_decompression(tmp_path: Path, codec: str) -> None:
     memory = InflatedMemory(16 * MIB)
     log = open_log(tmp_path, WIDE, inflated=memory)
     data = bomb(16 * MIB, codec)

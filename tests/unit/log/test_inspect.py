@@ -383,7 +383,7 @@ def test_missing_indexes_are_rebuilt_and_no_damage(data_dir: Path) -> None:
     assert [(n.path, n.kind) for n in report.notes] == [(str(path), "index")]
 
 
-def test_what_was_verified_is_what_is_read(data_dir: Path) -> None:
+def test_the_verified_records_are_the_read_ones(data_dir: Path) -> None:
     """The sound directory really is one: a broker starts with it and reads everything."""
     assert verify([data_dir]).damage == []
     manager = started(data_dir)

@@ -243,7 +243,7 @@ def test_a_failing_disk_takes_only_its_partitions(tmp_path: Path, operation: str
     assert (tmp_path / "b" / "clean-shutdown").exists()
 
 
-def test_the_log_of_a_failed_directory_is_offline_for_who_holds_it(tmp_path: Path) -> None:
+def test_the_log_of_a_failed_directory_is_offline_for_its_holder(tmp_path: Path) -> None:
     files = BreakableFiles()
     manager = started(tmp_path, files=files)
     log = manager.get(TPS[0])

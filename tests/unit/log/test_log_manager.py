@@ -69,7 +69,7 @@ def test_a_kill_while_loading_counts_as_unclean(tmp_path: Path) -> None:
     manager.close()
 
 
-def test_a_second_broker_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_second_broker_gets_the_remedy(tmp_path: Path) -> None:
     manager = LogManager(tmp_path)
     with pytest.raises(DataDirLockedError, match=f"{tmp_path} is in use by another broker; stop that broker or choose"):
         LogManager(tmp_path)
@@ -235,7 +235,7 @@ def test_data_dir_id_is_known_after_load(tmp_path: Path) -> None:
     manager.close()
 
 
-def test_a_power_cut_while_partitions_are_made_leaves_what_can_be_loaded() -> None:
+def test_a_power_cut_while_partitions_are_made_leaves_loadable_directories() -> None:
     specs = [spec("events", p) for p in range(3)]
     data_dir = Path("/data")
     for cut_at in itertools.count():

@@ -76,7 +76,7 @@ def planted(directory: Path, *lies: bytearray, sealed: bool = True) -> Path:
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_verify_names_file_and_byte_and_dump_says_what_is_wrong(tmp_path: Path, name: str) -> None:
+def test_verify_names_file_and_byte_and_dump_names_the_fault(tmp_path: Path, name: str) -> None:
     path = planted(tmp_path, FEW[name])
     facts = dump_segment(path)
     lying = facts.batches[1]
@@ -89,7 +89,7 @@ def test_verify_names_file_and_byte_and_dump_says_what_is_wrong(tmp_path: Path, 
     assert "offset 3" in damage[0].message
 
 
-def test_verify_notes_what_is_too_large_to_be_looked_at(tmp_path: Path) -> None:
+def test_verify_notes_batches_that_are_too_large_to_check(tmp_path: Path) -> None:
     path = planted(tmp_path, bomb(300 << 20))
     findings = check_segment(path, is_last=True, stopped_clean=True).findings
     assert not findings.damage

@@ -210,7 +210,7 @@ def test_the_tools_say_which_file_it_is(stopped: Path, tmp_path: Path) -> None:
                     dump_segment(segment)
 
 
-def test_the_reason_names_the_path_and_what_it_is(tmp_path: Path) -> None:
+def test_the_reason_names_the_path_and_its_kind(tmp_path: Path) -> None:
     expected: dict[Callable[[Path], None], str] = {
         fifo: r"odd is a pipe \(FIFO\), no regular file: move it away",
         sock: "odd is a socket, no regular file",

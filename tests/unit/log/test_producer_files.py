@@ -55,7 +55,7 @@ def test_a_clean_start_reads_no_headers(tmp_path: Path, monkeypatch: pytest.Monk
     assert state(open_log(tmp_path, SMALL)) == expected
 
 
-def test_a_start_after_a_crash_reads_only_what_is_behind_the_snapshot(
+def test_a_start_after_a_crash_reads_only_the_part_behind_the_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(tmp_path)
@@ -177,7 +177,7 @@ def test_retention_of_everything_keeps_the_producers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_snapshot_is_not_used_if_what_follows_it_has_been_deleted(tmp_path: Path, clean: bool) -> None:
+def test_a_snapshot_is_not_used_if_the_batches_behind_it_are_deleted(tmp_path: Path, clean: bool) -> None:
     """The newer one has gone with the end of the log."""
     log = open_log(tmp_path, SMALL)
     send_in_transaction(log, 7, 0)  # 0

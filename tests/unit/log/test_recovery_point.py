@@ -75,7 +75,7 @@ def test_a_sealed_last_segment_on_the_disk_is_not_read(tmp_path: Path) -> None:
     assert max(files.counts.values()) < 30_000
 
 
-def test_only_what_may_not_be_on_the_disk_is_fsynced_again(tmp_path: Path) -> None:
+def test_only_data_that_may_not_be_on_the_disk_are_fsynced_again(tmp_path: Path) -> None:
     crashed(tmp_path)
     log = open_log(tmp_path, clean=False, recovery_point=4)
     assert [s.base_offset for s in log._state.writer.dirty.segments] == [4]

@@ -103,7 +103,7 @@ def test_each_batch_of_a_sealed_segment(tmp_path: Path, which: int) -> None:
     )  # no offset is given twice: the snapshot's name tells
 
 
-def test_the_log_end_does_not_go_back_below_what_was_on_the_disk(tmp_path: Path) -> None:
+def test_the_log_end_does_not_fall_below_the_recovery_point(tmp_path: Path) -> None:
     path, at = one_segment(tmp_path, sealed=True)
     points = RecoveryPoints({"events-0": PartitionPoints(OWNER.topic_id, 0, 15, 15)})
     (tmp_path / RECOVERY_POINTS_FILE).write_bytes(encode(points))
@@ -249,7 +249,7 @@ def test_segments_without_a_batch_in_a_row_are_one_gap(tmp_path: Path) -> None:
     assert all(path.read_bytes().endswith(b"ARROW1") for path in segment_files(tmp_path))
 
 
-def test_what_is_lost_behind_what_was_lost_before_is_one_gap_with_it(tmp_path: Path) -> None:
+def test_adjacent_losses_are_one_gap(tmp_path: Path) -> None:
     """The first batch of a segment, and then all of it: else the gaps overlap, and the log cannot be opened."""
     log = open_log(tmp_path)
     for size in (3, 1, 2, 3):

@@ -70,7 +70,7 @@ def test_old_segments_go_and_their_files_after_the_delay(tmp_path: Path) -> None
     assert {p.name for p in log.directory.glob("*index")} == {f"{20:020}.index", f"{20:020}.timeindex"}
 
 
-def test_size_retention_counts_what_stays(tmp_path: Path) -> None:
+def test_size_retention_counts_the_remaining_segments(tmp_path: Path) -> None:
     log = filled(tmp_path)
     one = log.size_bytes // 4
     log.reconfigure(LogConfig.from_settings({"retention.ms": -1, "retention.bytes": 2 * one}))
@@ -102,7 +102,7 @@ def test_what_is_not_replicated_stays(tmp_path: Path) -> None:
     assert log.log_start_offset == 20
 
 
-def test_log_append_time_is_what_counts_where_the_topic_says_so(tmp_path: Path) -> None:
+def test_log_append_time_counts_if_the_topic_says_so(tmp_path: Path) -> None:
     from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME
 
     clock = ManualClock(50_000)
@@ -234,7 +234,7 @@ class Failing(RealFiles):
         super().remove(path)
 
 
-def test_a_file_that_cannot_be_removed_is_tried_again_and_stops_nobody(
+def test_a_file_that_cannot_be_removed_is_tried_again_and_stops_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = Failing()
@@ -287,7 +287,7 @@ def test_a_checkpoint_that_fails_keeps_the_segments(tmp_path: Path) -> None:
     assert log.segment_count == 2, "the next run takes them out"
 
 
-def test_a_full_disk_is_what_retention_is_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_retention_works_on_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files, clock = LimitedFiles(), ManualClock(10_000)
     settings: dict[str, Any] = {"retention.ms": 0, "file.delete.delay.ms": 0}
     log = open_log(tmp_path, settings, files=files, clock=clock)

@@ -112,7 +112,7 @@ def test_a_restart_goes_on_with_the_store(tmp_path: Path) -> None:
     tiered.log.close()
 
 
-def test_the_active_segment_and_what_is_not_on_the_disk_stay(tmp_path: Path) -> None:
+def test_the_active_segment_and_unsynced_data_are_not_copied(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     append(tiered.log, records(3))
     assert tiered.tier() == TierResult()
@@ -296,7 +296,7 @@ def test_what_a_failed_copy_leaves_is_cleaned_later(tmp_path: Path) -> None:
     tiered.log.close()
 
 
-def test_without_the_url_old_offsets_say_what_is_missing(tmp_path: Path) -> None:
+def test_without_the_url_old_offsets_raise_an_error_with_the_cause(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     tiered.fill(1)
     tiered.tier()
@@ -325,7 +325,7 @@ def test_missing_local_files_behind_the_copied_part_are_noticed(tmp_path: Path) 
         tiered.open()
 
 
-def test_a_repair_gives_up_what_is_missing_behind_the_copied_part(tmp_path: Path) -> None:
+def test_a_repair_abandons_the_missing_offsets_behind_the_copied_part(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     tiered.fill(2)
     tiered.tier()
@@ -446,7 +446,7 @@ def test_a_cache_far_too_small_still_reads_everything(tmp_path: Path) -> None:
     tiered.log.close()
 
 
-def test_reads_fetch_only_what_they_need(tmp_path: Path) -> None:
+def test_reads_fetch_only_the_needed_pieces(tmp_path: Path) -> None:
     store = failing()
     tiered = Tiered(tmp_path, store, settings={"segment.bytes": 64 << 20})
     for _ in range(20):

@@ -65,7 +65,7 @@ def test_aborted_transactions_in_the_store_stay_aborted(tmp_path: Path, clean: b
     log.close()
 
 
-def test_a_marker_in_the_local_part_ends_what_began_in_the_store(tmp_path: Path) -> None:
+def test_a_marker_in_the_local_part_ends_a_transaction_begun_in_the_store(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path)
     log = tiered.log
     send_in_transaction(log, 7, 0)

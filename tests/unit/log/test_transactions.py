@@ -172,7 +172,7 @@ def test_a_guard_is_for_one_producer_and_epoch(log: PartitionLog) -> None:
     log.appender.append(produced(7, 0, transactional=True), guard=guard)
 
 
-def test_a_verification_that_came_to_nothing_blocks_nobody(log: PartitionLog) -> None:
+def test_an_abandoned_verification_blocks_no_producer(log: PartitionLog) -> None:
     for epoch in (0, 5, 32_767):
         log.appender.begin_verification(7, epoch)
     assert log.producers() == []

@@ -125,7 +125,7 @@ def test_the_old_checkpoint_is_not_believed_after_a_truncation(tmp_path: Path) -
     log.truncation.forget(log.truncation.count)
 
 
-def test_readers_of_what_is_cut_keep_their_file(tmp_path: Path) -> None:
+def test_readers_of_a_cut_segment_keep_their_file(tmp_path: Path) -> None:
     log = filled(tmp_path)
     held = log.reader.read(27, 1 << 20)
     assert held is not None
@@ -178,9 +178,7 @@ def test_what_is_appended_after_a_cut_is_compacted_though_lower_offsets_were_bef
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_files_that_were_to_be_deleted_later_do_not_stand_beside_what_comes_in_their_place(
-    tmp_path: Path, cut: bool
-) -> None:
+def test_files_that_were_to_be_deleted_later_are_gone_before_their_successors(tmp_path: Path, cut: bool) -> None:
     """Of segments that the log no longer has, at offsets that it has again after a cut."""
     log = filled(tmp_path)
     log.retention.delete_records(log.segments[2].base_offset)

@@ -94,7 +94,7 @@ def test_rules_are_possible_and_those_for_items_come_last(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("api", "request_"), EVERY_REQUEST)
-def test_nothing_is_done_for_who_may_nothing(api: Api, request_: Message) -> None:
+def test_no_request_is_allowed_without_a_permission(api: Api, request_: Message) -> None:
     verdict = judge(api, request_, PEER, Rights())
     if api in UNPROTECTED:
         assert verdict == Verdict()
@@ -109,7 +109,7 @@ def test_nothing_is_done_for_who_may_nothing(api: Api, request_: Message) -> Non
 
 
 @pytest.mark.parametrize(("api", "request_"), EVERY_REQUEST)
-def test_all_is_done_for_who_may_exactly_that(api: Api, request_: Message) -> None:
+def test_a_request_is_allowed_with_exactly_its_permissions(api: Api, request_: Message) -> None:
     assert judge(api, request_, PEER, Rights(*all_needs(api, request_))) == Verdict()
 
 

@@ -98,7 +98,7 @@ def test_another_tables_name_stands_where_the_topics_stood(connection: duckdb.Du
     )
 
 
-def test_the_probe_asks_for_the_order_of_what_passes_the_where(connection: duckdb.DuckDBPyConnection) -> None:
+def test_the_probe_asks_for_the_order_of_rows_that_pass_the_where(connection: duckdb.DuckDBPyConnection) -> None:
     (one,) = found(connection, "SELECT x FROM t AS u WHERE lower(u.x) = 'a' ORDER BY _offset DESC, x LIMIT 3 OFFSET 4")
     statement = json.dumps(probe_statement(one, "n0", one.rows))
     row = connection.execute("SELECT json_deserialize_sql(?::JSON)", [statement]).fetchone()
@@ -142,7 +142,7 @@ def test_the_first_tail_with_enough_rows_is_the_bound() -> None:
 
 
 @pytest.mark.parametrize(("only_by", "asked"), [(True, 51), (False, 50)])
-def test_by_time_what_is_later_elsewhere_is_read_as_well(only_by: bool, asked: int) -> None:
+def test_by_time_later_rows_of_other_partitions_are_read_as_well(only_by: bool, asked: int) -> None:
     logs = [log(0, 0, 1000), log(1, 0, 1000), log(2, 0, 1000)]
     asked_ms: list[int] = []
 

@@ -131,7 +131,7 @@ def test_a_time_between_two_ms_is_nobodys() -> None:
     assert Filter(at_ms(5, 500) == TIME, SCHEMA).times_ms() == []
 
 
-def test_the_floor_is_kept_by_what_cuts_above_it_only() -> None:
+def test_the_floor_is_kept_by_filters_above_it_only() -> None:
     given = OffsetRange(0, 50, 100, 10)
     assert given.between(0, 80) == OffsetRange(0, 50, 80, 10)
     assert given.between(20, 80) == OffsetRange(0, 50, 80, 20)

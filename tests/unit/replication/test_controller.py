@@ -255,7 +255,7 @@ def test_a_life_in_which_nothing_was_written_is_no_emptied_disk(last_written: in
     assert cluster.partition().isr == isr
 
 
-def test_a_restart_that_nobody_noticed_is_a_new_life_in_a_new_epoch() -> None:
+def test_an_unnoticed_restart_is_a_new_life_in_a_new_epoch() -> None:
     cluster = Cluster()
     cluster.create([[1, 2]], **MIN_2)
     before = cluster.partition()
@@ -266,7 +266,7 @@ def test_a_restart_that_nobody_noticed_is_a_new_life_in_a_new_epoch() -> None:
     assert cluster.partition().leader_epoch >= before.leader_epoch + 3
 
 
-def test_a_controller_that_takes_over_sees_what_happened_before_it() -> None:
+def test_a_new_controller_sees_earlier_changes() -> None:
     first = Cluster()
     first.create([[1, 2, 3]])
     second = Cluster(image=replace(first.image, brokers={}))
@@ -326,7 +326,7 @@ def test_a_proposal_of_another_broker_or_a_former_life_is_refused() -> None:
     assert isinstance(cluster.ask(stale), errors.StaleBrokerEpochError)
 
 
-def test_the_same_proposal_again_is_answered_with_what_is_so() -> None:
+def test_a_repeated_proposal_is_answered_with_the_present_state() -> None:
     cluster = Cluster()
     cluster.create([[1, 2, 3]])
     done = cluster.propose(1, [1, 2])
@@ -345,7 +345,7 @@ def test_the_elr_ends_when_the_isr_is_large_enough_or_min_insync_lower() -> None
     assert cluster.partition().elr == ()
 
 
-def test_a_controlled_shutdown_moves_leaders_and_says_what_it_cannot_move() -> None:
+def test_a_controlled_shutdown_moves_leaders_and_reports_the_remaining_ones() -> None:
     cluster = Cluster()
     cluster.create([[1, 2], [1, 3]])
     cluster.propose(1, [1])
@@ -389,7 +389,7 @@ def test_a_full_disk_hands_its_partitions_over_until_there_is_room() -> None:
     assert cluster.partition().leader == 1
 
 
-def test_a_full_disk_keeps_what_no_other_one_has_room_for() -> None:
+def test_a_full_disk_keeps_partitions_without_room_elsewhere() -> None:
     cluster = Cluster()
     cluster.create([[1, 2, 3]], **MIN_2)
     before = cluster.partition()
@@ -490,7 +490,7 @@ def test_a_replica_that_is_removed_ends_the_leader_epoch_and_one_that_is_added_d
     assert cluster.propose(1, [1, 2, 4]).leader_epoch == epoch + 2
 
 
-def test_nobody_is_answered_before_the_write_and_what_comes_meanwhile_is_one_write() -> None:
+def test_no_answer_comes_before_the_write_and_later_events_are_one_write() -> None:
     controller = Controller()
     controller.handle(Elected(ClusterImage(Version(1, 0))), 0)
     (write,) = controller.handle(BrokersChanged({1: BrokerImage(1, 11)}), 0)
@@ -509,7 +509,7 @@ def test_nobody_is_answered_before_the_write_and_what_comes_meanwhile_is_one_wri
 
 
 @pytest.mark.parametrize(("outcome", "last"), [(WriteOutcome.FENCED, Resign()), (WriteOutcome.CONFLICT, Reload())])
-def test_a_write_that_fails_ends_the_image_and_refuses_all_who_wait(outcome: WriteOutcome, last: Effect) -> None:
+def test_a_failed_write_drops_the_image_and_refuses_all_waiting_requests(outcome: WriteOutcome, last: Effect) -> None:
     controller = Controller()
     controller.handle(Elected(ClusterImage(Version(1, 0))), 0)
     (write,) = controller.handle(BrokersChanged({1: BrokerImage(1, 11)}), 0)

@@ -145,7 +145,7 @@ def test_a_member_that_leaves_makes_room_at_once() -> None:
         c.beat("b", -1)
 
 
-def test_a_broker_that_stood_still_puts_nobody_out() -> None:
+def test_a_broker_that_stood_still_removes_no_member() -> None:
     c = Cluster()
     c.beat("a", 0)
     c.now_ms += 10 * SESSION_MS
@@ -176,7 +176,7 @@ def test_static_members() -> None:
     assert c.beat("b", 2) == (3, "0123"), "not for ever"
 
 
-def test_a_static_member_that_is_away_lets_others_have_what_is_not_its_own_any_more() -> None:
+def test_an_absent_static_member_releases_partitions_that_it_no_longer_owns() -> None:
     c = Cluster()
     c.beat("a", 0, instance_id="one")
     c.beat("a", -2)
@@ -254,7 +254,7 @@ def test_offsets_of_transactions() -> None:
         c.coordinator.delete("g")
 
 
-def test_offsets_expire_when_nobody_needs_them() -> None:
+def test_unused_offsets_expire() -> None:
     c = Cluster(offsets_retention_ms=1_000)
     c.beat("a", 0)
     c.commit("a", 1)
@@ -316,7 +316,7 @@ def test_a_refused_member_leaves_no_group() -> None:
     assert coordinator.list_groups() == []
 
 
-def test_groups_are_limited_and_go_when_nobody_uses_them() -> None:
+def test_groups_are_limited_and_unused_ones_are_removed() -> None:
     coordinator = GroupCoordinator(GroupConfig(groups_max=2), {"t": ("id", 3)})
     for group_id in ("a", "b"):
         coordinator.heartbeat(heartbeat_of(group_id, "m"), "host", 0, 0)

@@ -245,7 +245,7 @@ def test_who_joins_has_everything_below_the_epoch_start() -> None:
     assert only(fetch(leader, 3, 10), ProposeIsr) == [ProposeIsr(5, 7, ((1, 11), (2, -1), (3, 13)))]
 
 
-def test_who_joins_has_deleted_what_was_deleted() -> None:
+def test_a_joining_replica_has_deleted_the_deleted_records() -> None:
     log = Log(log_end_offset=10, log_start_offset=4, high_watermark=10)
     leader = lead(log, image(PartitionImage((1, 2, 3), 1, 5, 7, (1, 3))))
     behind = FollowerFetch("f", 2, 12, 5, 10, -1, log_start_offset=3)
@@ -321,7 +321,7 @@ def test_a_session_that_is_over_ends_leadership() -> None:
 
 
 @pytest.mark.parametrize(("epochs_later", "known"), [(1, 3), (2, -1)])
-def test_a_leader_elected_again_keeps_what_it_knows_unless_another_may_have_led(epochs_later: int, known: int) -> None:
+def test_a_leader_elected_again_keeps_its_knowledge_unless_another_may_have_led(epochs_later: int, known: int) -> None:
     log = Log()
     leader = lead(log)
     append(leader, log, 3)
@@ -331,7 +331,7 @@ def test_a_leader_elected_again_keeps_what_it_knows_unless_another_may_have_led(
     assert leader.followers[2].log_end_offset == known
 
 
-def test_who_was_removed_and_is_added_again_is_known_by_what_it_fetches_from_then_on() -> None:
+def test_a_removed_and_added_replica_is_known_by_its_later_fetches_only() -> None:
     """It may have begun with an empty log, and this leader has heard of both changes at once."""
     log = Log(log_end_offset=5)
     leader = lead(log, image(replace(ALL_IN_SYNC, isr=(1, 2))))

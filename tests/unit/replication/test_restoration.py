@@ -92,7 +92,7 @@ def test_a_history_that_has_gone_on_from_an_older_point_is_another_one() -> None
 # --- the metadata come back
 
 
-def test_an_older_store_gets_what_the_copy_has() -> None:
+def test_an_older_store_gets_the_copys_content() -> None:
     stored = image(topic("kept"), topic("gone"), topic("unknown"), configs={"a": 1}, known={1: 5, 9: 9})
     newer = replace(PARTITION, leader=2, leader_epoch=9, partition_epoch=20, isr=(2,))
     copy = image(
@@ -147,7 +147,7 @@ def test_epochs_are_above_those_of_both_sides() -> None:
     assert (partition.leader_epoch, partition.partition_epoch) == (50 + EPOCHS_SKIPPED, 60 + EPOCHS_SKIPPED)
 
 
-def test_a_store_that_is_not_older_gets_only_what_was_put_aside() -> None:
+def test_a_store_that_is_not_older_gets_only_topics_that_were_put_aside() -> None:
     stored = image(topic("t"), topic("taken", "other"), deleted={"id-deleted": DeletedTopic("deleted", 3)})
     aside = {f"id-{name}": topic(name) for name in ("lost", "taken", "deleted", "t")}
     done = restore(stored, image(topic("only-in-the-copy")), aside, is_older=False)

@@ -43,5 +43,5 @@ def remembers(coordinator: Coordinator, app_id: str, now_ms: int) -> bool:
         (UNNAMED_APP_PREFIX + "1", HOUR_MS, False),
     ],
 )
-def test_names_that_nobody_uses_again_are_forgotten_soon(app_id: str, age_ms: int, expected: bool) -> None:
+def test_names_of_single_writes_are_forgotten_soon(app_id: str, age_ms: int, expected: bool) -> None:
     assert remembers(committed(app_id, 5), app_id, 5 + age_ms) is expected

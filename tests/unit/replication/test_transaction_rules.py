@@ -306,7 +306,7 @@ def test_a_record_of_an_older_broker_has_neither_input_nor_lease() -> None:
     assert desk.ask(Renew(APP, 7, "run"), 60_005) == Renewed(known=True, is_open=True), "its timeout, no lease"
 
 
-def test_what_was_committed_last_is_told_with_what_it_was_made_of() -> None:
+def test_the_last_commit_is_answered_with_its_input() -> None:
     desk = Desk()
     first = desk.joined(3, "run", 10)
     assert desk.ask(EndShared(APP, 3, "run", 10, True, frozenset({first}), "three")) is True
@@ -403,7 +403,7 @@ def test_applications_and_participants_are_limited() -> None:
     assert desk.refused(Join(shared_transactional_id("other"), 0, "run", 5, 60_000)) is ConcurrentTransactionsError
 
 
-def test_a_fencing_token_that_cannot_have_been_drawn_locks_nobody_out() -> None:
+def test_a_forged_fencing_token_locks_no_run_out() -> None:
     """It was taken before fencing tokens were checked, and is on the disk."""
     desk = Desk()
     desk.joined(0, "stranger", 2**63 - 1)

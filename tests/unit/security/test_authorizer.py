@@ -53,7 +53,7 @@ def test_nobody_may_do_anything_without_an_acl() -> None:
             assert not authorizer.allowed(Peer(ALICE, HOST), operation, Resource(resource_type, "x"))
 
 
-def test_super_users_may_do_everything_even_what_is_denied() -> None:
+def test_super_users_may_do_everything_even_denied_operations() -> None:
     authorizer = AclAuthorizer([acl(permission=DENY, operation=O.ALL)], super_users=[ALICE])
     assert authorizer.allowed(Peer(ALICE, HOST), O.READ, Resource(TOPIC, "t"))
     assert authorizer.allowed(Peer(ALICE, HOST), O.CLUSTER_ACTION, CLUSTER)

@@ -160,7 +160,7 @@ def test_listeners_without_sasl() -> None:
     assert connection(RULES, certificate_principal=BOB).principal is None
 
 
-def test_a_session_ends_with_what_proved_it_or_with_the_listeners_limit() -> None:
+def test_a_session_ends_with_its_credential_or_with_the_listeners_limit() -> None:
     def lifetime(limit_ms: int, name: bytes) -> object:
         auth = connection(ListenerRules("L", (SCRAM,), reauthentication_ms_max=limit_ms))
         return log_in(auth, 1_000, name)[-1]
@@ -192,7 +192,7 @@ def test_authenticating_again() -> None:
     assert auth.deadline_ms == 9_000
 
 
-def test_authenticating_again_cannot_change_who_or_how_and_not_all_the_time() -> None:
+def test_authenticating_again_cannot_change_principal_or_mechanism_and_is_limited() -> None:
     for again in (
         lambda a: log_in(a, 2_000, b"bob"),
         lambda a: log_in(a, 2_000, mechanism="SCRAM-SHA-512"),
@@ -251,7 +251,7 @@ EVENTS = st.one_of(
 
 
 @given(st.lists(st.tuples(st.integers(0, 3_000), EVENTS), max_size=25))
-def test_in_every_order_only_who_has_proved_it_is_let_through(events: list[tuple[int, Event]]) -> None:
+def test_in_every_order_only_authenticated_peers_are_let_through(events: list[tuple[int, Event]]) -> None:
     """Model: a name was the second message of an exchange, and the session that it began has not ended."""
     auth, now_ms = connection(), 0
     proven: Principal | None = None

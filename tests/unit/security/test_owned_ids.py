@@ -26,7 +26,7 @@ def test_an_id_is_its_principals(number: int, principal: Principal) -> None:
 
 
 @for_each("number", [0, 1, 999, 2**38 - 1])
-def test_an_id_is_nobody_elses(number: int) -> None:
+def test_an_id_belongs_to_one_principal(number: int) -> None:
     made = owned_id(SECRET, number, ALICE)
     assert not belongs_to(SECRET, made, MALLORY)
     assert not belongs_to(SECRET, made, Principal("Group", "alice"))

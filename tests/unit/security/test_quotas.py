@@ -331,7 +331,7 @@ def test_a_debt_that_is_not_paid_after_the_longest_wait_counts_on() -> None:
 
 
 @for_each("limit", [5e-324, 1e-300, 1e-7])
-def test_a_rate_that_is_none_is_refused_with_what_to_do(limit: float) -> None:
+def test_an_invalid_rate_is_refused_with_the_remedy(limit: float) -> None:
     for key, least in RATES_MIN.items():
         with pytest.raises(InvalidConfigError, match="use an ACL"):
             quota_record(Entity("u"), {key: limit})

@@ -33,7 +33,7 @@ PASSWORD = "s3cr€t \"pass\" 'word'"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
-def test_a_secret_shows_itself_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_secret_is_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     secret = Secret(PASSWORD)
     logging.getLogger("x").warning("%s %r", secret, [secret])
     shown = [
@@ -142,7 +142,7 @@ def test_redaction_takes_every_form_out(value: str, before: str, after: str) -> 
     assert redacted == f'{before}{HIDDEN}{after}|"{before}{HIDDEN}{after}"|{before}{HIDDEN}{after}'
 
 
-def test_redaction_knows_what_secrets_look_like() -> None:
+def test_redaction_knows_the_forms_of_secrets() -> None:
     text = f'{SCRAM} required username="a" password="x\\"y z"; Authorization: Bearer abc.def-_ {PASSWORD!r} {json.dumps(PASSWORD)}'
     text += "\n-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\nend"
     redacted = redact(text, [Secret(PASSWORD)])

@@ -99,7 +99,7 @@ def test_a_server_is_known_by_name_and_by_address() -> None:
     assert greeting(settings(BROKER), settings(None), "127.0.0.1") == "nobody"
 
 
-def test_a_certificate_says_who_the_client_is() -> None:
+def test_a_certificate_names_the_client() -> None:
     for how in ("requested", "required"):
         assert greeting(settings(BROKER, ssl_client_auth=how), settings(ALICE)) == "CN=alice"
     assert greeting(settings(BROKER), settings(ALICE)) == "nobody"  # not asked for

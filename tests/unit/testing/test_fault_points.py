@@ -17,7 +17,7 @@ def in_the_code() -> set[str]:
     return {step for p in sources for step in re.findall(r'reach\("([^"]+)"\)', p.read_text(encoding="utf-8"))}
 
 
-def test_the_document_names_what_the_code_reaches() -> None:
+def test_the_document_names_the_steps_of_the_code() -> None:
     text = (ROOT / "docs" / "internals" / "delivery.md").read_text(encoding="utf-8")
     section = text.split("Fault points", 1)[1].split("\n## ", 1)[0]
     assert in_the_code() == set(re.findall(r"`((?:txn|log|sink|producer|consumer|partitions)\.[a-z-]+)`", section))

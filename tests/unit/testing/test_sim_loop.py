@@ -143,7 +143,7 @@ def test_what_can_never_happen_is_said(simulation: Simulation) -> None:
         simulation.complete(loop, asyncio.Event().wait())
 
 
-def test_an_exception_that_nobody_takes_is_kept(simulation: Simulation) -> None:
+def test_an_unhandled_exception_is_kept(simulation: Simulation) -> None:
     loop = simulation.loop("a")
     loop.call_later(1, lambda: 1 // 0)
     simulation.run_for(2)

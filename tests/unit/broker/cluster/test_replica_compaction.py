@@ -153,7 +153,7 @@ def write_alone(group: Group, broker: int, *rows: Row) -> None:
     group.append(keyed_batch(rows))
 
 
-def test_a_follower_that_is_cut_in_a_gap_of_compaction_copies_what_is_below_too(tmp_path: Path) -> None:
+def test_a_follower_that_is_cut_in_a_gap_of_compaction_copies_the_batch_below_too(tmp_path: Path) -> None:
     group = Group(tmp_path)
     for number in range(3):
         write_alone(group, 1, (b"once" if number == 0 else b"again", b"%d" % number))
@@ -337,7 +337,7 @@ def test_the_log_start_is_followed_also_by_a_topic_that_is_only_compacted_now(tm
     assert group.nodes[2].failures == []
 
 
-def test_producers_are_known_by_whoever_has_copied_a_compacted_log(tmp_path: Path) -> None:
+def test_a_replica_with_a_copied_compacted_log_knows_its_producers(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.leave(3)
     for sequence in range(6):

@@ -91,7 +91,7 @@ def fetch(number: int = 1, at_ms: int = 0) -> Fetch:
     return Fetch(number, 1, 1, 0, at_ms)
 
 
-def test_the_next_request_names_what_the_last_answer_has_brought() -> None:
+def test_the_next_request_names_the_last_answers_records() -> None:
     """Else the leader would hear of the follower's new end only when the request beside has waited long."""
 
     async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[Arrived]) -> None:

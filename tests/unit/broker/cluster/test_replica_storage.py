@@ -126,7 +126,7 @@ def test_a_disk_that_is_full_shrinks_the_isr_and_loses_nothing(tmp_path: Path) -
     assert group[1].log_end_offset == end
 
 
-def test_with_group_flush_a_follower_has_on_the_disk_what_its_next_fetch_acknowledges(tmp_path: Path) -> None:
+def test_with_group_flush_a_followers_next_fetch_acknowledges_synced_records_only(tmp_path: Path) -> None:
     files: dict[str, LimitedFiles] = {}
 
     def open_log(directory: Path, settings: dict[str, Any], **more: object) -> PartitionLog:
@@ -208,7 +208,7 @@ def offsets_of(log: PartitionLog) -> list[int]:
 
 
 @pytest.mark.parametrize("lost", [(4,), (9,), (0,), (0, 1, 2), tuple(range(10))], ids=str)
-def test_a_repaired_replica_copies_what_was_lost_and_is_not_in_sync_until_then(
+def test_a_repaired_replica_copies_the_lost_records_and_is_not_in_sync_until_then(
     tmp_path: Path, lost: tuple[int, ...]
 ) -> None:
     """Also if that is the beginning: it has not been deleted."""
@@ -250,7 +250,7 @@ def test_a_gap_is_forgotten_by_the_next_start_if_the_cut_was_not_finished(tmp_pa
 
 @pytest.mark.parametrize("lost", [(0,), (4,), (9,), (4, 5), (3, 6), (0, 1, 8, 9), tuple(range(10))], ids=str)
 @pytest.mark.parametrize("others_lost", [(), (4,), (5, 9)], ids=str)
-def test_all_have_what_a_repaired_leader_has_and_nothing_else(
+def test_all_replicas_have_exactly_a_repaired_leaders_records(
     tmp_path: Path, lost: tuple[int, ...], others_lost: tuple[int, ...]
 ) -> None:
     """After an unclean election: one follower has more than the leader, one has lost something else, one is new."""
@@ -311,7 +311,7 @@ def test_an_epoch_of_which_all_records_are_lost_is_copied(tmp_path: Path) -> Non
     assert [offsets_of(group[broker]) for broker in BROKERS] == [[*range(8), 10]] * 3
 
 
-def test_a_gap_of_another_leader_is_copied_when_somebody_leads_who_has_it(tmp_path: Path) -> None:
+def test_a_gap_is_copied_when_a_broker_with_its_records_leads(tmp_path: Path) -> None:
     """Two unclean elections: the second leader has the records that the first one lacked."""
     group = Group(tmp_path, DELETE)
     filled(group)

@@ -94,7 +94,7 @@ def test_the_segments_of_all_replicas_begin_where_the_leaders_do(tmp_path: Path)
     assert [[s.base_offset for s in group[b].segments] for b in (2, 3)] == [bases, bases]
 
 
-def test_only_the_leader_copies_and_followers_release_what_it_has_copied(tmp_path: Path) -> None:
+def test_only_the_leader_copies_and_followers_release_copied_segments(tmp_path: Path) -> None:
     group = filled(tmp_path)
     assert group.tier(2) == TierResult()
     assert (group[2].local_log_start_offset, group.copies()) == (0, 0), "nothing is released before it is in the store"
@@ -124,7 +124,7 @@ def test_a_new_leader_goes_on_without_a_second_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_a_replica_is_restarted_with_what_is_only_in_the_store(tmp_path: Path, role: str) -> None:
+def test_a_replica_restarts_with_a_part_only_in_the_store(tmp_path: Path, role: str) -> None:
     group = filled(tmp_path)
     group.tier(1)
     group.tier(2)
@@ -142,7 +142,7 @@ def test_a_replica_is_restarted_with_what_is_only_in_the_store(tmp_path: Path, r
     assert group.image.isr == (1, 2, 3)
 
 
-def test_a_new_replica_copies_what_is_only_in_the_store_from_its_leader(tmp_path: Path) -> None:
+def test_a_new_replica_copies_the_part_in_the_store_from_its_leader(tmp_path: Path) -> None:
     store = FailingStore("memory://replica-tiering")
     group = TieredGroup(tmp_path, store)
     group.leave(3)
@@ -165,7 +165,7 @@ def test_a_new_replica_copies_what_is_only_in_the_store_from_its_leader(tmp_path
     assert group.tier(3).released == 3
 
 
-def test_the_leader_deletes_what_retention_gives_up_and_the_others_forget_it(tmp_path: Path) -> None:
+def test_the_leader_deletes_expired_copies_and_the_others_forget_them(tmp_path: Path) -> None:
     group = filled(tmp_path)
     group.tier(1)
     group.tier(2)

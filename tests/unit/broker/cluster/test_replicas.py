@@ -40,7 +40,7 @@ class Thread:
             self.jobs.pop(0)()
 
 
-def test_a_follower_begins_behind_what_was_appended_by_the_leader_that_it_was(tmp_path: Path) -> None:
+def test_a_follower_begins_behind_the_records_of_its_own_leadership(tmp_path: Path) -> None:
     """Else it would fetch from where the log ended before: it would have records that its leader does not know of."""
 
     async def scene() -> None:

@@ -197,7 +197,7 @@ def test_groups_beyond_the_limit_are_others(tmp_path: Path) -> None:
     run(tmp_path, scenario, metrics_groups_max=2)
 
 
-def test_open_transactions_and_what_they_hold_back(tmp_path: Path) -> None:
+def test_open_transactions_and_the_records_behind_them(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         before = await scrape(broker)
         assert before.of("sparklog_open_transactions") == 0

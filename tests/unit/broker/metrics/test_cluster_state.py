@@ -15,7 +15,7 @@ def sums(*rows: PartitionRow) -> Sums:
     return found
 
 
-def test_only_the_leader_tells_what_all_replicas_have_in_common() -> None:
+def test_only_the_leader_reports_the_common_state_of_replicas() -> None:
     led = PartitionRow("t", 0, 3, 2, False, start=5, end=9, high_watermark=8, stable=7, size_bytes=100, min_in_sync=2)
     followed = led._replace(number=1, leads=False)
     both = sums(led, followed)

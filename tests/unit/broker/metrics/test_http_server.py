@@ -129,7 +129,7 @@ def test_too_many_connections_are_closed_unread() -> None:
     run(scenario)
 
 
-def test_a_stop_waits_for_nobody() -> None:
+def test_a_stop_waits_for_no_client() -> None:
     asked = asyncio.Event()
 
     async def hangs(request: Request) -> Page:

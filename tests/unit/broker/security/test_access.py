@@ -53,7 +53,7 @@ def topic(name: str) -> Resource:
     return Resource(TOPIC, name)
 
 
-def test_of_a_request_what_is_allowed_is_done_and_each_outcome_stands_in_its_place(tmp_path: Path) -> None:
+def test_the_allowed_items_of_a_request_are_done_and_each_result_has_its_place(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.grant(ALICE, [(Op.WRITE, topic("public")), (Op.READ, topic("public"))])
         wanted = [("secret", 0), ("public", 0), ("secret", 1), ("public", 1)]
@@ -109,7 +109,7 @@ def test_a_denied_produce_without_acks_ends_the_connection(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_lists_show_what_may_be_described(tmp_path: Path) -> None:
+def test_lists_show_describable_resources_only(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.grant(
             ALICE,
@@ -167,7 +167,7 @@ def test_a_page_does_not_begin_with_a_topic_that_cannot_be_described(tmp_path: P
     run(tmp_path, scenario)
 
 
-def test_a_topic_is_made_at_the_first_write_by_who_may_create_it(tmp_path: Path) -> None:
+def test_the_first_write_creates_a_topic_if_its_principal_may(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.grant(
             ALICE, [(Op.WRITE, topic("new-")), (Op.DESCRIBE, topic("new-"))], pattern=PatternType.PREFIXED

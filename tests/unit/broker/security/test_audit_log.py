@@ -103,7 +103,7 @@ def test_a_topic_that_is_made_at_the_first_write_has_a_line(tmp_path: Path, monk
     assert [line["detail"] for line in found] == ["auto.create.topics.enable", "", "auto.create.topics.enable"]
 
 
-def test_to_write_as_somebody_else_is_a_denial(tmp_path: Path) -> None:
+def test_a_write_with_a_foreign_producer_id_is_a_denial(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = World(tmp_path, **{"audit.log.file": "audit.log"})
         await world.do(ADMIN, Api.CREATE_TOPIC, topics.CreateTopicRequest("t"))

@@ -47,7 +47,7 @@ async def send(
     return answer.error_code or item_codes(answer.message)[0]
 
 
-def test_nobody_writes_into_a_transaction_of_somebody_else(tmp_path: Path) -> None:
+def test_no_principal_writes_into_another_ones_transaction(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         made = await world.do(ALICE, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest("till-a"))
         own = await world.do(MALLORY, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest("till-m"))
@@ -74,7 +74,7 @@ def test_nobody_writes_into_a_transaction_of_somebody_else(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_a_producer_id_is_of_who_got_it(tmp_path: Path) -> None:
+def test_a_producer_id_belongs_to_its_first_principal(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         made = await world.do(ALICE, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest())
         assert await write(world, ALICE, b"1", made.producer_id, 0) == 0
@@ -110,7 +110,7 @@ async def write(world: World, who: Principal, value: bytes, producer_id: int, se
     return item_codes((await world.ask(who, Api.PRODUCE, request, data)).message)[0]
 
 
-def test_a_producer_id_is_of_who_got_it_after_a_restart_too(tmp_path: Path) -> None:
+def test_a_producer_id_belongs_to_its_first_principal_after_a_restart_too(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         used, unused = [
             (await world.do(ALICE, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest())).producer_id for _ in range(2)

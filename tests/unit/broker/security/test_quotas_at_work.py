@@ -44,7 +44,7 @@ async def limit(world: World, user: str | None, client_id: str | None = None, **
     return await world.do(ADMIN, Api.ALTER_CLIENT_QUOTAS, request)
 
 
-def test_who_sends_more_is_told_to_wait_and_nobody_else(tmp_path: Path) -> None:
+def test_only_the_client_above_its_quota_has_to_wait(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = await furnished(tmp_path)
         assert (await world.do(ALICE, Api.PRODUCE, PRODUCE, BATCH)).throttle_ms == 0

@@ -60,7 +60,7 @@ def test_beyond_its_quota_a_user_makes_no_topics_until_it_deletes_some(tmp_path:
     in_world(tmp_path, scenario)
 
 
-def test_added_partitions_count_for_the_owner_whoever_adds_them(tmp_path: Path) -> None:
+def test_added_partitions_count_for_the_topics_owner(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await limit(world, "alice", max_partitions=4)
         await limit(world, "mallory", max_partitions=1)

@@ -61,7 +61,7 @@ def test_a_sound_directory(data_dir: Path) -> None:
     assert only.disk.kind
 
 
-def test_what_is_not_sparklogs_and_what_was_set_aside(data_dir: Path) -> None:
+def test_foreign_files_and_files_that_were_set_aside(data_dir: Path) -> None:
     (data_dir / "notes-1").mkdir()
     (data_dir / "core.123").write_bytes(b"x")
     (data_dir / "lost+found").mkdir()
@@ -164,7 +164,7 @@ def test_the_process_that_holds_the_lock(data_dir: Path) -> None:
     assert data_dir_facts(data_dir).holder is None
 
 
-def test_files_of_somebody_else(data_dir: Path) -> None:
+def test_files_of_another_owner(data_dir: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
     os.chown(data_dir / "meta.json", 54_321, -1)

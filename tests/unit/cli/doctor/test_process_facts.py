@@ -23,7 +23,7 @@ FOUND = [
     ("told_s", "expected"),
     [(10.0, ClockFacts(0)), (10.4, ClockFacts(0)), (10.6, ClockFacts(100)), (9.9, ClockFacts(-100)), (0.0, None)],
 )
-def test_the_clock_is_off_by_what_the_answers_time_cannot_explain(told_s: float, expected: ClockFacts | None) -> None:
+def test_the_clocks_error_excludes_the_time_of_the_answer(told_s: float, expected: ClockFacts | None) -> None:
     assert clock_facts({"sparklog_time_seconds": [({}, told_s)]}, 10_000, 10_500) == expected
 
 

@@ -35,7 +35,7 @@ def test_two_samples_make_rates() -> None:
     assert "rates over 2.5 s" in text(drawn(states(snapshot(1), snapshot(3), snapshot(5.5)), SIZE))
 
 
-def test_a_broker_that_is_away_is_said_and_what_was_seen_stays() -> None:
+def test_an_absent_broker_is_reported_and_the_last_sample_stays() -> None:
     away = states(snapshot(1), snapshot(3), Failure("nobody listens", 5), Failure("nobody listens", 12))
     shown = text(drawn(away, SIZE))
     assert "no answer for 7 s, trying on: nobody listens" in shown

@@ -98,7 +98,7 @@ def test_a_topic_is_made_once_and_deleted_once_whatever_cuts_the_requests_off(
     assert "made" not in broker.topics
 
 
-def test_a_topic_that_somebody_else_has_made_is_not_taken_for_the_own_one(broker: TopicBroker) -> None:
+def test_another_clients_topic_is_not_taken_for_the_own_one(broker: TopicBroker) -> None:
     admin = Admin(broker.address)
     with pytest.raises(TopicAlreadyExistsError):
         admin.create_topic("events", 1)
@@ -174,9 +174,7 @@ def test_who_has_made_a_change_asks_for_metadata_that_have_it(broker: TopicBroke
 
 
 @pytest.mark.parametrize("is_cluster", [False, True])
-def test_a_change_that_nobody_makes_in_time_names_the_controller_where_there_is_one(
-    broker: TopicBroker, is_cluster: bool
-) -> None:
+def test_a_change_that_times_out_names_the_controller_if_there_is_one(broker: TopicBroker, is_cluster: bool) -> None:
     servers = f"{broker.address},127.0.0.1:1" if is_cluster else broker.address
     broker.mishaps = [RequestTimedOutError.code] * 1000
     with (

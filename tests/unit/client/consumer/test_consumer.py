@@ -104,7 +104,7 @@ def test_only_wanted_columns_and_still_the_timestamps(fake: FakeBroker, compress
         consumer.assign([TP0])
 
 
-def test_seek_drops_what_was_fetched_and_ends_a_long_poll(fake: FakeBroker) -> None:
+def test_seek_drops_fetched_records_and_ends_a_long_poll(fake: FakeBroker) -> None:
     fill(fake, 3)
     with Consumer(fake.address, fetch_max_wait_ms=60_000) as consumer:
         consumer.assign([TP0])

@@ -190,7 +190,7 @@ def test_a_file_that_goes_while_it_is_mapped_is_read_to_its_end(fake: FakeBroker
         assert len(asked(fake, Api.LOCATE_SEGMENTS)) == 1
 
 
-def test_damage_is_told_as_the_socket_tells_it_after_what_is_intact(fake: FakeBroker) -> None:
+def test_damage_is_reported_as_by_the_socket_after_the_intact_records(fake: FakeBroker) -> None:
     fill(fake, 10)
     fake.logs[("events", 0)][6][-1] ^= 1
     with behind(fake) as consumer:
@@ -245,7 +245,7 @@ def test_who_comes_back_from_files_does_not_wait_for_the_others_poll(fake4: Fake
         assert offsets(drain(consumer, 10), 0) == list(range(10, 20))
 
 
-def test_seek_pause_and_assign_drop_what_was_read(fake4: FakeBroker) -> None:
+def test_seek_pause_and_assign_drop_read_records(fake4: FakeBroker) -> None:
     fill(fake4, 40)
     fill(fake4, 40, partition=1)
     with behind(fake4) as consumer:
@@ -262,7 +262,7 @@ def test_seek_pause_and_assign_drop_what_was_read(fake4: FakeBroker) -> None:
         assert consumer.poll(50) == []
 
 
-def test_a_broker_that_goes_away_does_not_disturb_what_is_mapped(fake: FakeBroker) -> None:
+def test_an_absent_broker_does_not_disturb_mapped_files(fake: FakeBroker) -> None:
     fill(fake, 50)
     size = len(fake.logs[("events", 0)][0])
     with behind(fake, prefetch_bytes=size) as consumer:

@@ -235,7 +235,7 @@ def test_a_failed_partition_does_not_hold_up_the_others(fake4: FakeBroker) -> No
         assert [(r.partition, r.offset) for r in found] == [(0, 10 + i) for i in range(5)]
 
 
-def test_who_works_long_on_what_came_leaves_the_rest_to_the_background(fake: FakeBroker, steps: list[str]) -> None:
+def test_a_slow_consumer_leaves_the_rest_to_the_background(fake: FakeBroker, steps: list[str]) -> None:
     with caught_up(fake, local_read="off") as consumer:
         consumer._fetcher.first.turn.idle_s = 0.05
         fill(fake, 3)

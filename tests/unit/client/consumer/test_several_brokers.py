@@ -115,7 +115,7 @@ def test_without_a_hint_the_metadata_are_asked_for(cluster: FakeCluster) -> None
         assert all(offsets(found, p) == list(range(10, 20)) for p in range(3))
 
 
-def test_a_producer_is_told_who_leads(cluster: FakeCluster) -> None:
+def test_a_producer_learns_the_leader(cluster: FakeCluster) -> None:
     with Producer(cluster.address, retry_backoff_ms=60_000, delivery_timeout_ms=120_000) as producer:
         producer.send("events", b"1", partition=1).result(10)
         asked = cluster.count(Api.METADATA)
@@ -139,7 +139,7 @@ def test_metadata_that_lag_behind_do_not_bring_an_old_leader_back(cluster: FakeC
         assert leader is not None and (leader.broker_id, leader.epoch) == now
 
 
-def test_a_new_leader_is_asked_whether_it_has_what_was_read(cluster: FakeCluster) -> None:
+def test_a_new_leader_is_asked_for_the_read_records(cluster: FakeCluster) -> None:
     with consumer_of(cluster, TP0, auto_offset_reset="none") as consumer:
         consumer.seek(TP0, 0)
         fill_all(cluster, 1)

@@ -149,7 +149,7 @@ def test_another_error_is_the_commits(committer: Committer, cluster: FakeCluster
     assert committer.idle
 
 
-def test_close_lets_out_what_is_queued(committer: Committer, cluster: FakeCluster) -> None:
+def test_close_sends_queued_commits(committer: Committer, cluster: FakeCluster) -> None:
     futures = [committer.submit({TP: i}, 1000) for i in range(20)]
     committer.close(5)
     for future in futures:

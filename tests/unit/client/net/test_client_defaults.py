@@ -45,7 +45,7 @@ def test_a_password_of_the_environment_is_not_for_other_addresses(file: Path, mo
     assert resolve_client(None, {})[1] == PLAINTEXT
 
 
-def test_clients_of_one_user_share_what_they_know() -> None:
+def test_clients_of_one_user_share_their_metadata() -> None:
     alice, other = cluster("127.0.0.1:1", SASL), cluster("127.0.0.1:1", {**SASL, "sasl.password": "x"})
     assert cluster("127.0.0.1:1", dict(SASL)) is alice
     assert len({alice, other, cluster("127.0.0.1:1")}) == 3

@@ -48,7 +48,7 @@ def test_nobody_listens() -> None:
         Connection(Endpoint("127.0.0.1", port))
 
 
-def test_an_answer_that_nobody_has_looked_at_is_not_late(fake: FakeBroker) -> None:
+def test_an_unread_answer_is_not_late(fake: FakeBroker) -> None:
     connection = Connection(endpoint(fake))
     connection.send(Api.METADATA, ALL, timeout_ms=1)
     assert select.select([connection], [], [], 10)[0]

@@ -60,7 +60,7 @@ def _other_partition(answer: Any) -> Any:
     return answer
 
 
-def test_offsets_of_partitions_that_nobody_asked_for(lying: Lying) -> None:
+def test_offsets_of_unrequested_partitions(lying: Lying) -> None:
     lying.lies[Api.LIST_OFFSETS] = _other_partition
     with Admin(lying.address) as admin, pytest.raises(InvalidRequestError, match="is not about"):
         admin.list_offsets({TP: "latest"})

@@ -128,7 +128,7 @@ def test_retries_end_with_the_time_of_their_policy() -> None:
         Retries(RetryPolicy()).pause(OffsetOutOfRangeError("not retriable"))
 
 
-def test_nobody_is_asked_a_second_time_for_what_is_wrong_for_good(brokers: FakeCluster, admin: Admin) -> None:
+def test_a_permanent_error_is_not_retried(brokers: FakeCluster, admin: Admin) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.list_offsets({TPS[0]: "latest", TopicPartition("events", 9): "latest"})
     with pytest.raises(UnknownTopicOrPartitionError):
@@ -192,7 +192,7 @@ def test_nothing_is_deleted_when_an_offset_is_beyond_an_end(brokers: FakeCluster
     assert not brokers.count(Api.DELETE_RECORDS)
 
 
-def test_the_error_of_a_deletion_names_what_is_done(brokers: FakeCluster, admin: Admin) -> None:
+def test_the_error_of_a_deletion_names_the_completed_part(brokers: FakeCluster, admin: Admin) -> None:
     """The end of a partition moves back between the check and the deletion; another one's leader does not answer."""
     second = brokers.brokers[1]
 
@@ -290,7 +290,7 @@ def test_what_must_not_take_effect_twice_is_not_sent_again_when_it_may_have(brok
     assert outcomes == []
 
 
-def test_partitions_are_assigned_while_nobody_leads_them(brokers: FakeCluster) -> None:
+def test_partitions_are_assigned_without_a_leader(brokers: FakeCluster) -> None:
     brokers.leaders[1] = (-1, 1)
     with Consumer(brokers.address) as consumer:
         consumer.assign([TPS[0], TPS[1]])

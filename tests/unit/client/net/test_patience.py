@@ -71,7 +71,7 @@ def test_nobody_is_asked_about_a_broker_that_is_not_known() -> None:
     assert virtual.asked == []
 
 
-def test_what_the_broker_may_wait_for_and_what_it_has_said_counts() -> None:
+def test_the_brokers_own_wait_and_its_answers_count() -> None:
     virtual = Virtual()
     assert virtual.patience.late_at(100.0 + 10.0, 99.0) == 113.0, "a fetch that waits 10 s for data"
     assert virtual.patience.late_at(100.0, 102.0) == 105.0, "an answer before this one came at 102"
@@ -99,7 +99,7 @@ class Others:
 
 
 @pytest.mark.parametrize(("members", "left"), [([2, 3], True), ([1, 2, 3], False), ([], False), (None, False)])
-def test_the_others_decide_who_is_a_member(members: list[int] | None, left: bool) -> None:
+def test_the_other_brokers_decide_the_membership(members: list[int] | None, left: bool) -> None:
     others = Others(members)
     assert Membership(others).has_left(1, A) is left
     assert others.asked == [B, C]

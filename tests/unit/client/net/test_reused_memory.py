@@ -53,7 +53,7 @@ def test_as_many_as_are_in_use_at_the_same_time_are_used_again() -> None:
     assert {b.address for b in [memory.take(size) for _ in range(100)]} == addresses
 
 
-def test_a_little_more_fits_into_what_is_kept() -> None:
+def test_a_little_more_fits_into_a_kept_buffer() -> None:
     memory = ReusedMemory()
     address = memory.take(9 * MIB + 1).address
     assert memory.take(10 * MIB).address == address

@@ -9,7 +9,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA
 MIB = 1 << 20
 
 
-def test_a_broker_does_not_set_what_its_clients_inflate() -> None:
+def test_a_broker_does_not_set_its_clients_limit_of_decompression() -> None:
     cases: tuple[tuple[dict[str, object], int], ...] = (
         ({}, 128 * MIB),
         ({"max.message.bytes": MIB, "max.message.inflated.ratio": 3}, 3 * MIB),

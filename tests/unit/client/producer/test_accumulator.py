@@ -73,7 +73,7 @@ def test_a_timer_that_counts_in_ms_and_rounds_up_is_not_late(linger_s: float, du
         assert on.locked_ready(created + due_s / 2) == ([], created + due_s)
 
 
-def test_a_closed_batch_keeps_only_what_its_records_take() -> None:
+def test_a_closed_batch_keeps_only_its_records_memory() -> None:
     on = accumulator(1 << 20)
     opened(on, 0, 60)
     assert on.used_bytes == 60 + ROOM_BYTES
@@ -206,7 +206,7 @@ def test_a_batch_that_an_interrupted_call_has_opened_fails_alone(
         assert producer.send("events", b"2").result(5).offset == 0
 
 
-def test_only_who_holds_the_lock_releases_it() -> None:
+def test_only_the_holder_releases_the_lock() -> None:
     on = accumulator(1 << 20)
     with on.lock:
         other = threading.Thread(target=on.release_if_held)

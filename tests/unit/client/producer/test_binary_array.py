@@ -25,7 +25,7 @@ def _without_pandas() -> Any:
 
 
 @given(st.lists(OBJECTS))
-def test_equals_what_arrow_makes(values: list[Any]) -> None:
+def test_equals_arrows_array(values: list[Any]) -> None:
     made = binary_array(values)
     made.validate(full=True)
     assert made.equals(pa.array(values, pa.binary()))
@@ -43,7 +43,7 @@ def test_any_number_of_bytes_is_joined(n: int) -> None:
 
 
 @for_each("wrong", [[1], [b"a", 1.5], [b"a", {}], [float("nan")]])
-def test_refuses_what_arrow_refuses(wrong: list[Any]) -> None:
+def test_refuses_the_values_that_arrow_refuses(wrong: list[Any]) -> None:
     with pytest.raises((pa.ArrowException, TypeError)):
         binary_array(wrong)
 

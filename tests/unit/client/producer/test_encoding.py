@@ -232,7 +232,7 @@ def test_a_little_more_than_the_batch_size_is_not_halved() -> None:
     assert len(pieces({"value": [b"x" * 100] * 15_000}, info(), size=1 << 20)) == 2
 
 
-def test_encoded_batches_do_not_share_memory_while_somebody_holds_them() -> None:
+def test_held_encoded_batches_do_not_share_memory() -> None:
     encoder, topic = BatchEncoder(), info()
     rows = [rows_of({"value": [bytes([i]) * 100] * 5000}, topic, None).table.to_batches()[0] for i in range(4)]
     held = [encoder.encode(r, topic).payload for r in rows]

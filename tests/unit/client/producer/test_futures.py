@@ -92,7 +92,7 @@ def test_waiting_is_not_looking_at_the_error() -> None:
     assert not made.seen
 
 
-def test_waiters_who_have_gone_are_forgotten() -> None:
+def test_ended_waiters_are_forgotten() -> None:
     future = future_of(delivery())
     assert standard.wait([future], timeout=0).not_done == {future}
     assert future._waiters == []

@@ -232,7 +232,7 @@ def test_the_first_failure_ends_a_participation(fake: FakeBroker) -> None:
     assert written(fake) == [(8, 0, 0)]
 
 
-def test_leaving_a_participation_by_an_exception_drops_what_was_not_sent(fake: FakeBroker) -> None:
+def test_leaving_a_participation_by_an_exception_drops_unsent_records(fake: FakeBroker) -> None:
     with Producer(fake.address, linger_ms=60_000) as producer:
         with pytest.raises(KeyError), producer.participation(Participant("__shared:q", 7, 0)):
             future = producer.send("events", b"x")

@@ -128,13 +128,13 @@ def test_answers_that_come_in_one_piece_are_all_taken(fake4: FakeBroker) -> None
         assert [f.result(30).partition for f in futures] == [0, 1, 2]
 
 
-def test_close_raises_what_nobody_looked_at(fake: FakeBroker) -> None:
+def test_close_raises_unseen_failures(fake: FakeBroker) -> None:
     fake.hook = Verdicts(2)
     with pytest.raises(CorruptBatchError), Producer(fake.address) as producer:
         producer.send("events", b"x")
 
 
-def test_close_does_not_repeat_what_a_future_has_raised(fake: FakeBroker) -> None:
+def test_close_does_not_repeat_a_futures_error(fake: FakeBroker) -> None:
     fake.hook = Verdicts(2)
     with Producer(fake.address) as producer:
         assert isinstance(producer.send("events", b"x").exception(5), CorruptBatchError)
@@ -368,7 +368,7 @@ def test_a_broker_that_comes_back_gets_everything() -> None:
         again.close()
 
 
-def test_connecting_is_tried_again_without_anybody_calling() -> None:
+def test_connecting_is_retried_without_a_call() -> None:
     fake = FakeBroker()
     with Producer(fake.address, linger_ms=0, retry_backoff_ms=5, retry_backoff_max_ms=10) as producer:
         producer.send("events", b"0").result(5)

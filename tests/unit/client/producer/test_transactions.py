@@ -215,7 +215,7 @@ def test_records_that_time_out_fail_the_transaction_for_good(fake: FakeBroker) -
     assert ends(fake) == [(0, False), (1, True)]
 
 
-def test_an_end_that_nobody_answers_can_be_asked_for_again_but_not_turned_round(fake: FakeBroker) -> None:
+def test_an_unanswered_end_can_be_repeated_but_not_reversed(fake: FakeBroker) -> None:
     with producer(fake, max_block_ms=1000) as p:
         p.init_transactions()
         p.begin_transaction()
@@ -325,7 +325,7 @@ def test_what_has_to_come_first_is_said(fake: FakeBroker) -> None:
         Producer(fake.address, transactional_id="__shared:x")
 
 
-def test_closing_aborts_what_is_open(fake: FakeBroker) -> None:
+def test_closing_aborts_the_open_transaction(fake: FakeBroker) -> None:
     p = producer(fake)
     p.init_transactions()
     p.begin_transaction()

@@ -120,7 +120,7 @@ INFO = TopicInfo("events", "id", "envelope", 1, 1, {1: ENVELOPE_SCHEMA}, (), Non
 
 
 @given(logs(), st.data())
-def test_any_piece_of_a_log_shows_what_is_committed_there(log: Written, data: st.DataObject) -> None:
+def test_any_piece_of_a_log_shows_its_committed_records(log: Written, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(log.batches)))
     last = data.draw(st.integers(first, len(log.batches)))
     headers = [decode_header(b) for b in log.batches[first:last]]
@@ -198,7 +198,7 @@ def test_read_uncommitted_gives_everything_but_markers(fake: FakeBroker) -> None
 
 @pytest.mark.parametrize("fetch_bytes", [1, 4 << 20])
 @pytest.mark.parametrize(("start", "end"), [(0, 32), (15, 32), (10, 21), (5, 25), (20, 21), (31, 32)])
-def test_a_range_leaves_out_what_was_aborted(fake: FakeBroker, start: int, end: int, fetch_bytes: int) -> None:
+def test_a_range_leaves_out_aborted_records(fake: FakeBroker, start: int, end: int, fetch_bytes: int) -> None:
     fill(fake)
     how = Fetching(max_bytes=fetch_bytes)
     found = read_range(cluster(fake.address), TP0, start, end, local="off", isolation=1, fetching=how)

@@ -41,7 +41,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     started.wait()
 
 
-def test_a_process_that_has_ended_is_gone_before_anybody_notices(sleeper: subprocess.Popen[bytes]) -> None:
+def test_an_ended_process_is_noticed(sleeper: subprocess.Popen[bytes]) -> None:
     found = Process.of(sleeper.pid)
     assert found is not None and found.lives
     assert not found._replace(started="another time").lives, "another one with its number"
