@@ -129,7 +129,7 @@ class LakeWorker:
                     errors[name] = topic.error
                     break
                 if result.is_complete:
-                    self._merge(settings)
+                    self._merge(settings, result.version)
                     break
                 found = self.lake_topics([name]).get(name)
                 if found is None:
@@ -198,7 +198,7 @@ class LakeWorker:
             topic.seen = dict(result.next_offsets)
             topic.rounds += 1
             if result.rows and topic.rounds % MERGE_ROUNDS == 0:
-                self._merge(settings)
+                self._merge(settings, result.version)
         for name in self._topics.keys() - known.keys():
             del self._topics[name]
         return worked
@@ -318,14 +318,18 @@ class LakeWorker:
         except SparklogError as e:
             logger.warning("topic %s: the pause could not be noted: %s", name, e)
 
-    def _merge(self, settings: LakeSettings) -> None:
-        """Merge small files; an upserted table merges its files with each change."""
+    def _merge(self, settings: LakeSettings, version: int) -> None:
+        """Merge small files; an upserted table merges its files with each change.
+
+        Only the version that a round has checked is merged: a merge of a table that was restored or replaced would make
+        that look like a table of this worker.
+        """
         if settings.is_upsert:
             return
         try:
             table = LakeTable.open(normal_location(settings.location))
-            for _ in range(MERGES_AT_ONCE):
-                if table is None:
+            for checked in range(version, version + MERGES_AT_ONCE):
+                if table is None or table.version != checked:
                     return
                 table = merge_small_files(table, settings.file_size_bytes)
         except (SparklogError, OSError) as e:
