@@ -29,6 +29,7 @@ from sparklog.client.transactions.shared_transaction import (
 )
 from sparklog.environment import fault_points
 from sparklog.errors import InvalidConfigError, InvalidRequestError, LakeUnavailableError
+from sparklog.lake.small_files import FILES_MIN
 from sparklog.types import TopicPartition
 from tests.support.waiting import until
 
@@ -448,6 +449,35 @@ def test_small_files_are_merged_and_streams_do_not_see_it(
     assert merges
     assert all('"dataChange":true' not in p.read_text() for p in merges)
     assert verify_lake(lake_admin, lake).problems == []
+
+
+def test_small_files_of_a_restored_table_are_not_merged(
+    lake_broker: LocalBroker, lake_admin: Admin, lake: str, tmp_path: Path
+) -> None:
+    """The merge would be the newest commit of a worker, and so hide the RESTORE from the next round."""
+    path = tmp_path / "table"
+    restore = [False]
+
+    def after_round(topic: str, result: object) -> None:
+        if restore[0]:
+            DeltaTable(path).restore(FILES_MIN)
+
+    worker = LakeWorker(lake_broker.bootstrap_servers, on_round=after_round)
+    try:
+        for i in range(FILES_MIN):
+            send(lake_broker, lake, range(i, i + 1), partition=0)
+            info, settings = worker.lake_topics([lake])[lake]
+            assert worker._round(info, settings, worker._topic(info)) is not None
+        send(lake_broker, lake, range(100), partition=0)
+        restore[0] = True
+        worker.run_once([lake])
+        restore[0] = False
+        assert "restored to version" in worker.run_once([lake])[lake]
+        lake_admin.resume_lake(lake, from_table=True)
+        assert worker.run_once([lake]) == {}
+    finally:
+        worker.close()
+    assert_table_is_log(lake_broker, lake, path)
 
 
 def test_verify_finds_rows_that_are_twice_missing_or_misplaced(

@@ -7,10 +7,12 @@ anonymous file, because they may hold secrets.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 
 from sparklog.protocol.gateway import GatewayListener, GatewayStart, encode_start
 from sparklog.security.listeners import GATEWAY_PREFIX, Listener, Listeners
@@ -22,6 +24,9 @@ from sparklog_broker.security_config import BrokerSecurity
 
 BACKLOG = 1024
 _MODULE = "sparklog.gateway"
+TAKEN_WAIT_S = 10.0
+"""Time for a port that is taken. The gateway of a broker that was killed keeps its ports until it has noticed."""
+_PAUSE_S = 0.1
 
 
 class KafkaGateway:
@@ -31,7 +36,7 @@ class KafkaGateway:
         """Raises ListenError."""
         self._kafka = kafka
         self._security = security
-        self._bound = bind_all(kafka.bound)
+        self._bound = _bind_all(kafka.bound, time.monotonic() + TAKEN_WAIT_S)
         self.local_sockets: list[tuple[Listener, socket.socket]] = []
         """The broker's Unix sockets for the gateway's listeners."""
         for listener in security.gateways:
@@ -100,6 +105,17 @@ class KafkaGateway:
         if getattr(self, "_settings", -1) >= 0:
             os.close(self._settings)
             self._settings = -1
+
+
+def _bind_all(listeners: Sequence[Listener], deadline_s: float) -> list[tuple[Listener, socket.socket]]:
+    while True:
+        try:
+            return bind_all(listeners)
+        except ListenError as e:
+            taken = isinstance(e.__cause__, OSError) and e.__cause__.errno == errno.EADDRINUSE
+            if not taken or time.monotonic() >= deadline_s:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def _tls(settings: Mapping[str, object]) -> dict[str, str | int | float | bool]:

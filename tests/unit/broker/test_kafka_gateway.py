@@ -8,9 +8,11 @@ import socket
 from typing import Any
 
 import pytest
+from sparklog_broker.children import kafka_gateway
 from sparklog_broker.children.kafka_gateway import KafkaGateway
 from sparklog_broker.config import make_config
 from sparklog_broker.network import preamble
+from sparklog_broker.network.listening import ListenError
 from sparklog_broker.network.preamble import read_preamble
 
 from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError
@@ -59,6 +61,19 @@ def test_the_gateway_gets_its_sockets_and_the_settings_of_tls() -> None:
         assert not any("HOME" in part or os.environ["HOME"] in part for part in spec.command[3:])
     finally:
         gateway.close()
+        gateway.close()
+
+
+def test_a_port_is_awaited_that_the_gateway_of_a_killed_broker_still_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as former:
+        config = make_config({"kafka.listeners": f"PLAINTEXT://127.0.0.1:{former.getsockname()[1]}"})
+        with monkeypatch.context() as patched:
+            patched.setattr(kafka_gateway, "TAKEN_WAIT_S", 0.0)
+            with pytest.raises(ListenError, match="the port is in use"):
+                KafkaGateway.of(config)
+        monkeypatch.setattr("time.sleep", lambda _: former.close())
+        gateway = KafkaGateway.of(config)
+        assert gateway is not None
         gateway.close()
 
 
