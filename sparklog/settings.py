@@ -140,7 +140,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("quota.window.num", _B, 11, "After an idle time, a user or client id with a quota may use this number of windows, less one, in one burst.", "windows", 2, 1_000),
     Setting("quota.window.size.seconds", _B, 1, "How long a window of the quotas is.", "s", 1, 3_600),
     Setting("data.dir", _B, "./sparklog-data", "Directory of the partitions and the embedded metadata store."),
-    Setting("zookeeper.connect", _B, "", "The cluster's ZooKeeper: HOST:PORT, several with commas, behind them a path, as in zk1:2181,zk2:2181/sparklog; empty: this broker is alone, with a metadata store of its own."),
+    Setting("zookeeper.connect", _B, "", "The cluster's ZooKeeper: HOST:PORT, several with commas, behind them a path, as in zk1:2181,zk2:2181/sparklog; empty: the cluster is this broker alone, and its metadata are in the data directory. A broker that was alone copies them into an empty ZooKeeper at its next start."),
     Setting("zookeeper.session.timeout.ms", _B, 12_000, "After this time without a heartbeat to ZooKeeper a broker is gone: other replicas lead its partitions. Below replica.lag.time.max.ms.", "ms", 400, 600_000),
     Setting("zookeeper.username", _B, "", "User name of this broker at ZooKeeper (scheme digest); empty: no login."),
     Setting("zookeeper.password", _B, "", "The password for zookeeper.username. Best as ${file:/path} or ${env:NAME}."),

@@ -32,6 +32,7 @@ from sparklog.security.tls import RenewedContext
 from sparklog_broker import descriptors
 from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.cluster import Cluster
+from sparklog_broker.cluster.growth import grow
 from sparklog_broker.cluster.secure_connect import SecureConnect
 from sparklog_broker.config import BrokerConfig, load_config
 from sparklog_broker.counters.authentication import AuthenticationCounters
@@ -144,7 +145,6 @@ class _Parts(NamedTuple):
     """What is opened before anybody is served."""
 
     broker: Broker
-    cluster: Cluster | None
     peers: PeerSecurity
 
 
@@ -172,23 +172,20 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         close_all(sockets)
         await metrics.stop()
         raise
-    broker, cluster, peers = parts
+    broker, peers = parts
     try:
         server = _server(config, loop, parts, sockets)
         loop.add_signal_handler(signal.SIGHUP, peers.renew)
         server.start()
         peers.start()
         broker.start(on_all_disks_failed=end)
-        if cluster is not None:
-            own = registered_endpoints(config.security.listeners, server.places, explicit=config.security.is_advertised)
-            await cluster.join(own, end)
+        await broker.join(_endpoints(config, server), end)
         metrics.serving(_watched(broker, server, peers.authenticator.counters))
         _say("".join(f"listening on {line}\n" for line in server.addresses))
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         await stop.wait()
         metrics.draining()
-        if cluster is not None:
-            await cluster.leave()
+        await broker.cluster.leave()
         server.stop_accepting()
         broker.stop_waiting()
         await server.stop(STOP_TIMEOUT_S)
@@ -227,14 +224,14 @@ async def _open(
         peers.authenticator.on_failed = lambda peer, reason, text: audit.failed_authentication(
             peer.peer_host, peer.listener, reason, text
         )
-    return _Parts(broker, cluster, peers)
+    return _Parts(broker, peers)
 
 
 def _server(
     config: BrokerConfig, loop: asyncio.AbstractEventLoop, parts: _Parts, sockets: list[tuple[Listener, socket.socket]]
 ) -> Server:
     """What answers requests of the sockets with the broker's handlers; not started."""
-    broker, _, peers = parts
+    broker, peers = parts
     answer = Dispatcher(
         broker,
         HANDLERS,
@@ -258,6 +255,15 @@ def _server(
         peers=broker.throttling.connections,
         protected_listener=broker.throttling.protected_listener,
     )
+
+
+def _endpoints(config: BrokerConfig, server: Server) -> Sequence[str]:
+    """The addresses that the broker registers. In a cluster of its own it registers none unless they are configured:
+    clients reach it where they have connected to, and other brokers there are none."""
+    is_explicit = config.security.is_advertised
+    if not config.zookeeper_connect and not is_explicit:
+        return ()
+    return registered_endpoints(config.security.listeners, server.places, explicit=is_explicit)
 
 
 def give_to_group(config: BrokerConfig, environment: Environment) -> None:
@@ -319,6 +325,12 @@ async def _cluster(
         coordination = await loop.run_in_executor(None, connect)
     except CoordinationError as e:
         raise StorageUnavailableError(str(e)) from e
+    try:
+        if await loop.run_in_executor(None, grow, config, coordination, environment):
+            log.info("the metadata of %s are in ZooKeeper now", config.data_dir)
+    except SparklogError:
+        coordination.close()
+        raise
     return await Cluster.connect(coordination, config, loop, environment, others or asyncio.open_connection)
 
 

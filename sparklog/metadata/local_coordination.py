@@ -12,8 +12,8 @@ The session begins when the file is opened, and ends with `close`; its number is
 Connections never break. A zxid is the number of the session, and 32 bits that count in it: the zxids of a new session
 are above those that a killed process has given out without writing anything.
 
-Calls wait in a queue that a thread of the environment works off. A thread that waits for a call's result works the queue
-off itself. So calls can be waited for before there is an event loop, on any thread, and in a simulation.
+Calls wait in a queue that a thread of the environment works off. A thread that waits for a call's result works the
+queue off itself. So calls can be waited for before there is an event loop, on any thread, and in a simulation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NEVER_MS = 1 << 40
 _SHORTAGES = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM})
 """Of descriptors (it was open before) or memory."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_TABLES = (
+TABLES = (
     "CREATE TABLE IF NOT EXISTS store (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
     "CREATE TABLE IF NOT EXISTS nodes (path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL, "
     "czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL) STRICT",
@@ -87,6 +87,7 @@ class LocalCoordination:
         environment: Environment,
         *,
         create: bool = True,
+        above: int = 0,
         convert: Callable[[sqlite3.Connection], None] | None = None,
     ) -> None:
         """Opens the file and begins a session.
@@ -95,6 +96,7 @@ class LocalCoordination:
             path: The SQLite file.
             environment: The machine.
             create: True to make the file if there is none.
+            above: A number of a session that is known from elsewhere: the file may be an older copy.
             convert: Makes nodes of the tables of an older format, in the transaction that begins the session. None: an
                 older format is refused.
 
@@ -117,15 +119,18 @@ class LocalCoordination:
             self._db = environment.databases.open(path)
         try:
             with self._storage_errors("open"):
-                self._session = self._begin_session(convert)
+                self._session = self._begin_session(above, convert)
                 rows = self._db.execute("SELECT path, data, version, czxid, mzxid FROM nodes ORDER BY path")
-                self._tree = Znodes((Node(*row, 0) for row in rows), self._session * ZXIDS_PER_SESSION)
+                self._tree = Znodes(
+                    (Node(path, data, version, czxid, mzxid, 0) for path, data, version, czxid, mzxid in rows),
+                    self._session * ZXIDS_PER_SESSION,
+                )
         except BaseException:
             self._db.close()
             raise
         self._thread = environment.executors.pool("metadata", 1)
 
-    def _begin_session(self, convert: Callable[[sqlite3.Connection], None] | None) -> int:
+    def _begin_session(self, above: int, convert: Callable[[sqlite3.Connection], None] | None) -> int:
         self._db.execute("PRAGMA synchronous = FULL")
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         is_new = version == 0
@@ -135,14 +140,14 @@ class LocalCoordination:
                 f"{'use a newer sparklog' if version > FORMAT else 'start a broker on the directory, which converts it'}"
             )
         with self._transaction():
-            for statement in _TABLES:
+            for statement in TABLES:
                 self._db.execute(statement)
             if version < FORMAT:
                 if not is_new and convert is not None:
                     convert(self._db)
                 self._db.execute(f"PRAGMA user_version = {FORMAT}")
             row = self._db.execute("SELECT value FROM store WHERE name = 'session'").fetchone()
-            session = int(row[0] if row else 0) + 1
+            session = max(int(row[0] if row else 0), above) + 1
             self._db.execute("REPLACE INTO store VALUES ('session', ?)", (str(session),))
         return session
 
@@ -184,6 +189,11 @@ class LocalCoordination:
             return names
 
         return self._ask(read, is_read=True)
+
+    def stored(self) -> list[Node]:
+        """All nodes that outlive the session, each behind its parent."""
+        with self._lock:
+            return [node for node in self._tree.nodes() if not node.owner]
 
     def listen(self, listener: Callable[[SessionState], None]) -> None:
         """The state never changes."""

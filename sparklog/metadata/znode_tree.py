@@ -1,5 +1,5 @@
-"""The tree of nodes of a `Coordination`: versions, zxids, ephemeral nodes, transactions. No time, no clients, no disk.
-"""
+"""The tree of nodes of a `Coordination`: versions, zxids, ephemeral nodes, transactions. No time, no clients, no
+disk."""
 
 from __future__ import annotations
 
@@ -72,6 +72,10 @@ class Znodes:
     def find(self, path: str) -> Node | None:
         node = self._nodes.get(path)
         return None if node is None else Node(path, node.data, node.version, node.czxid, node.mzxid, node.owner)
+
+    def nodes(self) -> list[Node]:
+        """All nodes but the root, each behind its parent."""
+        return [node for path in sorted(self._nodes) if path != "/" and (node := self.find(path)) is not None]
 
     def read(self, path: str) -> Node:
         """Raises NoNodeError."""

@@ -143,9 +143,7 @@ class ZooKeeper:
             made, stat = result
             return _node(made, data, stat)
 
-        return _future(
-            self._client.create_async(path, data, ephemeral=ephemeral, include_data=True), node
-        )
+        return _future(self._client.create_async(path, data, ephemeral=ephemeral, include_data=True), node)
 
     def set_data(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Node]:
         return _future(self._client.set_async(path, data, version), lambda stat: _node(path, data, stat))

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import pytest
 
 from sparklog.client.local_zookeeper import ZooKeeperProcess, has_java
+from sparklog.environment import real_environment
 from sparklog.metadata.coordination import (
     BadVersionError,
     Check,
@@ -28,7 +29,6 @@ from sparklog.metadata.coordination import (
     Steps,
     drive,
 )
-from sparklog.environment import real_environment
 from sparklog.metadata.local_coordination import METADATA_FILE, LocalCoordination
 from sparklog.testing.sim_zookeeper import SimClient, SimZooKeeper
 from tests.system.relay import Relay
@@ -184,7 +184,9 @@ def ensemble(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ensembl
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param != "local":
         made: Local | Simulated | Real = (
-            Simulated() if request.param == "simulated" else Real(request.getfixturevalue("process"), f"/{tmp_path.name}")
+            Simulated()
+            if request.param == "simulated"
+            else Real(request.getfixturevalue("process"), f"/{tmp_path.name}")
         )
     else:
         made = Local(tmp_path)

@@ -53,6 +53,7 @@ class Shard(ABC, Generic[C, E]):
         self._tasks: dict[asyncio.Task[None], None] = {}
         """What works for the coordinator of this moment, and ends with it, in the order it began."""
         self._stopped = False
+        self._has_loaded = asyncio.Event()
 
     @abstractmethod
     def _new(self) -> C:
@@ -88,6 +89,10 @@ class Shard(ABC, Generic[C, E]):
 
     # -- loading
 
+    async def loaded(self) -> None:
+        """Returns when the partition's records have been read for the first time."""
+        await self._has_loaded.wait()
+
     def load(self) -> asyncio.Task[None]:
         """Reads the partition's records; tries again until it can."""
         return self._begin(self._load())
@@ -104,6 +109,7 @@ class Shard(ABC, Generic[C, E]):
                 unexpected = None if isinstance(e, SparklogError | OSError) else e
                 log.error("%s cannot be read, next attempt in %.1f s: %s", self, backoff_s, e, exc_info=unexpected)  # noqa: TRY400
             else:
+                self._has_loaded.set()
                 return
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, RELOAD_S_MAX)

@@ -97,7 +97,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
             coordinator.replay(record.key, record.value)
 
     def _loaded(self, coordinator: Coordinator) -> None:
-        effects = coordinator.loaded(self._clock.now_ms(), from_elsewhere=self._storage.metadata.is_shared)
+        effects = coordinator.loaded(self._clock.now_ms(), from_elsewhere=not self._storage.metadata.is_sole)
         for number in coordinator.numbers():
             self._storage.producer_ids.found(number)
         self._tokens = self._storage.fencing_tokens()  # the coordinator before, elsewhere, had blocks of its own

@@ -36,6 +36,5 @@ class Watched(NamedTuple):
     background: Background
     groups: Groups
     transactions: TransactionCoordinator
-    cluster: Cluster | None = None
-    """None: the broker is alone."""
+    cluster: Cluster
     authentication: AuthenticationCounters = AuthenticationCounters()

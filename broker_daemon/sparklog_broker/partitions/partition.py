@@ -112,6 +112,17 @@ class Partition:
         if self._log is not None:
             self._log.use_schemas(schema_of, newest_id)
 
+    def check_offline(self) -> None:
+        """Raises the error for which the partition is offline here, if no other broker leads it."""
+        if self.leader_error is not None:
+            raise type(self.leader_error)(str(self.leader_error))
+
+    @property
+    def leader_error(self) -> SparklogError | None:
+        """The error for which the partition is offline here, if no other broker leads it."""
+        is_offline = self._log is None and not self.is_elsewhere and not self.deleted
+        return self.error if is_offline and not self.replicas.is_led_elsewhere else None
+
     @property
     def is_elsewhere(self) -> bool:
         """Whether this broker has no replica of it, and no error of its own to tell."""

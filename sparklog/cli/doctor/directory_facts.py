@@ -30,7 +30,7 @@ from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.log.tools.repair import QUARANTINE_SUFFIX
 from sparklog.log.tools.verify import bytes_to_check, verify
 from sparklog.metadata.image_copy import decode_copy
-from sparklog.metadata.sqlite_store import METADATA_FILE
+from sparklog.metadata.local_coordination import METADATA_FILE
 
 VERIFIED_BYTES_MAX = 1 << 30
 """Size up to which files are read without `--verify`: a matter of seconds."""
