@@ -21,11 +21,6 @@ class ReplicaRole(Protocol):
     def leader_epoch(self) -> int: ...
 
     @property
-    def is_led_elsewhere(self) -> bool:
-        """True if another broker leads the partition."""
-        ...
-
-    @property
     def replicas(self) -> tuple[int, ...]: ...
 
     @property

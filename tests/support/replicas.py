@@ -26,8 +26,6 @@ class PartitionReplicas:
             raise ValueError(f"leader {leader} must be in the ISR {self.isr}, the ISR in the replicas {self.replicas}")
         self._log_end_offsets = dict.fromkeys(self.replicas, 0) | {leader: log_end_offset}
 
-    is_led_elsewhere = False
-
     def check_leads(self) -> None:
         """It does."""
 

@@ -229,7 +229,7 @@ def _partition_state(partition: Partition) -> PartitionState:
 
 def _error_code(partition: Partition) -> int:
     """0 if the partition can be used, by whoever leads it."""
-    if (error := partition.leader_error) is not None:
+    if (error := partition.sole_error) is not None:
         return error.code
     if partition.replicas.leader == NO_LEADER:
         return LeaderNotAvailableError.code

@@ -113,15 +113,16 @@ class Partition:
             self._log.use_schemas(schema_of, newest_id)
 
     def check_offline(self) -> None:
-        """Raises the error for which the partition is offline here, if no other broker leads it."""
-        if self.leader_error is not None:
-            raise type(self.leader_error)(str(self.leader_error))
+        """Raises the error for which the partition is offline here, if no other broker has a replica."""
+        if self.sole_error is not None:
+            raise type(self.sole_error)(str(self.sole_error))
 
     @property
-    def leader_error(self) -> SparklogError | None:
-        """The error for which the partition is offline here, if no other broker leads it."""
+    def sole_error(self) -> SparklogError | None:
+        """The error for which the partition is offline here, if no other broker has a replica: clients would wait for
+        another leader in vain."""
         is_offline = self._log is None and not self.is_elsewhere and not self.deleted
-        return self.error if is_offline and not self.replicas.is_led_elsewhere else None
+        return self.error if is_offline and len(self.replicas.replicas) == 1 else None
 
     @property
     def is_elsewhere(self) -> bool:
