@@ -87,7 +87,7 @@ class Load:
 def test_a_broker_grows_under_load_and_nothing_is_lost(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
     connect = f"{zookeeper.hosts}/grown"
     directory = tmp_path / "data"
-    tier = {"remote.log.storage.url": (tmp_path / "tier").as_uri()}
+    tier: dict[str, Any] = {"remote.log.storage.url": (tmp_path / "tier").as_uri()}
     with start(directory, 0, **earlier_directory.SETTINGS, **tier) as alone:
         servers, port = alone.bootstrap_servers, int(alone.bootstrap_servers.rpartition(":")[2])
         earlier_directory.fill(servers)
