@@ -475,3 +475,23 @@ def test_hostile_requests_end_their_own_connection_only(settings: dict[str, Any]
             raw.sock.shutdown(socket.SHUT_WR)
             assert raw.receive() == b"", name
     sent(Producer(settings), topic, [{"value": b"still here"}])
+
+
+def test_a_topic_that_is_made_again_with_columns_is_seen(
+    settings: dict[str, Any], native: sparklog.Admin, topic: str
+) -> None:
+    producer = Producer({**settings, "message.timeout.ms": int(PATIENCE_S * 1000)})
+    sent(producer, topic, [{"value": b"x"}])
+    native.delete_topic(topic)
+    native.create_topic(topic, schema=pa.schema([("id", pa.int64())]))
+
+    def is_taken() -> bool:
+        outcomes: list[Any] = []
+        producer.produce(topic, b'{"id":7}', on_delivery=note(outcomes))
+        producer.flush(PATIENCE_S)
+        return bool(outcomes) and outcomes[0] is None
+
+    until(is_taken, "a record of the new topic")
+    consumer = consumer_of(settings, topic, topic)
+    assert read(consumer, 1)[0].value() == b'{"id":7}'
+    consumer.close()
