@@ -1,7 +1,7 @@
 """`make gateway-suites`: franz-go's own tests (Go) against a broker with a gateway.
 
-The suite comes from the Go module proxy. `franz_go.toml` has its version, and the tests that are left out with the reasons.
-Exit status 1 if a test fails.
+The suite comes from the Go module proxy. `franz_go.toml` has its version, and the tests that are
+left out with the reasons. Exit status 1 if a test fails.
 """
 
 from __future__ import annotations
