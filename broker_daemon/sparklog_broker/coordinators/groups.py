@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from sparklog.environment.clock import Clock
@@ -122,6 +122,9 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
             coordinator.end_transaction(producer_id, committed=committed)
         self.do(lambda c: c.loaded(self._groups.now_ms(), self._groups.wall_ms()))
         self.do(lambda c: c.set_topics(self._groups.topics(), self._groups.wall_ms()))  # as they are now
+
+    async def _append(self, changes: Sequence[_Change]) -> None:
+        await self._append_records(changes)
 
     def _done(self, changes: Iterable[_Change]) -> None:
         for change in changes:

@@ -67,6 +67,10 @@ class Shard(ABC, Generic[C, E]):
         """It has all records, and answers requests from now on."""
 
     @abstractmethod
+    async def _append(self, changes: Sequence[E]) -> None:
+        """Appends their records (`_append_records`); returns when they are safe."""
+
+    @abstractmethod
     def _done(self, changes: Sequence[E]) -> None:
         """Their records are safe."""
 
@@ -155,7 +159,7 @@ class Shard(ABC, Generic[C, E]):
             taken.append(self._queue.popleft())
         return taken
 
-    async def _append(self, changes: Sequence[E]) -> None:
+    async def _append_records(self, changes: Sequence[E]) -> None:
         records = [record for change in changes for record in change.records]
         if records:
             await self._topic.append(self.number, records, producer=changes[0].producer)

@@ -185,7 +185,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
             reach("txn.before-decision")
         if completes:
             reach("txn.before-completion")
-        await super()._append(changes)
+        await self._append_records(changes)
         written = [a.markers for change in changes for a in change.effects.actions if isinstance(a, WriteMarkers)]
         if any(self._marker_writer.wait_for_disk(markers) for markers in written):
             await self._topic.make_durable(self.number)
