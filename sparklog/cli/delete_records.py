@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, Unasked, open_admin
 
 EPILOG = """\
 **Examples**
@@ -30,7 +30,7 @@ def delete_records(
         list[int] | None,
         typer.Option("--partition", "-p", min=0, help="Only this partition; repeatable (default: all)."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Unasked = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete the records of a topic below an offset."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparklog.cli import completion
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TableFormat, Unasked, open_admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,13 +31,6 @@ class GroupState(StrEnum):
     empty = "empty"
     reconciling = "reconciling"
     stable = "stable"
-
-
-class GroupFormat(StrEnum):
-    """The output formats of a group."""
-
-    table = "table"
-    json = "json"
 
 
 _LIST_EPILOG = """\
@@ -94,13 +87,13 @@ def describe(
     members: Annotated[
         bool, typer.Option("--members", "-m", help="Show the members, with their current and future partitions.")
     ] = False,
-    format: Annotated[GroupFormat, typer.Option(help="Output format.")] = GroupFormat.table,
+    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show a group's committed offsets, its lag and its members."""
     with open_admin(bootstrap_servers) as admin:
         found = admin.describe_group(group)
-    if format is GroupFormat.json:
+    if format is TableFormat.json:
         import json
 
         print(json.dumps(_as_json(found)))
@@ -310,7 +303,7 @@ def _timestamp_ms(text: str) -> int:
 @app.command("delete", epilog="**Example**\n\n`sparklog group delete billing --yes`")
 def delete(
     group: GroupId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Unasked = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a group without members, with its offsets."""

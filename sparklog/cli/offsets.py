@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TableFormat, TopicName, open_admin
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,13 +26,6 @@ EPILOG = """\
 
 ALONE = 0
 """The usual id of a broker that is alone, which need not be shown."""
-
-
-class OffsetsFormat(StrEnum):
-    """The output formats of the offsets."""
-
-    table = "table"
-    json = "json"
 
 
 class PartitionOffsets(NamedTuple):
@@ -61,14 +53,14 @@ class PartitionOffsets(NamedTuple):
 
 def offsets(
     topic: TopicName,
-    format: Annotated[OffsetsFormat, typer.Option(help="Output format.")] = OffsetsFormat.table,
+    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show each partition's first and next offset, and its newest timestamp."""
 
     with open_admin(bootstrap_servers) as admin:
         rows = partition_offsets(admin, admin.describe_topic(topic))
-    if format is OffsetsFormat.json:
+    if format is TableFormat.json:
         import json
 
         for row in rows:

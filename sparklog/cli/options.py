@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,21 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9292"
 DEFAULT_TIMEOUT_MS = 30_000
+
+
+class TableFormat(StrEnum):
+    """The output formats of rows."""
+
+    table = "table"
+    json = "json"
+
+
+class TextFormat(StrEnum):
+    """The output formats of a report."""
+
+    text = "text"
+    json = "json"
+
 
 Bootstrap = Annotated[
     str,
@@ -34,6 +50,8 @@ def config_option(scope: Scope, help: str) -> Any:
 
 
 TopicName = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=completion.topics)]
+
+Unasked = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 Timeout = Annotated[
     float | None,
