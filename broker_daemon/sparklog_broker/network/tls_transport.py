@@ -43,6 +43,8 @@ class TlsTransport:
         self._thread_works = False
         self._write_waits = False
         """True if something is to be sent as soon as the thread is back."""
+        self._was_emptied = False
+        """True if a thread has just received all that was there."""
         self._received: Job | None = None
         """Result of a thread that has received bytes, until `recv_into` takes it."""
         self._sent: Job | None = None
@@ -58,11 +60,15 @@ class TlsTransport:
     def recv_into(self, room: bytearray | memoryview, /) -> int:
         if self._received is not None:
             received, self._received = self._received, None
+            self._was_emptied = True
             return received()
         if self._thread_works:
             raise BlockingIOError
+        was_emptied, self._was_emptied = self._was_emptied, False
         if len(room) < OFF_LOOP_BYTES:
             return self._receive(room)
+        if was_emptied:  # a thread would find next to nothing
+            raise BlockingIOError
         # a view of its own: the caller's may end before the thread does
         self._on_thread(partial(self._fill, memoryview(room)[:]), is_read=True)
         raise BlockingIOError
