@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
+from sparklog.units import help_of, parse_in_unit, takes_units
 
 Value = int | float | str | bool
 
@@ -82,7 +83,7 @@ class Setting(Struct, frozen=True):
             if expected is bool:
                 parsed = _parse_bool(value)
             elif expected is int and not isinstance(value, bool):
-                parsed = value if isinstance(value, int) else int(str(value).replace("_", ""))
+                parsed = value if isinstance(value, int) else self._parse_int(str(value))
             elif expected is float and not isinstance(value, bool):
                 parsed = float(str(value))
                 if not math.isfinite(parsed):
@@ -92,9 +93,18 @@ class Setting(Struct, frozen=True):
             else:
                 raise ValueError
         except ValueError as e:
-            raise InvalidConfigError(f"{self.name} = {value!r}: {_a(self.type_name)} is needed") from e
+            allowed = f"{_a(self.type_name)} is needed"
+            if expected is int and takes_units(self.unit):
+                allowed += f", or {help_of(self.unit)}"
+            raise InvalidConfigError(f"{self.name} = {value!r}: {allowed}") from e
         self._check_bounds(parsed)
         return parsed
+
+    def _parse_int(self, text: str) -> int:
+        """Return the number of a text. A unit behind the number is allowed where the setting is a time or a size."""
+        if takes_units(self.unit) and text and text.strip()[-1:].isalpha():
+            return parse_in_unit(text, self.unit)
+        return int(text.replace("_", ""))
 
     def _check_bounds(self, value: Value) -> None:
         if self.choices and value not in self.choices:

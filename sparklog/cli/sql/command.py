@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from sparklog.cli.client_command import client_security
+from sparklog.cli.durations import parse_number_or_ms
 from sparklog.cli.file_format import file_format
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, timeout_ms
+from sparklog.cli.sizes import parse_size_bytes
 from sparklog.cli.sql.format import TABLE_ROWS, OutputFormat
 from sparklog.settings import MIB
 
@@ -52,12 +54,16 @@ def sql(
             metavar="read_committed|read_uncommitted", help="read_committed skips open and aborted transactions."
         ),
     ] = "read_committed",
-    memory_limit: Annotated[int, typer.Option(metavar="MIB", min=16, help="Memory that DuckDB may use.")] = 1024,
-    lateness_ms: Annotated[
-        int | None,
+    memory_limit: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory that DuckDB may use, as in 4GiB; a number alone is MiB.")
+    ] = "1GiB",
+    lateness: Annotated[
+        str | None,
         typer.Option(
-            min=0,
-            help="The longest delay of a record behind one with a later timestamp. Records that follow a time range are then not read.",
+            "--lateness",
+            "--lateness-ms",
+            metavar="TIME",
+            help="The longest delay of a record behind one with a later timestamp, as in 10m; a number alone is ms. Records that follow a time range are then not read.",
         ),
     ] = None,
     local: Annotated[
@@ -81,8 +87,8 @@ def sql(
         bootstrap_servers,
         isolation_level=isolation_level,
         local=local,
-        memory_limit_bytes=memory_limit * MIB,
-        lateness_ms=lateness_ms,
+        memory_limit_bytes=_memory_bytes(memory_limit),
+        lateness_ms=None if lateness is None else parse_number_or_ms(lateness, "--lateness", 1, 0),
         request_timeout_ms=timeout_ms(),
         security=client_security(),
     ) as session:
@@ -97,3 +103,7 @@ def sql(
             raise KeyboardInterrupt from None
     if remark:
         print(remark, file=sys.stderr)
+
+
+def _memory_bytes(text: str) -> int:
+    return int(text) * MIB if text.isascii() and text.isdigit() else parse_size_bytes(text, "--memory-limit")
