@@ -232,6 +232,26 @@ def test_consume_several_topics(run: Run, topic: str) -> None:
     assert "is unknown" in run("consume", first, "--output-format", "%z", code=2).stderr
 
 
+def test_sql_outside_of_the_prompt(run: Run, topic: str) -> None:
+    run("topic", "create", topic, "--schema", "zone STRING, n INT")
+    run("produce", topic, "--format", "jsonl", stdin='{"zone": "x", "n": 1}\n{"zone": "y", "n": 2}\n')
+    assert f'"{topic}"\n' in run("sql", ".tables").stdout
+    assert topic in run("sql", "SHOW TABLES", "--format", "csv").stdout
+    assert run("sql", "exit").stdout == ""
+    script = f'.schema {topic}\nSELECT n FROM "{topic}" ORDER BY n;\n.quit\nSELECT 3'
+    printed = run("sql", stdin=script).stdout
+    assert "VARCHAR" in printed and printed.split()[-2:] == ["1", "2"]
+    assert run("sql", f".schema {topic}x", code=1).stderr.startswith("UNKNOWN_TOPIC_OR_PARTITION")
+    Path("zones.csv").write_text("zone,name\nx,Harbour\n")
+    query = f"SELECT n, name FROM \"{topic}\" JOIN 'zones.csv' USING (zone)"
+    run("sql", "--allow-files", ".", query, "--output", "joined.arrow")
+    assert pa.ipc.open_file("joined.arrow").read_all().to_pylist() == [{"n": 1, "name": "Harbour"}]
+    run("sql", query, code=1)
+    assert "needs --output" in run("sql", query, "--format", "arrow", code=2).stderr
+    run("sql", "--memory-limit", "64MiB", "--lateness", "10m", "SELECT 1")
+    assert "--memory-limit" in run("sql", "--memory-limit", "much", "SELECT 1", code=2).stderr
+
+
 def test_consume_formats(run: Run, topic: str, tmp_path: Path) -> None:
     run("topic", "create", topic, "--schema", "a INT, b STRING")
     run("produce", topic, stdin="".join(f'{{"a": {i}, "b": "x"}}\n' for i in range(100)))
