@@ -435,3 +435,34 @@ def test_a_reader_of_batches_raises_the_errors_of_reading(broker: LocalBroker, a
     admin.delete_topic(topic)
     with pytest.raises(SparklogError):
         reader.read_all()
+
+
+def test_rows_of_a_typed_topic_one_by_one(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    schema = pa.schema([("zone", pa.string()), ("at", pa.timestamp("us", "UTC")), ("n", pa.int32())])
+    admin.create_topic(topic, partitions=3, schema=schema, key_columns=["zone"], timestamp_column="at")
+    at = dt.datetime(2026, 11, 27, 12, tzinfo=dt.UTC)
+    rows = [{"zone": f"zone {i % 7}", "at": at, "n": i} for i in range(5_000)]
+    with Producer(broker.bootstrap_servers, linger_ms=50) as producer:
+        futures = [producer.send(topic, row) for row in rows]
+        for wrong in ({"n": 2**31}, {"n": "x"}, {"no": 1}):
+            with pytest.raises(SchemaMismatchError):
+                producer.send(topic, wrong)
+        producer.flush()
+        assert {f.result().timestamp_ms for f in futures} == {int(at.timestamp() * 1000)}
+        table = sparklog.read_table(broker.bootstrap_servers, topic, include_metadata=True)
+        assert sorted(table.column("n").to_pylist()) == list(range(5_000))
+        stored = {r["n"]: (r["_partition"], r["_offset"]) for r in table.to_pylist()}
+        assert all(stored[i] == (f.result().partition, f.result().offset) for i, f in enumerate(futures))
+        producer.send_batch(topic, [{"zone": "zone 3", "n": -1}]).result()
+        again = sparklog.read_table(broker.bootstrap_servers, topic, filter=pc.field("n") == -1, include_metadata=True)
+        assert again.column("_partition").to_pylist() == [stored[3][0]]
+        batches = sum(len(admin.describe_batches(TopicPartition(topic, p), 0, batches_max=1000)) for p in range(3))
+        assert batches < 60  # not one for each row
+        admin.alter_schema(topic, add_columns="more BIGINT")
+        assert producer.send(topic, {"zone": "a", "more": 5}).result().offset >= 0
+    with Producer(broker.bootstrap_servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, {"zone": "t", "n": 9_999})
+        producer.abort_transaction()
+    assert 9_999 not in sparklog.read_table(broker.bootstrap_servers, topic).column("n").to_pylist()

@@ -162,14 +162,19 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> RecordFuture:
-        """Send one record to an envelope topic. Returns at once, unless `buffer.memory` is full.
+        """Send one record. Returns at once, unless `buffer.memory` is full.
+
+        A typed topic takes a dict of its columns as the value, which is checked as `send_batch` checks tables. Rows are
+        collected in batches like the records of envelope topics.
 
         Args:
             topic: The topic's name.
-            value: The record's value: bytes, or an object for the value serializer. None: a tombstone.
-            key: The record's key: bytes, or an object for the key serializer. None: no key.
-            headers: Pairs of a name and bytes or None. None: no headers.
-            timestamp_ms: The record's time in ms since 1970. None: now.
+            value: The record's value: bytes, or an object for the value serializer; None: a tombstone. For a typed
+                topic the row: a dict by column; columns that it lacks are null.
+            key: The record's key: bytes, or an object for the key serializer. None: no key. Not for typed topics, whose
+                rows hold their key.
+            headers: Pairs of a name and bytes or None. None: no headers. Not for typed topics.
+            timestamp_ms: The record's time in ms since 1970. None: now. Not for typed topics.
             partition: The partition's number. None: chosen by the hash of the key (Kafka's murmur2), or for a record
                 without a key by the sticky partitioner.
 
@@ -180,7 +185,8 @@ class Producer:
             TypeError: A value, key or header is not bytes, or `timestamp_ms` is not an int.
             ValueError: `timestamp_ms` is out of bounds.
             SerializationError: A serializer has failed.
-            SchemaMismatchError: The topic is typed, or it is compacted and the record has no key.
+            SchemaMismatchError: The value does not fit the topic's columns, or the topic is compacted and the record
+                has no key.
             UnknownTopicOrPartitionError: The topic does not exist.
             InvalidPartitionsError: The topic does not have this partition.
             MessageTooLargeError: The record is larger than the topic's `max.message.bytes`.
@@ -189,7 +195,8 @@ class Producer:
 
         Example:
             ```python
-            producer.send("trips", b'{"zone": "Midtown"}', key=b"Midtown").add_done_callback(on_stored)
+            producer.send("events", b"hello", key=b"Midtown").add_done_callback(on_stored)
+            producer.send("trips", {"zone": "Midtown", "minutes": 12.5})
             ```
         """
         try:
@@ -208,8 +215,11 @@ class Producer:
         else:
             try:
                 value, size, partition, rest = state.checked(value, key, headers, timestamp_ms, partition)
-            except InvalidPartitionsError:  # the partition may have been added since the metadata were read
-                state = self._newer(state)
+            except (InvalidPartitionsError, SchemaMismatchError):
+                # a partition or a column may have been added since the metadata were read
+                known, state = state.info, self._newer(state)
+                if (state.info.schema_id, state.info.partitions) == (known.schema_id, known.partitions):
+                    raise
                 value, size, partition, rest = state.checked(value, key, headers, timestamp_ms, partition)
         accumulator = self._accumulator
         lock = accumulator.lock
