@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sparklog.client.start_local import start_local
     from sparklog.errors import SparklogError
     from sparklog.query.session import SqlSession, sql
+    from sparklog.security.profiles import profile
     from sparklog.spark import register
     from sparklog.types import (
         GroupMetadata,
@@ -43,6 +44,7 @@ _WHERE = {
     "SparklogError": "sparklog.errors",
     "SqlSession": "sparklog.query.session",
     "sql": "sparklog.query.session",
+    "profile": "sparklog.security.profiles",
     "register": "sparklog.spark",
     "GroupMetadata": "sparklog.types",
     "OffsetAndMetadata": "sparklog.types",
@@ -68,6 +70,7 @@ __all__ = [
     "SqlSession",
     "TopicDescription",
     "TopicPartition",
+    "profile",
     "read_table",
     "register",
     "sql",

@@ -30,7 +30,7 @@ from sparklog.cli import (
     transaction,
     web_console,
 )
-from sparklog.cli.client_command import secure_commands
+from sparklog.cli.client_command import secure_commands, set_profile
 from sparklog.cli.completion import join_bash_words
 from sparklog.cli.doctor import command as doctor
 from sparklog.cli.errors import hint_for, report
@@ -109,6 +109,15 @@ def _options(
         bool, typer.Option("--debug", envvar="SPARKLOG_DEBUG", help="Show the traceback of an error.")
     ] = False,
     timeout: Timeout = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            envvar="SPARKLOG_PROFILE",
+            metavar="NAME",
+            help="Connect as ~/.config/sparklog/NAME.properties says: bootstrap.servers and security.",
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -116,6 +125,7 @@ def _options(
     global _debug
     _debug = debug
     set_timeout(timeout)
+    set_profile(profile)
 
 
 def run_app(arguments: Sequence[str] | None = None) -> int:

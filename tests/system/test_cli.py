@@ -422,6 +422,9 @@ def test_errors_are_one_line_and_a_next_step(run: Run, topic: str, tmp_path: Pat
     first, second = error("consume", "no-such-topic")
     assert first.startswith("UNKNOWN_TOPIC_OR_PARTITION: ")
     assert second.strip().startswith("next: ")
+    run("topic", "create", f"{topic}-trips")
+    assert f"did you mean '{topic}-trips'" in error("consume", f"{topic}-trps")[0]
+    run("topic", "delete", f"{topic}-trips")
     assert error("topic", "create", "bad/name")[0].startswith("INVALID_TOPIC: ")
     run("topic", "create", topic, "--schema", "a INT, b STRING")
     assert error("topic", "create", topic)[0].startswith("TOPIC_ALREADY_EXISTS: ")
