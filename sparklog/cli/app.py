@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from sparklog.cli import (
+    backup,
     broker,
     cluster,
     conf,
@@ -82,6 +83,8 @@ app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delet
 app.add_typer(reassign.app, name="reassign")
 app.command("elect-leaders", epilog=elect_leaders.EPILOG)(elect_leaders.elect_leaders)
 app.add_typer(group.app, name="group")
+app.command("backup", epilog=backup.BACKUP_EPILOG)(backup.backup)
+app.command("restore", epilog=backup.RESTORE_EPILOG)(backup.restore)
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(user.app, name="user")
 app.add_typer(acl.app, name="acl")

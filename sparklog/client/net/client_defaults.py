@@ -34,8 +34,9 @@ def resolve_client(
         name = os.environ.get(PROFILE_VARIABLE)
         if name:
             file = read_client_file(profile(name))
-            servers = file.bootstrap_servers or os.environ.get(BOOTSTRAP_VARIABLE)
-            return resolve_bootstrap(servers), file.security.resolve()
+            return resolve_bootstrap(
+                file.bootstrap_servers or os.environ.get(BOOTSTRAP_VARIABLE)
+            ), file.security.resolve()
         path = os.environ.get(COMMAND_CONFIG_VARIABLE) or None
     if path is None:
         return resolve_bootstrap(bootstrap_servers), client_security(security)

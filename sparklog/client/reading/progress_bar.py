@@ -36,9 +36,10 @@ def notebook_bar(total: int) -> Show | None:
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or type(shell).__name__ != "ZMQInteractiveShell":
         return None
-    from IPython.display import HTML, display
+    from IPython import display as shown
 
-    handle: Any = display(HTML(progress_html(0, total, 0)), display_id=True)
+    html, display = (getattr(shown, name) for name in ("HTML", "display"))  # they have no types
+    handle: Any = display(html(progress_html(0, total, 0)), display_id=True)
     if handle is None:
         return None
     next_at = time.monotonic() + INTERVAL_S
@@ -47,6 +48,6 @@ def notebook_bar(total: int) -> Show | None:
         nonlocal next_at
         if done >= total or time.monotonic() >= next_at:
             next_at = time.monotonic() + INTERVAL_S
-            handle.update(HTML(progress_html(done, total, rows)))
+            handle.update(html(progress_html(done, total, rows)))
 
     return show
