@@ -396,7 +396,7 @@ def _copy(
     return count
 
 
-def _chosen(batch: ConsumedBatch, view: View, rows: int) -> tuple[ConsumedBatch, int]:
+def _chosen(batch: ConsumedBatch, view: View, rows: int) -> tuple[Any, int]:
     """The wanted rows among the first `rows` of a batch, and their number."""
     if view.key is None and (view.columns is None or batch.data.schema.names == view.columns):
         return batch, rows

@@ -42,10 +42,10 @@ class SelectedRows(NamedTuple):
     batch: ConsumedBatch
 
     def offsets(self) -> np.ndarray:
-        return self.batch.offsets()[self.rows]
+        return np.asarray(self.batch.offsets()[self.rows])
 
     def timestamps_ms(self) -> np.ndarray:
-        return self.batch.timestamps_ms()[self.rows]
+        return np.asarray(self.batch.timestamps_ms()[self.rows])
 
 
 def select_rows(batch: ConsumedBatch, rows: np.ndarray, columns: Sequence[str] | None) -> SelectedRows:

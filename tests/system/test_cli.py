@@ -200,6 +200,9 @@ def test_consume_by_time(run: Run, topic: str) -> None:
     wrong = run("consume", topic, "--until", "tomorrow", code=2).stderr.replace("\n", " ")
     assert "use earliest, latest, an offset" in " ".join(wrong.replace("│", " ").split())
     assert "leave --follow out" in run("consume", topic, "--until", "5", "--follow", code=2).stderr
+    shown = rows(run("offsets", topic, "--at", "yesterday", "--format", "json"))
+    assert [(r["offset"], r["log_end"]) for r in shown] == [(yesterday[0], 50)]
+    assert "50" in run("offsets", topic, "--at", "now").stdout
     moved = run("group", "reset-offsets", "g", "--topic", topic, "--to", "yesterday").stdout
     assert f" {yesterday[0]}\n" in moved
     left = run("delete-records", topic, "--before", "yesterday", "--yes").stdout

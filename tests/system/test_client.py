@@ -424,7 +424,7 @@ def test_read_table_by_time_filter_and_limit(broker: LocalBroker, admin: Admin, 
         ({"batches": 1}, "batches = 1"),
     ):
         with pytest.raises(InvalidRequestError, match=message):
-            sparklog.read_table(broker.bootstrap_servers, topic, **wrong)  # type: ignore[arg-type]
+            sparklog.read_table(broker.bootstrap_servers, topic, **wrong)
 
 
 def test_a_reader_of_batches_raises_the_errors_of_reading(broker: LocalBroker, admin: Admin, topic: str) -> None:

@@ -11,7 +11,7 @@ import copy
 import datetime as dt
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import numpy as np
@@ -56,8 +56,8 @@ def row_class(schema: pa.Schema) -> type[Row] | None:
         return None
     fields = [(f"c{i}", t | None, None) for i, t in enumerate(types)]
     names = {f"c{i}": name for i, name in enumerate(schema.names)}
-    made: type[Row] = msgspec.defstruct("CheckedRow", fields, bases=(Row,), rename=names, forbid_unknown_fields=True)
-    return made
+    made: Any = msgspec.defstruct("CheckedRow", fields, bases=(Row,), rename=names, forbid_unknown_fields=True)
+    return cast("type[Row]", made)
 
 
 def _python_type(t: Any) -> Any:
