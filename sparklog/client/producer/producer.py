@@ -24,7 +24,7 @@ from sparklog.client.producer.parallel_encoding import Encoding, parallel_encode
 from sparklog.client.producer.pieces import pieces_of
 from sparklog.client.producer.producer_core import ProducerCore
 from sparklog.client.producer.producer_settings import producer_settings
-from sparklog.client.producer.producer_topic import ProducerTopic, producer_topic
+from sparklog.client.producer.producer_topic import ProducerTopic
 from sparklog.client.producer.record_sizes import ENVELOPE_FIXED_BYTES_MIN, ROW_OVERHEAD_BYTES, too_large
 from sparklog.client.producer.rows import Headers, Rows, rows_of
 from sparklog.client.producer.sender import Sender, SenderConfig
@@ -32,6 +32,7 @@ from sparklog.client.producer.sequences import WriteSession
 from sparklog.client.producer.tabular import holds_objects, reusable
 from sparklog.client.producer.transaction_requests import Transactions
 from sparklog.client.producer.transaction_state import State
+from sparklog.client.producer.typed_rows import producer_topic
 from sparklog.client.transactions.shared_transaction import Participant
 from sparklog.errors import (
     InvalidPartitionsError,

@@ -131,23 +131,6 @@ class SerializingTopic(ProducerTopic):
             ) from e
 
 
-def producer_topic(
-    info: TopicInfo,
-    batch_size_bytes: int,
-    queues: list[PartitionQueue],
-    key_serializer: Serialize | None,
-    value_serializer: Serialize | None,
-) -> ProducerTopic:
-    """The state of a topic for a producer with these serializers, which are for envelope topics."""
-    if not info.is_envelope:
-        from sparklog.client.producer.typed_rows import TypedTopic  # the base class is here
-
-        return TypedTopic(info, batch_size_bytes, queues)
-    if key_serializer is None and value_serializer is None:
-        return ProducerTopic(info, batch_size_bytes, queues)
-    return SerializingTopic(info, batch_size_bytes, queues, key_serializer, value_serializer)
-
-
 def _checked_headers(headers: Any) -> Headers:
     if not isinstance(headers, Sequence) or isinstance(headers, str | bytes):
         raise TypeError('headers must be a list of (str, bytes) pairs, for example [("source", b"web")]')

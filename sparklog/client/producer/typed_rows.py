@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.accumulator import PartitionQueue
 from sparklog.client.producer.partitioner import murmur2
-from sparklog.client.producer.producer_topic import KEY_CACHE_ENTRIES_MAX, ProducerTopic
+from sparklog.client.producer.producer_topic import KEY_CACHE_ENTRIES_MAX, ProducerTopic, Serialize, SerializingTopic
 from sparklog.client.producer.record_sizes import HEADER_BYTES
 from sparklog.client.producer.rows import rows_of
 from sparklog.errors import SchemaMismatchError
@@ -178,6 +178,21 @@ class TypedTopic(ProducerTopic):
             found = (h & 0x7FFFFFFF) % self.info.partitions
         self.key_partitions[key] = found
         return found
+
+
+def producer_topic(
+    info: TopicInfo,
+    batch_size_bytes: int,
+    queues: list[PartitionQueue],
+    key_serializer: Serialize | None,
+    value_serializer: Serialize | None,
+) -> ProducerTopic:
+    """The state of a topic for a producer with these serializers, which are for envelope topics."""
+    if not info.is_envelope:
+        return TypedTopic(info, batch_size_bytes, queues)
+    if key_serializer is None and value_serializer is None:
+        return ProducerTopic(info, batch_size_bytes, queues)
+    return SerializingTopic(info, batch_size_bytes, queues, key_serializer, value_serializer)
 
 
 _convert = msgspec.convert
