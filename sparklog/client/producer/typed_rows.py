@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.accumulator import PartitionQueue
@@ -214,6 +213,8 @@ def typed_batch(rows: OpenBatch, info: TopicInfo) -> pa.RecordBatch:
         columns = {name: [row.get(name) for row in every] for name in names}
     batch = rows_of(columns, info, 0).table.combine_chunks().to_batches()[0]
     if info.timestamp_column is not None:
+        import pyarrow.compute as pc  # takes long, and few producers need it
+
         times = batch.column(batch.schema.get_field_index(info.timestamp_column))
         numbers = times.cast(pa.timestamp("us", tz=times.type.tz), safe=False).view(pa.int64())
         newest = pc.max(numbers)
