@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparklog.debezium import unwrap_debezium
     from sparklog.errors import SparklogError
     from sparklog.query.session import SqlSession, sql
+    from sparklog.security.profiles import profile
     from sparklog.spark import history, latest, register
     from sparklog.types import (
         GroupMetadata,
@@ -46,6 +47,7 @@ _WHERE = {
     "sql": "sparklog.query.session",
     "history": "sparklog.spark",
     "latest": "sparklog.spark",
+    "profile": "sparklog.security.profiles",
     "register": "sparklog.spark",
     "unwrap_debezium": "sparklog.debezium",
     "GroupMetadata": "sparklog.types",
@@ -74,6 +76,7 @@ __all__ = [
     "TopicPartition",
     "history",
     "latest",
+    "profile",
     "read_table",
     "register",
     "sql",

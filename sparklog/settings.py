@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
+from sparklog.units import help_of, parse_in_unit, takes_units
 
 Value = int | float | str | bool
 
@@ -82,7 +83,7 @@ class Setting(Struct, frozen=True):
             if expected is bool:
                 parsed = _parse_bool(value)
             elif expected is int and not isinstance(value, bool):
-                parsed = value if isinstance(value, int) else int(str(value).replace("_", ""))
+                parsed = value if isinstance(value, int) else self._parse_int(str(value))
             elif expected is float and not isinstance(value, bool):
                 parsed = float(str(value))
                 if not math.isfinite(parsed):
@@ -92,9 +93,18 @@ class Setting(Struct, frozen=True):
             else:
                 raise ValueError
         except ValueError as e:
-            raise InvalidConfigError(f"{self.name} = {value!r}: {_a(self.type_name)} is needed") from e
+            allowed = f"{_a(self.type_name)} is needed"
+            if expected is int and takes_units(self.unit):
+                allowed += f", or {help_of(self.unit)}"
+            raise InvalidConfigError(f"{self.name} = {value!r}: {allowed}") from e
         self._check_bounds(parsed)
         return parsed
+
+    def _parse_int(self, text: str) -> int:
+        """Return the number of a text. A unit behind the number is allowed where the setting is a time or a size."""
+        if takes_units(self.unit) and text and text.strip()[-1:].isalpha():
+            return parse_in_unit(text, self.unit)
+        return int(text.replace("_", ""))
 
     def _check_bounds(self, value: Value) -> None:
         if self.choices and value not in self.choices:
@@ -142,7 +152,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("quota.window.num", _B, 11, "After an idle time, a user or client id with a quota may use this number of windows, less one, in one burst.", "windows", 2, 1_000),
     Setting("quota.window.size.seconds", _B, 1, "Length of a window of the quotas.", "s", 1, 3_600),
     Setting("data.dir", _B, "./sparklog-data", "Directory of the partitions and the embedded metadata store."),
-    Setting("zookeeper.connect", _B, "", "The cluster's ZooKeeper: HOST:PORT, several with commas, behind them a path, as in zk1:2181,zk2:2181/sparklog; empty: this broker is alone, with a metadata store of its own."),
+    Setting("zookeeper.connect", _B, "", "The cluster's ZooKeeper: HOST:PORT, several with commas, behind them a path, as in zk1:2181,zk2:2181/sparklog; empty: the cluster is this broker alone, and its metadata are in the data directory. A broker that was alone copies them into an empty ZooKeeper at its next start."),
     Setting("zookeeper.session.timeout.ms", _B, 12_000, "After this time without a heartbeat to ZooKeeper a broker is gone: other replicas lead its partitions. Below replica.lag.time.max.ms.", "ms", 400, 600_000),
     Setting("zookeeper.username", _B, "", "User name of this broker at ZooKeeper (scheme digest); empty: no login."),
     Setting("zookeeper.password", _B, "", "The password for zookeeper.username. Best as ${file:/path} or ${env:NAME}."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from sparklog.environment import Environment, real_environment
@@ -32,7 +32,7 @@ from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.lakes import Lakes
 from sparklog_broker.partitions.offset_snapshots import OffsetSnapshots
 from sparklog_broker.partitions.partitions import Partitions
-from sparklog_broker.partitions.storage import Storage
+from sparklog_broker.partitions.storage import Storage, check_alone, open_logs
 from sparklog_broker.partitions.topic_owners import TopicOwners
 from sparklog_broker.security.access import Access
 from sparklog_broker.security.audit_log import AuditLog
@@ -40,7 +40,6 @@ from sparklog_broker.security.producer_owners import OwnedIds, ProducerOwners
 from sparklog_broker.security.records import SecurityRecords
 from sparklog_broker.security.throttling import Throttling
 from sparklog_broker.security.users import SECRET_BYTES, Users
-from sparklog_broker.topics import Topics
 
 
 class Broker:
@@ -52,7 +51,7 @@ class Broker:
         loop: asyncio.AbstractEventLoop,
         environment: Environment,
         storage: Storage,
-        cluster: Cluster | None = None,
+        cluster: Cluster,
     ) -> None:
         clock = environment.clock
         self.config = config
@@ -66,15 +65,12 @@ class Broker:
         self.storage = storage
         self.io = IoThreads(loop, environment.executors, config.num_io_threads)
         self.cluster = cluster
-        """None: this broker is alone."""
-        role_of = None if cluster is None else cluster.serve(self.io).role_of
-        self.partitions = Partitions(config, storage, self.io, role_of)
+        self.partitions = Partitions(config, storage, self.io, cluster.serve(self.io).role_of)
         self.appender = Appender(loop, self.io, storage.logs, self.partitions.produces)
-        self.background = Background(config, loop, environment, storage, self.partitions, shared=cluster is not None)
-        make_topics = Topics if cluster is None else cluster.topics
-        self.topics = make_topics(storage, self.partitions, self.background, self.pace)
-        make_records = SecurityRecords if cluster is None else cluster.security_records
-        self.security_records = make_records(storage)
+        self.background = Background(config, loop, environment, storage, self.partitions)
+        self.topics = cluster.topics(storage, self.partitions, self.background, self.pace)
+        self.security_records = SecurityRecords(storage.metadata.security)
+        cluster.follow_security(self.security_records)
         self.users = Users(environment.randomness.token_bytes(SECRET_BYTES), config.security.initial_users)
         self.security_records.watch(RecordKind.SECRETS, self.users.follow_secrets)
         self.security_records.watch(RecordKind.USERS, self.users.follow)
@@ -90,17 +86,15 @@ class Broker:
 
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.groups = Groups(config, loop, clock, storage, self.partitions, offsets)
-        elsewhere = None if cluster is None else OtherBrokers(cluster.peers, config.broker_id, cluster.registered)
-        self.elsewhere = elsewhere
-        """Who is asked about partitions of others; None: there are none."""
+        self.elsewhere = elsewhere = OtherBrokers(cluster.peers, config.broker_id, cluster.registered)
+        """Who is asked about partitions of others."""
         self.markers = MarkerWriter(self.partitions, self.appender, self.groups.on_offsets_marker, elsewhere)
         states = InternalTopic(TRANSACTION_STATE_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.transactions = TransactionCoordinator(config, loop, clock, storage, self.partitions, states, self.markers)
         self.transaction_access = TransactionAccess(self.transactions, states, elsewhere)
         self.verification = Verification(self.partitions, self.transaction_access)
         self._loop = loop
-        if cluster is not None:
-            cluster.replicas.on_leadership = self._on_leadership
+        cluster.replicas.on_leadership = self._on_leadership
 
     def _on_leadership(self, key: TopicPartition, leads: bool) -> None:
         if key.topic == CONSUMER_OFFSETS_TOPIC:
@@ -117,31 +111,48 @@ class Broker:
         cluster: Cluster | None = None,
     ) -> Broker:
         """Locks and loads the data directory; blocks while damaged logs are recovered. `loop` must not serve yet.
+        `cluster` None: one of this broker alone, whose store is in the data directory.
 
         Raises DataDirLockedError, StorageError, InvalidConfigError (`remote.log.storage.*`).
         """
         environment = environment if environment is not None else real_environment(int(config.data_file_mode, 8))
-        storage, topics = Storage.open(config, loop, environment, None if cluster is None else cluster.metadata)
+        logs = open_logs(config, environment)
+        try:
+            if cluster is None:
+                check_alone(config, environment.files)
+                cluster = Cluster.alone(config, loop, environment, create=not logs.was_used)
+            storage = Storage.open(config, loop, environment, logs, cluster.metadata)
+            cluster.take_epochs(logs)
+        except BaseException:
+            if cluster is not None:
+                cluster.close()
+            logs.close()
+            raise
         broker = cls(config, loop, environment, storage, cluster)
-        for topic in topics.values():
+        for topic in storage.metadata.topics.values():
             broker.partitions.add(topic, broker.partitions.opened(topic))
         return broker
 
     def start(self, on_all_disks_failed: Callable[[str], None] = lambda _: None) -> None:
         """Begins the background work. `on_all_disks_failed` is told why when no log directory can be used any more."""
         for topic in self.partitions.topics.values():
-            self.storage.run(partial(self.storage.topic_files.note, topic))
+            self.storage.run(partial(self.storage.topic_directories.note, topic))
         self.background.start(on_all_disks_failed)
-        self.groups.start(shared=self.cluster is not None)
-        self.transactions.start(shared=self.cluster is not None)
+        self.groups.start()
+        self.transactions.start()
+
+    async def join(self, endpoints: Sequence[str], on_lost: Callable[[str], None] = lambda _: None) -> None:
+        """Registers the broker in its cluster, after `start`; see `Cluster.join`."""
+        await self.cluster.join(endpoints, on_lost)
+        self.transactions.joined(is_sole=not self.elsewhere.ids())
 
     def is_issued(self, producer_id: int, principal: Principal) -> bool:
         """Whether this id has been given out, and, if it says whose it is, to the principal; as far as this broker can
         know: others of a cluster give out theirs. Any thread."""
-        may_come = self.cluster is not None  # what another broker has made
+        may_come = not self.storage.metadata.is_sole  # what another broker has made
         if is_owned(producer_id) and not self.owned_ids.is_of(producer_id, principal, if_unknown=may_come):
             return False
-        return may_come or self.storage.producer_ids.is_issued(producer_id)
+        return self.storage.is_issued(producer_id)
 
     def check_drawn(self, fencing_token: int, principal: Principal) -> None:
         """Raises InvalidProducerIdMappingError for a token that says whose it is, and is not the principal's: with one
@@ -158,8 +169,7 @@ class Broker:
 
     async def close(self) -> bool:
         """Finishes what runs, seals and closes the logs. Returns whether the stop is a clean one."""
-        if self.cluster is not None:
-            await self.cluster.stop()
+        await self.cluster.stop()
         await self.transactions.stop()
         await self.groups.stop()
         await self.background.stop()
@@ -172,6 +182,5 @@ class Broker:
         self.storage.stop_reading()
         self.background.close()
         clean = self.storage.close()
-        if self.cluster is not None:
-            self.cluster.close()
+        self.cluster.close()
         return clean

@@ -341,7 +341,7 @@ class Dispatcher:
 
     async def _run(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
         cluster = self._broker.cluster
-        if cluster is None or number not in ABOUT_THE_CLUSTER:
+        if number not in ABOUT_THE_CLUSTER:
             return await self._noted(number, request, payload, context)
         if not cluster.has_joined:
             raise BrokerNotAvailableError(

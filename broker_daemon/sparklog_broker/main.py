@@ -36,6 +36,7 @@ from sparklog_broker.children.children import Children
 from sparklog_broker.children.kafka_gateway import KafkaGateway
 from sparklog_broker.children.lake_worker import LakeWorker, has_lake, lake_worker_spec
 from sparklog_broker.cluster.cluster import Cluster
+from sparklog_broker.cluster.growth import grow
 from sparklog_broker.cluster.secure_connect import SecureConnect
 from sparklog_broker.config import BrokerConfig, format_address, load_config, parse_address
 from sparklog_broker.counters.authentication import AuthenticationCounters
@@ -148,7 +149,6 @@ class _Parts(NamedTuple):
     """What is opened before anybody is served."""
 
     broker: Broker
-    cluster: Cluster | None
     peers: PeerSecurity
 
 
@@ -177,7 +177,7 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         close_all(sockets)
         await metrics.stop()
         raise
-    broker, cluster, peers = parts
+    broker, peers = parts
     children = Children()
     try:
         server = _server(config, loop, parts, sockets, kafka)
@@ -185,14 +185,7 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         server.start()
         peers.start()
         broker.start(on_all_disks_failed=end)
-        if cluster is not None:
-            own = registered_endpoints(
-                config.security.listeners,
-                server.places,
-                explicit=config.security.is_advertised,
-                gateways={} if kafka is None else kafka.endpoints(server.places),
-            )
-            await cluster.join(own, end)
+        await broker.join(_endpoints(config, server, kafka), end)
         metrics.serving(_watched(broker, server, peers.authenticator.counters))
         lines = [*server.addresses, *([] if kafka is None else kafka.addresses)]
         _say("".join(f"listening on {line}\n" for line in lines))
@@ -205,8 +198,7 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         await stop.wait()
         metrics.draining()
         await children.stop()
-        if cluster is not None:
-            await cluster.leave()
+        await broker.cluster.leave()
         server.stop_accepting()
         broker.stop_waiting()
         await server.stop(STOP_TIMEOUT_S)
@@ -248,7 +240,7 @@ async def _open(
         peers.authenticator.on_failed = lambda peer, reason, text: audit.failed_authentication(
             peer.peer_host, peer.listener, reason, text
         )
-    return _Parts(broker, cluster, peers)
+    return _Parts(broker, peers)
 
 
 def _server(
@@ -259,7 +251,7 @@ def _server(
     kafka: KafkaGateway | None,
 ) -> Server:
     """What answers requests of the sockets with the broker's handlers; not started."""
-    broker, _, peers = parts
+    broker, peers = parts
     answer = Dispatcher(
         broker,
         HANDLERS,
@@ -284,6 +276,16 @@ def _server(
         protected_listener=broker.throttling.protected_listener,
         gateways=[] if kafka is None else peers.open_gateways(kafka.local_sockets),
     )
+
+
+def _endpoints(config: BrokerConfig, server: Server, kafka: KafkaGateway | None) -> Sequence[str]:
+    """The addresses that the broker registers. In a cluster of its own it registers none unless they are configured:
+    clients reach it where they have connected to, and other brokers there are none."""
+    is_explicit = config.security.is_advertised
+    if not config.zookeeper_connect and not is_explicit:
+        return ()
+    gateways = {} if kafka is None else kafka.endpoints(server.places)
+    return registered_endpoints(config.security.listeners, server.places, explicit=is_explicit, gateways=gateways)
 
 
 def give_to_group(config: BrokerConfig, environment: Environment) -> None:
@@ -345,6 +347,12 @@ async def _cluster(
         coordination = await loop.run_in_executor(None, connect)
     except CoordinationError as e:
         raise StorageUnavailableError(str(e)) from e
+    try:
+        if await loop.run_in_executor(None, grow, config, coordination, environment):
+            log.info("the metadata of %s are in ZooKeeper now", config.data_dir)
+    except SparklogError:
+        coordination.close()
+        raise
     return await Cluster.connect(coordination, config, loop, environment, others or asyncio.open_connection)
 
 

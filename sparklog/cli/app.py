@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from sparklog.cli import (
+    backup,
     broker,
     cluster,
     conf,
@@ -32,7 +33,7 @@ from sparklog.cli import (
     transaction,
     web_console,
 )
-from sparklog.cli.client_command import secure_commands
+from sparklog.cli.client_command import secure_commands, set_profile
 from sparklog.cli.completion import join_bash_words
 from sparklog.cli.doctor import command as doctor
 from sparklog.cli.errors import hint_for, report
@@ -85,6 +86,8 @@ app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delet
 app.add_typer(reassign.app, name="reassign")
 app.command("elect-leaders", epilog=elect_leaders.EPILOG)(elect_leaders.elect_leaders)
 app.add_typer(group.app, name="group")
+app.command("backup", epilog=backup.BACKUP_EPILOG)(backup.backup)
+app.command("restore", epilog=backup.RESTORE_EPILOG)(backup.restore)
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(lake.app, name="lake")
 app.add_typer(user.app, name="user")
@@ -113,6 +116,15 @@ def _options(
         bool, typer.Option("--debug", envvar="SPARKLOG_DEBUG", help="Show the traceback of an error.")
     ] = False,
     timeout: Timeout = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            envvar="SPARKLOG_PROFILE",
+            metavar="NAME",
+            help="Connect as ~/.config/sparklog/NAME.properties says: bootstrap.servers and security.",
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -120,6 +132,7 @@ def _options(
     global _debug
     _debug = debug
     set_timeout(timeout)
+    set_profile(profile)
 
 
 def run_app(arguments: Sequence[str] | None = None) -> int:

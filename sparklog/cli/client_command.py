@@ -23,6 +23,7 @@ ENV_COMMAND_CONFIG = "SPARKLOG_COMMAND_CONFIG"
 BOOTSTRAP_PARAMETER = "bootstrap_servers"
 ENV_BOOTSTRAP = "SPARKLOG_BOOTSTRAP_SERVERS"
 _file: ClientFile | None = None
+_profile: str | None = None
 
 
 def client_security() -> ClientSecurity | None:
@@ -31,9 +32,23 @@ def client_security() -> ClientSecurity | None:
     return None if _file is None else _file.security.resolve()
 
 
-def _read(path: str | None) -> None:
+def set_profile(name: str | None) -> None:
+    """Sets the value of `--profile` for all commands. Raises InvalidConfigError."""
+    global _profile
+    from sparklog.security.profiles import profile
+
+    _profile = profile(name) if name else None
+
+
+def _read(ctx: typer.Context, path: str | None) -> None:
+    """A file that the command line names comes before a profile, and a profile before a variable's file."""
     global _file
     _file = None
+    source = ctx.get_parameter_source("command_config")
+    if _profile is not None and getattr(source, "name", "") != "COMMANDLINE":
+        path = _profile
+    elif getattr(source, "name", "") == "COMMANDLINE":
+        set_profile(None)
     if path:
         from sparklog.security.client_security import read_client_file
 
@@ -41,10 +56,12 @@ def _read(path: str | None) -> None:
 
 
 def default_address(ctx: Any) -> str | None:
-    """The value of `--bootstrap-servers`, else the file's `bootstrap.servers`, else the default."""
+    """The value of `--bootstrap-servers`, else the profile's, else the variable's, else that of the file, else the
+    default."""
     given: str | None = ctx.params[BOOTSTRAP_PARAMETER]
     source = ctx.get_parameter_source(BOOTSTRAP_PARAMETER)
-    if _file is not None and _file.bootstrap_servers and getattr(source, "name", "") in ("DEFAULT", "DEFAULT_MAP"):
+    weaker = ("DEFAULT", "DEFAULT_MAP") if _profile is None else ("DEFAULT", "DEFAULT_MAP", "ENVIRONMENT")
+    if _file is not None and _file.bootstrap_servers and getattr(source, "name", "") in weaker:
         return _file.bootstrap_servers
     return given
 

@@ -1,4 +1,4 @@
-"""`sparklog cluster`: several brokers on this machine, the state of a cluster, and a directory that joins one."""
+"""`sparklog cluster`: several brokers on this machine, the state of a cluster, and its metadata written back."""
 
 from __future__ import annotations
 
@@ -91,50 +91,6 @@ def start(
                     down.add(broker.broker_id)
                     print(f"broker {broker.broker_id} has ended:\n{broker.log}", file=sys.stderr, flush=True)
         print("stopping …", file=sys.stderr, flush=True)
-
-
-_ADOPT_EPILOG = """\
-**Example**
-
-`sparklog cluster adopt --data-dir /var/lib/sparklog --broker-id 1 --zookeeper zk1:2181,zk2:2181/sparklog`
-
-Stop the broker first; start it with the same --broker-id and --zookeeper afterwards. Its topics, offsets, groups,
-transactions, schemas, settings, users and ACLs become the cluster's. The files stay in place; none is copied. The
-command may be run again, also after a crash. It is refused, and changes nothing, if the cluster has anything of the
-same name.
-"""
-
-
-@app.command("adopt", epilog=_ADOPT_EPILOG)
-def adopt(
-    zookeeper: Annotated[str, typer.Option(metavar="HOST:PORT,…/PATH", help="ZooKeeper of the cluster.")],
-    broker_id: Annotated[int, typer.Option(min=0, help="The broker's number in the cluster.")],
-    data_dir: Annotated[Path | None, typer.Option(help="The directory of the single broker.")] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="The broker's configuration file (for log.dirs, and zookeeper.…).")
-    ] = None,
-) -> None:
-    """Add the directory of a single broker to a cluster."""
-    from sparklog_broker.cluster import adoption
-    from sparklog_broker.config import load_config
-
-    from sparklog.environment import real_environment
-
-    given = load_config(
-        config, data_dir=None if data_dir is None else str(data_dir), broker_id=broker_id, zookeeper_connect=zookeeper
-    )
-    coordination = _connected(given, zookeeper)
-    try:
-        done = adoption.adopt(given, coordination, real_environment(int(given.data_file_mode, 8)))
-    finally:
-        coordination.close()
-    taken = len(done.topics) + len(done.there)
-    print(
-        f"{given.data_dir} belongs to cluster {done.cluster_id} now"
-        + (f", {taken} topics came with it" if taken else "")
-    )
-    print(f"start it: sparklog broker --data-dir {given.data_dir} --broker-id {broker_id} --zookeeper {zookeeper}")
-    print("give its topics more replicas: sparklog reassign plan --replication-factor 3", file=sys.stderr)
 
 
 _RESTORE_EPILOG = """\

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import AbstractContextManager, closing
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
 import typer
 
+from sparklog.cli import completion
 from sparklog.cli.client_command import client_security
-from sparklog.cli.file_format import file_format
+from sparklog.cli.file_format import delimiter_of, file_format
 from sparklog.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
-    TopicName,
     config_option,
     open_admin,
     parse_settings,
     timeout_ms,
 )
+from sparklog.cli.positions import position_option
 from sparklog.settings import Scope
 
 if TYPE_CHECKING:
     from sparklog.cli.output import Writer
+    from sparklog.cli.record_text import Part
     from sparklog.client.admin.admin import Admin, TopicDescription
-    from sparklog.client.consumer.consumer import Consumer
+    from sparklog.client.consumer.consumer import ConsumedBatch, Consumer
+    from sparklog.client.reading.positions import Position
     from sparklog.types import TopicPartition
 
 EPILOG = """\
@@ -39,13 +43,24 @@ EPILOG = """\
 
 `sparklog consume flights --from -100 --columns carrier,dep_delay | jq .carrier`
 
-`sparklog consume flights --output flights.parquet`
+`sparklog consume flights --from yesterday --until today --output flights.parquet`
+
+`sparklog consume 'orders-*' --from -1h --key customer-7`
+
+`sparklog consume events --output-format '%t %p %o %T %k %s\\n'`
 
 `sparklog consume flights --config isolation.level=read_committed`: only records outside of open and aborted transactions
 
 On a terminal the command reads new records until Ctrl-C, like kafka-console-consumer. Into a pipe or a file it stops at
 the end that the topic had at its start. --follow and --no-follow choose between the two; --max-records stops in both
 cases. JSON is one object per line; bytes that are not text are written as {"base64": "…"}.
+
+**Positions** (--from, --until): earliest, latest, an offset, -N for N offsets before the end, or a time: -1h, 30m ago,
+now, today, yesterday 10:30, 2026-11-27, 2026-11-27T10:00, with a zone as in '2026-11-27 10:00 Europe/Berlin' (without one:
+UTC). A time is the first record that is not older; records are in the order of their offsets, so later ones may be.
+
+**--output-format**: %t topic, %p partition, %o offset, %T timestamp in ms, %k key, %s value (of a typed topic the row as
+JSON), %K and %S their sizes in bytes (-1: null), %h headers; \\n, \\r, \\t, \\0.
 """
 
 TABLE_RECORDS = 50
@@ -56,19 +71,38 @@ class OutputFormat(StrEnum):
     """The formats of records."""
 
     json = "json"
+    csv = "csv"
     table = "table"
     arrow = "arrow"
     parquet = "parquet"
 
 
+LIVE_FORMATS = (OutputFormat.json, OutputFormat.csv)
+"""Formats whose records are there at once, for a terminal or for a file that grows."""
+
+TopicNames = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TOPIC...", help="Names of topics, or patterns with * and ?.", autocompletion=completion.topics
+    ),
+]
+
+
 def consume(
-    topic: TopicName,
+    topic: TopicNames,
     start: Annotated[
         str,
         typer.Option(
-            "--from", metavar="earliest|latest|OFFSET", help="Also -N: N before the end; or a time, 2024-03-01T12:30Z."
+            "--from", metavar="POSITION", help="First record: earliest, latest, 100, -100, or a time: -1h, yesterday."
         ),
     ] = "earliest",
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="POSITION", help="Stop before this position, in the same forms. [default: the end]"),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only records with this key; several key columns: a JSON list.")
+    ] = None,
     max_records: Annotated[
         int | None, typer.Option("--max-records", "-n", min=0, help="Stop after this many records.")
     ] = None,
@@ -81,6 +115,9 @@ def consume(
     format: Annotated[
         OutputFormat | None,
         typer.Option(help="Output format. [default: by the file's ending, else json]", show_default=False),
+    ] = None,
+    output_format: Annotated[
+        str | None, typer.Option("--output-format", metavar="TEXT", help="Each record in this form, as in '%k %s\\n'.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     metadata: Annotated[
@@ -98,41 +135,136 @@ def consume(
     config: Annotated[list[str] | None, config_option(Scope.CONSUMER, "A consumer setting; repeatable.")] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print or save a topic's records."""
+    """Print or save the records of topics."""
     parameters = parse_settings(Scope.CONSUMER, config)
-    format = _format(format, output)
-    if output is not None and str(output) == "-" and format is OutputFormat.json:
+    form = _form(output_format, format)
+    format = OutputFormat.json if form is not None else _format(format, output)
+    if output is not None and str(output) == "-" and format in LIVE_FORMATS:
         output = None
     if format is OutputFormat.table and max_records is None:
         max_records = TABLE_RECORDS
+    if follow and until is not None:
+        raise typer.BadParameter("--until ends the command: leave --follow out")
     if follow is None:
-        follow = format is OutputFormat.json and output is None and sys.stdout.isatty()
+        follow = format in LIVE_FORMATS and output is None and until is None and sys.stdout.isatty()
+    begin_at, end_at = position_option(start, "--from"), position_option(until or "latest", "--until")
     from sparklog.client.consumer.consumer import Consumer
 
     with open_admin(bootstrap_servers) as admin:
-        tps = _partitions(admin.describe_topic(topic), partition or [])
+        names = _names(admin, topic)
+        tps = [tp for name in names for tp in _partitions(admin.describe_topic(name), partition or [])]
         level = str(parameters.get("isolation_level") or "read_uncommitted")
-        begin = _start_offsets(admin, tps, start, level)
-        latest = admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level=level)
-        described = admin.describe_topic(topic)  # after the ends: no record below them has a newer schema
-        wanted = _columns(described, columns)
-    end = None if follow else {tp: latest[tp].offset for tp in tps}
-    consumer = Consumer(bootstrap_servers, columns=wanted, security=client_security(), **parameters)
+        begin, end = _range(admin, tps, begin_at, end_at, level)
+        # after the ends: no record below them has a newer schema
+        described = {name: admin.describe_topic(name) for name in names}
+    views = {name: _view(about, columns, key, form) for name, about in described.items()}
+    if form is None and format is not OutputFormat.json:
+        _check_same_columns(views, format)
+    consumer = Consumer(bootstrap_servers, columns=_read_columns(views), security=client_security(), **parameters)
+    metadata = metadata or len(names) > 1
+    live = bool(follow) and format in LIVE_FORMATS
     with (
         consumer,
-        _opened(output, is_watched=bool(follow) and format is OutputFormat.json) as out,
-        closing(_writer(format, output, out, described, wanted, metadata)) as writer,
+        _opened(output, is_watched=live) as out,
+        ExitStack() as opened,
     ):
+        writers: dict[str, Writer] = {}
+        for name, view in views.items():
+            if writers and form is None and format is not OutputFormat.json:
+                writers[name] = next(iter(writers.values()))  # all topics in one table or file
+                continue
+            writers[name] = _writer(format, output, out, view, metadata, form, columns)
+            opened.enter_context(closing(writers[name]))
         consumer.assign(tps)
         for tp, offset in begin.items():
             consumer.seek(tp, offset)
         try:
-            count = _copy(consumer, writer, begin, end, max_records)
+            count = _copy(consumer, views, writers, begin, None if follow else end, max_records)
         except KeyboardInterrupt:
             if output is not None and not follow:
                 raise  # a file with a part of the records would look whole
             return
-    _remark(format, output, topic, count, end, begin)
+    _remark(format, output, ", ".join(names), count, None if follow else end, begin)
+
+
+def _form(text: str | None, format: OutputFormat | None) -> list[Part] | None:
+    """Raises typer.BadParameter."""
+    if text is None:
+        return None
+    if format is not None:
+        raise typer.BadParameter(f"--output-format and --format {format.value}: give one of them")
+    from sparklog.cli.record_text import parse_form
+
+    try:
+        return parse_form(text)
+    except ValueError as e:
+        raise typer.BadParameter(f"--output-format: {e}") from e
+
+
+def _names(admin: Admin, given: Sequence[str]) -> list[str]:
+    """The topics that names and patterns stand for. Raises typer.BadParameter for a pattern that fits none."""
+    from fnmatch import fnmatchcase
+
+    found: dict[str, None] = {}
+    for text in given:
+        if not any(c in text for c in "*?["):
+            found[text] = None
+            continue
+        fitting = sorted(t for t in admin.list_topics(include_internal=text.startswith("_")) if fnmatchcase(t, text))
+        if not fitting:
+            raise typer.BadParameter(f"no topic fits {text!r}; `sparklog topic list` shows the topics")
+        found |= dict.fromkeys(fitting)
+    return list(found)
+
+
+class View(NamedTuple):
+    """The records of a topic as they are written."""
+
+    topic: TopicDescription
+    columns: list[str] | None
+    """The columns that the writer gets; None: all of the newest schema."""
+    key: dict[str, Any] | None
+    """The values of the wanted key; None: every record."""
+    read: list[str] | None
+    """The columns to read; None: all."""
+
+
+def _view(topic: TopicDescription, columns: str | None, key: str | None, form: list[Part] | None) -> View:
+    """Raises typer.BadParameter."""
+    wanted = _columns(topic, columns)
+    if wanted is not None and form is not None:
+        wanted = None if topic.kind == "envelope" else [*wanted, *(k for k in topic.key_columns if k not in wanted)]
+    values = None
+    if key is not None:
+        from sparklog.cli.key_filter import key_values
+
+        values = key_values(topic, key)
+    read = None if wanted is None else [*wanted, *(n for n in values or () if n not in wanted)]
+    return View(topic, wanted, values, read)
+
+
+def _read_columns(views: Mapping[str, View]) -> list[str] | None:
+    """The columns that the consumer decodes; None: all, as topics may need different ones."""
+    first = next(iter(views.values())).read
+    return first if all(view.read == first for view in views.values()) else None
+
+
+def _check_same_columns(views: Mapping[str, View], format: OutputFormat) -> None:
+    """Raises typer.BadParameter."""
+    first, *others = views.values()
+    for view in others:
+        if _schema(view) != _schema(first) or view.topic.kind != first.topic.kind:
+            raise typer.BadParameter(
+                f"--format {format.value}: the topics {first.topic.name} and {view.topic.name} have different columns; "
+                f"choose some of the same type with --columns, or --format json"
+            )
+
+
+def _schema(view: View) -> Any:
+    import pyarrow as pa
+
+    schema = view.topic.schema
+    return schema if view.columns is None else pa.schema([schema.field(c) for c in view.columns])
 
 
 def _format(given: OutputFormat | None, output: Path | None) -> OutputFormat:
@@ -165,38 +297,27 @@ def _partitions(topic: TopicDescription, wanted: list[int]) -> list[TopicPartiti
     return [TopicPartition(topic.name, p) for p in (sorted(set(wanted)) or range(topic.partitions))]
 
 
-def _start_offsets(admin: Admin, tps: list[TopicPartition], start: str, level: str) -> dict[TopicPartition, int]:
-    """The first offset to read of every partition, for `--from`; the end is that of isolation `level`. An offset
-    outside of the log is moved to its edge, because one number stands for all partitions."""
-    earliest = admin.list_offsets(dict.fromkeys(tps, "earliest"))
-    latest = admin.list_offsets(dict.fromkeys(tps, "latest"), isolation_level=level)
-    if start == "earliest":
-        return {tp: earliest[tp].offset for tp in tps}
-    if start == "latest":
-        return {tp: latest[tp].offset for tp in tps}
-    try:
-        offset = int(start)
-    except ValueError:
-        by_time = admin.list_offsets(dict.fromkeys(tps, _timestamp_ms(start)))
-        return {tp: by_time[tp].offset if by_time[tp].offset >= 0 else latest[tp].offset for tp in tps}
-    if offset < 0:
-        return {tp: max(earliest[tp].offset, latest[tp].offset + offset) for tp in tps}
-    if len(tps) == 1 and not earliest[tps[0]].offset <= offset <= latest[tps[0]].offset:
-        low, high = earliest[tps[0]].offset, latest[tps[0]].offset
-        raise typer.BadParameter(f"--from {offset}: partition {tps[0].partition} holds offsets {low} to {high}")
-    return {tp: min(max(offset, earliest[tp].offset), latest[tp].offset) for tp in tps}
+def _range(
+    admin: Admin, tps: list[TopicPartition], begin_at: Position, end_at: Position, level: str
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The first offset to read of every partition, and the end; that of the log is the one of isolation `level`. An
+    offset outside of the log is moved to its edge, because one number stands for all partitions. Raises
+    typer.BadParameter for one partition and a --from outside of it."""
+    from sparklog.client.reading.positions import offsets_of
 
+    def ask(asked: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, Any]:
+        return admin.list_offsets(asked, isolation_level=level)
 
-def _timestamp_ms(text: str) -> int:
-    from datetime import UTC, datetime
-
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as e:
-        raise typer.BadParameter(
-            f"--from {text!r}: use earliest, latest, an offset, -N, or a time as 2024-03-01T12:30Z"
-        ) from e
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    low = {tp: at.offset for tp, at in ask(dict.fromkeys(tps, "earliest")).items()}
+    high = {tp: at.offset for tp, at in ask(dict.fromkeys(tps, "latest")).items()}
+    found = [
+        {tp: min(max(offset, low[tp]), high[tp]) for tp, offset in offsets_of(at, tps, low, high, ask).items()}
+        for at in (begin_at, end_at)
+    ]
+    if isinstance(begin_at, int) and len(tps) == 1 and found[0][tps[0]] != begin_at:
+        edges = f"holds offsets {low[tps[0]]} to {high[tps[0]]}"
+        raise typer.BadParameter(f"--from {begin_at}: partition {tps[0].partition} {edges}")
+    return found[0], found[1]
 
 
 def _opened(output: Path | None, *, is_watched: bool) -> AbstractContextManager[BinaryIO]:
@@ -211,27 +332,35 @@ def _writer(
     format: OutputFormat,
     output: Path | None,
     opened: BinaryIO,
-    topic: TopicDescription,
-    columns: list[str] | None,
+    view: View,
     metadata: bool,
+    form: list[Part] | None,
+    columns: str | None,
 ) -> Writer:
     from sparklog.cli import output as out
 
+    topic = view.topic
     envelope = topic.kind == "envelope"
+    if form is not None:
+        from sparklog.cli.record_text import TextWriter
+
+        shown = _columns(topic, columns)
+        return TextWriter(opened, form, envelope=envelope, key_columns=topic.key_columns, columns=shown)
     if format is OutputFormat.table:
         return out.TableWriter(envelope=envelope, metadata=metadata)
     if format is OutputFormat.json:
         return out.JsonWriter(opened, envelope=envelope, metadata=metadata)
-    import pyarrow as pa
-
-    schema = topic.schema if columns is None else pa.schema([topic.schema.field(c) for c in columns])
+    if format is OutputFormat.csv:
+        delimiter = delimiter_of(output)
+        return out.CsvRecordWriter(opened, _schema(view), envelope=envelope, metadata=metadata, delimiter=delimiter)
     is_stream = str(output) == "-" or str(output).lower().endswith(".arrows")
-    return out.FileWriter(opened, format.value, schema, metadata=metadata, is_stream=is_stream)
+    return out.FileWriter(opened, format.value, _schema(view), metadata=metadata, is_stream=is_stream)
 
 
 def _copy(
     consumer: Consumer,
-    writer: Writer,
+    views: Mapping[str, View],
+    writers: Mapping[str, Writer],
     begin: dict[TopicPartition, int],
     end: dict[TopicPartition, int] | None,
     max_records: int | None,
@@ -253,12 +382,11 @@ def _copy(
             raise RequestTimedOutError(f"nothing came for {timeout_ms() / 1000:g} s (--timeout)")
         for batch in batches:
             tp = TopicPartition(batch.topic, batch.partition)
-            rows = batch.data.num_rows
+            rows = batch.data.num_rows if end is None else batch.rows_below(end[tp])
+            chosen, rows = _chosen(batch, views[tp.topic], rows)
             keep = min(rows, left - count)
-            if end is not None:
-                keep = min(keep, batch.rows_below(end[tp]))
             if keep:
-                writer.write(batch, keep)
+                writers[tp.topic].write(chosen, keep)
                 count += keep
         for tp in list(open_ends):
             if (
@@ -266,6 +394,21 @@ def _copy(
             ):  # not the last row's offset: compaction may have removed later records
                 del open_ends[tp]
     return count
+
+
+def _chosen(batch: ConsumedBatch, view: View, rows: int) -> tuple[Any, int]:
+    """The wanted rows among the first `rows` of a batch, and their number."""
+    if view.key is None and (view.columns is None or batch.data.schema.names == view.columns):
+        return batch, rows
+    import numpy as np
+
+    from sparklog.cli.key_filter import has_key
+    from sparklog.cli.output import select_rows
+
+    indexes = np.arange(rows)
+    if view.key is not None:
+        indexes = np.flatnonzero(np.asarray(has_key(batch.data.slice(0, rows), view.key)))
+    return select_rows(batch, indexes, view.columns), len(indexes)
 
 
 def _remark(

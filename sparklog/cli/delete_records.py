@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, Unasked, open_admin
+from sparklog.cli.positions import position_option
 
 EPILOG = """\
 **Examples**
@@ -15,29 +16,35 @@ EPILOG = """\
 
 `sparklog delete-records flights --partition 2 --before 150000`
 
+`sparklog delete-records flights --before -30d`
+
 The deletion is final. Readers begin at the new log start at once; the space is freed in the background. The topic and
 its settings stay. The offset of the next record does not change.
 """
-_LATEST = "latest"
 
 
 def delete_records(
     topic: TopicName,
     before: Annotated[
-        str, typer.Option(metavar="OFFSET|latest", help="The first offset that stays; latest deletes all records.")
+        str,
+        typer.Option(
+            metavar="POSITION",
+            help="The first record that stays: an offset, -100, or a time as -30d; latest deletes all records.",
+        ),
     ],
     partition: Annotated[
         list[int] | None,
         typer.Option("--partition", "-p", min=0, help="Only this partition; repeatable (default: all)."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Unasked = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete the records of a topic below an offset."""
     import sys
 
-    before_offset = _parse_before(before)
+    position = position_option(before, "--before")
     from sparklog.cli import console
+    from sparklog.client.reading.positions import offsets_of
     from sparklog.types import TopicPartition
 
     with open_admin(bootstrap_servers) as admin:
@@ -46,17 +53,14 @@ def delete_records(
         if not yes and sys.stdin.isatty():
             which = "all partitions" if not partition else f"partition {', '.join(map(str, numbers))}"
             typer.confirm(f"Delete the records of {topic}, {which}, before {before} for good?", abort=True)
-        earliest = admin.list_offsets(dict.fromkeys(tps, "earliest"))
-        starts = admin.delete_records(dict.fromkeys(tps, before_offset))
+        earliest = {tp: at.offset for tp, at in admin.list_offsets(dict.fromkeys(tps, "earliest")).items()}
+        if position == "latest":  # also the records that come until the deletion
+            kept = dict.fromkeys(tps, -1)
+        else:
+            latest = {tp: at.offset for tp, at in admin.list_offsets(dict.fromkeys(tps, "latest")).items()}
+            kept = offsets_of(position, tps, earliest, latest, admin.list_offsets)
+        starts = admin.delete_records(kept)
     for tp in tps:
-        deleted = max(0, starts[tp] - earliest[tp].offset)
+        deleted = max(0, starts[tp] - earliest[tp])
         begins = f"begins at offset {starts[tp]}"
         print(f"{topic} partition {tp.partition}: {console.number(deleted)} records deleted, {begins}")
-
-
-def _parse_before(text: str) -> int:
-    if text == _LATEST:
-        return -1
-    if not text.isascii() or not text.isdecimal():
-        raise typer.BadParameter(f"{text!r}: --before takes an offset (0 or more) or latest")
-    return int(text)

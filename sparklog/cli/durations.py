@@ -1,20 +1,32 @@
-"""Times on the command line: a number with a unit."""
+"""Times and points in time on the command line."""
 
 from __future__ import annotations
 
-import re
-
 import typer
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+from sparklog.units import parse_duration_ms as _parse_ms
 
 
 def parse_duration_ms(text: str) -> int:
-    """`90s`, `10m`, `2h`, `1d`, `500ms` in milliseconds. Raises typer.BadParameter."""
-    found = re.fullmatch(r"(\d{1,12})(ms|s|m|h|d)", text.strip())
-    if found is None:
-        raise typer.BadParameter(f"{text!r}: a number with ms, s, m, h or d is needed, as in 10m")
-    return int(found[1]) * _UNITS_MS[found[2]]
+    """`90s`, `10m`, `1h30m`, `1d`, `500ms` in milliseconds. Raises typer.BadParameter."""
+    try:
+        return _parse_ms(text)
+    except ValueError as e:
+        raise typer.BadParameter(str(e)) from e
+
+
+def parse_number_or_ms(text: str, option: str, unit_ms: int, minimum_ms: int) -> int:
+    """A number of `unit_ms`, or a duration with a unit, in ms. Raises typer.BadParameter, which names `option`."""
+    try:
+        value_ms = round(float(text) * unit_ms)
+    except (ValueError, OverflowError):
+        try:
+            value_ms = _parse_ms(text)
+        except ValueError as e:
+            raise typer.BadParameter(f"{option} {e}") from e
+    if not minimum_ms <= value_ms < 2**31:
+        raise typer.BadParameter(f"{option} {text}: {minimum_ms} ms to {2**31 - 1} ms")
+    return value_ms
 
 
 def parse_seconds(text: str, option: str, minimum_s: float, maximum_s: float) -> float:
@@ -23,3 +35,10 @@ def parse_seconds(text: str, option: str, minimum_s: float, maximum_s: float) ->
     if not minimum_s <= seconds <= maximum_s:
         raise typer.BadParameter(f"{option} {text}: {minimum_s:g} s to {maximum_s:g} s")
     return seconds
+
+
+def now_ms() -> int:
+    """The time on this machine's clock, in ms since 1970."""
+    import time
+
+    return time.time_ns() // 1_000_000

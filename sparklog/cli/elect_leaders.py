@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_list
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Unasked, open_admin, parse_list
 from sparklog.types import TopicPartition
 
 EPILOG = """\
@@ -36,7 +36,7 @@ def elect_leaders(
     topics: Annotated[
         str | None, typer.Option(metavar="A,B:0", help="Topics, or partitions of them (default: all).")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Unasked = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Elect leaders of partitions."""

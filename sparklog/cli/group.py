@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparklog.cli import completion
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TableFormat, Unasked, open_admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,13 +31,6 @@ class GroupState(StrEnum):
     empty = "empty"
     reconciling = "reconciling"
     stable = "stable"
-
-
-class GroupFormat(StrEnum):
-    """The output formats of a group."""
-
-    table = "table"
-    json = "json"
 
 
 _LIST_EPILOG = """\
@@ -94,13 +87,13 @@ def describe(
     members: Annotated[
         bool, typer.Option("--members", "-m", help="Show the members, with their current and future partitions.")
     ] = False,
-    format: Annotated[GroupFormat, typer.Option(help="Output format.")] = GroupFormat.table,
+    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show a group's committed offsets, its lag and its members."""
     with open_admin(bootstrap_servers) as admin:
         found = admin.describe_group(group)
-    if format is GroupFormat.json:
+    if format is TableFormat.json:
         import json
 
         print(json.dumps(_as_json(found)))
@@ -207,6 +200,8 @@ _RESET_EPILOG = """\
 
 `sparklog group reset-offsets billing --topic orders:0,2 --to-datetime 2024-03-01T12:30Z --execute`
 
+`sparklog group reset-offsets billing --all-topics --to -1h --execute`
+
 `sparklog group reset-offsets billing --all-topics --shift-by -100 --execute`
 
 The group must have no members: stop its consumers first. A group that does not exist is created. Offsets outside of a
@@ -234,7 +229,19 @@ def reset_offsets(
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
     to_offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="To this offset.")] = None,
     to_datetime: Annotated[
-        str | None, typer.Option(metavar="TIME", help="To the first record at or after this time (UTC without a zone).")
+        str | None,
+        typer.Option(
+            "--to-datetime",
+            "--to-time",
+            metavar="TIME",
+            help="To the first record at or after this time: -1h, yesterday, 2024-03-01T12:30 (UTC without a zone).",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POSITION", help="To a position as in `consume --from`: earliest, latest, 100, -100, -1h."
+        ),
     ] = None,
     shift_by: Annotated[
         int | None, typer.Option(metavar="N", help="By N records from the committed offset; negative: back.")
@@ -246,17 +253,22 @@ def reset_offsets(
     import sys
 
     from sparklog.cli import console
+    from sparklog.cli.positions import position_option, time_option
     from sparklog.client.admin.offset_moves import AtTime, ShiftBy, planned_moves
 
-    targets = [to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None]
-    if sum(targets) != 1:
-        raise typer.BadParameter("give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by")
+    given = (to_offset, to_datetime, to, shift_by)
+    if sum([to_earliest, to_latest, *(value is not None for value in given)]) != 1:
+        raise typer.BadParameter(
+            "give one of --to, --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+        )
     if bool(topic) == all_topics:
         raise typer.BadParameter("give --topic (repeatable) or --all-topics")
     if shift_by is not None:
         target: OffsetTarget = ShiftBy(shift_by)
     elif to_datetime is not None:
-        target = AtTime(_timestamp_ms(to_datetime))
+        target = AtTime(time_option(to_datetime, "--to-datetime"))
+    elif to is not None:
+        target = position_option(to, "--to")
     else:
         target = "latest" if to_latest else "earliest" if to_earliest else to_offset or 0
     with open_admin(bootstrap_servers) as admin:
@@ -297,20 +309,10 @@ def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
     return sorted(found)
 
 
-def _timestamp_ms(text: str) -> int:
-    from datetime import UTC, datetime
-
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as e:
-        raise typer.BadParameter(f"--to-datetime {text!r}: write a time as 2024-03-01T12:30Z") from e
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
 @app.command("delete", epilog="**Example**\n\n`sparklog group delete billing --yes`")
 def delete(
     group: GroupId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Unasked = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a group without members, with its offsets."""

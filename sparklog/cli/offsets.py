@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TableFormat, TopicName, open_admin
+from sparklog.cli.positions import position_option
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from sparklog.client.admin.admin import Admin, TopicDescription
+    from sparklog.client.reading.positions import Position
 
 EPILOG = """\
 **Examples**
 
 `sparklog offsets flights`
+
+`sparklog offsets flights --at yesterday`
 
 `sparklog offsets flights --format json`
 
@@ -27,13 +30,6 @@ EPILOG = """\
 
 ALONE = 0
 """The usual id of a broker that is alone, which need not be shown."""
-
-
-class OffsetsFormat(StrEnum):
-    """The output formats of the offsets."""
-
-    table = "table"
-    json = "json"
 
 
 class PartitionOffsets(NamedTuple):
@@ -62,14 +58,22 @@ class PartitionOffsets(NamedTuple):
 
 def offsets(
     topic: TopicName,
-    format: Annotated[OffsetsFormat, typer.Option(help="Output format.")] = OffsetsFormat.table,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POSITION", help="Show the offset of a position instead: a time as -1h or yesterday, -100."
+        ),
+    ] = None,
+    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show each partition's first and next offset, and its newest timestamp."""
-
+    """Show each partition's first and next offset, and its newest timestamp; or the offset of a position."""
+    if at is not None:
+        _show_position(topic, position_option(at, "--at"), format, bootstrap_servers)
+        return
     with open_admin(bootstrap_servers) as admin:
         rows = partition_offsets(admin, admin.describe_topic(topic))
-    if format is OffsetsFormat.json:
+    if format is TableFormat.json:
         import json
 
         for row in rows:
@@ -78,6 +82,28 @@ def offsets(
     from sparklog.cli import console
 
     console.stdout().print(offsets_table(rows))
+
+
+def _show_position(topic: str, position: Position, format: TableFormat, bootstrap_servers: str) -> None:
+    from sparklog.cli import console
+    from sparklog.client.reading.positions import offsets_of
+    from sparklog.types import TopicPartition
+
+    with open_admin(bootstrap_servers) as admin:
+        tps = [TopicPartition(topic, p) for p in range(admin.describe_topic(topic).partitions)]
+        low = {tp: found.offset for tp, found in admin.list_offsets(dict.fromkeys(tps, "earliest")).items()}
+        high = {tp: found.offset for tp, found in admin.list_offsets(dict.fromkeys(tps, "latest")).items()}
+        offsets = offsets_of(position, tps, low, high, admin.list_offsets)
+    if format is TableFormat.json:
+        import json
+
+        for tp, offset in offsets.items():
+            print(json.dumps({"topic": topic, "partition": tp.partition, "offset": offset, "log_end": high[tp]}))
+        return
+    table = console.table("partition", "offset", "log end", right=("partition", "offset", "log end"))
+    for tp, offset in offsets.items():
+        table.add_row(str(tp.partition), console.number(offset), console.number(high[tp]))
+    console.stdout().print(table)
 
 
 def partition_offsets(admin: Admin, topic: TopicDescription, *, leaderless: bool = False) -> list[PartitionOffsets]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sparklog.cli import completion
 from sparklog.cli.client_command import ENV_BOOTSTRAP, client_security
+from sparklog.cli.durations import parse_number_or_ms
 from sparklog.settings import Scope, check
 
 if TYPE_CHECKING:
@@ -15,6 +17,21 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9292"
 DEFAULT_TIMEOUT_MS = 30_000
+
+
+class TableFormat(StrEnum):
+    """The output formats of rows."""
+
+    table = "table"
+    json = "json"
+
+
+class TextFormat(StrEnum):
+    """The output formats of a report."""
+
+    text = "text"
+    json = "json"
+
 
 Bootstrap = Annotated[
     str,
@@ -35,14 +52,15 @@ def config_option(scope: Scope, help: str) -> Any:
 
 TopicName = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=completion.topics)]
 
+Unasked = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
 Timeout = Annotated[
-    float | None,
+    str | None,
     typer.Option(
         "--timeout",
         envvar="SPARKLOG_TIMEOUT",
-        metavar="SECONDS",
-        min=0.001,
-        help="Longest wait for a broker's answer (default: 30).",
+        metavar="TIME",
+        help="Longest wait for a broker's answer: 500ms, 30s, 2m; a number alone is seconds (default: 30s).",
     ),
 ]
 _TIMEOUTS = {
@@ -53,10 +71,10 @@ _TIMEOUTS = {
 _timeout_ms: int | None = None
 
 
-def set_timeout(timeout_s: float | None) -> None:
-    """Sets the value of `--timeout` for all commands."""
+def set_timeout(timeout: str | None) -> None:
+    """Sets the value of `--timeout` for all commands. Raises typer.BadParameter."""
     global _timeout_ms
-    _timeout_ms = None if timeout_s is None else max(1, round(timeout_s * 1000))
+    _timeout_ms = None if timeout is None else parse_number_or_ms(timeout, "--timeout", 1_000, 1)
 
 
 def timeout_ms() -> int:

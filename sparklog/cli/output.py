@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from sparklog.export.printable import cell, printable, with_metadata
@@ -13,6 +15,13 @@ from sparklog.format.schema_evolution import RowAdapter
 if TYPE_CHECKING:
     from sparklog.client.consumer.consumer import ConsumedBatch
 
+METADATA = (
+    pa.field("_topic", pa.string()),
+    pa.field("_partition", pa.int32()),
+    pa.field("_offset", pa.int64()),
+    pa.field("_timestamp", pa.timestamp("us", tz="UTC")),
+)
+
 
 class Writer(Protocol):
     """Writer of batches: accepts the first `rows` rows of each, in order; `close` completes the output."""
@@ -20,6 +29,30 @@ class Writer(Protocol):
     def write(self, batch: ConsumedBatch, rows: int) -> None: ...
 
     def close(self) -> None: ...
+
+
+class SelectedRows(NamedTuple):
+    """Some rows and columns of a batch, with the part of its interface that writers use."""
+
+    topic: str
+    partition: int
+    data: pa.RecordBatch
+    rows: np.ndarray
+    """Indexes of the rows in the batch."""
+    batch: ConsumedBatch
+
+    def offsets(self) -> np.ndarray:
+        return np.asarray(self.batch.offsets()[self.rows])
+
+    def timestamps_ms(self) -> np.ndarray:
+        return np.asarray(self.batch.timestamps_ms()[self.rows])
+
+
+def select_rows(batch: ConsumedBatch, rows: np.ndarray, columns: Sequence[str] | None) -> SelectedRows:
+    """The rows with these indexes, in these columns (None: all)."""
+    data = batch.data if columns is None else batch.data.select(list(columns))
+    data = data if len(rows) == data.num_rows else data.take(pa.array(rows))
+    return SelectedRows(batch.topic, batch.partition, data, rows, batch)
 
 
 def _rows(batch: ConsumedBatch, rows: int, *, metadata: bool) -> pa.Table:
@@ -50,7 +83,7 @@ class JsonWriter:
         self._out.flush()
 
 
-def _envelope_view(table: pa.Table, *, topic: bool) -> pa.Table:
+def _envelope_view(table: pa.Table, *, topic: bool, always_headers: bool = False) -> pa.Table:
     """The envelope as one reads it: the record's own timestamp is the log's, headers only where there are any."""
     wanted = {"_topic": "topic"} if topic else {}
     wanted |= {
@@ -60,7 +93,7 @@ def _envelope_view(table: pa.Table, *, topic: bool) -> pa.Table:
         "key": "key",
         "value": "value",
     }
-    if "headers" in table.column_names and table.column("headers").null_count < table.num_rows:
+    if "headers" in table.column_names and (always_headers or table.column("headers").null_count < table.num_rows):
         wanted["headers"] = "headers"
     wanted = {have: name for have, name in wanted.items() if have in table.column_names}
     return table.select(list(wanted)).rename_columns(list(wanted.values()))
@@ -97,6 +130,33 @@ class TableWriter:
         console.stdout().print(table)
 
 
+class CsvRecordWriter:
+    """Writes CSV with a line of names. `schema` is the topic's, in the wanted columns."""
+
+    def __init__(self, out: BinaryIO, schema: pa.Schema, *, envelope: bool, metadata: bool, delimiter: str) -> None:
+        from sparklog.export.writers import CsvWriter
+
+        self._envelope = envelope
+        self._metadata = metadata
+        self._out = out
+        self._schema = pa.schema([*METADATA, *schema]) if metadata or envelope else schema
+        self._writer = CsvWriter(out, self._view(self._schema.empty_table()).schema, delimiter=delimiter)
+
+    def _view(self, table: pa.Table) -> pa.Table:
+        return _envelope_view(table, topic=self._metadata, always_headers=True) if self._envelope else table
+
+    def write(self, batch: ConsumedBatch, rows: int) -> None:
+        table = _rows(batch, rows, metadata=self._metadata or self._envelope)
+        for part in table.combine_chunks().to_batches():
+            adapted = RowAdapter(part.schema, self._schema, batch.topic).adapt(part)
+            for view in self._view(pa.Table.from_batches([adapted])).to_batches():
+                self._writer.write(view)
+        self._out.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
 class FileWriter:
     """Writes Arrow IPC, as a stream or a file, or Parquet as batches come; `schema` is the file's, so that an empty
     result has one too."""
@@ -104,8 +164,7 @@ class FileWriter:
     def __init__(self, out: BinaryIO, format: str, schema: pa.Schema, *, metadata: bool, is_stream: bool) -> None:
         self._metadata = metadata
         if metadata:
-            own = [("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())]
-            schema = pa.schema([*own, ("_timestamp", pa.timestamp("us", tz="UTC")), *schema])
+            schema = pa.schema([*METADATA, *schema])
         self._schema = schema
         self._writer = self._open(out, format, is_stream=is_stream)
 

@@ -11,6 +11,7 @@ from sparklog.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     TopicName,
+    Unasked,
     config_option,
     open_admin,
     parse_pairs,
@@ -328,7 +329,7 @@ def add_partitions(
         int,
         typer.Option("--partitions", "-p", min=1, max=10_000, help="The new number of partitions."),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Unasked = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Add partitions to a topic."""
@@ -362,7 +363,7 @@ def _moved_keys(topic: TopicDescription) -> str:
 @app.command("delete", epilog="**Example**\n\n`sparklog topic delete events --yes`")
 def delete(
     name: TopicName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Unasked = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a topic with all its data."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from sparklog.client.admin.admin import Admin
 from sparklog.client.admin.offset_moves import AtTime, Move, OffsetTarget, ShiftBy, planned_moves
 from sparklog.console.views.groups import moves_as_text, moves_from_text
 from sparklog.console.views.numbers import number
+from sparklog.environment.clock import SystemClock
 from sparklog.errors import InvalidRequestError
+from sparklog.times import parse_time_ms
 from sparklog.types import TopicPartition
 
 TARGETS = ("earliest", "latest", "offset", "time", "shift")
@@ -69,15 +70,6 @@ def _int(fields: Mapping[str, str], name: str) -> int:
         raise InvalidRequestError(f"{name} = {value!r}: a whole number is needed") from e
 
 
-def time_ms_of(text: str) -> int:
-    """An ISO 8601 time, UTC if it says nothing else, in ms since 1970. Raises InvalidRequestError."""
-    try:
-        at = datetime.fromisoformat(text)
-        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
-    except (ValueError, OverflowError) as e:
-        raise InvalidRequestError(f"time {text!r}: write a time as 2026-03-01T12:30") from e
-
-
 def _target(fields: Mapping[str, str]) -> OffsetTarget:
     to = fields.get("to", "earliest")
     if to == "earliest":
@@ -89,7 +81,7 @@ def _target(fields: Mapping[str, str]) -> OffsetTarget:
     if to == "shift":
         return ShiftBy(_int(fields, "value"))
     if to == "time":
-        return AtTime(max(0, time_ms_of(_required_field(fields, "value"))))
+        return AtTime(parse_time_ms(_required_field(fields, "value"), SystemClock().now_ms()))
     raise InvalidRequestError(f"to = {to!r}: use one of {', '.join(TARGETS)}")
 
 

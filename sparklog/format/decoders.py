@@ -31,6 +31,12 @@ def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     return _json.get(kind) or _make_once(_json, kind, msgspec.json.Decoder)
 
 
+def passing_json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Return a decoder like `json_decoder`, for a struct that is made at run time: it is not kept here."""
+    with _making:
+        return msgspec.json.Decoder(kind)
+
+
 def convert(value: object, kind: type[T]) -> T:
     """`msgspec.convert` to `kind`, as `msgpack_decoder`. Raises msgspec.ValidationError."""
     msgpack_decoder(kind)

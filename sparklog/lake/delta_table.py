@@ -82,7 +82,7 @@ def normal_location(location: str) -> str:
         InvalidConfigError: The location has another form.
     """
     scheme, separator, rest = location.partition("://")
-    if not location or (separator and not rest):
+    if not location or "\0" in location or (separator and not rest):
         raise InvalidConfigError(
             f"lake.location = {location!r}: use a directory, or s3://BUCKET/PATH, gs://… or az://…"
         )

@@ -13,6 +13,7 @@
 | `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms", "owner", "request_id"}` |
 | `/topics/<name>/config` | settings of the topic |
 | `/topics/<name>/schemas/<id>` | Arrow IPC schema message |
+| `/ids/producer`, `/ids/schema` | ids below have been taken |
 | `/topics/<name>/state/<chunk>` | 256 partitions, each with all fields of PartitionImage in their order |
 
 Partitions are in chunks so that a failover reads and writes few nodes. If nodes are lost the cluster's topics are: the
@@ -22,7 +23,7 @@ ensemble is what keeps them, on several disks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
@@ -55,6 +56,9 @@ TOPICS = "/topics"
 DELETED = "/deleted_topics"
 CONFIG = "/config"
 SECURITY = "/security"
+IDS = "/ids"
+PRODUCER_IDS = f"{IDS}/producer"
+SCHEMA_IDS = f"{IDS}/schema"
 _BASE = (
     ("/brokers", b""),
     (BROKER_IDS, b""),
@@ -65,6 +69,9 @@ _BASE = (
     (SECURITY, b""),
     *((f"{SECURITY}/{kind}", b"") for kind in RecordKind),
     (TERMS, b"[]"),
+    (IDS, b"0"),
+    (PRODUCER_IDS, b"0"),
+    (SCHEMA_IDS, b"0"),
     (CONTROLLER_EPOCH, b"0"),
 )
 READS_MAX = 20
@@ -122,13 +129,21 @@ def begin_term(terms: tuple[Term, ...], term: Term) -> Op:
     return SetData(TERMS, encode((*terms, term)[-TERMS_MAX:]))
 
 
+def base_ops() -> list[Op]:
+    """Make the operations that create the nodes which are always there."""
+    return [Create(path, data) for path, data in _BASE]
+
+
 def make_base(coordination: Any) -> Steps:
-    """The nodes that are always there; those that exist stay."""
-    for path, data in _BASE:
-        try:
-            yield coordination.create(path, data)
-        except NodeExistsError:
-            continue
+    """Create the nodes that are always there; those that exist stay."""
+    if (yield coordination.get(_BASE[-1][0])) is not None:
+        return
+    try:
+        yield coordination.transaction(base_ops())
+    except NodeExistsError:  # an earlier release made them one by one, and was killed
+        for op in base_ops():
+            with contextlib.suppress(NodeExistsError):
+                yield coordination.transaction([op])
 
 
 def take_cluster_id(coordination: Any, new_id: str) -> Steps:
@@ -243,8 +258,18 @@ def _chunk_path(name: str, chunk: int) -> str:
 
 def _chunk(topic: TopicImage, chunk: int) -> bytes:
     first = chunk * CHUNK_PARTITIONS
-    partitions = topic.partitions[first : first + CHUNK_PARTITIONS]
+    return chunk_of_partitions(topic.partitions[first : first + CHUNK_PARTITIONS])
+
+
+def chunk_of_partitions(partitions: Iterable[PartitionImage]) -> bytes:
+    """Encode the content of a node with partitions."""
     return encode([[getattr(p, name) for name in _FIELDS] for p in partitions])
+
+
+def partitions_in(data: bytes) -> list[PartitionImage]:
+    """Decode a node with partitions. Raises msgspec.DecodeError, ValueError."""
+    rows = msgspec.json.decode(data)
+    return convert([dict(zip(_FIELDS, row, strict=True)) for row in rows], list[PartitionImage])
 
 
 # --- reading
@@ -334,12 +359,10 @@ def _topic(
     chunks: list[Node],
     schemas: Mapping[int, bytes],
 ) -> TopicImage:
-    rows = [row for chunk in chunks for row in msgspec.json.decode(chunk.data)]
-    partitions = convert([dict(zip(_FIELDS, row, strict=True)) for row in rows], tuple[PartitionImage, ...])
     return TopicImage(
         name,
         definition["topic_id"],
-        partitions,
+        tuple(partition for chunk in chunks for partition in partitions_in(chunk.data)),
         definition["kind"],
         tuple(definition["key_columns"]),
         definition["timestamp_column"],

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from sparklog.errors import SparklogError
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import (
     BadVersionError,
@@ -27,6 +28,7 @@ from sparklog.metadata.coordination import (
     SessionState,
     SetData,
     Steps,
+    StoreWriteError,
     drive,
 )
 from sparklog.metadata.store_history import StoreMark, mark_of, older, read_mark
@@ -92,6 +94,8 @@ class ControllerSession:
         self._is_contending = False
         self._is_asked_again = False
         """Somebody wanted to contend while that was under way, on a connection that may have broken since."""
+        self._has_failed = False
+        """True from a write that the store's disk has refused until the next election or reload is tried."""
 
     def start(self) -> None:
         """Stands for election, now and whenever there is no controller."""
@@ -118,8 +122,10 @@ class ControllerSession:
         self._carry_out(self._controller.handle(event, self._now_ms()))
 
     def look_again(self) -> None:
-        """Compare the store's history again if the last comparison has found an older one."""
-        if self.older:
+        """Compare the store's history again if the last comparison has found an older one, and try again what the
+        store's disk has refused."""
+        if self.older or self._has_failed:
+            self._has_failed = False
             self._contend()
 
     # --- election
@@ -189,11 +195,17 @@ class ControllerSession:
                 yield from self._take_over(epoch, epoch_node.version, epoch_node.mzxid)
         except (ConnectionLossError, SessionExpiredError):
             return
+        except StoreWriteError as e:
+            self._on_failed(e)
         finally:
             if turn == self._turn:
                 self._is_contending = False
                 if self._is_asked_again:
                     self._call(self._again)
+
+    def _on_failed(self, error: StoreWriteError) -> None:
+        logger.error("the cluster's metadata cannot be written, which is tried again: %s", error)
+        self._has_failed = True
 
     def is_older(self) -> Steps:
         """Compare the store's history with what this broker has seen. Returns True if the store is older."""
@@ -276,7 +288,8 @@ class ControllerSession:
             if isinstance(effect, Write):
                 self._drive(self._write(effect))
             elif isinstance(effect, Reload):
-                self._contend()
+                if not self._has_failed:  # else with the next tick
+                    self._contend()
             else:
                 self._on_effect(effect)
                 if isinstance(effect, Resign):
@@ -290,6 +303,9 @@ class ControllerSession:
             results = yield self._zk.transaction([fence, *znodes.write_ops(write.delta, self._stored, write.after)])
         except (ConnectionLossError, SessionExpiredError):
             return  # judged when the connection is back; a session that is over ends it
+        except StoreWriteError as e:
+            self._on_failed(e)
+            self._written(write, WriteOutcome.CONFLICT, error=e.reason)
         except CoordinationError as e:
             outcome = WriteOutcome.FENCED if e.index == 0 else WriteOutcome.CONFLICT
             self._written(write, outcome)
@@ -311,7 +327,14 @@ class ControllerSession:
         else:
             yield from self._write(write)
 
-    def _written(self, write: Write, outcome: WriteOutcome, fence: int = -1, zxid: int = -1) -> None:
+    def _written(
+        self,
+        write: Write,
+        outcome: WriteOutcome,
+        fence: int = -1,
+        zxid: int = -1,
+        error: SparklogError | None = None,
+    ) -> None:
         if self._unwritten is not write:
             return
         self._unwritten = None
@@ -319,7 +342,7 @@ class ControllerSession:
         if outcome is WriteOutcome.OK:
             self._fence = fence
             self._stored = self._stored.apply(write.delta, version)
-        self.handle(Written(write.tag, outcome, version))
+        self.handle(Written(write.tag, outcome, version, error))
 
     def _drive(self, steps: Steps) -> None:
         """Steps of a session that is over go no further."""

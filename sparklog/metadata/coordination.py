@@ -1,4 +1,5 @@
-"""What the cluster needs of ZooKeeper, as a protocol of few calls, and what every implementation of it promises.
+"""The store of a cluster's metadata, as a protocol of few calls, and the promises of every implementation: ZooKeeper
+(`zookeeper.py`), a SQLite file for a cluster of one broker (`local_coordination.py`), a simulated ZooKeeper.
 
 Paths are absolute. Every call returns a future at once and never blocks; its callbacks run wherever the implementation
 likes (kazoo: on a thread of its own), so a caller that has an event loop goes over to it first. Calls of one client
@@ -23,6 +24,8 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
+
+from sparklog.errors import SparklogError
 
 ANY_VERSION = -1
 NO_SESSION = 0
@@ -65,6 +68,14 @@ class SessionExpiredError(CoordinationError):
     """The session has ended."""
 
 
+class StoreWriteError(CoordinationError):
+    """The store cannot write to its disk, and has not. `reason`: the error for clients of the cluster."""
+
+    def __init__(self, reason: SparklogError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
 class ZooKeeperTls(NamedTuple):
     """How ZooKeeper is talked to. `authorities`: PEM file of whom its certificate has to be signed by, "": those of the
     system; `identity`: PEM file of the own key and certificate, "": none."""
@@ -97,12 +108,11 @@ class Node(NamedTuple):
 
 
 class Create(NamedTuple):
-    """A new node; its parent is there. `sequential`: ten digits that only grow are appended to the path."""
+    """A new node; its parent is there."""
 
     path: str
     data: bytes
     ephemeral: bool = False
-    sequential: bool = False
 
 
 class SetData(NamedTuple):
@@ -148,7 +158,7 @@ class Coordination(Protocol):
         """How long the session outlives the last sign of life, as agreed with the server."""
         ...
 
-    def create(self, path: str, data: bytes, *, ephemeral: bool = False, sequential: bool = False) -> Future[Node]:
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Future[Node]:
         """Fails with NodeExistsError, NoNodeError (no parent), NoChildrenForEphemeralsError."""
         ...
 

@@ -1,33 +1,29 @@
-"""What a broker of a cluster knows of its topics when it starts: the image in ZooKeeper, as a `MetadataStore`.
+"""Topics as brokers use them and as the image has them, and blocks of ids.
 
-Topics are changed through the controller alone, so every change here is refused. Ids of producers and schemas are taken
-in blocks from `/ids/<kind>`, whose version makes two brokers that take at once differ.
+Ids of producers and schemas are taken in blocks from `/ids/<kind>`. The node's version decides between two brokers that
+take a block at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 
-from sparklog.errors import StorageUnavailableError, UnsupportedApiError
-from sparklog.format.schema_evolution import SchemaChange
+from sparklog.errors import StorageUnavailableError
+from sparklog.metadata.cluster_znodes import IDS, PRODUCER_IDS, SCHEMA_IDS
 from sparklog.metadata.coordination import (
     BadVersionError,
     Coordination,
     CoordinationError,
     NodeExistsError,
+    StoreWriteError,
 )
-from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec, Unfinished
-from sparklog.replication.cluster_image import ClusterImage, TopicImage
-from sparklog.security.records import RecordChanges, RecordId
+from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic
+from sparklog.replication.cluster_image import TopicImage
 
-IDS = "/ids"
-PRODUCER_IDS = f"{IDS}/producer"
-SCHEMA_IDS = f"{IDS}/schema"
 TIMEOUT_S = 15.0
 
 
@@ -74,14 +70,14 @@ def _schema(data: bytes) -> pa.Schema:
 
 
 class IdBlocks:
-    """Blocks of ids, taken from ZooKeeper. Blocks the calling thread."""
+    """Blocks of ids, taken from the store. Blocks the calling thread."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._zk = coordination
 
     def take(self, path: str, count: int, at_least: int) -> int:
-        """The first of `count` ids that nobody else gets, none of them below `at_least`. Raises
-        StorageUnavailableError."""
+        """Take `count` ids that no other broker gets, none of them below `at_least`. Returns the first. Raises
+        StorageUnavailableError, StorageError, StorageFullError."""
         try:
             while True:
                 node = self._wait(self._zk.get(path))
@@ -94,8 +90,22 @@ class IdBlocks:
                 except BadVersionError:
                     continue
                 return first
+        except StoreWriteError as e:
+            raise e.reason from e
         except (CoordinationError, TimeoutError) as e:
             raise StorageUnavailableError(f"ZooKeeper cannot be reached to take new ids ({path}): {e}") from e
+
+    def take_producer_ids(self, count: int, at_least: int = 0) -> int:
+        """As `take`, of the ids of producers."""
+        return self.take(PRODUCER_IDS, count, at_least)
+
+    def take_schema_id(self) -> int:
+        """As `take`, of one schema id: it is given out once in a cluster's life."""
+        return self.take(SCHEMA_IDS, 1, ENVELOPE_SCHEMA_ID + 1)
+
+    def producer_ids_end(self) -> int:
+        """The end of the ids of producers that brokers have taken. Raises StorageUnavailableError."""
+        return self.end(PRODUCER_IDS)
 
     def end(self, path: str) -> int:
         """All ids below have been taken. Raises StorageUnavailableError."""
@@ -114,69 +124,3 @@ class IdBlocks:
 
     def _wait(self, future: Future[Any]) -> Any:
         return future.result(TIMEOUT_S)
-
-
-class ImageStore:
-    """See the module; a `MetadataStore`."""
-
-    def __init__(self, cluster_id: str, image: ClusterImage, ids: IdBlocks) -> None:
-        self._cluster_id = cluster_id
-        self._image = image
-        self._ids = ids
-
-    def cluster_id(self) -> str:
-        return self._cluster_id
-
-    def topics(self) -> dict[str, Topic]:
-        """As they were when the broker started."""
-        return {name: topic_of(image) for name, image in self._image.topics.items()}
-
-    def create_topic(self, spec: TopicSpec) -> Topic:
-        self._refuse()
-
-    def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        self._refuse()
-
-    def add_partitions(self, name: str, total: int) -> Topic:
-        self._refuse()
-
-    def delete_topic(self, name: str) -> Topic:
-        self._refuse()
-
-    def alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise UnsupportedApiError("the topics of a cluster are changed by its controller")
-
-    def security_records(self) -> dict[RecordId, bytes]:
-        """As they were when the broker started."""
-        return dict(self._image.security)
-
-    def change_security_records(self, changes: RecordChanges) -> None:
-        raise UnsupportedApiError("the security records of a cluster are changed by its controller")
-
-    @property
-    def is_shared(self) -> bool:
-        return True
-
-    def take_producer_ids(self, count: int, at_least: int = 0) -> int:
-        """Not below those that logs here have: `at_least` would burn the ids of other brokers otherwise."""
-        return self._ids.take(PRODUCER_IDS, count, at_least)
-
-    def producer_ids_end(self) -> int:
-        return self._ids.end(PRODUCER_IDS)
-
-    def take_schema_id(self) -> int:
-        """For a typed topic's schema; given out once in a cluster's life."""
-        return self._ids.take(SCHEMA_IDS, 1, ENVELOPE_SCHEMA_ID + 1)
-
-    def unfinished_topics(self) -> dict[str, Unfinished]:
-        """What is here and in no topic of the image is a stray."""
-        return {}
-
-    def finish_topics(self, topic_ids: Iterable[str]) -> None:
-        """Nothing is ever unfinished."""
-
-    def close(self) -> None:
-        """The connection belongs to others."""

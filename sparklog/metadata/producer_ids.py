@@ -13,40 +13,42 @@ from collections.abc import Callable
 from sparklog.security.owned_ids import number_of
 from sparklog.types import PRODUCER_ID_END
 
-BLOCK_IDS = 1_000
-SHARED_BLOCK_IDS = 100_000
-"""What the tasks of a busy Spark application draw in some minutes: so long a cluster's store may be away. A broker has
+BLOCK_IDS = 100_000
+"""As many as the tasks of a busy Spark application draw in some minutes, for which the store may be away. A broker has
 one block or two at hand, and leaves them when it dies; there are 2^62 ids."""
+SMALL_BLOCK_IDS = 1_000
+"""Of fencing tokens, of which a run of an application draws one, and of a broker whose store is always there."""
 
 
 class ProducerIds:
     """Gives out ids, one at a time; thread-safe. `take_block(count, at_least)` reserves as many, from `at_least` on,
-    and returns the first; `end`: all below have been reserved before. `shared`: other brokers take blocks of the same
-    store, so larger ids than one's own are no sign of a store that has forgotten them; and the store is elsewhere, so
-    the next block is there before the one at hand is used up (`take_ahead`).
-
-    The store may be away for long. Only who needs a new block waits for it.
+    and returns the first; `end`: all below have been reserved before. Other brokers may take blocks of the same store,
+    and the store may be away for long: the next block is there before the one at hand is used up (`take_ahead`). Only
+    who needs a new block waits for the store.
     """
 
-    def __init__(
-        self, take_block: Callable[[int, int], int], end: int = 0, *, shared: bool = False, block_ids: int | None = None
-    ) -> None:
+    def __init__(self, take_block: Callable[[int, int], int], end: int = 0, *, block_ids: int = BLOCK_IDS) -> None:
         self._take_block = take_block
-        self._is_shared = shared
-        self._block_ids = block_ids or (SHARED_BLOCK_IDS if shared else BLOCK_IDS)
+        self._block_ids = block_ids
         self._lock = threading.Lock()
         self._filling = threading.Lock()
         self._next = self._end = end
         self._ahead: range | None = None
         self._at_least = 0
+        self._taken = [end]
+        """The end of the blocks that this broker has taken, of all sources."""
+        self._sources = [self]
+        """All sources that share `_taken`."""
         self._reserved: set[int] = set()
 
     def anew(self, block_ids: int) -> ProducerIds:
-        """Another source of the same store's ids: all of them are larger than any that somebody, on whatever broker,
+        """Another source of the same store's ids: all of them are larger than any that a client, on whatever broker,
         has been given by now."""
-        made = ProducerIds(self._take_block, shared=self._is_shared, block_ids=block_ids)
+        made = ProducerIds(self._take_block, block_ids=block_ids)
+        made._taken, made._sources = self._taken, self._sources
+        self._sources.append(made)
         with self._lock:
-            made._at_least = max(self._at_least, 0 if self._is_shared else self._end)
+            made._at_least = self._at_least
         return made
 
     @property
@@ -58,7 +60,7 @@ class ProducerIds:
     @property
     def wants_block(self) -> bool:
         """Whether it is time for `take_ahead`."""
-        return self._is_shared and self._ahead is None
+        return self._ahead is None
 
     def take_ahead(self) -> None:
         """The block after the one at hand is taken from the store, if it has not been. Blocks. Raises StorageError,
@@ -67,7 +69,15 @@ class ProducerIds:
             if self._ahead is None:
                 first = self._take_block(self._block_ids, max(self._next, self._at_least))
                 with self._lock:
-                    self._ahead = range(first, first + self._block_ids)
+                    self._ahead = range(self._usable(first), first + self._block_ids) or None
+                    self._note_taken(first + self._block_ids)
+
+    def _usable(self, first: int) -> int:
+        """The first id of a new block that has not been found in use meanwhile."""
+        return min(max(first, self._at_least), first + self._block_ids)
+
+    def _note_taken(self, end: int) -> None:
+        self._taken[0] = max(self._taken[0], end)
 
     def next(self) -> int:
         """A new id. Writes to the store once per block. Raises StorageError, StorageFullError."""
@@ -98,9 +108,10 @@ class ProducerIds:
                     return
                 wanted = max(self._next, self._at_least)
             first = self._take_block(self._block_ids, wanted)
-            with self._lock:  # ids of this block may have been found in use meanwhile
-                self._next = max(first, self._next)
+            with self._lock:
+                self._next = max(self._usable(first), self._next)
                 self._end = max(first + self._block_ids, self._end)
+                self._note_taken(self._end)
 
     def reserve(self) -> int:
         """As `next`, but the id does not count as issued until `hand_out`."""
@@ -111,18 +122,28 @@ class ProducerIds:
         self._reserved.discard(producer_id)
 
     def is_issued(self, producer_id: int) -> bool:
-        """Whether somebody has been given this id, owned or not."""
+        """True if this id, owned or not, may have been given out: it is below the end of the blocks that this broker
+        has taken, and is not left in one of them."""
         number = number_of(producer_id)
-        return 0 <= number < self._next and number not in self._reserved
+        return 0 <= number < self._taken[0] and not any(source._has_left(number) for source in list(self._sources))
+
+    def _has_left(self, number: int) -> bool:
+        with self._lock:
+            return (
+                self._next <= number < self._end
+                or (self._ahead is not None and number in self._ahead)
+                or number in self._reserved
+            )
 
     def found(self, producer_id: int) -> None:
-        """The id is in use: a store that was restored from an older copy does not know that, and must not give it out
-        again. Owned ids do not count: one that is made up could be any, and the number of one that is given out again
-        makes the same id for the same principal only."""
+        """The id is in use. A store that was restored from an older copy does not know that, and may have given this
+        broker a block with the id, which is not given out again. Owned ids do not count: one that is made up could be
+        any, and the number of one that is given out again makes the same id for the same principal only."""
         with self._lock:
-            if not self._end <= producer_id < PRODUCER_ID_END:
-                return
-            if self._is_shared:
+            if self._next <= producer_id < self._end:
+                self._next = producer_id + 1
+            elif self._ahead is not None and producer_id in self._ahead:
+                self._ahead = range(producer_id + 1, self._ahead.stop) or None
+            elif self._end <= producer_id < PRODUCER_ID_END:
                 self._at_least = max(self._at_least, producer_id + 1)
-            else:
-                self._next = self._end = producer_id + 1
+                self._note_taken(producer_id + 1)

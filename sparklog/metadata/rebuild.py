@@ -17,12 +17,14 @@ from msgspec import Struct, field
 from sparklog.environment.files import FileSystem, read_whole
 from sparklog.errors import CorruptBatchError, LogCorruptError, StorageError
 from sparklog.format.checkpoint import META_FILE, PARTITION_FILE, DataDirMeta, PartitionMeta, decode
+from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE, decode_epochs
 from sparklog.format.offset_column import topic_schema
 from sparklog.format.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
 from sparklog.format.producer_snapshot import decode_snapshot
 from sparklog.format.schema import KIND_ENVELOPE, KIND_TYPED
 from sparklog.format.segment import decode_head, parse_segment_name, seal_position
 from sparklog.format.topic_record import TOPIC_FILE, TopicRecord, decode_topic
+from sparklog.log.directories.broker_epoch import newest_life
 from sparklog.log.directories.log_directory import is_moved_aside
 from sparklog.log.segments.header_walk import walk_headers
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic
@@ -39,12 +41,17 @@ class Rebuilt(Struct):
     and why. `security_records`: users, ACLs, quotas, from elsewhere (`lost_security`)."""
 
     cluster_id: str
+    broker_id: int = 0
     topics: list[Topic] = field(default_factory=list)
     next_schema_id: int = ENVELOPE_SCHEMA_ID + 1
     next_producer_id: int = 0
     unknown: dict[str, list[str]] = field(default_factory=dict)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
     security_records: Mapping[RecordId, bytes] = MappingProxyType({})
+    leader_epochs: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By topic id and partition: the highest leader epoch in the partition's files."""
+    session: int = 0
+    """Number of a session of the store (`local_coordination.py`) that no broker epoch in the directories is above."""
 
 
 class _Found(Struct):
@@ -55,6 +62,8 @@ class _Found(Struct):
     record: TopicRecord | None = None
     schemas: dict[int, pa.Schema] = field(default_factory=dict)
     created_ms: int = 0
+    leader_epoch: int = 0
+    """The highest one in the headers of the directory that is being read."""
 
 
 def topic_record(topic: Topic) -> TopicRecord:
@@ -84,7 +93,7 @@ def rebuild(
     that no file need say. `on_directory` is called before each directory is read. Raises StorageError, also when the
     log directories are of several clusters, or of none.
     """
-    rebuilt = Rebuilt(_cluster_id(log_dirs, files))
+    rebuilt = Rebuilt(*_identity(log_dirs, files))
     found: dict[str, _Found] = {}
     highest_producer_id = -1
     for path, owner in _partitions(log_dirs, files, rebuilt):
@@ -97,6 +106,11 @@ def rebuild(
         record = decode_topic(read_whole(files, path / TOPIC_FILE) or b"")
         topic.record = record if record is not None and record.topic_id == owner.topic_id else topic.record
         highest_producer_id = max(highest_producer_id, _read_segments(path, files, topic, rebuilt))
+        epochs = decode_epochs(read_whole(files, path / LEADER_EPOCHS_FILE) or b"") or ()
+        key = owner.topic_id, owner.partition
+        rebuilt.leader_epochs[key] = max(topic.leader_epoch, *(entry.epoch for entry in epochs), 0)
+        topic.leader_epoch = 0
+    rebuilt.session = max(newest_life(files, path) for path in log_dirs) >> 32
     rebuilt.next_producer_id = highest_producer_id + 1 + PRODUCER_IDS_SKIPPED
     by_name: dict[str, Topic] = {}
     for topic_id, entry in found.items():
@@ -117,15 +131,16 @@ def rebuild(
     return rebuilt
 
 
-def _cluster_id(log_dirs: Sequence[Path], files: FileSystem) -> str:
-    ids: dict[str, Path] = {}
+def _identity(log_dirs: Sequence[Path], files: FileSystem) -> tuple[str, int]:
+    """The cluster and the broker."""
+    ids: dict[tuple[str, int], Path] = {}
     for path in log_dirs:
         data = read_whole(files, path / META_FILE)
         meta = decode(data, DataDirMeta) if data is not None else None
         if meta is not None:
-            ids[meta.cluster_id] = path
+            ids[(meta.cluster_id, meta.broker_id)] = path
     if len(ids) != 1:
-        what = f"are of several clusters: {ids}" if ids else f"have no {META_FILE} that can be read"
+        what = f"are of several clusters or brokers: {ids}" if ids else f"have no {META_FILE} that can be read"
         raise StorageError(f"the log directories {', '.join(map(str, log_dirs))} {what}")
     return next(iter(ids))
 
@@ -162,6 +177,7 @@ def _read_segments(path: Path, files: FileSystem, topic: _Found, rebuilt: Rebuil
             topic.schemas[head.info.schema_id] = topic_schema(head.schema)
             for _, header in walk_headers(file.read, head.data_position, seal_position(file.read, size) or size):
                 highest = max(highest, header.producer_id)
+                topic.leader_epoch = max(topic.leader_epoch, header.leader_epoch)
                 first = min(topic.created_ms or header.append_time_ms, header.append_time_ms)
                 topic.created_ms = first
         except (CorruptBatchError, LogCorruptError) as e:

@@ -1,11 +1,9 @@
-"""Where topics are stored: the types and the protocol every store has, and the checks they share."""
+"""Topics: their types, and the rules of their changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol
 
 import pyarrow as pa
 from msgspec import Struct, field
@@ -17,7 +15,6 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, c
 from sparklog.format.schema_evolution import SchemaChange, check_versions
 from sparklog.log.model.retention_policy import POLICY_COMPACT
 from sparklog.log.model.tiering_policy import check_tiering
-from sparklog.security.records import RecordChanges, RecordId
 from sparklog.settings import Scope, Value, check, check_names
 from sparklog.types import check_topic_name
 
@@ -88,86 +85,6 @@ class Topic(Struct, frozen=True):
     def schema_id(self) -> int:
         """The newest schema's."""
         return max(self.schemas)
-
-
-class Unfinished(Enum):
-    """What a crash may have left half done with a topic's directories, which are not changed together with the
-    store."""
-
-    MAKING = "making"
-    DELETING = "deleting"
-
-
-class MetadataStore(Protocol):
-    """Keeps topics durably: a change is on the disk when the call returns. May be used by several threads."""
-
-    def cluster_id(self) -> str:
-        """Made with the store, never changes."""
-        ...
-
-    def create_topic(self, spec: TopicSpec) -> Topic:
-        """Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError,
-        StorageFullError, StorageError."""
-        ...
-
-    def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        """Sets settings of a topic, or with None takes them back to the default; the others stay. Returns the topic as
-        it is now. Raises UnknownTopicOrPartitionError, InvalidConfigError, StorageFullError, StorageError."""
-        ...
-
-    def add_partitions(self, name: str, total: int) -> Topic:
-        """The topic, which has `total` partitions from now on: their directories must be there. Raises
-        UnknownTopicOrPartitionError, InvalidPartitionsError (it has as many, or that is too many), StorageFullError,
-        StorageError."""
-        ...
-
-    def delete_topic(self, name: str) -> Topic:
-        """The topic that was. Raises UnknownTopicOrPartitionError, StorageFullError, StorageError."""
-        ...
-
-    def alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        """The topic with its new schema as the newest, or as it was if nothing changes. Raises
-        UnknownTopicOrPartitionError, InvalidTopicError (the change is not allowed), StorageFullError, StorageError."""
-        ...
-
-    def topics(self) -> dict[str, Topic]:
-        """All topics by name (a copy)."""
-        ...
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other brokers use it, too: it is elsewhere then, and may be away for long."""
-        ...
-
-    def take_producer_ids(self, count: int, at_least: int = 0) -> int:
-        """Reserves `count` producer ids that were never given out, larger than all before and not below `at_least`: the
-        first of them. Raises StorageFullError, StorageError."""
-        ...
-
-    def producer_ids_end(self) -> int:
-        """All producer ids below have been reserved. Raises StorageError."""
-        ...
-
-    def unfinished_topics(self) -> dict[str, Unfinished]:
-        """By topic id: the topics of which, since they were created or deleted, `finish_topics` has not been told.
-        Raises StorageError."""
-        ...
-
-    def finish_topics(self, topic_ids: Iterable[str]) -> None:
-        """The directories of new topics have been made, those of deleted ones are gone. Raises StorageFullError,
-        StorageError."""
-        ...
-
-    def security_records(self) -> dict[RecordId, bytes]:
-        """All of them (a copy)."""
-        ...
-
-    def change_security_records(self, changes: RecordChanges) -> None:
-        """Makes all changes or none. Raises InvalidConfigError, PolicyViolationError, StorageFullError,
-        StorageError."""
-        ...
-
-    def close(self) -> None: ...
 
 
 def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:

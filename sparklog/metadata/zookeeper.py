@@ -138,14 +138,12 @@ class ZooKeeper:
     def session_timeout_ms(self) -> int:
         return self._session_timeout_ms
 
-    def create(self, path: str, data: bytes, *, ephemeral: bool = False, sequential: bool = False) -> Future[Node]:
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Future[Node]:
         def node(result: Any) -> Node:
             made, stat = result
             return _node(made, data, stat)
 
-        return _future(
-            self._client.create_async(path, data, ephemeral=ephemeral, sequence=sequential, include_data=True), node
-        )
+        return _future(self._client.create_async(path, data, ephemeral=ephemeral, include_data=True), node)
 
     def set_data(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Node]:
         return _future(self._client.set_async(path, data, version), lambda stat: _node(path, data, stat))
@@ -191,8 +189,8 @@ class ZooKeeper:
         request = self._client.transaction()
         for op in ops:
             match op:
-                case Create(path, data, ephemeral, sequential):
-                    request.create(path, data, ephemeral=ephemeral, sequence=sequential)
+                case Create(path, data, ephemeral):
+                    request.create(path, data, ephemeral=ephemeral)
                 case SetData(path, data, version):
                     request.set_data(path, data, version)
                 case Delete(path, version):

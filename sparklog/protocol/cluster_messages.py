@@ -239,9 +239,11 @@ class TransactionMarker(Message):
 
 
 class WriteTxnMarkersRequest(Message):
-    """Request of the coordinator of decided transactions to the leader of their partitions. `coordinator_epoch`: the
-    leader epoch of its partition of the state topic; a leader that has seen a newer one refuses. `started_ms`: time at which the transaction began,
-    for the markers; -1: not known."""
+    """Request of the coordinator of decided transactions to the leader of their partitions.
+
+    `coordinator_epoch`: the leader epoch of its partition of the state topic; a leader that has seen a newer one
+    refuses. `started_ms`: time at which the transaction began, for the markers; -1: not known.
+    """
 
     coordinator_epoch: Int32
     markers: Annotated[list[TransactionMarker], Meta(min_length=1, max_length=MARKERS_MAX)]

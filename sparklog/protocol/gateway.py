@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from sparklog.errors import InvalidRequestError
+from sparklog.format.decoders import json_decoder, msgpack_decoder
 
 LENGTH = struct.Struct("<I")
 PREAMBLE_BYTES_MAX = 64 * 1024
@@ -64,8 +65,8 @@ class GatewayStart(Struct, frozen=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(OnBehalf)
-_START = msgspec.json.Decoder(GatewayStart)
+_DECODER = msgpack_decoder(OnBehalf)
+_START = json_decoder(GatewayStart)
 
 
 def encode_preamble(client: OnBehalf) -> bytes:

@@ -12,6 +12,7 @@ from sparklog.query.names import needs_quotes, written
 NEAR_MAX = 3
 SHOWN_MAX = 20
 _UNKNOWN_TABLE = re.compile(r"Table with name (?P<name>.+) does not exist!")
+_OWN_FUNCTION = re.compile(r"executing the UDF: InvalidRequestError: (?P<message>.+)", re.DOTALL)
 _GUESS = re.compile(r"\nDid you mean [^\n]*\?")
 
 
@@ -20,6 +21,9 @@ def explained(
 ) -> SparklogError:
     """The error for DuckDB's message. `kind` is the name of its exception, `topics` are all topics, `columns` those of
     the topics in the statement."""
+    refused = _OWN_FUNCTION.search(message)
+    if refused is not None:
+        return InvalidQueryError(refused["message"].strip())
     unknown = _UNKNOWN_TABLE.search(message)
     if unknown is not None:
         text = _GUESS.sub("", message)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs
 
+from sparklog.client.reading.row_filter import columns_of
 from sparklog.format.schema import TIMESTAMP_TYPE
 
 PARTITION, OFFSET, TIMESTAMP = "_partition", "_offset", "_timestamp"
@@ -71,7 +72,7 @@ class Filter:
     def __init__(self, expression: pc.Expression | None, schema: pa.Schema) -> None:
         self.expression = expression
         self._schema = schema
-        self.columns = self._find_columns()
+        self.columns = () if expression is None else columns_of(expression, schema)
         """The columns of the expression, in the schema's order."""
 
     def partitions(self, partitions: Sequence[int]) -> list[int]:
@@ -120,31 +121,6 @@ class Filter:
         )
         alive = {fragment.path for fragment in dataset.get_fragments(self.expression)}
         return [number in alive for number in numbers]
-
-    def _find_columns(self) -> tuple[str, ...]:
-        """An expression does not tell which columns it has, but it cannot be bound without them."""
-        if self.expression is None:
-            return ()
-        names = list(self._schema.names)
-        size = max(1, len(names) // 2)
-        while True:
-            for start in range(0, len(names), size):
-                left = names[:start] + names[start + size :]
-                if self._binds(left):
-                    names = left
-                    break
-            else:
-                if size == 1:
-                    return tuple(names)
-                size = max(1, size // 2)
-
-    def _binds(self, names: Sequence[str]) -> bool:
-        schema = pa.schema([self._schema.field(name) for name in names])
-        try:
-            schema.empty_table().filter(self.expression)
-        except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError):
-            return False
-        return True
 
 
 def plan(given: Filter, logs: Sequence[OffsetRange]) -> list[OffsetRange]:

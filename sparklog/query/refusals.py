@@ -13,7 +13,7 @@ ALLOWED = frozenset(
     }
 )  # fmt: skip
 """Kinds as DuckDB names them; MULTI is PIVOT. Other kinds, those of later releases too, are refused."""
-_FILES = "no files are read or written: a result is saved with --output, or in the console with “Save as”"
+_FILES = "no files are written, and read only with --allow-files: a result is saved with --output, or in the console with “Save as”"
 _EXTENSIONS = "no extensions are installed, loaded or updated: the functions and types of DuckDB itself are there"
 _DATABASES = (
     "topics are the only tables, and no other database can be attached: views and tables of a session need none"
@@ -39,9 +39,15 @@ _FIRST_WORDS = re.compile(r"\s*([A-Za-z_]+(?:\s+[A-Za-z_]+)?)")
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
-def check_kind(kind: str, query: str) -> None:
+PREPARED = ("PREPARE", "EXECUTE")
+_PREPARED = "with allowed files statements are not prepared: a prepared COPY would write files"
+
+
+def check_kind(kind: str, query: str, *, allows_files: bool = False) -> None:
     """Refuse a statement that is not allowed. `kind` is DuckDB's name for it; "": it has none. Raises
     InvalidQueryError."""
+    if allows_files and kind in PREPARED:
+        raise InvalidQueryError(f"{kind}: {_PREPARED}")
     text = _COMMENT.sub(" ", query)
     if kind in ALLOWED or (kind in ("SET", "VARIABLE_SET") and _VARIABLE.match(text)):
         return

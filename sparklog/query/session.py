@@ -10,8 +10,11 @@ import contextlib
 import logging
 import os
 import re
+import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +30,9 @@ from sparklog.errors import (
     ClosedError,
     InvalidConfigError,
     InvalidQueryError,
+    InvalidRequestError,
     QueryCancelledError,
+    SparklogError,
 )
 from sparklog.query.explain import explained
 from sparklog.query.intervals import with_checked_intervals
@@ -47,9 +52,11 @@ from sparklog.query.scan import (
     table_schema,
     take_snapshot,
 )
+from sparklog.query.spellings import in_this_dialect, is_table_list, quote_hint, table_list, with_quotes, words_of
 from sparklog.query.topic_table import OpenScan, TopicTable
 from sparklog.security.client_security import Security
 from sparklog.settings import MIB
+from sparklog.times import parse_time_ms
 from sparklog.types import INTERNAL_TOPICS, TopicPartition
 
 if TYPE_CHECKING:
@@ -173,6 +180,7 @@ class SqlSession:
     @arg.takes(
         memory_limit_bytes=arg.whole(0, MEMORY_LIMIT_BYTES_MAX),
         threads=arg.optional(arg.whole(1, THREADS_MAX)),
+        allow_files=arg.texts,
         lateness_ms=arg.optional(arg.whole(-1)),
         request_timeout_ms=arg.timeout,
     )
@@ -185,6 +193,7 @@ class SqlSession:
         memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
         threads: int | None = None,
         lateness_ms: int | None = None,
+        allow_files: Sequence[str] = (),
         request_timeout_ms: int = 30_000,
         security: Security = None,
     ) -> None:
@@ -200,6 +209,8 @@ class SqlSession:
             threads: Number of DuckDB's threads. None: the number of processors.
             lateness_ms: The longest delay in ms of a record behind one with a later timestamp, so that records after a
                 query's time range need not be read. None: any delay.
+            allow_files: Directories whose files statements may read, as in `FROM 'zones.csv'`. Empty: none. Statements
+                from others may then read all files below the directories.
             request_timeout_ms: The time limit of requests in ms.
             security: Client settings by their dotted names, or the path of a properties file. None: plaintext.
 
@@ -218,13 +229,18 @@ class SqlSession:
         self._cluster: Cluster = cluster(bootstrap_servers, security)
         self._options = ReadOptions(isolation_of(isolation_level), local, request_timeout_ms, lateness_ms)
         self._duckdb = require_duckdb()
-        self._connection = _locked_connection(self._duckdb, memory_limit_bytes, threads)
+        self._connection = _locked_connection(self._duckdb, memory_limit_bytes, threads, allow_files)
         self._rewriter = NewestRewriter(self._connection)
         self._bound: dict[str, _Bound] = {}
         self._snapshots: dict[str, TopicSnapshot] = {}
         self._control = Control()
         self._result: QueryResult | None = None
         self._in_transaction = False
+        self._now_ms = 0
+        """The time of the running statement, for `moment`, in ms since 1970."""
+        self._keywords: frozenset[str] | None = None
+        self._allows_files = bool(allow_files)
+        self._connection.create_function("moment", self._moment, ["VARCHAR"], "TIMESTAMPTZ")
         self._closed = ""
         """The reason why the session takes no statement; empty: it does."""
         _live.add(self)
@@ -253,16 +269,17 @@ class SqlSession:
         self._control = Control()
         try:
             query.encode()
+            query = in_this_dialect(query)
             statements = self._connection.extract_statements(query)
         except self._duckdb.Error as e:
-            raise self._translate(e, query, self._known_topics(), []) from e
+            raise self._syntax_error(e, query) from e
         except UnicodeEncodeError as e:
             raise InvalidQueryError(f"the statement is no Unicode text: {e.reason} at position {e.start}") from e
         if not statements:
             raise InvalidQueryError("no statement: write SQL, for example SELECT count(*) FROM topic")
         kinds = [_kind_of(statement) for statement in statements]
         for statement, kind in zip(statements, kinds, strict=True):
-            check_kind(kind, statement.query)
+            check_kind(kind, statement.query, allows_files=self._allows_files)
         for statement, kind in zip(statements[:-1], kinds, strict=False):
             self._start(statement.query, kind).close()
         self._result = self._start(statements[-1].query, kinds[-1])
@@ -332,10 +349,14 @@ class SqlSession:
     def _start(self, query: str, kind: str) -> QueryResult:
         """Begin one statement. Its changes are complete on return."""
         self._snapshots.clear()
+        self._now_ms = time.time_ns() // 1_000_000
         known: Collection[str] = ()
         named: list[str] = []
         try:
             known = self._known_topics()
+            if is_table_list(query):
+                query = table_list(t for t in known if t not in INTERNAL_TOPICS)
+                return self._read(self._connection.sql(query), query, known, named)
             named = topics_named(query, known)
             for topic in named:
                 self._bind(topic)
@@ -471,6 +492,43 @@ class SqlSession:
 
         return TopicPart(snapshot.logs, make, offsets_from_ms)
 
+    def _moment(self, text: str) -> datetime:
+        """The SQL function `moment`: a time as people write it."""
+        time_ms = parse_time_ms(text, self._now_ms)
+        try:
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+        except OverflowError as e:
+            raise InvalidRequestError(f"time {text!r} lies outside of the years 1 to 9999") from e
+
+    def _syntax_error(self, error: Exception, query: str) -> SparklogError:
+        """The error to raise for text that cannot be parsed: with the quotes that it lacks, if these are the reason."""
+        known = self._known_topics()
+        words = words_of(query) & self._reserved_words()
+        if words:
+            topics = topics_named(query, known)
+            names = {c for topic in topics for c in self.columns(topic).names} | set(topics)
+            keywords = [name for name in names if name.lower() in words]
+            corrected = with_quotes(query, keywords, self._parses)
+            if corrected is not None:
+                return InvalidQueryError(quote_hint(*corrected))
+        return explained(type(error).__name__, str(error), query, known, {})
+
+    def _parses(self, query: str) -> bool:
+        try:
+            self._connection.extract_statements(query)
+        except self._duckdb.Error:
+            return False
+        return True
+
+    def _reserved_words(self) -> frozenset[str]:
+        if self._keywords is None:
+            found = self._connection.execute(
+                "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category <> 'unreserved' "
+                "UNION SELECT unnest(['at', 'offset', 'window'])"
+            )
+            self._keywords = frozenset(name for (name,) in found.fetchall())
+        return self._keywords
+
     def _translate(self, error: Exception, query: str, known: Collection[str], named: Sequence[str]) -> BaseException:
         """The error to raise for DuckDB's error: the error of a scan, if a scan has failed."""
         control = self._control
@@ -491,9 +549,12 @@ def _kind_of(statement: Any) -> str:
     return kind
 
 
-def _locked_connection(module: Any, memory_limit_bytes: int, threads: int | None) -> duckdb.DuckDBPyConnection:
+def _locked_connection(
+    module: Any, memory_limit_bytes: int, threads: int | None, allow_files: Sequence[str] = ()
+) -> duckdb.DuckDBPyConnection:
+    """A connection without access to anything but the files below `allow_files`."""
     config: dict[str, Any] = {
-        "enable_external_access": False,
+        "enable_external_access": bool(allow_files),
         "python_enable_replacements": False,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
@@ -506,8 +567,23 @@ def _locked_connection(module: Any, memory_limit_bytes: int, threads: int | None
     made: duckdb.DuckDBPyConnection = module.connect(":memory:", config=config)
     made.execute("SET enable_progress_bar = false")
     made.execute("SET TimeZone = 'UTC'")
+    if allow_files:
+        listed = ", ".join("'" + str(_directory(path)).replace("'", "''") + "/'" for path in allow_files)
+        made.execute(f"SET allowed_directories = [{listed}]")
+        made.execute("SET enable_external_access = false")
     made.execute("SET lock_configuration = true")
     return made
+
+
+def _directory(path: str) -> Path:
+    try:
+        found = Path(path).resolve()
+        is_there = found.is_dir()
+    except (ValueError, OSError):  # a null byte, a name that is too long
+        is_there = False
+    if not is_there:
+        raise InvalidConfigError(f"allow_files = {path!r}: an existing directory is needed")
+    return found
 
 
 @on_exit

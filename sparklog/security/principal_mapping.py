@@ -8,37 +8,30 @@ name decides:
 - `RULE:pattern/replacement/` and then nothing, `L` or `U`: the name with the pattern's groups put in for `$1`, `$2`, …,
   as it is, in lower or in upper case. A slash in the pattern is written `\/`.
 
-Patterns are Java's regular expressions as far as Python has the same. Syntax that Python lacks is refused by name,
-because a pattern with another meaning could accept a peer under another name.
+Patterns are Java's regular expressions (`java_patterns`). A construct with another meaning in Python is refused,
+because it could accept a peer under another name.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.java_patterns import compile_java, matches_in_time
 from sparklog.security.optional import require
 from sparklog.security.principals import NAME_CHARS_MAX, Principal, user
 
 if TYPE_CHECKING:
     from cryptography.x509 import NameAttribute
 
+SETTING = "ssl.principal.mapping.rules"
 RULES_CHARS_MAX = 16_384
 _ESCAPED = ',=+<>#;"\\'
 _KEYWORDS = frozenset({"CN", "C", "L", "ST", "O", "OU", "STREET", "DC", "UID"})
 """Attribute types that RFC 2253 has a keyword for; others are written as their numbers."""
-_UNSUPPORTED = {
-    r"\\[pP]": r"\p{…}",
-    r"\\[QE]": r"\Q…\E",
-    r"\\[hHRXGzZkNec0vV]": "escapes that Python reads differently",
-    r"\[[^\]]*&&": "intersections of character classes (&&)",
-    r"\[[^\]\\]*(?:\\.[^\]\\]*)*\[": "character classes in character classes",
-    r"\(\?[a-zA-Z-]+[:)]": "inline flags",
-    r"\(\?P": "Python's (?P…)",
-}
-_NAMED_GROUP = re.compile(r"\(\?<([a-zA-Z][a-zA-Z0-9]*)>")
 _REFERENCE = re.compile(r"\\(.)|\$\{([a-zA-Z][a-zA-Z0-9]*)\}|\$(\d+)|(.)", re.DOTALL)
 
 
@@ -46,7 +39,7 @@ class MappingRule(NamedTuple):
     """One rule. `pattern` None: DEFAULT. `pieces` are literal texts and numbers of groups."""
 
     text: str
-    pattern: re.Pattern[str] | None = None
+    pattern: Any = None
     pieces: tuple[str | int, ...] = ()
     change_case: Callable[[str], str] = str
 
@@ -55,15 +48,15 @@ class MappingRule(NamedTuple):
         that a change of case makes the same as others: a dotless i would become the I of another name."""
         if self.pattern is None:
             return name
-        if self.pattern.fullmatch(name) is None:
+        if matches_in_time(self.pattern.fullmatch, name, SETTING) is None:
             return None
-        mapped = self.pattern.sub(self._replacement, name)
+        mapped = matches_in_time(partial(self.pattern.sub, self._replacement), name, SETTING)
         changed = self.change_case(mapped)
         if changed.upper() != mapped.upper() or changed.lower() != mapped.lower():
             raise InvalidConfigError(f"{mapped!r} has letters that are others in {changed!r}")
         return changed
 
-    def _replacement(self, match: re.Match[str]) -> str:
+    def _replacement(self, match: Any) -> str:
         return "".join(piece if isinstance(piece, str) else match[piece] or "" for piece in self.pieces)
 
 
@@ -92,7 +85,7 @@ def _parse_rule(text: str, at: int) -> tuple[MappingRule, int]:
         replacement, end = _until_slash(text, middle)
         case = text[end] if end < len(text) and text[end] in "LU" else ""
         end += len(case)
-        compiled = _compile(pattern)
+        compiled = compile_java(pattern, SETTING)
         change: Callable[[str], str] = {"L": str.lower, "U": str.upper}.get(case, str)
         rule = MappingRule(text[at:end], compiled, _pieces(replacement, compiled), change)
     else:
@@ -113,18 +106,7 @@ def _until_slash(text: str, at: int) -> tuple[str, int]:
     return text[at:end], end + 1
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
-    bare = pattern.replace("\\\\", "  ")  # a backslash that stands for itself begins nothing
-    for construct, name in _UNSUPPORTED.items():
-        if re.search(construct, bare):
-            raise InvalidConfigError(f"ssl.principal.mapping.rules: the pattern {pattern!r} uses {name}: not supported")
-    try:
-        return re.compile(_NAMED_GROUP.sub(r"(?P<\1>", pattern), re.ASCII)
-    except (re.error, OverflowError, RecursionError) as e:
-        raise InvalidConfigError(f"ssl.principal.mapping.rules: the pattern {pattern!r} is not valid: {e}") from e
-
-
-def _pieces(replacement: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
+def _pieces(replacement: str, pattern: Any) -> tuple[str | int, ...]:
     """The replacement's literal texts and group numbers. A number beyond the groups loses its last digits, as in Java;
     one that is still too large is literal text."""
     pieces: list[str | int] = []

@@ -111,16 +111,23 @@ class SimDatabases:
 
     def open(self, path: Path) -> sqlite3.Connection:
         files = self._files
+        content = read_whole(files, path) or b""
 
         class Connection(sqlite3.Connection):
             def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+                nonlocal content
                 cursor = super().execute(sql, *args)
                 if sql == "COMMIT":
-                    files.write_atomic(path, self.serialize())
+                    try:
+                        files.write_atomic(path, written := self.serialize())
+                    except BaseException:  # nothing of it may come with a later one
+                        if content:
+                            self.deserialize(content)
+                        raise
+                    content = written
                 return cursor
 
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, factory=Connection)
-        content = read_whole(files, path)
         if content:
             connection.deserialize(content)
         return connection

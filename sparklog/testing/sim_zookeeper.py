@@ -45,8 +45,8 @@ from sparklog.metadata.coordination import (
     SetData,
     Watch,
 )
+from sparklog.metadata.znode_tree import Change, Znodes
 from sparklog.testing.sim_loop import SimLoop
-from sparklog.testing.sim_znodes import Change, Znodes
 
 LATENCY_MS = (1, 20)
 RECONNECT_MS = (50, 500)
@@ -247,9 +247,9 @@ class SimClient:
     def session_timeout_ms(self) -> int:
         return self._server.session_timeout_ms
 
-    def create(self, path: str, data: bytes, *, ephemeral: bool = False, sequential: bool = False) -> Future[Node]:
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Future[Node]:
         def perform(client: SimClient) -> Node:
-            (result,) = client._commit([Create(path, data, ephemeral, sequential)])
+            (result,) = client._commit([Create(path, data, ephemeral)])
             return client._server.znodes.read(result.path)
 
         return self._ask(perform)

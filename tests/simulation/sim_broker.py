@@ -24,6 +24,7 @@ from sparklog.testing.sim_machine import SimMachine
 from sparklog.testing.sim_net import SimConnection, SimNet
 from sparklog.types import TopicPartition
 
+PORT = 9292
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -39,8 +40,10 @@ class SimBroker:
         self._config = make_config({"data.dir": "/data", "listen": "127.0.0.1:0", **given}, topic)
         self.loop: SimLoop | None = None
         self.broker: Broker | None = None
+        self.has_joined = False
         self.failed = ""
         """Why it cannot go on; what its main module would end for."""
+        self._joining: asyncio.Task[None] | None = None
         self._sound_since_boot = ""
 
     @property
@@ -48,14 +51,24 @@ class SimBroker:
         return self.loop is not None
 
     def start(self) -> None:
-        """Opens the data directory (which takes no virtual time) and listens. Raises PowerCut, StorageError."""
+        """Opens the data directory (which takes no virtual time) and listens; the broker joins its cluster from then
+        on. Raises PowerCut, StorageError."""
         loop, environment = self.machine.process()
-        self.failed = ""
+        self.failed, self.has_joined = "", False
         self.loop = loop
         self.broker = broker = Broker.open(self._config, loop, environment)
         dispatcher = Dispatcher(broker, HANDLERS)
-        loop.call_soon(broker.start, self._on_failed)
+        self._joining = loop.create_task(self._join(broker))
         self._net.listen(self.host, loop, lambda connection: self._accept(connection, dispatcher, loop))
+
+    async def _join(self, broker: Broker) -> None:
+        """As `sparklog_broker.main`. A power cut ends it anywhere."""
+        try:
+            broker.start(self._on_failed)
+            await broker.join((f"{self.host}:{PORT}",), self._on_failed)
+            self.has_joined = True
+        except PowerCut:
+            return  # the world sees that the machine is off
 
     def try_start(self) -> bool:
         """False: it does not come up, because of its disks. Raises PowerCut."""
@@ -76,7 +89,8 @@ class SimBroker:
             (TopicPartition(topic.name, number), topic)
             for topic in broker.partitions.topics.values()
             for number in range(topic.partitions)
-            if isinstance(broker.partitions.get(topic.name, number).error, LogCorruptError)
+            if (found := broker.partitions.find(TopicPartition(topic.name, number))) is not None
+            and isinstance(found.error, LogCorruptError)
         ]
         boot_id = self.machine.files.boot_id()
         if not damaged:
@@ -110,6 +124,7 @@ class SimBroker:
     def _gone(self) -> SimLoop:
         loop, self.loop, self.broker = self.loop, None, None
         assert loop is not None
+        self.has_joined = False
         self._net.process_died(loop)
         return loop
 

@@ -18,11 +18,11 @@ from sparklog.testing.sim_store import SimStore
 from sparklog.types import INTERNAL_TOPICS
 from tests.checker.history import Kind, Operation, Outcome, Recorder, Sent, parse_history
 from tests.simulation import sim_intruders, sim_keepers, sim_members, sim_shared, sim_strangers
+from tests.simulation.cluster.client import ClusterClient
 from tests.simulation.notes import Notes
 from tests.simulation.plans import AGED, INPUT, KEYED, OUTPUT, SMALL, Plan
 from tests.simulation.shared_trouble import SharedTrouble
 from tests.simulation.sim_broker import SimBroker
-from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_final import audit, committed_offsets, read_committed
 from tests.simulation.sim_roles import ROLES, Told
 from tests.simulation.trouble import Trouble
@@ -31,6 +31,7 @@ from tests.torture.shared import rows_of
 PARTITIONS = 2
 FAULT_EVERY_S = (0.05, 0.4)
 HEALING_S = 60.0
+START_S = 10.0
 FINAL_S = 120.0
 GROUPS = {"member": "group", "pipeline": "pipeline", "trespasser": "group", "auditor": "group"}
 ALL_ROLES = {
@@ -228,8 +229,8 @@ class World(Scene):
         self.trouble = Trouble(self)
         self._tuned: set[str] = set()
 
-    def connected(self, loop: SimLoop, host: str) -> SimClient:
-        return SimClient(loop, self.net, host, self.broker.host)
+    def connected(self, loop: SimLoop, host: str) -> ClusterClient:
+        return ClusterClient(loop, self.net, host, [self.broker.host])
 
     def clock_ms(self) -> int:
         return self.machine.clock.now_ms()
@@ -237,6 +238,7 @@ class World(Scene):
     def run(self) -> list[Operation]:
         """What everybody did and saw. Raises AssertionError for a violation that shows at once."""
         self.broker.start()
+        self.simulation.run(lambda: self.broker.has_joined, limit_s=START_S)
         self._make_topics()
         self.begin_clients()
         rng = self.simulation.rng

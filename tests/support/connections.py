@@ -14,6 +14,7 @@ from sparklog_broker.network.connection import Connection, ConnectionLimits
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
 from sparklog_broker.network.reply import Reply
+from sparklog_broker.network.transport import PlainTransport
 from sparklog_broker.network.unread_answers import UnreadAnswers
 
 from sparklog.protocol.frames import (
@@ -58,7 +59,7 @@ class Peer:
         self.unread = more.pop("unread", UnreadAnswers(self.budget, 100, self.loop.time))
         self.closed: list[Connection] = []
         self.connection = Connection(
-            ours,
+            more.pop("transport", PlainTransport)(ours, self.loop),
             loop=self.loop,
             answer=answer,
             limits=limits or ConnectionLimits(8 * MIB, 60.0, 60.0, 60.0),

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparklog.environment.files import File, FileSystem, RealFile, RealFiles
-from sparklog.errors import StorageFullError
+from sparklog.errors import StorageError, StorageFullError
 from sparklog.format.batch import BatchHeader, decode_batch, encode_batch, iterate_batches
 from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
@@ -184,12 +184,16 @@ class LimitedFiles(RealFiles):
         self.free_bytes = free_bytes
         self.fail_truncate = False
         self.fail_sync = False
+        self.fail_open = ""
+        """Name of a file that cannot be opened."""
         self.synced: list[str] = []
 
     def sync_directory(self, path: Path) -> None:
         pass
 
     def open(self, path: Path, *, create: bool = False) -> File:
+        if path.name == self.fail_open:
+            raise StorageError(f"cannot open {path}: Input/output error")
         inner = super().open(path, create=create)
         assert isinstance(inner, RealFile)
         return LimitedFile(inner, path, self)  # type: ignore[return-value]

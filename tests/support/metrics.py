@@ -19,6 +19,7 @@ from sparklog_broker.metrics.watched import Watched
 from sparklog_broker.network.server import Server
 
 from sparklog.histogram import Histogram
+from tests.support.brokers import started
 
 Scenario = Callable[[Broker], Coroutine[Any, Any, None]]
 Labels = frozenset[tuple[str, str]]
@@ -30,10 +31,8 @@ def run(tmp_path: Path, scenario: Scenario, **settings: object) -> None:
     async def main() -> None:
         given = {name.replace("_", "."): value for name, value in settings.items()}
         config = make_config({"data.dir": str(tmp_path / "data"), **given})
-        broker = Broker.open(config, asyncio.get_running_loop())
-        broker.start()
+        broker = await started(config)
         try:
-            await broker.transactions.loaded()
             await asyncio.wait_for(scenario(broker), 30)
         finally:
             broker.stop_waiting()
@@ -61,6 +60,7 @@ def watched(broker: Broker) -> Watched:
         broker.groups,
         broker.transactions,
         broker.lakes,
+        broker.cluster,
     )
 
 

@@ -29,6 +29,7 @@ from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.types import TopicPartition
+from tests.support.brokers import coordinating, started
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FENCING_TOKENS = 12
@@ -42,9 +43,9 @@ def run(tmp_path: Path, *scenarios: Scenario, environment: Environment | None = 
     async def one(scenario: Scenario) -> None:
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
         config = make_config({"data.dir": str(tmp_path / "data"), **dotted})
-        broker = Broker.open(config, asyncio.get_running_loop(), environment)
-        broker.start()
+        broker = await started(config, environment)
         try:
+            await coordinating(broker)
             with contextlib.suppress(TopicAlreadyExistsError):
                 await broker.topics.create(TopicSpec("t", 2))
                 for _ in range(FENCING_TOKENS):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +172,87 @@ def test_where_consume_begins_and_ends(run: Run, topic: str) -> None:
     assert "holds offsets 0 to 10" in run("consume", topic, "--from", 11, code=2).stderr
     assert "partitions 0 to 0" in run("consume", topic, "--partition", 1, code=2).stderr
     assert "use earliest, latest" in run("consume", topic, "--from", "lastest", code=2).stderr
+
+
+def test_consume_by_time(run: Run, topic: str) -> None:
+    run("topic", "create", topic, "--schema", "id INT, at TIMESTAMP", "--timestamp-column", "at")
+    now = datetime.now(UTC)
+    hours = [(now - timedelta(hours=h)).isoformat() for h in range(49, -1, -1)]
+    run(
+        "produce",
+        topic,
+        "--format",
+        "jsonl",
+        stdin="".join(f'{{"id": {i}, "at": "{at}"}}\n' for i, at in enumerate(hours)),
+    )
+
+    def ids(*arguments: object) -> list[int]:
+        return [int(r["id"]) for r in rows(run("consume", topic, *arguments))]
+
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    days = [datetime.fromisoformat(at) for at in hours]
+    yesterday = [i for i, at in enumerate(days) if midnight - timedelta(days=1) <= at < midnight]
+    assert ids("--from", "yesterday", "--until", "today") == yesterday
+    assert ids("--from", "-90m") == [48, 49]
+    assert ids("--from", "90m ago", "--until", -1) == [48]
+    assert ids("--until", 3) == [0, 1, 2]
+    assert ids("--from", "2999-01-01") == []
+    wrong = run("consume", topic, "--until", "tomorrow", code=2).stderr.replace("\n", " ")
+    assert "use earliest, latest, an offset" in " ".join(wrong.replace("│", " ").split())
+    assert "leave --follow out" in run("consume", topic, "--until", "5", "--follow", code=2).stderr
+    shown = rows(run("offsets", topic, "--at", "yesterday", "--format", "json"))
+    assert [(r["offset"], r["log_end"]) for r in shown] == [(yesterday[0], 50)]
+    assert "50" in run("offsets", topic, "--at", "now").stdout
+    moved = run("group", "reset-offsets", "g", "--topic", topic, "--to", "yesterday").stdout
+    assert f" {yesterday[0]}\n" in moved
+    left = run("delete-records", topic, "--before", "yesterday", "--yes").stdout
+    assert f"begins at offset {yesterday[0]}" in left
+
+
+def test_consume_several_topics(run: Run, topic: str) -> None:
+    first, second = f"{topic}-a", f"{topic}-b"
+    run("topic", "create", first)
+    run("topic", "create", second, "--schema", "zone STRING, n INT", "--key-columns", "zone")
+    run("produce", first, "--key-separator", ":", stdin="x:1\ny:2\nx:3\n")
+    run("produce", second, "--format", "jsonl", stdin='{"zone": "x", "n": 1}\n{"zone": "y", "n": 2}\n')
+    printed = run("consume", f"{topic}-*", "--key", "x", "--output-format", r"%t %o %k %s\n").stdout
+    assert sorted(printed.splitlines()) == [f"{first} 0 x 1", f"{first} 2 x 3", f'{second} 0 x {{"zone":"x","n":1}}']
+    both = rows(run("consume", first, second))
+    assert sorted((r.get("topic") or r["_topic"]) for r in both) == [first] * 3 + [second] * 2
+    assert "have different columns" in run("consume", first, second, "--format", "csv", code=2).stderr.replace(
+        "\n", " "
+    )
+    assert "no topic fits" in run("consume", f"{topic}-c*", code=2).stderr
+    run("consume", second, "--key", "y", "--columns", "n", "--output", "y.csv")
+    assert Path("y.csv").read_text() == '"n"\n2\n'
+    run("topic", "create", f"{topic}-c", "--schema", "zone STRING, n INT, more INT")
+    run("produce", f"{topic}-c", "--format", "jsonl", stdin='{"zone": "z", "n": 3}\n')
+    run("consume", second, f"{topic}-c", "--columns", "n,zone", "--output", "both.parquet")
+    stored = pq.read_table("both.parquet")
+    assert sorted(stored.column("n").to_pylist()) == [1, 2, 3]
+    assert stored.schema.names == ["_topic", "_partition", "_offset", "_timestamp", "n", "zone"]
+    assert "give one of them" in run("consume", first, "--output-format", "%s", "--format", "csv", code=2).stderr
+    assert "is unknown" in run("consume", first, "--output-format", "%z", code=2).stderr
+
+
+def test_sql_outside_of_the_prompt(run: Run, topic: str) -> None:
+    run("topic", "create", topic, "--schema", "zone STRING, n INT")
+    run("produce", topic, "--format", "jsonl", stdin='{"zone": "x", "n": 1}\n{"zone": "y", "n": 2}\n')
+    assert f'"{topic}"\n' in run("sql", ".tables").stdout
+    assert topic in run("sql", "SHOW TABLES", "--format", "csv").stdout
+    assert run("sql", "exit").stdout == ""
+    script = f'.schema {topic}\nSELECT n FROM "{topic}" ORDER BY n;\n.quit\nSELECT 3'
+    printed = run("sql", stdin=script).stdout
+    assert "VARCHAR" in printed and printed.split()[-2:] == ["1", "2"]
+    assert run("sql", f".schema {topic}x", code=1).stderr.startswith("UNKNOWN_TOPIC_OR_PARTITION")
+    Path("zones.csv").write_text("zone,name\nx,Harbour\n")
+    query = f"SELECT n, name FROM \"{topic}\" JOIN 'zones.csv' USING (zone)"
+    run("sql", "--allow-files", ".", query, "--output", "joined.arrow")
+    assert pa.ipc.open_file("joined.arrow").read_all().to_pylist() == [{"n": 1, "name": "Harbour"}]
+    run("sql", query, code=1)
+    assert "needs --output" in run("sql", query, "--format", "arrow", code=2).stderr
+    run("sql", "--memory-limit", "64MiB", "--lateness", "10m", "SELECT 1")
+    assert "--memory-limit" in run("sql", "--memory-limit", "much", "SELECT 1", code=2).stderr
 
 
 def test_consume_formats(run: Run, topic: str, tmp_path: Path) -> None:
@@ -343,6 +425,9 @@ def test_errors_are_one_line_and_a_next_step(run: Run, topic: str, tmp_path: Pat
     first, second = error("consume", "no-such-topic")
     assert first.startswith("UNKNOWN_TOPIC_OR_PARTITION: ")
     assert second.strip().startswith("next: ")
+    run("topic", "create", f"{topic}-trips")
+    assert f"did you mean '{topic}-trips'" in error("consume", f"{topic}-trps")[0]
+    run("topic", "delete", f"{topic}-trips")
     assert error("topic", "create", "bad/name")[0].startswith("INVALID_TOPIC: ")
     run("topic", "create", topic, "--schema", "a INT, b STRING")
     assert error("topic", "create", topic)[0].startswith("TOPIC_ALREADY_EXISTS: ")

@@ -87,7 +87,9 @@ def test_reset_offsets_wants_to_be_told_clearly(run: Run, read: str) -> None:
         ["--topic", read, "--all-topics", "--to-earliest"],
         ["--topic", f"{read}:7", "--to-earliest"],
         ["--topic", f"{read}:x", "--to-earliest"],
-        ["--topic", read, "--to-datetime", "yesterday"],
+        ["--topic", read, "--to-datetime", "yesteryear"],
+        ["--topic", read, "--to", "yesteryear"],
+        ["--topic", read, "--to", "-1h", "--to-earliest"],
     ):
         run("group", "reset-offsets", read, *wrong, code=2)
     run("group", "reset-offsets", "nobody", "--all-topics", "--to-earliest", code=1)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import sparklog
@@ -26,10 +27,12 @@ from sparklog.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
+    InvalidRequestError,
     InvalidTopicError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
     SchemaMismatchError,
+    SparklogError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -369,8 +372,97 @@ def test_a_broker_that_is_alone_keeps_one_replica(broker: LocalBroker) -> None:
         (only,) = admin.describe_cluster().brokers
         made = admin.create_topic("once", replication_factor=1, replica_assignment=[[only.broker_id]])
         assert made.partition_details[0].replicas == (only.broker_id,)
-        with pytest.raises(InvalidReplicationFactorError, match="there is one broker"):
+        with pytest.raises(InvalidReplicationFactorError, match="with 1 brokers"):
             admin.create_topic("twice", replication_factor=2)
         with pytest.raises(InvalidReplicaAssignmentError):
             admin.create_topic("elsewhere", replica_assignment=[[only.broker_id + 1]])
         assert "twice" not in admin.list_topics()
+
+
+def test_read_table_by_time_filter_and_limit(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    """Each hour of two days has one record; partitions have every other one."""
+    admin.create_topic(topic, partitions=2)
+    now = dt.datetime.now(dt.UTC).replace(minute=0, second=0, microsecond=0)
+    hours = [now - dt.timedelta(hours=47 - i) for i in range(48)]
+    with Producer(broker.bootstrap_servers) as producer:
+        for i, at in enumerate(hours):
+            producer.send(topic, str(i).encode(), timestamp_ms=int(at.timestamp() * 1000), partition=i % 2)
+
+    def read(**how: Any) -> list[int]:
+        table = sparklog.read_table(broker.bootstrap_servers, topic, columns=["value"], **how)
+        assert table.schema.names == ["value"]
+        return sorted(int(v) for v in table.column("value").to_pylist())
+
+    midnight = now.replace(hour=0)
+    yesterday = [i for i, at in enumerate(hours) if midnight - dt.timedelta(days=1) <= at < midnight]
+    assert read(start="yesterday", end="today") == yesterday
+    assert read(start=midnight - dt.timedelta(days=1), end=midnight) == yesterday
+    assert read(start=(midnight - dt.timedelta(days=1)).date(), end=midnight.date()) == yesterday
+    exact = (pc.field("_timestamp") >= pa.scalar(midnight - dt.timedelta(days=1))) & (
+        pc.field("_timestamp") < pa.scalar(midnight)
+    )
+    assert read(filter=exact) == yesterday
+    assert read(start="-5h", end="now") == [i for i, at in enumerate(hours) if at >= now - dt.timedelta(hours=4)]
+    assert read(start=-2) == [44, 45, 46, 47]
+    assert read(start={0: "-3h", 1: -1}) == [46, 47]
+    assert read(start="2999-01-01") == read(end="1960-01-01") == []
+    assert read(start="1960-01-01") == read() == list(range(48))
+    assert read(filter=(pc.field("_partition") == 1) & (pc.field("_offset") < 2)) == [1, 3]
+    assert len(read(limit=30)) == 30
+    assert read(limit=0) == read(filter=pc.field("_offset") < 0) == []
+    assert len(read(filter=pc.field("_partition") == 1, limit=5)) == 5
+    reader = sparklog.read_table(broker.bootstrap_servers, topic, start=-3, include_metadata=True, batches=True)
+    assert [batch.num_rows for batch in reader] == [3, 3]
+    empty = sparklog.read_table(broker.bootstrap_servers, topic, filter=pc.field("_offset") < 0, batches=True)
+    assert empty.read_all().schema.names == ["key", "value", "headers", "timestamp"]
+    for wrong, message in (
+        ({"start": "tomorow"}, "start='tomorow'.*-1h, yesterday.*dict"),
+        ({"end": {0: "x"}}, "end='x'"),
+        ({"filter": pc.field("valu") == 1}, "filter=.*columns key, value, headers, timestamp, _topic"),
+        ({"filter": "value = 1"}, "filter=value = 1: an Arrow expression"),
+        ({"limit": -1}, "limit = -1"),
+        ({"batches": 1}, "batches = 1"),
+    ):
+        with pytest.raises(InvalidRequestError, match=message):
+            sparklog.read_table(broker.bootstrap_servers, topic, **wrong)
+
+
+def test_a_reader_of_batches_raises_the_errors_of_reading(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    with Producer(broker.bootstrap_servers) as producer:
+        producer.send(topic, b"x").result()
+    reader = sparklog.read_table(broker.bootstrap_servers, topic, batches=True)
+    admin.delete_topic(topic)
+    with pytest.raises(SparklogError):
+        reader.read_all()
+
+
+def test_rows_of_a_typed_topic_one_by_one(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    schema = pa.schema([("zone", pa.string()), ("at", pa.timestamp("us", "UTC")), ("n", pa.int32())])
+    admin.create_topic(topic, partitions=3, schema=schema, key_columns=["zone"], timestamp_column="at")
+    at = dt.datetime(2026, 11, 27, 12, tzinfo=dt.UTC)
+    rows = [{"zone": f"zone {i % 7}", "at": at, "n": i} for i in range(5_000)]
+    with Producer(broker.bootstrap_servers, linger_ms=50) as producer:
+        futures = [producer.send(topic, row) for row in rows]
+        for wrong in ({"n": 2**31}, {"n": "x"}, {"no": 1}):
+            with pytest.raises(SchemaMismatchError):
+                producer.send(topic, wrong)
+        producer.flush()
+        assert {f.result().timestamp_ms for f in futures} == {int(at.timestamp() * 1000)}
+        table = sparklog.read_table(broker.bootstrap_servers, topic, include_metadata=True)
+        assert sorted(table.column("n").to_pylist()) == list(range(5_000))
+        stored = {r["n"]: (r["_partition"], r["_offset"]) for r in table.to_pylist()}
+        assert all(stored[i] == (f.result().partition, f.result().offset) for i, f in enumerate(futures))
+        producer.send_batch(topic, [{"zone": "zone 3", "n": -1}]).result()
+        again = sparklog.read_table(broker.bootstrap_servers, topic, filter=pc.field("n") == -1, include_metadata=True)
+        assert again.column("_partition").to_pylist() == [stored[3][0]]
+        batches = sum(len(admin.describe_batches(TopicPartition(topic, p), 0, batches_max=1000)) for p in range(3))
+        assert batches < 60  # not one for each row
+        admin.alter_schema(topic, add_columns="more BIGINT")
+        assert producer.send(topic, {"zone": "a", "more": 5}).result().offset >= 0
+    with Producer(broker.bootstrap_servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, {"zone": "t", "n": 9_999})
+        producer.abort_transaction()
+    assert 9_999 not in sparklog.read_table(broker.bootstrap_servers, topic).column("n").to_pylist()

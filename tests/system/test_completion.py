@@ -190,7 +190,7 @@ def test_internal_topics_where_they_are_asked_for(
 def test_zsh_and_fish_get_the_meaning_of_a_setting(asked: Callable[..., list[str]]) -> None:
     typed = "sparklog topic create t --config flush.mo"
     zsh = asked(_SPARKLOG_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=typed)
-    assert re.search(r'"flush\.mode=group":"When appends reach the disk"', "\n".join(zsh))
+    assert re.search(r'"flush\.mode=group":"Time of the fsync of appends"', "\n".join(zsh))
     fish = asked(
         _SPARKLOG_COMPLETE="complete_fish",
         _TYPER_COMPLETE_FISH_ACTION="get-args",

@@ -1,4 +1,4 @@
-"""What every `Coordination` does: the simulated one and a real ZooKeeper, one suite."""
+"""The behaviour of every `Coordination`: a SQLite file, the simulated ZooKeeper and a real one, one suite."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import pytest
 
 from sparklog.client.local_zookeeper import ZooKeeperProcess, has_java
+from sparklog.environment import real_environment
 from sparklog.metadata.coordination import (
     BadVersionError,
     Check,
@@ -28,6 +29,7 @@ from sparklog.metadata.coordination import (
     Steps,
     drive,
 )
+from sparklog.metadata.local_coordination import METADATA_FILE, LocalCoordination
 from sparklog.testing.sim_zookeeper import SimClient, SimZooKeeper
 from tests.system.relay import Relay
 
@@ -35,10 +37,16 @@ SESSION_MS = 1_000
 PATIENCE_S = 30
 
 
-class Ensemble(Protocol):
-    """A ZooKeeper with clients, as the suite needs it."""
+class Store(Protocol):
+    """A store with clients, as the suite needs it."""
 
     def client(self) -> Coordination: ...
+    def wait_until(self, condition: Callable[[], bool]) -> None: ...
+
+
+class Ensemble(Store, Protocol):
+    """A ZooKeeper, whose connections break."""
+
     def lose_answers(self, client: Coordination) -> None:
         """The client's later requests arrive, if at all, and it gets no answer before `cut`."""
         ...
@@ -48,7 +56,6 @@ class Ensemble(Protocol):
         ...
 
     def heal(self, client: Coordination) -> None: ...
-    def wait_until(self, condition: Callable[[], bool]) -> None: ...
     def stop(self) -> None: ...
     def start(self) -> None: ...
 
@@ -88,6 +95,25 @@ class Simulated:
 
     def close(self) -> None:
         pass
+
+
+class Local:
+    """A file has one client, whose connection never breaks."""
+
+    def __init__(self, directory: Path) -> None:
+        self._client = LocalCoordination(directory / METADATA_FILE, real_environment())
+
+    def client(self) -> Coordination:
+        return self._client
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, "it does not come about"
+            time.sleep(0.001)
+
+    def close(self) -> None:
+        self._client.close()
 
 
 class Real:
@@ -154,40 +180,54 @@ def ensemble(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ensembl
     made.close()
 
 
-def result(ensemble: Ensemble, future: Future[Any]) -> Any:
+@pytest.fixture(params=["local", "simulated", "real"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param != "local":
+        made: Local | Simulated | Real = (
+            Simulated()
+            if request.param == "simulated"
+            else Real(request.getfixturevalue("process"), f"/{tmp_path.name}")
+        )
+    else:
+        made = Local(tmp_path)
+    yield made
+    made.close()
+
+
+def result(ensemble: Store, future: Future[Any]) -> Any:
     ensemble.wait_until(future.done)
     return future.result()
 
 
-def failure(ensemble: Ensemble, future: Future[Any]) -> CoordinationError:
+def failure(ensemble: Store, future: Future[Any]) -> CoordinationError:
     ensemble.wait_until(future.done)
     error = future.exception()
     assert isinstance(error, CoordinationError)
     return error
 
 
-def test_nodes_have_versions_and_ordered_zxids(ensemble: Ensemble) -> None:
-    client = ensemble.client()
-    a = result(ensemble, client.create("/a", b"1"))
+def test_nodes_have_versions_and_ordered_zxids(store: Store) -> None:
+    client = store.client()
+    a = result(store, client.create("/a", b"1"))
     assert (a.path, a.data, a.version, a.owner) == ("/a", b"1", 0, 0)
     assert a.czxid == a.mzxid
-    b = result(ensemble, client.create("/a/b", b""))
+    b = result(store, client.create("/a/b", b""))
     assert b.czxid > a.czxid
-    changed = result(ensemble, client.set_data("/a", b"2", 0))
+    changed = result(store, client.set_data("/a", b"2", 0))
     assert (changed.data, changed.version, changed.czxid) == (b"2", 1, a.czxid)
     assert changed.mzxid > b.czxid
-    assert result(ensemble, client.get("/a")) == changed
-    assert result(ensemble, client.children("/a")) == ["b"]
-    assert result(ensemble, client.get("/none")) is None
-    result(ensemble, client.delete("/a/b", 0))
-    assert result(ensemble, client.children("/a")) == []
+    assert result(store, client.get("/a")) == changed
+    assert result(store, client.children("/a")) == ["b"]
+    assert result(store, client.get("/none")) is None
+    result(store, client.delete("/a/b", 0))
+    assert result(store, client.children("/a")) == []
 
 
-def test_what_cannot_be_done(ensemble: Ensemble) -> None:
-    client = ensemble.client()
-    result(ensemble, client.create("/a", b""))
-    result(ensemble, client.create("/a/b", b""))
-    result(ensemble, client.create("/e", b"", ephemeral=True))
+def test_what_cannot_be_done(store: Store) -> None:
+    client = store.client()
+    result(store, client.create("/a", b""))
+    result(store, client.create("/a/b", b""))
+    result(store, client.create("/e", b"", ephemeral=True))
     for future, error in (
         (client.create("/a", b""), NodeExistsError),
         (client.create("/x/y", b""), NoNodeError),
@@ -199,75 +239,66 @@ def test_what_cannot_be_done(ensemble: Ensemble) -> None:
         (client.delete("/a"), NotEmptyError),
         (client.delete("/a/b", 5), BadVersionError),
     ):
-        assert type(failure(ensemble, future)) is error
+        assert type(failure(store, future)) is error
 
 
-def test_sequential_names_grow(ensemble: Ensemble) -> None:
-    client = ensemble.client()
-    first = result(ensemble, client.create("/n-", b"", sequential=True))
-    result(ensemble, client.delete(first.path))
-    second = result(ensemble, client.create("/n-", b"", sequential=True))
-    assert len(first.path) == len("/n-") + 10
-    assert second.path > first.path
-
-
-def test_calls_of_a_client_take_effect_in_order(ensemble: Ensemble) -> None:
-    client = ensemble.client()
+def test_calls_of_a_client_take_effect_in_order(store: Store) -> None:
+    client = store.client()
     futures = [client.create("/a", b"")] + [client.set_data("/a", bytes([i]), i) for i in range(50)]
-    assert [result(ensemble, f).version for f in futures] == list(range(51))
+    assert [result(store, f).version for f in futures] == list(range(51))
 
 
-def test_a_transaction_does_all_or_nothing(ensemble: Ensemble) -> None:
-    client = ensemble.client()
-    fence = result(ensemble, client.create("/fence", b"1"))
+def test_a_transaction_does_all_or_nothing(store: Store) -> None:
+    client = store.client()
+    fence = result(store, client.create("/fence", b"1"))
     ops = [SetData("/fence", b"2", fence.version), Create("/a", b""), Create("/a/b", b"x"), SetData("/a/b", b"y", 0)]
-    done = result(ensemble, client.transaction(ops))  # type: ignore[arg-type]
+    done = result(store, client.transaction(ops))  # type: ignore[arg-type]
     assert [(r.path, r.version) for r in done] == [("/fence", 1), ("/a", -1), ("/a/b", -1), ("/a/b", 1)]
-    node = result(ensemble, client.get("/a/b"))
+    node = result(store, client.get("/a/b"))
     assert (node.data, node.mzxid) == (b"y", done[0].mzxid)
-    refused = failure(ensemble, client.transaction([Delete("/a/b"), Check("/fence", 0), Delete("/a")]))
+    refused = failure(store, client.transaction([Delete("/a/b"), Check("/fence", 0), Delete("/a")]))
     assert (type(refused), refused.index) == (BadVersionError, 1)
-    assert result(ensemble, client.get("/a/b")) == node
-    missing = failure(ensemble, client.transaction([Create("/c", b""), Delete("/none")]))
+    assert result(store, client.get("/a/b")) == node
+    missing = failure(store, client.transaction([Create("/c", b""), Delete("/none")]))
     assert (type(missing), missing.index) == (NoNodeError, 1)
-    assert result(ensemble, client.get("/c")) is None
-    result(ensemble, client.transaction([Check("/fence", 1), Delete("/a/b", 1), Delete("/a")]))
-    assert result(ensemble, client.get("/a")) is None
+    assert result(store, client.get("/c")) is None
+    result(store, client.transaction([Check("/fence", 1), Delete("/a/b", 1), Delete("/a")]))
+    assert result(store, client.get("/a")) is None
 
 
-def test_one_of_two_who_write_with_the_same_version_is_refused(ensemble: Ensemble) -> None:
-    one, two = ensemble.client(), ensemble.client()
-    result(ensemble, one.create("/fence", b""))
+def test_one_of_two_who_write_with_the_same_version_is_refused(store: Store) -> None:
+    one, two = store.client(), store.client()
+    result(store, one.create("/fence", b""))
     futures = [c.transaction([SetData("/fence", b"", 0), Create("/made", b"")]) for c in (one, two)]
-    ensemble.wait_until(lambda: all(f.done() for f in futures))
+    store.wait_until(lambda: all(f.done() for f in futures))
     assert sorted(f.exception() is None for f in futures) == [False, True]
 
 
-def test_watches_call_once(ensemble: Ensemble) -> None:
-    client, other = ensemble.client(), ensemble.client()
+def test_watches_call_once(store: Store) -> None:
+    client, other = store.client(), store.client()
     called: list[str] = []
-    result(ensemble, client.create("/a", b""))
-    assert result(ensemble, client.get("/a", lambda: called.append("data"))) is not None
-    assert result(ensemble, client.get("/later", lambda: called.append("later"))) is None
-    result(ensemble, client.children("/a", lambda: called.append("children")))
-    result(ensemble, other.set_data("/a", b"1"))
-    ensemble.wait_until(lambda: called == ["data"])
-    result(ensemble, other.set_data("/a", b"2"))
-    result(ensemble, other.create("/a/b", b""))
-    ensemble.wait_until(lambda: called == ["data", "children"])
-    result(ensemble, other.create("/a/c", b""))
-    result(ensemble, other.create("/later", b""))
-    ensemble.wait_until(lambda: called == ["data", "children", "later"])
+    result(store, client.create("/a", b""))
+    assert result(store, client.get("/a", lambda: called.append("data"))) is not None
+    assert result(store, client.get("/later", lambda: called.append("later"))) is None
+    result(store, client.children("/a", lambda: called.append("children")))
+    result(store, other.set_data("/a", b"1"))
+    store.wait_until(lambda: called == ["data"])
+    result(store, other.set_data("/a", b"2"))
+    result(store, other.create("/a/b", b""))
+    store.wait_until(lambda: called == ["data", "children"])
+    result(store, other.create("/a/c", b""))
+    result(store, other.create("/later", b""))
+    store.wait_until(lambda: called == ["data", "children", "later"])
 
 
-def test_a_watch_on_a_node_is_called_when_it_goes(ensemble: Ensemble) -> None:
-    client = ensemble.client()
+def test_a_watch_on_a_node_is_called_when_it_goes(store: Store) -> None:
+    client = store.client()
     called: list[str] = []
-    result(ensemble, client.create("/a", b""))
-    result(ensemble, client.get("/a", lambda: called.append("data")))
-    result(ensemble, client.children("/a", lambda: called.append("children")))
-    result(ensemble, client.delete("/a"))
-    ensemble.wait_until(lambda: sorted(called) == ["children", "data"])
+    result(store, client.create("/a", b""))
+    result(store, client.get("/a", lambda: called.append("data")))
+    result(store, client.children("/a", lambda: called.append("children")))
+    result(store, client.delete("/a"))
+    store.wait_until(lambda: sorted(called) == ["children", "data"])
 
 
 def test_ephemeral_nodes_go_with_their_session(ensemble: Ensemble) -> None:
@@ -301,8 +332,8 @@ def test_a_session_survives_a_restart_of_the_ensemble_and_its_watches_call(ensem
         assert states == [SessionState.SUSPENDED, SessionState.LOST, SessionState.CONNECTED]
 
 
-def test_steps_run_with_results_and_errors(ensemble: Ensemble) -> None:
-    client = ensemble.client()
+def test_steps_run_with_results_and_errors(store: Store) -> None:
+    client = store.client()
     seen: list[Any] = []
 
     def steps() -> Steps:
@@ -319,7 +350,7 @@ def test_steps_run_with_results_and_errors(ensemble: Ensemble) -> None:
         seen.append((yield []))
 
     drive(steps())
-    ensemble.wait_until(lambda: seen == [True, "exists", "none", []])
+    store.wait_until(lambda: seen == [True, "exists", "none", []])
 
 
 def test_a_request_whose_answer_is_lost_has_had_its_effect_or_not(ensemble: Ensemble) -> None:
@@ -420,7 +451,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
         server = SimZooKeeper(3)
         seen: list[Any] = []
         for i, client in enumerate([server.client() for _ in range(3)]):
-            made = client.create(f"/n{i}-", b"", sequential=True)
+            made = client.create(f"/n{i}", b"")
             made.add_done_callback(lambda f: seen.append((server.now_ms, f.result())))
         server.advance(2_000)
         return seen

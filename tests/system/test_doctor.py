@@ -171,5 +171,5 @@ def test_a_configuration_names_the_data_directory(doctor: Doctor, tmp_path: Path
 
 
 def test_wrong_usage(run: Run) -> None:
-    assert "as in 10m" in run("doctor", "--interval", "soon", code=2).stderr
+    assert "as in 90s" in run("doctor", "--interval", "soon", code=2).stderr
     assert "Exit status" in run("doctor", "--help").stdout

@@ -14,7 +14,7 @@ import sparklog
 from sparklog.client.net.cluster import cluster, forget
 from sparklog.client.producer.producer import Producer
 from sparklog.client.transactions.shared_transaction import draw_fencing_token
-from sparklog.metadata.producer_ids import BLOCK_IDS
+from sparklog.metadata.producer_ids import SMALL_BLOCK_IDS
 from sparklog.protocol.messages import Api
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic
@@ -107,4 +107,4 @@ def test_producer_ids_outlive_kill_9(tmp_path: Path) -> None:
         forget(process.address)
         process.stop(signal.SIGKILL)
     assert given == sorted(set(given))
-    assert given[3] - given[0] >= BLOCK_IDS
+    assert given[3] - given[0] >= SMALL_BLOCK_IDS

@@ -20,10 +20,13 @@ from sparklog.client.transactions.shared_transaction import (
     join_shared_transaction,
 )
 from sparklog.errors import (
+    CoordinatorLoadingError,
+    CoordinatorNotAvailableError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     OutOfOrderSequenceError,
 )
+from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.transaction_messages import (
     EndSharedTxnRequest,
@@ -32,10 +35,13 @@ from sparklog.protocol.transaction_messages import (
     InitProducerIdResponse,
     JoinSharedTxnRequest,
     JoinSharedTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from sparklog.types import TopicPartition
 from tests.benchmarks.broker_raw import RawClient
 from tests.support.producers import produced
+from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, produce
 
 T = TopicPartition("t", 0)
@@ -72,8 +78,23 @@ def codes(client: RawClient, *batches: bytes | bytearray, transactional_id: str 
     return {r.error_code for r in answer.results}
 
 
+def coordinating(client: RawClient) -> None:
+    """Returns when the broker coordinates transactions."""
+
+    def answers() -> bool:
+        try:
+            client.request(Api.FIND_COORDINATOR, FindCoordinatorRequest("id", 1), FindCoordinatorResponse)
+            client.request(Api.LIST_TRANSACTIONS, ListTransactionsRequest(), ListTransactionsResponse)
+        except (CoordinatorLoadingError, CoordinatorNotAvailableError):
+            return False
+        return True
+
+    until(answers, "the broker coordinates transactions")
+
+
 def test_ids_that_nobody_was_given_poison_no_honest_producer(broker: BrokerProcess) -> None:
     with broker.connect() as stranger:
+        coordinating(stranger)
         mine = new_id(stranger)
         given = {mine, new_id(stranger, "whose coordinator keeps some ids in reserve")}
         ahead = [produced(n, 0, epoch=32_767) for n in range(mine + 2_000) if n not in given]
@@ -133,6 +154,7 @@ def test_a_partition_remembers_so_many_producers(broker: BrokerProcess) -> None:
 
 def test_a_fencing_token_that_was_not_drawn_locks_no_application_out(broker: BrokerProcess) -> None:
     with broker.connect() as stranger:
+        coordinating(stranger)
         newest = new_id(stranger)
         for fencing_token in (2**63 - 1, 2**62, newest + 100_000, -1, -(2**63)):
             join = JoinSharedTxnRequest("query", 7, "stranger", fencing_token)

@@ -357,6 +357,7 @@ def test_aiokafka_produces_and_consumes(kafka: LocalBroker, topic: str) -> None:
 def test_a_killed_gateway_comes_back_on_its_port(kafka: LocalBroker, settings: dict[str, Any], topic: str) -> None:
     producer = Producer({**settings, "enable.idempotence": True, "log_level": 0})
     sent(producer, topic, [{"value": b"%d" % i} for i in range(100)])
+    until(lambda: gateway_is_up(kafka), "the gateway")
     os.kill(gateway_pid(kafka), signal.SIGKILL)
     sent(producer, topic, [{"value": b"%d" % i} for i in range(100, 200)])
     consumer = consumer_of(settings, topic, topic)
@@ -475,3 +476,54 @@ def test_hostile_requests_end_their_own_connection_only(settings: dict[str, Any]
             raw.sock.shutdown(socket.SHUT_WR)
             assert raw.receive() == b"", name
     sent(Producer(settings), topic, [{"value": b"still here"}])
+
+
+def test_a_topic_that_is_made_again_with_columns_is_seen(
+    settings: dict[str, Any], native: sparklog.Admin, topic: str
+) -> None:
+    producer = Producer({**settings, "message.timeout.ms": int(PATIENCE_S * 1000)})
+    sent(producer, topic, [{"value": b"x"}])
+    native.delete_topic(topic)
+    native.create_topic(topic, schema=pa.schema([("id", pa.int64())]))
+
+    def is_taken() -> bool:
+        outcomes: list[Any] = []
+        producer.produce(topic, b'{"id":7}', on_delivery=note(outcomes))
+        producer.flush(PATIENCE_S)
+        return bool(outcomes) and outcomes[0] is None
+
+    until(is_taken, "a record of the new topic")
+    consumer = consumer_of(settings, topic, topic)
+    assert read(consumer, 1)[0].value() == b'{"id":7}'
+    consumer.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.crash
+def test_a_gateway_that_is_killed_again_and_again_loses_and_repeats_nothing(
+    kafka: LocalBroker, settings: dict[str, Any], topic: str
+) -> None:
+    producer = Producer({**settings, "enable.idempotence": True, "log_level": 0, "message.timeout.ms": 240_000})
+    outcomes: list[Any] = []
+    for number in range(6_000):
+        producer.produce(topic, b"%d" % number, on_delivery=note(outcomes))
+        producer.poll(0)
+        if number % 1_000 == 500:
+            until(lambda: gateway_is_up(kafka), "the gateway")
+            os.kill(gateway_pid(kafka), signal.SIGKILL)
+    assert producer.flush(240) == 0
+    assert [e for e in outcomes if e is not None] == []
+    consumer = consumer_of(settings, topic, topic)
+    assert [m.value() for m in read(consumer, 6_000)] == [b"%d" % number for number in range(6_000)]
+    consumer.close()
+
+
+def gateway_is_up(kafka: LocalBroker) -> bool:
+    """True if the newest gateway runs."""
+    if "kafka-gateway started" not in kafka.log:
+        return False
+    try:
+        os.kill(gateway_pid(kafka), 0)
+    except ProcessLookupError:
+        return False
+    return True

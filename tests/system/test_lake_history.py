@@ -18,8 +18,10 @@ from sparklog.client.lake.verify import verify_lake
 from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
 from sparklog.errors import InvalidConfigError, InvalidRequestError
+from sparklog.lake.delta_table import LakeTable
 from sparklog.types import TopicPartition
 from tests.support.cli import COMMAND
+from tests.support.deletion_vectors import delete_by_vector
 from tests.support.waiting import until
 
 SCHEMA = "n BIGINT, zone STRING"
@@ -179,6 +181,35 @@ def test_an_upserted_table_equals_a_dict(
         assert dict(zip(latest.column("id").to_pylist(), latest.column("name").to_pylist(), strict=True)) == truth
     with pytest.raises(InvalidConfigError, match="newest row of each key only"):
         sparklog.read_table(address, topic, history=True)
+
+
+def test_deletion_vectors_are_applied_or_stop_an_upserted_table(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    """A file with a vector cannot be replaced through deltalake: its rows would come twice."""
+    address, path = lake_broker.bootstrap_servers, tmp_path / "table"
+    lake_admin.create_topic(topic, schema=SCHEMA, key_columns=["n"])
+    for mode in ("append", "upsert"):
+        location = path / mode
+        lake_admin.enable_lake(topic, location=str(location), mode=mode)
+        if mode == "append":
+            send(lake_broker, topic, range(10), partition=0)
+        assert worker.run_once([topic]) == {}
+        delete_by_vector(location, [3, 4])
+        send(lake_broker, topic, range(5, 6), partition=0)
+        errors = worker.run_once([topic])
+        if mode == "append":
+            assert errors == {}
+            assert sparklog.read_table(address, topic, history=True).num_rows == 9
+        else:
+            assert "has a deletion vector" in errors[topic]
+        lake_admin.rebuild_lake(topic)
+        assert worker.run_once([topic]) == {}
+        table = LakeTable.open(str(location))
+        assert table is not None
+        found = sum(table.read_file(file, ["n"]).num_rows for file in table.files())
+        assert found == (11 if mode == "append" else 10)
+        lake_admin.disable_lake(topic)
 
 
 def test_debezium_events_become_rows() -> None:

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 import sparklog
 from sparklog.environment.fault_points import VARIABLE
@@ -51,3 +54,51 @@ def test_workers_and_brokers_killed_under_load(tmp_path: Path) -> None:
 def test_a_hundred_kills(tmp_path: Path) -> None:
     outcome = lake_campaign.run(tmp_path, kills=100, seed=1)
     assert outcome.commits_under_load > 30
+
+
+def upserts_survive_kills(directory: Path, *, kills: int, changes: int, keys: int) -> None:
+    """Kill a worker at a step of every round of an upserted table, and compare the table with a dict."""
+    choose = np.random.default_rng(5)
+    truth: dict[int, int] = {}
+    with (
+        sparklog.start_local(directory / "data", settings={"lake.worker.enable": False}) as broker,
+        sparklog.Admin(broker.bootstrap_servers) as admin,
+    ):
+        configs = {"cleanup.policy": "compact"}
+        admin.create_topic("accounts", partitions=3, schema="id BIGINT, n BIGINT", key_columns=["id"], configs=configs)
+        admin.enable_lake("accounts", location=str(directory / "table"), mode="upsert")
+        command = [sys.executable, "-m", "sparklog.cli", "lake", "run", "--once", "-b", broker.bootstrap_servers]
+        count = 0
+        for turn in range(kills + 1):
+            ids = choose.integers(0, keys, changes // (kills + 1))
+            numbers = np.arange(count, count + len(ids))
+            count += len(ids)
+            deleted = numbers % 7 == 0
+            rows = pa.table({"id": ids, "n": pa.array(numbers, mask=deleted)})
+            for key, number, is_deleted in zip(ids.tolist(), numbers.tolist(), deleted.tolist(), strict=True):
+                truth[key] = number
+                if is_deleted:
+                    del truth[key]
+            with sparklog.Producer(broker.bootstrap_servers) as producer:
+                for at in range(0, rows.num_rows, 50_000):
+                    producer.send_batch("accounts", rows.slice(at, 50_000))
+            step = STEPS[1 + turn % 3]
+            environment = os.environ if turn == kills else {**os.environ, VARIABLE: f"{step}:kill"}
+            done = subprocess.run(command, env=environment, check=False)
+            assert done.returncode == (0 if turn == kills else -9), step
+        table = DeltaTable(directory / "table").to_pyarrow_table()
+        assert table.num_rows == len(truth)
+        assert dict(zip(table.column("id").to_pylist(), table.column("n").to_pylist(), strict=True)) == truth
+
+
+@pytest.mark.crash
+@pytest.mark.nightly
+def test_an_upserted_table_equals_a_dict_after_kills(tmp_path: Path) -> None:
+    upserts_survive_kills(tmp_path, kills=6, changes=70_000, keys=5_000)
+
+
+@pytest.mark.crash
+@pytest.mark.torture
+@pytest.mark.timeout(3_600)
+def test_ten_million_changes_and_fifty_kills(tmp_path: Path) -> None:
+    upserts_survive_kills(tmp_path, kills=50, changes=10_000_000, keys=1_000_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import datetime as dt
 import subprocess
 import sys
 import threading
@@ -450,3 +451,68 @@ def test_durations_are_intervals_and_those_that_have_no_form_are_refused(
         with pytest.raises(InvalidQueryError, match=r"column took: an INTERVAL has at most 2,562,046 hours"):
             answer(session, f'SELECT took, took AS again FROM "{topic}" WHERE i = {i}')
     assert answer(session, f'SELECT epoch_us(took) FROM "{topic}" WHERE i = 7') == [(2**62,)]
+
+
+def test_sql_as_people_type_it(broker: LocalBroker, admin: Admin, topic: str, session: SqlSession) -> None:
+    schema = pa.schema([("at", pa.int64()), ("end", pa.int64()), ("user", pa.string())])
+    admin.create_topic(topic, schema=schema)
+    with Producer(broker.bootstrap_servers) as producer:
+        producer.send_batch(topic, {"at": [1, 2], "end": [3, 4], "user": ["x", "y"]})
+    assert (topic,) in answer(session, "SHOW TABLES")
+    assert not [t for (t,) in answer(session, "show tables") if t.startswith("__")]
+    assert [row[0] for row in answer(session, f'SHOW COLUMNS FROM "{topic}"')][3:] == ["at", "end", "user"]
+    assert answer(session, f'SELECT user FROM "{topic}" ORDER BY 1') == [("x",), ("y",)]
+    with pytest.raises(InvalidQueryError, match=r'"end" is a keyword of SQL.*\nSELECT "end" FROM') as e:
+        session.execute(f'SELECT end FROM "{topic}"')
+    assert "^" not in str(e.value)
+    with pytest.raises(InvalidQueryError, match='"at", "end" are keywords'):
+        session.execute(f'SELECT at FROM "{topic}" WHERE end > 3')
+    with pytest.raises(InvalidQueryError, match=r"syntax error at or near .SELCT."):
+        session.execute(f'SELCT user FROM "{topic}"')
+
+
+def test_times_in_words(broker: LocalBroker, admin: Admin, topic: str, session: SqlSession) -> None:
+    admin.create_topic(topic)
+    now = dt.datetime.now(dt.UTC)
+    with Producer(broker.bootstrap_servers) as producer:
+        for hours in (49, 24, 2, 1, 0):
+            at = now - dt.timedelta(hours=hours, minutes=5)
+            producer.send(topic, b"%d" % hours, timestamp_ms=int(at.timestamp() * 1000))
+
+    def values(where: str) -> list[int]:
+        found = answer(session, f'SELECT decode(value) FROM "{topic}" WHERE {where}')
+        return sorted(int(value) for (value,) in found)
+
+    assert values("_timestamp >= moment('-90m')") == [0, 1]
+    assert session.statistics.offsets_total == 2  # the look-up by time, not the filter, leaves the older ones out
+    assert values("_timestamp < moment('2 days ago')") == [49]
+    ((same,),) = answer(session, "SELECT moment('now') = moment('now')")
+    assert same
+    for wrong in ("yesteryear", "@900000000000000000"):
+        with pytest.raises(InvalidQueryError, match=f"^time '{wrong}'"):
+            session.execute(f"SELECT moment('{wrong}')").read_all()
+
+
+def test_files_only_below_allowed_directories(broker: LocalBroker, trips: str, tmp_path: Path) -> None:
+    allowed, other = tmp_path / "allowed", tmp_path / "other"
+    for directory in (allowed, other):
+        directory.mkdir()
+        (directory / "z.csv").write_text("zone,name\nA,Harbour\n")
+    with SqlSession(broker.bootstrap_servers, allow_files=[str(allowed)]) as session:
+        assert answer(session, f"SELECT name FROM '{allowed}/z.csv'") == [("Harbour",)]
+        assert answer(session, f"SELECT count(*) FROM {trips} CROSS JOIN '{allowed}/z.csv'")[0][0] > 0
+        for query in (
+            f"SELECT * FROM read_csv('{other}/z.csv')",
+            f"SELECT * FROM read_text('{allowed}/../other/z.csv')",
+            "SELECT * FROM glob('/etc/*')",
+            "SELECT * FROM read_csv('http://127.0.0.1:1/x.csv')",
+            f"COPY (SELECT 1) TO '{allowed}/x.csv'",
+            f"PREPARE p AS COPY (SELECT 1) TO '{allowed}/x.csv'",
+            f"ATTACH '{allowed}/x.db'",
+            "SET enable_external_access = true",
+        ):
+            with pytest.raises(InvalidQueryError):
+                session.execute(query).read_all()
+        assert [p.name for p in allowed.iterdir()] == ["z.csv"]
+    with pytest.raises(InvalidConfigError, match="an existing directory is needed"):
+        SqlSession(broker.bootstrap_servers, allow_files=[str(tmp_path / "none")])

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from sparklog.errors import LogCorruptError, StorageUnavailableError
-from sparklog.metadata.sqlite_store import METADATA_FILE, SqliteStore
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from tests.benchmarks.broker_raw import RawClient, envelope_batch
+from tests.support.metadata import ControlledStore
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch, produce
 
@@ -171,8 +171,7 @@ def test_an_interrupted_deletion_is_finished_and_missing_files_are_noticed(start
             assert produce(client, [(name, 0, BATCH)])[0].error_code == 0
     assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
     data = tmp_path / "data"
-    store = SqliteStore(data / METADATA_FILE)
-    store.finish_topics(t.topic_id for t in store.topics().values())
+    store = ControlledStore(data, 0)
     store.delete_topic("gone")  # and the kill came before its directory was renamed
     store.close()
     shutil.rmtree(data / "lost-0")

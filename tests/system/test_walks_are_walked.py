@@ -99,7 +99,7 @@ with sparklog.start_local(brokers=2) as cluster:
     other = next(b.bootstrap_servers for b in cluster.brokers if b.broker_id != controller)
     with sparklog.Admin(other) as admin:
         admin.describe_cluster()
-        mark("Creating a topic in a cluster")
+        mark("Creating a topic")
         # each broker leads one partition, and copies the other
         admin.create_topic("u", 2, replication_factor=2)
         with sparklog.Producer(cluster.bootstrap_servers, acks="all") as producer:
@@ -117,6 +117,7 @@ with sparklog.start_local(brokers=2) as cluster:
 NOT_ON_THE_WAY = {
     "broker_daemon/sparklog_broker/__main__.py",  # the event loop runs in it
     "broker_daemon/sparklog_broker/main.py",
+    "broker_daemon/sparklog_broker/handlers/coordinators.py",  # a decorator: the internal topic is created if need be
     "broker_daemon/sparklog_broker/network/pace.py",  # runs what it is given, in slices
     "datasource/pyspark_sparklog/spark_errors.py",  # a decorator: errors in the form that Spark shows
     "sparklog/client/consumer/calls.py",  # a decorator: one thread at a time
@@ -124,7 +125,7 @@ NOT_ON_THE_WAY = {
     "sparklog/environment/executors.py",  # runs what it is given, on a thread
     "sparklog/metadata/coordination.py",  # runs what it is given, when ZooKeeper has answered
 }
-ON_TWO_BROKERS = {"A replica fetch", "Creating a topic in a cluster"}
+ON_TWO_BROKERS = {"A replica fetch", "Creating a topic"}
 
 
 class Call(NamedTuple):

@@ -12,6 +12,7 @@ import pytest
 from sparklog import settings as s
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope
+from sparklog.units import SIZE_HELP
 from tests.support.cases import for_each
 
 IDS = [f"{x.scope.value}:{x.name}" for x in s.SETTINGS]
@@ -106,7 +107,8 @@ def test_parse(setting: s.Setting, given: object, parsed: s.Value) -> None:
 def test_parse_refuses(setting: s.Setting, given: object, message: str) -> None:
     with pytest.raises(InvalidConfigError) as e:
         setting.parse(given)
-    assert str(e.value) == f"{setting.name} = {given!r}: {message}"
+    units = f", or {SIZE_HELP}" if setting is WHOLE else ""
+    assert str(e.value) == f"{setting.name} = {given!r}: {message}{units}"
 
 
 def test_parse_refuses_a_very_long_number() -> None:

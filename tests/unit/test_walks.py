@@ -31,7 +31,7 @@ def test_there_are_six_walks_of_few_modules() -> None:
         "An offset commit": 2,
         "A commit of the Spark sink": 7,
         "A replica fetch": 4,
-        "Creating a topic in a cluster": 5,
+        "Creating a topic": 5,
     }
     for table in [table for tables in walks().values() for table in tables]:
         assert [row.number for row in table] == list(range(1, len(table) + 1))

@@ -26,18 +26,13 @@ class Background:
         environment: Environment,
         storage: Storage,
         partitions: Partitions,
-        *,
-        shared: bool = False,
     ) -> None:
-        """`shared`: other brokers have replicas of the partitions, too."""
         self._thread = environment.executors.pool("flush", 1)
         """Fsyncs the logs; retention runs on it, too, so that no segment goes while that happens."""
         self.flushing = Flushing(config, loop, self._thread, storage, partitions)
         self.retention = Retention(config, loop, self._thread, storage.logs, partitions)
-        in_sync = partitions.all_in_sync if shared else None
-        self.cleaner = Cleaner(config, loop, environment, storage.logs, in_sync)
-        leading = partitions.leading_epoch if shared else None
-        self.tierer = Tierer(config, loop, environment, storage.logs, storage.remote.store, leading)
+        self.cleaner = Cleaner(config, loop, environment, storage.logs, partitions.all_in_sync)
+        self.tierer = Tierer(config, loop, environment, storage.logs, storage.remote.store, partitions.leading_epoch)
         self._watch = DirectoryWatch(loop, environment, storage, partitions)
         self.on_offline: Callable[[], None] = lambda: None
         """Called when partitions are offline because their disk has failed."""

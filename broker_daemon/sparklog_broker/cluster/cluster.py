@@ -1,7 +1,8 @@
 """The cluster as one broker sees it: its parts, and their life together.
 
-Start: `connect` reads what is in ZooKeeper, the broker opens its data directory, its server listens, `join` registers
-it and follows the controller. Stop: `leave` has other brokers lead, `close` ends everything.
+Start: `connect` reads the store in ZooKeeper, or `alone` the one in the data directory; the broker opens its logs, its
+server listens, `join` registers it and follows the controller. Stop: `leave` has other brokers lead, `close` ends
+everything.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from msgspec.structs import replace
 from sparklog.environment import Environment
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
 from sparklog.log.directories.broker_epoch import NO_EPOCH, note_lives, note_registration, noted_lives
+from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.metadata import cluster_znodes as znodes
-from sparklog.metadata.coordination import Coordination, CoordinationError, Steps
+from sparklog.metadata.coordination import Coordination, CoordinationError, Create, SetData, Steps
 from sparklog.metadata.image_copy import read_copy
-from sparklog.metadata.image_store import IdBlocks, ImageStore
+from sparklog.metadata.image_store import IdBlocks, topic_of
+from sparklog.metadata.local_coordination import LocalCoordination
+from sparklog.metadata.local_store import MADE, METADATA_FILE, open_local, read_image, read_made, take_epochs
+from sparklog.metadata.store import Topic
 from sparklog.metadata.store_history import StoreMark, mark_of, older, read_mark
 from sparklog.protocol.cluster_messages import ControlledShutdownRequest, ControlledShutdownResponse
 from sparklog.protocol.messages import Api
@@ -31,26 +36,28 @@ from sparklog.replication.replica.model import ReplicaConfig
 from sparklog.security.listeners import endpoint_for
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.broker_peers import BrokerPeers
-from sparklog_broker.cluster.cluster_records import ClusterRecords
-from sparklog_broker.cluster.cluster_topics import ClusterTopics, is_here
 from sparklog_broker.cluster.controller_client import ControllerClient, done
 from sparklog_broker.cluster.failed_disks import FailedDisks
 from sparklog_broker.cluster.follower_side.log_starts import LogStarts
 from sparklog_broker.cluster.follower_side.replica_fetcher import FetchLimits
 from sparklog_broker.cluster.full_disks import FullDisks
+from sparklog_broker.cluster.growth import check_not_copying
 from sparklog_broker.cluster.image_copies import ImageCopies
 from sparklog_broker.cluster.images import ImageFollower
 from sparklog_broker.cluster.leader_side.isr_proposals import IsrProposals
 from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
 from sparklog_broker.cluster.membership import Membership
 from sparklog_broker.cluster.peers import Connect
+from sparklog_broker.cluster.record_changes import RecordChanger
 from sparklog_broker.cluster.replicas import Replicas
+from sparklog_broker.cluster.topics import Topics, is_here, was_made
 from sparklog_broker.config import BrokerConfig, parse_address
 from sparklog_broker.counters.replication import SessionCounters
 from sparklog_broker.network.pace import Pace
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partitions import Partitions
-from sparklog_broker.partitions.storage import SharedMetadata, Storage
+from sparklog_broker.partitions.storage import ClusterMetadata, Storage
+from sparklog_broker.security.records import SecurityRecords
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +79,12 @@ class Cluster:
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
         environment: Environment,
-        connect: Connect,
-        put_aside: Mapping[str, TopicImage],
+        connect: Connect = asyncio.open_connection,
+        put_aside: Mapping[str, TopicImage] | None = None,
+        made: Mapping[str, int] | None = None,
     ) -> None:
+        """`put_aside`: topics by id, of which this broker has put the files aside; None: the store is in the data
+        directory, and needs no copy there. `made`: as `read_made` says."""
         self._zk = coordination
         self._config = config
         self._loop = loop
@@ -85,10 +95,23 @@ class Cluster:
         self._follows_images = False
         self.has_joined = False
         """Whether clients may ask about the cluster: before, this broker knows what the store had when it started."""
-        self.session = SessionCounters()
-        coordination.listen(self.session.on_state)
-        self._store = ImageStore(cluster_id, image, IdBlocks(coordination))
-        self.metadata = SharedMetadata(self._store, is_here(image, config.broker_id))
+        self.session = None if put_aside is None else SessionCounters()
+        """Counters of the session with ZooKeeper; None: there is none."""
+        if self.session is not None:
+            coordination.listen(self.session.on_state)
+        self._ids = IdBlocks(coordination)
+        self.metadata = ClusterMetadata(
+            cluster_id,
+            {name: topic_of(topic) for name, topic in image.topics.items()},
+            image.security,
+            self._ids,
+            is_here(image, config.broker_id),
+            put_aside is None,
+            was_made(image, made or {}) if put_aside is None else None,
+        )
+        self._made = dict(made or {})
+        self._copies: ImageCopies | None = None
+        self._endpoints: tuple[str, ...] = ()
         self.controller = ControllerClient(coordination, config.broker_id, connect)
         self.peers = BrokerPeers(self.endpoint_of, connect)
         self._tasks: list[asyncio.Task[None]] = []
@@ -107,6 +130,7 @@ class Cluster:
         store that is older than what this broker has seen."""
         copy = read_copy(environment.files, config.data_dir)
         try:
+            await perform(check_not_copying(coordination))
             found = await perform(read_mark(coordination))
             if copy is not None and found.cluster_id not in ("", copy.mark.cluster_id):
                 raise StorageUnavailableError(
@@ -132,6 +156,30 @@ class Cluster:
         absent = {} if copy is None else {**copy.put_aside, **_absent(copy.image, image)}
         return cls(coordination, cluster_id, image, config, loop, environment, connect, absent)
 
+    @classmethod
+    def alone(
+        cls, config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment, *, create: bool
+    ) -> Cluster:
+        """The cluster of one broker, whose store is in its data directory. `create`: make it if there is none. Blocks.
+        Raises StorageError, StorageFullError."""
+        path = config.data_dir / METADATA_FILE
+        log_dirs = config.log_dirs or [config.data_dir]
+        coordination = open_local(path, environment, config.broker_id, create=create, log_dirs=log_dirs)
+        try:
+            cluster_id, image = read_image(coordination, path)
+            made = read_made(coordination)
+            return cls(coordination, cluster_id, image, config, loop, environment, made=made)
+        except BaseException:
+            coordination.close()
+            raise
+
+    def take_epochs(self, logs: LogManager) -> None:
+        """If the store in the data directory is an older copy, give it the leader epochs of the logs. Blocks. Raises
+        StorageError, StorageFullError."""
+        if isinstance(self._zk, LocalCoordination):
+            epochs = {tp: partition_log.leader_epoch for tp, partition_log in logs.logs.items()}
+            self._first_image = take_epochs(self._zk, self._first_image, epochs)
+
     # --- parts of the broker
 
     def serve(self, io: IoThreads) -> Replicas:
@@ -154,8 +202,8 @@ class Cluster:
         self.replicas.image = self._first_image
         return self.replicas
 
-    def topics(self, storage: Storage, partitions: Partitions, background: Background, pace: Pace) -> ClusterTopics:
-        """In place of those of a broker that is alone."""
+    def topics(self, storage: Storage, partitions: Partitions, background: Background, pace: Pace) -> Topics:
+        """The topics of the broker."""
         self._storage, self._partitions, self._background = storage, partitions, background
         self.server = ReplicaServer(
             partitions,
@@ -164,16 +212,24 @@ class Cluster:
             storage.remote_reads,
             self.replicas.counters,
         )
-        self._copies = ImageCopies(self._config, self._loop, self._environment.files, storage, self._put_aside)
-        self._topics = ClusterTopics(
-            self._config, self._environment, storage, self._store, partitions, background, pace, self.replicas
+        if self._put_aside is not None:
+            self._copies = ImageCopies(self._config, self._loop, self._environment.files, storage, self._put_aside)
+        self._topics = Topics(
+            self._config, self._environment, storage, self._ids, partitions, background, pace, self.replicas
         )
+        if self._put_aside is None:
+            self._topics.on_made = self._note_made
         return self._topics
 
-    def security_records(self, storage: Storage) -> ClusterRecords:
-        """In place of those of a broker that is alone."""
-        self._security = ClusterRecords(storage)
-        return self._security
+    def _note_made(self, topic: Topic) -> None:
+        """The directories of all partitions of a topic are there."""
+        path, data = f"{MADE}/{topic.topic_id}", b"%d" % topic.partitions
+        self._zk.transaction([SetData(path, data) if topic.topic_id in self._made else Create(path, data)])
+        self._made[topic.topic_id] = topic.partitions
+
+    def follow_security(self, records: SecurityRecords) -> None:
+        """Have `records` follow the images from `join` on."""
+        self._security = records
 
     @property
     def image(self) -> ClusterImage:
@@ -198,6 +254,11 @@ class Cluster:
         address = endpoint_for(broker.endpoints, listener) if broker is not None else ""
         return parse_address(address) if address else None
 
+    @property
+    def has_endpoints(self) -> bool:
+        """True if this broker has registered addresses for other brokers and clients."""
+        return bool(self._endpoints)
+
     def registered(self) -> Iterable[int]:
         """The ids of all brokers that are there."""
         return self.image.brokers
@@ -214,6 +275,7 @@ class Cluster:
 
         Raises InvalidConfigError if another process has its id. `on_lost` is told why when it cannot go on later.
         """
+        self._endpoints = tuple(endpoints)
         logs = self._storage.logs
         lives = await self._storage.run(lambda: noted_lives(logs.directories.all, is_whole=logs.has_all_directories))
         try:
@@ -241,6 +303,7 @@ class Cluster:
                 self._config.leader_imbalance_check_interval_seconds * 1_000,
                 self._config.leader_imbalance_per_broker_percentage,
                 self._config.auto_leader_rebalance_enable,
+                has_own_store=self._put_aside is None,
             ),
             on_registered=lambda epoch: self._on_registered(epoch, on_lost),
             on_duplicate=on_duplicate,
@@ -252,7 +315,7 @@ class Cluster:
         self.images = ImageFollower(self.membership, self.controller, self._config.broker_id, first, self._follow)
         self._follows_images = True
         self._topics.join(self.membership, self.controller, self.images)
-        self._security.join(self.membership, self.controller, self.images)
+        self._security.change = RecordChanger(self.membership, self.controller, self.images).change
         storage = self._storage
         log_starts = LogStarts(self._loop, lambda: storage.run(storage.logs.checkpoint))
         self.replicas.start(self._partitions, self.server, proposals, self.membership.registration, log_starts)
@@ -273,6 +336,9 @@ class Cluster:
                 )
             log.warning("the controller has not heard of this broker for %d s; it goes on trying", patience_s)
         self.has_joined = True
+        for topic_id in [] if self._copies is not None else list(self._made):  # of the life before
+            del self._made[topic_id]
+            self._zk.delete(f"{MADE}/{topic_id}")
 
     def _seen(self) -> StoreMark:
         """The mark of the newest image that this broker has had."""
@@ -291,7 +357,7 @@ class Cluster:
     @property
     def put_aside(self) -> Sequence[str]:
         """Names of topics whose files this broker has put aside, because an image lacked them."""
-        return sorted(topic.name for topic in self._copies.put_aside.values())
+        return [] if self._copies is None else sorted(topic.name for topic in self._copies.put_aside.values())
 
     def _is_known(self, image: ClusterImage) -> bool:
         epoch = self.membership.registration.broker_epoch
@@ -322,7 +388,8 @@ class Cluster:
                 absent = await self._topics.follow(image)
                 self.replicas.follow_image(image)
                 self._disks.look(image)
-                self._copies.follow(image, absent)
+                if self._copies is not None:
+                    self._copies.follow(image, absent)
             except Exception:
                 log.exception("image %s cannot be followed", image.version)
 
@@ -340,7 +407,8 @@ class Cluster:
 
     async def leave(self) -> None:
         """Has other brokers lead what this one does, and be the controller, as far as there are others."""
-        await self._hand_over()
+        if any(broker_id != self._config.broker_id for broker_id in self.registered()):
+            await self._hand_over()
         self.membership.retire()
 
     async def _hand_over(self) -> None:
@@ -377,7 +445,8 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.replicas.stop()
-        await self._copies.stop()
+        if self._copies is not None:
+            await self._copies.stop()
         self.membership.stop()
         self.controller.close()
         self.peers.close()

@@ -60,9 +60,11 @@ class ControllerClient:
                 await self._find()
         except (CoordinationError, msgspec.DecodeError, TimeoutError) as e:
             log.debug("who the controller is cannot be read: %r", e)
+        if self.controller_id == self._broker_id:
+            return True
         if self.controller_id < 0 or not self._address:
             raise NotControllerError("no controller is known; it is elected when ZooKeeper can be reached")
-        return self.controller_id == self._broker_id
+        return False
 
     async def _find(self) -> None:
         node = await done(self._zk.get(znodes.CONTROLLER))

@@ -120,11 +120,8 @@ class ClusterReplica:
     def check_leads(self) -> None:
         state = self.state
         if not isinstance(state, Leader) or state.has_resigned:
-            who = (
-                f"broker {self.image.leader} does"
-                if self.image.leader not in (NO_LEADER, self._broker_id)
-                else "nobody"
-            )
+            is_other = self.image.leader not in (NO_LEADER, self._broker_id)
+            who = f"broker {self.image.leader} does" if is_other else "nobody"
             raise NotLeaderError(
                 f"broker {self._broker_id} does not lead partition {self.key}, {who} in leader epoch "
                 f"{self.image.leader_epoch}; read the metadata again"

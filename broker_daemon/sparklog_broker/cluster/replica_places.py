@@ -6,6 +6,7 @@
 | a log, and the image does not name this broker | role ended, then log closed, its directory renamed, then unlinked |
 | a directory of a partition that is elsewhere (first image after a start) | renamed, then unlinked |
 | a directory of a topic that the image has the order to delete (first image after a start) | renamed, then unlinked |
+| a directory without records of a partition that its topic has not got (first image) | renamed, then unlinked |
 | a directory of a topic that the image lacks without an order to delete it (first image after a start) | put aside |
 | a replica with records of a newer leader epoch than the image has, which does not name this broker | put aside |
 
@@ -33,7 +34,7 @@ from sparklog_broker.config import BrokerConfig
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
-from sparklog_broker.partitions.topic_files import partition_specs
+from sparklog_broker.partitions.topic_directories import partition_specs
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class ReplicaPlaces:
                 partition.begin_replica(partition_log)
         log.info("%d replicas are to be copied from their leaders", len(added))
         for topic in {p.key.topic: self._partitions.topics[p.key.topic] for p in added if not p.key.partition}.values():
-            self._storage.run(partial(self._storage.topic_files.note, topic))
+            self._storage.run(partial(self._storage.topic_directories.note, topic))
 
     async def make_room(self, specs: Sequence[PartitionSpec]) -> None:
         """Put directories aside that partitions which begin now would find: they are of a history in which the topic
@@ -172,6 +173,15 @@ class ReplicaPlaces:
                 state is not None and self._config.broker_id not in state.replicas and is_end_of_replica(state, epoch)
             )
 
+        def is_unused(owner: PartitionMeta, _: int) -> bool:
+            """Of a partition that a topic was to get when this broker died. It has no segment."""
+            name = f"{owner.topic}-{owner.partition}"
+            return (
+                owner.topic_id in topics
+                and state_of(owner) is None
+                and not any(d.files.exists(d.path / name) and d.has_segments(name) for d in logs.directories.live)
+            )
+
         def is_absent(owner: PartitionMeta, _: int) -> bool:
             state = state_of(owner)
             return state is None or self._config.broker_id not in state.replicas
@@ -179,6 +189,7 @@ class ReplicaPlaces:
         try:
             moved = logs.remove_replicas(is_elsewhere)
             deleted = logs.remove_replicas(lambda owner, _: owner.topic_id in image.deleted, ending=DELETED_ENDING)
+            moved += logs.remove_replicas(is_unused)
             absent = logs.remove_replicas(is_absent, ending=STRAY_ENDING)
             if moved or deleted:
                 log.info("%d replicas have moved, or were deleted, while this broker was away", moved + deleted)

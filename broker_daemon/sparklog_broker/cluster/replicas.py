@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -51,6 +52,25 @@ def _nothing() -> None:
     """All that was submitted before has been done."""
 
 
+class _Followed(NamedTuple):
+    """The facts that roles have followed."""
+
+    image: ClusterImage
+    is_sure: bool
+    full: frozenset[TopicPartition]
+
+    def differs_in_topics_only(self, before: _Followed) -> bool:
+        """False if all roles have to be looked at, as when the same image is followed again."""
+        one, other = self.image, before.image
+        return one is not other and (one.brokers, one.known, one.configs, self.is_sure, self.full) == (
+            other.brokers,
+            other.known,
+            other.configs,
+            before.is_sure,
+            before.full,
+        )
+
+
 class Replicas:
     """Event-loop thread only. `Surroundings` of every `ClusterReplica`."""
 
@@ -87,6 +107,7 @@ class Replicas:
         """Partitions whose disk has no room: nothing is copied into them."""
         self.counters = ReplicationCounters()
         self._was_certain = True
+        self._followed = _Followed(ClusterImage(), False, frozenset())
         self._eligible: dict[int, int] = {}
         self._taken = 0
         """Partitions that are led since the last line about it in the log."""
@@ -146,13 +167,22 @@ class Replicas:
         self._was_certain = self._is_sure
         for leader in list(self._fetchers):
             self._fetcher(leader)  # it may have another address, or one at last
+        before, self._followed = self._followed, _Followed(image, self._is_sure, self.full)
+        same_topics = before.image.topics if self._followed.differs_in_topics_only(before) else {}
         for partition in self._partitions.all():
-            self._follow(partition)
+            topic = partition.key.topic
+            if same_topics.get(topic) is not image.topics.get(topic) or not self._is_at_work(partition.key):
+                self._follow(partition)
         if self._taken:
             led = sum(isinstance(r.state, Leader) for r in self._replicas.values())
             log.info("leading %d partitions more, %d of %d in all", self._taken, led, len(self._replicas))
             self._taken = 0
         self._stop_idle_fetchers()
+
+    def _is_at_work(self, key: TopicPartition) -> bool:
+        """True if this broker leads the partition or copies it."""
+        state = self._replicas[key].state
+        return key in self._following or (isinstance(state, Leader) and not state.has_resigned)
 
     def drop(self, key: TopicPartition) -> None:
         """The partition is served no more."""

@@ -23,6 +23,7 @@ from sparklog.environment.files import FileSystem
 from sparklog.errors import AdoptionRefusedError, StorageUnavailableError
 from sparklog.format.checkpoint import CLUSTER_IMAGE_FILE
 from sparklog.metadata import cluster_znodes as znodes
+from sparklog.metadata.cluster_znodes import PRODUCER_IDS, SCHEMA_IDS
 from sparklog.metadata.coordination import (
     BadVersionError,
     Coordination,
@@ -33,12 +34,12 @@ from sparklog.metadata.coordination import (
     SetData,
 )
 from sparklog.metadata.image_copy import ImageCopy, read_copy
-from sparklog.metadata.image_store import PRODUCER_IDS, SCHEMA_IDS, IdBlocks
+from sparklog.metadata.image_store import IdBlocks
+from sparklog.metadata.local_store import run_steps, wait_for
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
 from sparklog.metadata.store_history import StoreMark, older, read_mark
 from sparklog.replication.cluster_image import ClusterDelta, ClusterImage, TopicImage, Version
 from sparklog.replication.restoration import EPOCHS_SKIPPED, Restoration, difference, restore
-from sparklog_broker.cluster.adoption import run_steps, wait_for
 
 TRIES_MAX = 20
 PRODUCER_IDS_SKIPPED = 100_000_000

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from sparklog.environment.clock import Clock
@@ -18,7 +18,7 @@ from sparklog.replication.groups import GroupCoordinator, Step
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, Replayed
-from sparklog_broker.coordinators.led_shards import LedShards
+from sparklog_broker.coordinators.led_shards import BEGIN_S, LedShards
 from sparklog_broker.coordinators.shard import Shard
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
@@ -123,6 +123,9 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
         self.do(lambda c: c.loaded(self._groups.now_ms(), self._groups.wall_ms()))
         self.do(lambda c: c.set_topics(self._groups.topics(), self._groups.wall_ms()))  # as they are now
 
+    async def _append(self, changes: Sequence[_Change]) -> None:
+        await self._append_records(changes)
+
     def _done(self, changes: Iterable[_Change]) -> None:
         for change in changes:
             change.done.set_result(None)
@@ -181,15 +184,21 @@ class Groups:
 
     # -- life
 
-    def start(self, *, shared: bool = False) -> None:
-        """Begins to read the state; members' sessions begin when it has been read. `shared`: this broker has those
-        partitions only that `follow` says."""
-        self._shards.start(self.topic.partitions, shared=shared)
+    def start(self) -> None:
+        """Begins to read the state of the partitions that `follow` has named; members' sessions begin when it has been
+        read."""
+        self._shards.start(self.topic.partitions)
         for partition in self._shards.led:
             partition.load()
         self._ticked_at = self.loop.time()
         self._check_at = self._ticked_at + self._check_s
         self._ticker.start(self._tick_s)
+
+    async def begin(self) -> None:
+        """Makes the internal topic, and returns when this broker coordinates those of its partitions that it leads.
+        Raises as `InternalTopic.ensure`."""
+        await self.topic.ensure()
+        await self._shards.until_loaded(BEGIN_S)
 
     def follow(self, number: int, *, leads: bool) -> None:
         """This broker leads a partition of `__consumer_offsets`, or no more."""

@@ -34,11 +34,11 @@ from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
+from sparklog_broker.cluster.topics import Topics
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.partitions.appender import Appender, Write
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
-from sparklog_broker.topics import Topics
 
 SEGMENT_BYTES = 16 * 1024 * 1024
 """Only whole segments are compacted: so much, of each partition, is replayed at a start or a change of leaders though

@@ -4,10 +4,15 @@ only.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from sparklog_broker.coordinators.shard import Shard
+
+BEGIN_S = 5.0
+"""Patience of the first request with the shards of a new internal topic."""
 
 S = TypeVar("S", bound=Shard[Any, Any])
 
@@ -19,13 +24,7 @@ class LedShards(Generic[S]):
         self._make = make
         self.all: list[S] = []
         """By the partitions' numbers; empty before the start."""
-        self._led: set[int] | None = None
-        """None: all; there is no other broker."""
-
-    @property
-    def are_shared(self) -> bool:
-        """Whether other brokers may lead some."""
-        return self._led is not None
+        self._led: set[int] = set()
 
     @property
     def led(self) -> list[S]:
@@ -33,18 +32,22 @@ class LedShards(Generic[S]):
         return [shard for shard in self.all if self.leads(shard.number)]
 
     def leads(self, number: int) -> bool:
-        return self._led is None or number in self._led
+        return number in self._led
 
-    def start(self, count: int, *, shared: bool) -> None:
-        """Makes as many, which do not work yet. `shared`: this broker leads those only that `follow` has said."""
+    async def until_loaded(self, timeout_s: float) -> None:
+        """Returns when the led shards have read their records for the first time, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(shard.loaded() for shard in self.led))
+
+    def start(self, count: int) -> None:
+        """Makes `count` shards. They do not work yet."""
         self.all = [self._make(number) for number in range(count)]
-        self._led = set(self._led or ()) if shared else None
-        for number in self._led or ():
+        for number in self._led:
             self._at(number)
 
     def follow(self, number: int, *, leads: bool) -> None:
         """This broker leads the partition, or no more: its shard begins to work, or ends."""
-        self._led = self._led if self._led is not None else set()
         if leads == (number in self._led):
             return
         (self._led.add if leads else self._led.discard)(number)

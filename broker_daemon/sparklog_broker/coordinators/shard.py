@@ -53,6 +53,7 @@ class Shard(ABC, Generic[C, E]):
         self._tasks: dict[asyncio.Task[None], None] = {}
         """What works for the coordinator of this moment, and ends with it, in the order it began."""
         self._stopped = False
+        self._has_loaded = asyncio.Event()
 
     @abstractmethod
     def _new(self) -> C:
@@ -65,6 +66,10 @@ class Shard(ABC, Generic[C, E]):
     @abstractmethod
     def _loaded(self, coordinator: C) -> None:
         """It has all records, and answers requests from now on."""
+
+    @abstractmethod
+    async def _append(self, changes: Sequence[E]) -> None:
+        """Appends their records (`_append_records`); returns when they are safe."""
 
     @abstractmethod
     def _done(self, changes: Sequence[E]) -> None:
@@ -88,6 +93,10 @@ class Shard(ABC, Generic[C, E]):
 
     # -- loading
 
+    async def loaded(self) -> None:
+        """Returns when the partition's records have been read for the first time."""
+        await self._has_loaded.wait()
+
     def load(self) -> asyncio.Task[None]:
         """Reads the partition's records; tries again until it can."""
         return self._begin(self._load())
@@ -104,6 +113,7 @@ class Shard(ABC, Generic[C, E]):
                 unexpected = None if isinstance(e, SparklogError | OSError) else e
                 log.error("%s cannot be read, next attempt in %.1f s: %s", self, backoff_s, e, exc_info=unexpected)  # noqa: TRY400
             else:
+                self._has_loaded.set()
                 return
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, RELOAD_S_MAX)
@@ -155,7 +165,7 @@ class Shard(ABC, Generic[C, E]):
             taken.append(self._queue.popleft())
         return taken
 
-    async def _append(self, changes: Sequence[E]) -> None:
+    async def _append_records(self, changes: Sequence[E]) -> None:
         records = [record for change in changes for record in change.records]
         if records:
             await self._topic.append(self.number, records, producer=changes[0].producer)

@@ -30,8 +30,7 @@ HOLD_BACKOFF_S, HOLD_BACKOFF_S_MAX = 0.05, 2.0
 class TransactionAccess:
     """Event-loop thread only."""
 
-    def __init__(self, here: TransactionCoordinator, topic: InternalTopic, elsewhere: OtherBrokers | None) -> None:
-        """`elsewhere` None: this broker is alone."""
+    def __init__(self, here: TransactionCoordinator, topic: InternalTopic, elsewhere: OtherBrokers) -> None:
         self._here = here
         self._topic = topic
         self._elsewhere = elsewhere
@@ -63,9 +62,8 @@ class TransactionAccess:
         """Transactional ids, by producer id, whose open transactions include the partition, on all brokers. Raises
         CoordinatorLoadingError, CoordinatorNotAvailableError: who is not asked may have one."""
         found = self._here.owners(tp)
-        if self._elsewhere is not None:
-            for broker_id in self._elsewhere.ids():
-                found |= await self._elsewhere.owners(broker_id, tp)
+        for broker_id in self._elsewhere.ids():
+            found |= await self._elsewhere.owners(broker_id, tp)
         return found
 
     async def while_nothing_is_decided(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -73,7 +71,7 @@ class TransactionAccess:
         began, and what was decided before is visible everywhere. Raises what `work` does, and
         CoordinatorNotAvailableError when not all coordinators can be held."""
         elsewhere = self._elsewhere
-        if elsewhere is None or not self._topic.exists:
+        if not self._topic.exists:
             return await work()
         last = "not all of them could be held"
         for attempt in range(HOLD_ATTEMPTS):
@@ -101,7 +99,6 @@ class TransactionAccess:
         raise CoordinatorNotAvailableError(f"the coordinators of transactions are changing: {last}")
 
     async def _hold(self, broker_id: int, name: str, *, release: bool = False) -> dict[int, int]:
-        assert self._elsewhere is not None
         if broker_id != self._elsewhere.broker_id:
             return await self._elsewhere.hold(broker_id, name, HOLD_S, release=release)
         return self._here.release(name) if release else await self._here.hold(name, HOLD_S)
@@ -109,7 +106,6 @@ class TransactionAccess:
     async def _ask(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: tuple[TopicPartition, ...]
     ) -> None:
-        assert self._elsewhere is not None, "a broker that is alone coordinates everything"
         leader = self._topic.leader_of(self._topic.partition_for(transactional_id))
         if leader not in self._elsewhere.ids():
             raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} at the moment")

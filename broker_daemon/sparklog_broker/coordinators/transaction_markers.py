@@ -41,9 +41,9 @@ class MarkerWriter:
         partitions: Partitions,
         appender: Appender,
         on_offsets_marker: OnOffsetsMarker,
-        elsewhere: OtherBrokers | None = None,
+        elsewhere: OtherBrokers,
     ) -> None:
-        """`elsewhere`: who writes to the partitions of other brokers; None: there are none."""
+        """`elsewhere`: who writes to the partitions of other brokers."""
         self._elsewhere = elsewhere
         self._partitions = partitions
         self._appender = appender
@@ -87,7 +87,7 @@ class MarkerWriter:
             partition = self._partitions.find(marker.partition)
             if partition is None:
                 written.add(marker)
-            elif self._elsewhere is None or partition.replicas.leader == self._elsewhere.broker_id:
+            elif partition.replicas.leader == self._elsewhere.broker_id:
                 here.append(marker)
             else:
                 away.setdefault(partition.replicas.leader, []).append(marker)
@@ -100,7 +100,6 @@ class MarkerWriter:
     async def _write_away(
         self, leader: int, markers: list[Marker], coordinator_epoch: int, started_ms: int
     ) -> set[Marker]:
-        assert self._elsewhere is not None
         try:
             return await self._elsewhere.write_markers(leader, markers, coordinator_epoch, started_ms)
         except SparklogError as e:

@@ -97,7 +97,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
             coordinator.replay(record.key, record.value)
 
     def _loaded(self, coordinator: Coordinator) -> None:
-        effects = coordinator.loaded(self._clock.now_ms(), from_elsewhere=self._storage.metadata.is_shared)
+        effects = coordinator.loaded(self._clock.now_ms(), from_elsewhere=not self._storage.metadata.is_sole)
         for number in coordinator.numbers():
             self._storage.producer_ids.found(number)
         self._tokens = self._storage.fencing_tokens()  # the coordinator before, elsewhere, had blocks of its own
@@ -185,7 +185,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
             reach("txn.before-decision")
         if completes:
             reach("txn.before-completion")
-        await super()._append(changes)
+        await self._append_records(changes)
         written = [a.markers for change in changes for a in change.effects.actions if isinstance(a, WriteMarkers)]
         if any(self._marker_writer.wait_for_disk(markers) for markers in written):
             await self._topic.make_durable(self.number)

@@ -53,7 +53,7 @@ from sparklog.types import FENCING_TOKENS_ID, SHARED_PREFIX, ProducerIdAndEpoch,
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.internal_topics import InternalTopic
-from sparklog_broker.coordinators.led_shards import LedShards
+from sparklog_broker.coordinators.led_shards import BEGIN_S, LedShards
 from sparklog_broker.coordinators.transaction_holds import TransactionHolds
 from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.coordinators.transaction_shard import TransactionShard
@@ -103,18 +103,28 @@ class TransactionCoordinator:
 
     # -- life
 
-    def start(self, *, shared: bool = False) -> None:
-        """Begins to read the state, and to look for transactions that are open for too long. `shared`: this broker has
-        those partitions only that `follow` says."""
-        self._shards.start(self.topic.partitions, shared=shared)
-        if shared:
-            for shard in self._shards.led:
-                shard.load()
-        else:
-            if self.topic.exists:
-                self._settled.clear()
-            self._tasks = [self._loop.create_task(self._load()), self._loop.create_task(self._settle())]
+    def start(self) -> None:
+        """Begins to read the state of the partitions that `follow` has named, and to look for transactions that are
+        open for too long. Readers of committed records wait for `joined`."""
+        self._shards.start(self.topic.partitions)
+        for shard in self._shards.led:
+            shard.load()
+        if self.topic.exists:
+            self._settled.clear()
         self._ticker.start(self._tick_s)
+
+    def joined(self, *, is_sole: bool) -> None:
+        """The broker is in its cluster and has its roles. `is_sole`: no other broker is there."""
+        if is_sole and (not self.topic.exists or len(self._shards.led) == self.topic.partitions):
+            self._tasks = [self._loop.create_task(self._load()), self._loop.create_task(self._settle())]
+        else:
+            self._settled.set()
+
+    async def begin(self) -> None:
+        """Makes the internal topic, and returns when this broker coordinates those of its partitions that it leads.
+        Raises as `InternalTopic.ensure`."""
+        await self.topic.ensure()
+        await self._shards.until_loaded(BEGIN_S)
 
     def follow(self, number: int, *, leads: bool) -> None:
         """This broker leads a partition of `__transaction_state`, or no more."""
@@ -151,7 +161,7 @@ class TransactionCoordinator:
         return self._holds.end(name)
 
     async def loaded(self) -> None:
-        """Returns when the state has been read that there was at the start."""
+        """Returns when the state has been read that there was when a sole broker joined."""
         if self._tasks:
             await asyncio.wait(self._tasks[:1])
 
@@ -166,14 +176,14 @@ class TransactionCoordinator:
             return
         try:
             async with asyncio.timeout(SETTLE_S_MAX):
-                await asyncio.gather(*(shard.recovered() for shard in self._shards.all))
+                await asyncio.gather(*(shard.recovered() for shard in self._shards.led))
         except TimeoutError:
             log.warning("transactions decided before the start do not have all their markers yet; readers go on")
         finally:
             self._settled.set()
 
     async def _load(self) -> None:
-        await asyncio.gather(*(shard.load() for shard in self._shards.all))
+        await asyncio.gather(*(shard.loaded() for shard in self._shards.led))
         await self._end_unknown()
 
     async def _end_unknown(self) -> None:
@@ -240,7 +250,7 @@ class TransactionCoordinator:
         InvalidTxnStateError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.
         """
         request = AddPartitions(transactional_id, producer_id, producer_epoch, tuple(partitions))
-        for tp in request.partitions if self._shards.are_shared else ():
+        for tp in request.partitions:
             if self._partitions.find(tp) is None:  # its marker would be taken for one that is not needed
                 raise CoordinatorNotAvailableError(f"the coordinator has not heard of {tp} yet: try again")
         await self._shard(transactional_id).request(request)
@@ -321,7 +331,7 @@ class TransactionCoordinator:
         any to come would fence all later runs."""
         shard = self._shard(request.transactional_id)
         shard.ready()  # it may know newer fencing tokens than the metadata store
-        if not self._shards.are_shared and not self._storage.producer_ids.is_issued(request.fencing_token):
+        if not self._storage.is_issued(request.fencing_token):
             raise InvalidProducerIdMappingError(
                 f"fencing token {request.fencing_token} of run {request.run_id!r} was never drawn: "
                 "draw one with INIT_PRODUCER_ID"

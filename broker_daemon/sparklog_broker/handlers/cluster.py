@@ -3,7 +3,6 @@ DIRECTORY_FAILED, ALTER_SECURITY_RECORDS."""
 
 from __future__ import annotations
 
-from sparklog.errors import InvalidRequestError
 from sparklog.protocol.cluster_messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -22,29 +21,21 @@ from sparklog.replication.cluster_image import Version
 from sparklog.replication.controller.model import ControlledShutdown, DirectoryFailed, DirectoryFull
 from sparklog.replication.image_codec import encode
 from sparklog.types import TopicPartition
-from sparklog_broker.cluster import cluster_records
-from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.cluster.leader_side.isr_proposals import decide
+from sparklog_broker.cluster.record_changes import changes_of, decide_records
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
 
 
-def _cluster(context: RequestContext) -> Cluster:
-    cluster = context.broker.cluster
-    if cluster is None:
-        raise InvalidRequestError("this broker is alone, and no other one's peer")
-    return cluster
-
-
 async def replica_fetch(request: ReplicaFetchRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when there is something new for a follower, or after its `max_wait_ms`."""
-    return await _cluster(context).server.answer(request, context.times)
+    return await context.broker.cluster.server.answer(request, context.times)
 
 
 async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, context: RequestContext) -> Response:
     """Only the controller answers: with what is newer than what the broker has, when there is something."""
     known = Version(request.controller_epoch, request.zxid)
-    cluster, clock = _cluster(context), context.broker.environment.clock
+    cluster, clock = context.broker.cluster, context.broker.environment.clock
     began_s = clock.monotonic_s()
     try:
         news = await cluster.membership.news(known, request.max_wait_ms / 1_000)
@@ -60,14 +51,14 @@ async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, con
 
 async def alter_partition(request: AlterPartitionRequest, payload: memoryview, context: RequestContext) -> Response:
     """Only the controller answers, when what it has decided is stored."""
-    return Response(AlterPartitionResponse(await decide(_cluster(context).membership, request)))
+    return Response(AlterPartitionResponse(await decide(context.broker.cluster.membership, request)))
 
 
 async def controlled_shutdown(
     request: ControlledShutdownRequest, payload: memoryview, context: RequestContext
 ) -> Response:
     """Only the controller answers, when others lead what the broker led, as far as they can."""
-    remaining = await _cluster(context).membership.ask(
+    remaining = await context.broker.cluster.membership.ask(
         lambda token: ControlledShutdown(token, request.broker_id, request.broker_epoch)
     )
     return Response(ControlledShutdownResponse(remaining))
@@ -77,11 +68,11 @@ async def directory_failed(request: DirectoryFailedRequest, payload: memoryview,
     """Only the controller answers, when the broker leads none of the partitions any more."""
     partitions = tuple(TopicPartition(p.topic, p.partition) for p in request.partitions)
     if request.room:
-        moved = await _cluster(context).membership.ask(
+        moved = await context.broker.cluster.membership.ask(
             lambda token: DirectoryFull(token, request.broker_id, request.broker_epoch, partitions, request.room == 1)
         )
         return Response(DirectoryFailedResponse(0, moved))
-    leaderless = await _cluster(context).membership.ask(
+    leaderless = await context.broker.cluster.membership.ask(
         lambda token: DirectoryFailed(token, request.broker_id, request.broker_epoch, partitions)
     )
     return Response(DirectoryFailedResponse(leaderless))
@@ -91,6 +82,5 @@ async def alter_security_records(
     request: AlterSecurityRecordsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
     """Only the controller answers, when the records are stored."""
-    changes = cluster_records.changes_of(request)
-    version = await cluster_records.decide(_cluster(context).membership, changes)
+    version = await decide_records(context.broker.cluster.membership, changes_of(request))
     return Response(AlterSecurityRecordsResponse(*version))

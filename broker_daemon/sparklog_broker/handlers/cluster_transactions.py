@@ -3,7 +3,6 @@ FIND_TXN_OWNERS, HOLD_TRANSACTIONS."""
 
 from __future__ import annotations
 
-from sparklog.errors import InvalidRequestError
 from sparklog.protocol.cluster_messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -17,20 +16,13 @@ from sparklog.protocol.cluster_messages import (
 )
 from sparklog.replication.transactions import Marker
 from sparklog.types import TopicPartition
-from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
 
 
-def _member(context: RequestContext) -> Broker:
-    if context.broker.cluster is None:
-        raise InvalidRequestError("this broker is alone, and no other one's peer")
-    return context.broker
-
-
 async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when those that this broker can write are replicated."""
-    broker = _member(context)
+    broker = context.broker
     markers = await broker.pace.list_of(
         Marker(TopicPartition(m.topic, m.partition), m.producer_id, m.producer_epoch, commit=m.commit)
         for m in request.markers
@@ -43,7 +35,7 @@ async def add_partitions_to_txn(
     request: AddPartitionsToTxnRequest, payload: memoryview, context: RequestContext
 ) -> Response:
     """Answered when the partitions are in the log of the transaction's coordinator."""
-    transactions = _member(context).transactions
+    transactions = context.broker.transactions
     identity = request.transactional_id, request.producer_id, request.producer_epoch
     if not request.partitions:
         raise transactions.stale(*identity)
@@ -53,13 +45,13 @@ async def add_partitions_to_txn(
 
 async def find_txn_owners(request: FindTxnOwnersRequest, payload: memoryview, context: RequestContext) -> Response:
     """As far as this broker coordinates them."""
-    owners = _member(context).transactions.owners(TopicPartition(request.topic, request.partition))
+    owners = context.broker.transactions.owners(TopicPartition(request.topic, request.partition))
     return Response(FindTxnOwnersResponse([TransactionOwner(*owner) for owner in owners.items()]))
 
 
 async def hold_transactions(request: HoldTransactionsRequest, payload: memoryview, context: RequestContext) -> Response:
     """Of those that this broker coordinates."""
-    transactions = _member(context).transactions
+    transactions = context.broker.transactions
     if request.release:
         held = transactions.release(request.name)
     else:

@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sparklog.errors import CoordinatorNotAvailableError
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
-from sparklog_broker.dispatcher import RequestContext
+from sparklog.protocol.transaction_messages import InitProducerIdRequest
+from sparklog_broker.dispatcher import Handler, RequestContext
 from sparklog_broker.network.reply import Response
 
 KEY_GROUP = 0
 
 
+def of_groups(handler: Handler) -> Handler:
+    """Wrap a handler that needs a coordinator of groups. A client of an earlier release asks for none before, so the
+    internal topic is made if need be."""
+
+    async def handle(request: Any, payload: memoryview, context: RequestContext) -> Response:
+        if not context.broker.groups.topic.exists:
+            await context.broker.groups.begin()
+        return await handler(request, payload, context)
+
+    return handle
+
+
+def of_transactions(handler: Handler) -> Handler:
+    """As `of_groups`, of transactions. Producers that are only idempotent need no coordinator."""
+
+    async def handle(request: Any, payload: memoryview, context: RequestContext) -> Response:
+        is_plain = isinstance(request, InitProducerIdRequest) and request.transactional_id is None
+        if not context.broker.transactions.topic.exists and (not is_plain or request.fencing_token):
+            await context.broker.transactions.begin()
+        return await handler(request, payload, context)
+
+    return handle
+
+
 async def find_coordinator(request: FindCoordinatorRequest, payload: memoryview, context: RequestContext) -> Response:
     """The leader of the partition of the internal topic that the key belongs to; the topic is made if need be."""
     broker = context.broker
-    if broker.cluster is None:
-        return Response(FindCoordinatorResponse(broker.config.broker_id))
     topic = broker.groups.topic if request.key_type == KEY_GROUP else broker.transactions.topic
     await topic.ensure()
     leader = topic.leader_of(topic.partition_for(request.key))
+    if leader == broker.config.broker_id and not broker.cluster.has_endpoints:
+        return Response(FindCoordinatorResponse(leader))  # where the client has connected to
     endpoint = broker.cluster.endpoint_of(leader, context.listener)
     if endpoint is None:
         raise CoordinatorNotAvailableError(

@@ -13,6 +13,7 @@ from sparklog.replication.replica.leader import Leader
 from sparklog.types import TopicPartition
 from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.replica import ClusterReplica
+from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.partitions.partition import Partition
 
 UNKNOWN = -1
@@ -27,7 +28,7 @@ class LeaderHint(NamedTuple):
 
 def leader_hint(broker: Broker, topic: str, number: int, error: Exception | None) -> LeaderHint:
     """What to tell a client that has got `error` because it believes in another leader, or epoch."""
-    if broker.cluster is None or not isinstance(error, NotLeaderError | FencedLeaderEpochError):
+    if not isinstance(error, NotLeaderError | FencedLeaderEpochError):
         return LeaderHint()
     partition = broker.partitions.find(TopicPartition(topic, number))
     if partition is None:
@@ -39,10 +40,18 @@ def leader_hint(broker: Broker, topic: str, number: int, error: Exception | None
     return LeaderHint(leader, partition.replicas.leader_epoch)
 
 
+def endpoint_of(context: RequestContext, broker_id: int) -> tuple[str, int] | None:
+    """The address at which the peer reaches a broker. A broker that has registered none is reached where the peer has
+    connected to. None: the broker is not registered, or not for this listener."""
+    broker = context.broker
+    found = broker.cluster.endpoint_of(broker_id, context.listener)
+    if found is None and broker_id == broker.config.broker_id and not broker.cluster.has_endpoints:
+        return broker.config.security.advertised_of(context.listener) or context.local_address
+    return found
+
+
 def endpoints(broker: Broker, broker_ids: Iterable[int], listener: str = "") -> list[BrokerEndpoint]:
     """Where brokers are for who came through `listener`, each once; without -1 and those that are not registered."""
-    if broker.cluster is None:
-        return []
     found = []
     for broker_id in sorted(set(broker_ids) - {UNKNOWN}):
         address, known = broker.cluster.endpoint_of(broker_id, listener), broker.cluster.image.brokers.get(broker_id)
@@ -55,7 +64,7 @@ def preferred_replica(broker: Broker, partition: Partition, rack: str, offset: i
     """The in-sync follower in the reader's rack that has most, if this broker leads and stands in another rack; -1:
     the reader is served here. Only with `replica.selector.class`."""
     replica = partition.replicas
-    if not rack or not broker.config.replica_selector_class or broker.cluster is None:
+    if not rack or not broker.config.replica_selector_class:
         return UNKNOWN
     if broker.config.broker_rack == rack or not isinstance(replica, ClusterReplica):
         return UNKNOWN

@@ -33,7 +33,7 @@ async def locate_segments(
         raise LocalReadUnavailableError("reading files on the same host is switched off (local.read.enabled)")
     if not is_same_host(context.peer_host, context.local_address[0]):
         raise LocalReadUnavailableError(f"{context.peer_host} is another host")
-    if broker.cluster is not None and broker.cluster.may_cut_committed(request.topic):
+    if broker.cluster.may_cut_committed(request.topic):
         raise LocalReadUnavailableError(
             f"topic {request.topic!r} has unclean.leader.election.enable: its files may be cut under who has mapped them"
         )

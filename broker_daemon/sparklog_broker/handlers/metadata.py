@@ -27,6 +27,7 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.replica import ClusterReplica
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.auto_creation import create_missing
+from sparklog_broker.handlers.leader_hints import endpoint_of
 from sparklog_broker.handlers.locate import is_same_host
 from sparklog_broker.network.long_answers import binary_header, message_header, parts_of
 from sparklog_broker.network.reply import Response
@@ -54,18 +55,18 @@ async def handshake(request: HandshakeRequest, payload: memoryview, context: Req
 
 
 async def metadata(request: MetadataRequest, payload: memoryview, context: RequestContext) -> Response:
-    """The host of a broker that is alone is the one the client has connected to: the only one it certainly reaches."""
+    """The topics that the peer may see. A broker without registered endpoints is told at the address that the client
+    has connected to: the only one it certainly reaches."""
     if len(payload):
         raise InvalidRequestError("a METADATA request has no payload")
     broker = context.broker
-    host, port = context.local_address
     await broker.pace.begin()
     if request.create_missing:
         context = await create_missing(context, request.topics)
     response = MetadataResponse(
         cluster_id=broker.storage.cluster_id,
-        controller=broker.config.broker_id if broker.cluster is None else broker.cluster.controller_id,
-        brokers=_brokers(broker, host, port, context.listener),
+        controller=broker.cluster.controller_id,
+        brokers=_brokers(context),
         topics=[],
     )
     remedy = "ask for fewer topics at once, or use a newer client, which asks page by page"
@@ -76,15 +77,15 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
     )
 
 
-def _brokers(broker: Broker, host: str, port: int, listener: str) -> list[BrokerEndpoint]:
-    """Those that are registered, where who came through `listener` reaches them; this one is there in any case."""
-    host, port = broker.config.security.advertised_of(listener) or (host, port)
-    found = {broker.config.broker_id: BrokerEndpoint(broker.config.broker_id, host, port, broker.config.broker_rack)}
-    if broker.cluster is not None:
-        for known in broker.cluster.image.brokers.values():
-            where = broker.cluster.endpoint_of(known.broker_id, listener)
-            if where is not None:
-                found[known.broker_id] = BrokerEndpoint(known.broker_id, *where, known.rack or "")
+def _brokers(context: RequestContext) -> list[BrokerEndpoint]:
+    """The registered brokers, where the peer reaches them; this one is there in any case."""
+    broker, me = context.broker, context.broker.config.broker_id
+    host, port = broker.config.security.advertised_of(context.listener) or context.local_address
+    found = {me: BrokerEndpoint(me, host, port, broker.config.broker_rack)}
+    for known in broker.cluster.image.brokers.values():
+        where = endpoint_of(context, known.broker_id)
+        if where is not None:
+            found[known.broker_id] = BrokerEndpoint(known.broker_id, *where, known.rack or "")
     return [found[i] for i in sorted(found)]
 
 
@@ -228,6 +229,8 @@ def _partition_state(partition: Partition) -> PartitionState:
 
 def _error_code(partition: Partition) -> int:
     """0 if the partition can be used, by whoever leads it."""
+    if (error := partition.sole_error) is not None:
+        return error.code
     if partition.replicas.leader == NO_LEADER:
         return LeaderNotAvailableError.code
     return partition.error.code if partition.error is not None and not partition.is_elsewhere else 0

@@ -59,7 +59,7 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
     await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition, p.timestamp_ms))
-    if request.all_at_once and broker.cluster is not None:
+    if request.all_at_once:
         return Response(ListOffsetsResponse(await _all_at_once(broker, request)))
     lookups: dict[int, asyncio.Future[OffsetAndTimestamp]] = {}
     for i, wanted in enumerate(request.partitions):

@@ -31,18 +31,12 @@ from sparklog.replication.controller.model import Cordon, Elect, ElectionKind, R
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.dispatcher import RequestContext
+from sparklog_broker.handlers.leader_hints import endpoint_of
 from sparklog_broker.network.reply import Response
 
 M = TypeVar("M", bound=Message)
 
 ANSWER_S = 30.0
-
-
-def _cluster(context: RequestContext) -> Cluster:
-    cluster = context.broker.cluster
-    if cluster is None:
-        raise InvalidRequestError("this broker is alone: there are no other ones to move partitions to")
-    return cluster
 
 
 async def _at_controller(
@@ -64,7 +58,7 @@ async def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
     """Answered when it is stored; the replicas are made and copied from then on."""
-    cluster = _cluster(context)
+    cluster = context.broker.cluster
     targets = {
         TopicPartition(t.topic, t.partition): None if t.replicas is None else tuple(t.replicas)
         for t in request.partitions
@@ -86,7 +80,7 @@ async def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
     """As the controller knows them, so that who has just begun one finds it."""
-    cluster = _cluster(context)
+    cluster = context.broker.cluster
 
     async def decide() -> ListPartitionReassignmentsResponse:
         image = cluster.membership.controller_image()
@@ -108,7 +102,7 @@ def _reassignments(image: ClusterImage, topics: list[str] | None) -> list[Partit
 
 async def elect_leaders(request: ElectLeadersRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answered when it is stored; the leaders begin when they have heard of it."""
-    cluster = _cluster(context)
+    cluster = context.broker.cluster
     kind = ElectionKind.UNCLEAN if request.kind else ElectionKind.PREFERRED
     asked = request.partitions
     wanted = None if asked is None else tuple(dict.fromkeys(TopicPartition(p.topic, p.partition) for p in asked))
@@ -132,7 +126,7 @@ def _leader(image: ClusterImage, tp: TopicPartition) -> int | None:
 
 async def cordon_broker(request: CordonBrokerRequest, payload: memoryview, context: RequestContext) -> Response:
     """From then on the broker gets no new replicas, or gets some again."""
-    cluster = _cluster(context)
+    cluster = context.broker.cluster
 
     async def decide() -> CordonBrokerResponse:
         if request.broker_id not in cluster.membership.controller_image().known:
@@ -148,9 +142,6 @@ async def cordon_broker(request: CordonBrokerRequest, payload: memoryview, conte
 async def describe_cluster(request: DescribeClusterRequest, payload: memoryview, context: RequestContext) -> Response:
     """As this broker knows it: also while there is no controller."""
     broker = context.broker
-    if broker.cluster is None:
-        me = BrokerState(broker.config.broker_id, *context.local_address, broker.config.broker_rack or None, 0)
-        return Response(DescribeClusterResponse(broker.storage.cluster_id, me.broker_id, -1, [me]))
     image, controller = broker.cluster.image, broker.cluster.controller_id
     if controller not in image.brokers or not broker.cluster.is_certain:
         controller = -1
@@ -159,7 +150,7 @@ async def describe_cluster(request: DescribeClusterRequest, payload: memoryview,
         state = BrokerState(broker_id, is_cordoned=broker_id in image.cordoned)
         registered = image.brokers.get(broker_id)
         if registered is not None:
-            where = broker.cluster.endpoint_of(broker_id, context.listener)
+            where = endpoint_of(context, broker_id)
             if where is not None:
                 state.host, state.port = where
             state.rack, state.broker_epoch = registered.rack, registered.broker_epoch

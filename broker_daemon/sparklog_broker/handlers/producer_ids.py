@@ -17,7 +17,7 @@ async def init_producer_id(request: InitProducerIdRequest, payload: memoryview, 
             request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch
         )
         return Response(InitProducerIdResponse(*identity))
-    if request.fencing_token and context.broker.cluster is not None:
+    if request.fencing_token:
         producer_id = await context.broker.transactions.draw_fencing_token()
     else:
         producer_id = await context.broker.storage.new_producer_id()

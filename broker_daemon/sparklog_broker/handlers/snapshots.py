@@ -60,14 +60,13 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
             found[tp] = _extent(broker, tp, isolation)
         except NotLeaderError:
             partition = broker.partitions.find(tp)
-            if partition is not None and broker.elsewhere is not None:
+            if partition is not None:
                 away.setdefault(partition.replicas.leader, []).append(tp)
         except SparklogError:
             continue
-    if broker.elsewhere is not None:
-        asked = [broker.elsewhere.extents(leader, tps, isolation) for leader, tps in away.items()]
-        for answer in await asyncio.gather(*asked):
-            found |= answer
+    asked = [broker.elsewhere.extents(leader, tps, isolation) for leader, tps in away.items()]
+    for answer in await asyncio.gather(*asked):
+        found |= answer
     return found
 
 

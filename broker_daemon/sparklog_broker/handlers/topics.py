@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from sparklog.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError, InvalidTopicError
+from sparklog.errors import InvalidReplicaAssignmentError, InvalidTopicError
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.topic_messages import (
     AlterTopicRequest,
@@ -29,8 +29,6 @@ DEFAULT_REPLICAS = -1
 async def create_topic(request: CreateTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     broker = context.broker
     check_not_internal(request.name, "created")
-    if broker.cluster is None:
-        _check_alone(request, broker.config.broker_id)
     if request.assignment is not None and request.partitions not in (DEFAULT_PARTITIONS, len(request.assignment)):
         raise InvalidReplicaAssignmentError(
             f"topic {request.name!r}: {request.partitions} partitions, but replicas for {len(request.assignment)}; leave the "
@@ -69,8 +67,7 @@ def _partition_count(request: CreateTopicRequest, default: int) -> int:
 
 def _owner(request: CreateTopicRequest, context: RequestContext) -> str:
     """Whose the topic is: the user's who asks, or of a request that another broker hands on, whose it was."""
-    is_member = context.broker.cluster is not None
-    if request.owner and is_member and context.may(Operation.CLUSTER_ACTION, *CLUSTER):
+    if request.owner and context.broker.elsewhere.ids() and context.may(Operation.CLUSTER_ACTION, *CLUSTER):
         return request.owner
     return context.principal.name
 
@@ -93,19 +90,6 @@ async def create_partitions(request: CreatePartitionsRequest, payload: memoryvie
     check_not_internal(request.name, "given more partitions")
     topic = await context.broker.topics.add_partitions(request.name, request.total)
     return await topic_answer(context, CreatePartitionsResponse(unknown_topic(topic.name)), topic.name)
-
-
-def _check_alone(request: CreateTopicRequest, broker_id: int) -> None:
-    """Raises InvalidReplicationFactorError, InvalidReplicaAssignmentError."""
-    if request.replication_factor not in (DEFAULT_REPLICAS, 1):
-        raise InvalidReplicationFactorError(
-            f"topic {request.name!r}: {request.replication_factor} replicas, but there is one broker; leave the replication "
-            f"factor out, or start a cluster (zookeeper.connect)"
-        )
-    if request.assignment is not None and any(replicas != [broker_id] for replicas in request.assignment):
-        raise InvalidReplicaAssignmentError(
-            f"topic {request.name!r}: there is one broker, {broker_id}, which keeps all partitions"
-        )
 
 
 def _read_schema(data: bytes) -> pa.Schema:

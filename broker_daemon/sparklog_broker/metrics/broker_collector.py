@@ -16,7 +16,7 @@ from sparklog_broker.metrics.families import Described, gauge, one_gauge
 from sparklog_broker.metrics.groups import group_families, read_groups
 from sparklog_broker.metrics.kafka_names import kafka_families
 from sparklog_broker.metrics.lakes import lake_families, read_lakes
-from sparklog_broker.metrics.partition_rows import PartitionRow, read_rows, sums_by_topic, total
+from sparklog_broker.metrics.partition_rows import PartitionRow, read_rows, sums_by_topic
 from sparklog_broker.metrics.slices import Slices
 from sparklog_broker.metrics.sparklog_names import (
     background_families,
@@ -61,7 +61,7 @@ class BrokerCollector:
 
     def _of_broker(self, watched: Watched) -> Iterator[Metric]:
         slices, traffic = self._slices, watched.partitions.traffic
-        image = None if watched.cluster is None else watched.cluster.image
+        image = watched.cluster.image
         rows = read_rows(watched.partitions.all(), slices, watched.config.broker_id, image)
         sums = sums_by_topic(rows, traffic, slices)
         partitions_max = watched.config.metrics_partitions_max
@@ -70,7 +70,7 @@ class BrokerCollector:
         yield from kafka_families(
             rows, sums, lambda row: row.topic in shown, traffic, broker, watched.server.connection_count, slices
         )
-        yield from cluster_families(read_cluster(watched, total(sums).offline, slices))
+        yield from cluster_families(read_cluster(watched, slices))
         groups = read_groups(
             watched.groups.loaded(),
             {TopicPartition(row.topic, row.number): row.high_watermark for row in slices.each(rows)},

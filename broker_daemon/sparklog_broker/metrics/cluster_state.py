@@ -39,11 +39,9 @@ class ClusterState(NamedTuple):
     """Topics whose files the broker has put aside, because the cluster's metadata lack them."""
 
 
-def read_cluster(watched: Watched, offline_here: int, slices: Slices) -> ClusterState:
-    """`offline_here`: what a broker that is alone has of partitions that nobody can use."""
+def read_cluster(watched: Watched, slices: Slices) -> ClusterState:
+    """The state at this moment."""
     cluster = watched.cluster
-    if cluster is None:
-        return ClusterState(offline=offline_here)
     image, counted = cluster.image, cluster.replicas.counters
     is_controller = cluster.controller_id == watched.config.broker_id
     offline = away = 0

@@ -108,8 +108,9 @@ def kafka_families(
     everything = total(sums)
     yield gauge(Described("kafka_broker_info", "The broker: its number and address."), [(broker, 1)])
     yield one_gauge("kafka_server_replicamanager_partitioncount", "Replicas that this broker has.", everything.held)
-    online = everything.partitions - everything.offline
-    yield one_gauge("kafka_server_replicamanager_leadercount", "Partitions this broker leads, and can use.", online)
+    yield one_gauge(
+        "kafka_server_replicamanager_leadercount", "Partitions this broker leads, and can use.", everything.online
+    )
     yield one_gauge(
         "kafka_server_replicamanager_underreplicatedpartitions",
         "Partitions with replicas that are not in sync.",

@@ -45,6 +45,8 @@ class Sums(Struct):
 
     held: int = 0
     partitions: int = 0
+    online: int = 0
+    """Partitions that are led here and can be used."""
     offline: int = 0
     replicas: int = 0
     in_sync: int = 0
@@ -67,6 +69,7 @@ class Sums(Struct):
         if not row.leads:
             return
         self.partitions += 1
+        self.online += not row.offline
         self.replicas += row.replicas
         self.in_sync += row.in_sync
         self.under_replicated += is_under_replicated(row)

@@ -38,6 +38,5 @@ class Watched(NamedTuple):
     groups: Groups
     transactions: TransactionCoordinator
     lakes: Lakes
-    cluster: Cluster | None = None
-    """None: the broker is alone."""
+    cluster: Cluster
     authentication: AuthenticationCounters = AuthenticationCounters()

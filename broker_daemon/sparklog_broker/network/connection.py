@@ -1,4 +1,4 @@
-"""One connection: frames in, replies out, over a non-blocking socket that it drives itself.
+"""One connection: frames in, replies out, over a transport (`transport.py`) whose socket does not block.
 
 Reading: 16 bytes of prefix, then the body straight into the frame's own buffer, whose memory is reserved, and taken
 from the system, as bytes arrive, so that announcing a large frame costs the broker nothing. One request is processed
@@ -17,7 +17,6 @@ overtakes the error frame → closed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import socket
@@ -39,6 +38,7 @@ from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.out_queue import OutQueue, ShortFileError
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
 from sparklog_broker.network.reply import Reply, error_reply
+from sparklog_broker.network.transport import Transport
 from sparklog_broker.network.unread_answers import UnreadAnswers
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ PROGRESS_BYTES = 64 * 1024
 """A frame must get on by this much, or be complete, per `request.read.timeout.ms`: one byte now and then is a stall. So
 must an answer that is read, per `response.write.timeout.ms`."""
 LINGER_S = 1.0
-_DISCARD = bytearray(64 * 1024)
+_DISCARD = bytearray(32 * 1024)
 
 
 class ConnectionLimits(Struct, frozen=True):
@@ -107,11 +107,11 @@ class _Frame:
 
 
 class Connection:
-    """Drives `sock`, which it owns from now on. `on_close` is called once, when all is released."""
+    """Drives `transport`, which it owns from now on. `on_close` is called once, when all is released."""
 
     def __init__(
         self,
-        sock: socket.socket,
+        transport: Transport,
         *,
         loop: asyncio.AbstractEventLoop,
         answer: Answer,
@@ -126,11 +126,8 @@ class Connection:
         local_socket: str = "",
     ) -> None:
         """`listener`: the name of the one that it came through, which offers `local_socket` to clients on this host."""
-        sock.setblocking(False)
-        with contextlib.suppress(OSError):  # not a TCP socket: nothing to switch off
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sock = sock
-        self._fd = sock.fileno()
+        self._transport = transport
+        self._events = transport.events
         self._loop = loop
         self._answer = answer
         self._limits = limits
@@ -144,7 +141,7 @@ class Connection:
         self.local_socket = local_socket
         self.authentication: Authentication | None = None
         """None: who the peer is was known from the beginning. Whoever accepts the connection sets it."""
-        self.local_address, self.peer_host, self.peer_name = addresses or _addresses(sock)
+        self.local_address, self.peer_host, self.peer_name = addresses or _addresses(transport.sock)
         self.principal: Principal = ANONYMOUS
         """Who the peer is; whoever authenticates it says so here. Counts from the next request on."""
         self.client_id = ""
@@ -163,8 +160,6 @@ class Connection:
         self._out = OutQueue()
         self._last_words: Reply | None = None
         self._state = State.OPEN
-        self._reader_on = False
-        self._writer_on = False
         self._active_at = loop.time()
         self._progress_at = self._active_at
         self._progress_bytes = 0
@@ -172,6 +167,7 @@ class Connection:
         self._written_bytes = 0
         self._sent_bytes = 0
         """Of the answer to the request that is being processed."""
+        self._events.start(self._on_readable, self._on_writable)
         self._resume_reading()
 
     @property
@@ -189,7 +185,7 @@ class Connection:
         nothing that holds memory."""
         is_muted = self._muted is not None
         frame = self._ready if is_muted and self._ready is not None else self._reading
-        if frame is None or not frame.reserved or not (self._reader_on or is_muted):
+        if frame is None or not frame.reserved or not (self._events.is_reading or is_muted):
             return None
         return HalfRequest(frame.received, frame.reserved, frame.begun_s, self._progress_at)
 
@@ -215,7 +211,7 @@ class Connection:
     def mute_now(self, mute_ms: int) -> None:
         """From now on nothing is read for so long; 0: nothing changes."""
         if mute_ms and self._muted is None and self._state is State.OPEN:
-            self._pause_reading()
+            self._events.pause_reading()
             self._muted = self._loop.call_later(mute_ms / 1_000, self._unmute)
 
     def refuse(self, error: SparklogError) -> None:
@@ -225,24 +221,17 @@ class Connection:
     # -- reading
 
     def _resume_reading(self) -> None:
-        if not self._reader_on and self._muted is None and self._state in (State.OPEN, State.LINGERING):
+        if not self._events.is_reading and self._muted is None and self._state in (State.OPEN, State.LINGERING):
             self._progress_at = self._loop.time()
             try:
-                self._loop.add_reader(self._fd, self._on_readable)
+                self._events.resume_reading()
             except Exception as e:  # noqa: BLE001 - others wait for memory behind this one
                 self._fail(e)
-                return
-            self._reader_on = True
-
-    def _pause_reading(self) -> None:
-        if self._reader_on:
-            self._loop.remove_reader(self._fd)
-            self._reader_on = False
 
     def _on_readable(self) -> None:
         try:
             if self._state is State.LINGERING:
-                if self._sock.recv_into(_DISCARD) == 0:
+                if self._transport.recv_into(_DISCARD) == 0:
                     self.close()
             else:
                 self._read()
@@ -257,7 +246,7 @@ class Connection:
         for _ in range(READS_PER_EVENT):
             frame = self._reading
             if frame is None:
-                count = self._sock.recv_into(memoryview(self._prefix)[self._prefix_received :])
+                count = self._transport.recv_into(memoryview(self._prefix)[self._prefix_received :])
                 self._prefix_received += count
                 if count and self._prefix_received == PREFIX_BYTES and not self._begin_frame():
                     return
@@ -265,7 +254,7 @@ class Connection:
                 if frame.received == frame.reserved and not self._grow(frame):
                     return
                 with frame.view(frame.received, frame.reserved) as room:
-                    count = self._sock.recv_into(room)
+                    count = self._transport.recv_into(room)
                 frame.received += count
                 if count and frame.received == frame.prefix.body_bytes:
                     self._end_frame(frame)
@@ -311,7 +300,7 @@ class Connection:
         """Makes room for more of `frame`; False: there is no memory now, reading is paused."""
         ahead = min(frame.prefix.body_bytes - frame.received, max(READ_AHEAD_BYTES, frame.received))
         if not self._budget.reserve(frame, ahead, self._resume_reading):
-            self._pause_reading()
+            self._events.pause_reading()
             return False
         frame.reserved += ahead
         return True
@@ -324,13 +313,13 @@ class Connection:
             self._process(frame)
         else:
             self._ready = frame
-            self._pause_reading()
+            self._events.pause_reading()
 
     def _break_off(self, api: int, correlation_id: int, error: SparklogError) -> None:
         """Answers bytes that are no request; nothing more is read."""
         log.info("%s: %s; disconnecting", self.peer_name, error)
         self._requests.failed(api, (error.code,))
-        self._pause_reading()
+        self._events.pause_reading()
         reply = error_reply(api, correlation_id, error, close=True)
         if self._current is None:
             self._send(reply)
@@ -366,7 +355,7 @@ class Connection:
             self._out.extend(reply.parts)
             if reply.close:
                 self._state = State.DRAINING
-                self._pause_reading()
+                self._events.pause_reading()
         self._on_writable()
 
     def _request_done(self) -> None:
@@ -383,7 +372,7 @@ class Connection:
         elif self._state is State.DRAINING:
             self._linger()
         elif self._mute_ms:
-            self._pause_reading()
+            self._events.pause_reading()
             self._muted = self._loop.call_later(self._mute_ms / 1_000, self._unmute)
             self._mute_ms = 0
         else:
@@ -419,7 +408,9 @@ class Connection:
 
     def _write(self) -> None:
         try:
-            count = self._out.write(self._sock)
+            count = self._transport.write(self._out)
+        except BlockingIOError:  # the transport calls `_on_writable` later
+            return
         except (ShortFileError, OSError) as e:
             self._write_failed(e)
         else:
@@ -440,39 +431,33 @@ class Connection:
         if self._out:
             self._wait_until_writable(count)
             return
-        if self._writer_on:
-            self._stop_writer()
+        if self._events.is_writing:
+            self._events.pause_writing()
             self._unread.note(self, 0, 0)
         self._request_done()
 
     def _wait_until_writable(self, written_bytes: int) -> None:
         """The peer has not read all."""
         self._written_bytes += written_bytes
-        if self._written_bytes >= PROGRESS_BYTES or not self._writer_on:
+        if self._written_bytes >= PROGRESS_BYTES or not self._events.is_writing:
             self._written_bytes, self._written_at = 0, self._loop.time()
-        if not self._writer_on:
-            self._loop.add_writer(self._fd, self._on_writable)
-            self._writer_on = True
+        if not self._events.is_writing:
+            self._events.resume_writing()
             if self._current is not None:
                 self._give_back(self._current)  # an answer that waits need not keep its request
         self._unread.note(self, self._out.held_bytes, self._out.held_files)
-
-    def _stop_writer(self) -> None:
-        if self._writer_on:
-            self._loop.remove_writer(self._fd)
-            self._writer_on = False
 
     # -- ending
 
     def check_deadlines(self, now: float) -> None:
         """Closes the connection if it has stalled or been idle for too long. Called a few times per timeout."""
-        if self._writer_on and now - self._written_at > self._answer_timeout_s():
+        if self._events.is_writing and now - self._written_at > self._answer_timeout_s():
             log.info("%s: does not read its answer; disconnecting", self.peer_name)
             self.close()
         elif self._state is State.LINGERING:
             if now - self._active_at > LINGER_S:
                 self.close()
-        elif self._reader_on and (self._reading is not None or self._prefix_received):
+        elif self._events.is_reading and (self._reading is not None or self._prefix_received):
             if now - self._progress_at > self._limits.read_timeout_s:
                 log.info("%s: stalled in the middle of a frame; disconnecting", self.peer_name)
                 self.close()
@@ -498,13 +483,13 @@ class Connection:
             self.close()
             return
         self._state = State.DRAINING
-        self._pause_reading()
+        self._events.pause_reading()
 
     def _linger(self) -> None:
         self._state = State.LINGERING
         self._active_at = self._loop.time()
         try:
-            self._sock.shutdown(socket.SHUT_WR)
+            self._transport.shutdown()
         except OSError:
             self.close()
             return
@@ -528,15 +513,15 @@ class Connection:
             return
         self._state = State.CLOSED
         try:
-            self._pause_reading()
-            self._stop_writer()
+            self._events.pause_reading()
+            self._events.pause_writing()
             if self._muted is not None:
                 self._muted.cancel()
             if self._running is not None:
                 self._running.cancel()
             self._unread.note(self, 0, 0)
         finally:
-            self._release()
+            self._transport.when_idle(self._release)
 
     def _release(self) -> None:
         """Gives back all that it holds."""
@@ -548,7 +533,7 @@ class Connection:
             self._reading = self._ready = self._current = None
             self._out.clear()
         finally:
-            self._sock.close()
+            self._transport.close()
             self._on_close(self)
 
 

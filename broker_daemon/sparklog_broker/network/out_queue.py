@@ -1,12 +1,11 @@
-"""What is still to be sent on a connection: bytes, and slices of files: small ones go with the bytes, the kernel
-copies others."""
+"""The parts of answers that a connection still has to send: bytes, and slices of files. Small slices are read into the
+bytes before them; a transport sends the others from their files."""
 
 from __future__ import annotations
 
 import os
-import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sparklog_broker.network.reply import Slice
 
@@ -15,6 +14,11 @@ WRITE_BYTES_PER_EVENT = 8 * 1024 * 1024
 GATHERED_BYTES_MAX = 16 * 1024
 """Up to this much goes out with one call: each call wakes the peer, which costs more than the copy."""
 _BYTES = (bytes, memoryview)
+
+Part = bytes | memoryview | Slice
+WriteSome = Callable[[Part, int, int, bool], int]
+"""Sends `count` bytes of a part from `start` on, or fewer; the last argument is True for the last part. Returns the
+number of bytes. Raises BlockingIOError, OSError."""
 
 
 class ShortFileError(Exception):
@@ -27,7 +31,7 @@ class OutQueue:
     __slots__ = ("_parts", "_sent", "held_bytes", "held_files")
 
     def __init__(self) -> None:
-        self._parts: deque[bytes | memoryview | Slice] = deque()
+        self._parts: deque[Part] = deque()
         self._sent = 0
         """Bytes of the first part that have been sent."""
         self.held_bytes = 0
@@ -38,7 +42,7 @@ class OutQueue:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def extend(self, parts: Iterable[bytes | memoryview | Slice]) -> None:
+    def extend(self, parts: Iterable[Part]) -> None:
         """Takes over `parts`. Small ones are put together, slices of files among them read for that."""
         for part in parts:
             added = part if isinstance(part, _BYTES) else _read_if_small(part)
@@ -60,16 +64,21 @@ class OutQueue:
         self._parts.clear()
         self._sent = self.held_bytes = self.held_files = 0
 
-    def write(self, sock: socket.socket) -> int:
-        """Sends what the non-blocking socket takes, up to a limit; returns how many bytes. Raises ShortFileError,
-        OSError."""
+    @property
+    def left_bytes(self) -> int:
+        """Bytes of all parts that have not been sent."""
+        return sum(len(p) if isinstance(p, _BYTES) else p.length_bytes for p in self._parts) - self._sent
+
+    def write(self, write_some: WriteSome) -> int:
+        """Send by `write_some` until it takes no more, up to a limit; returns the number of bytes. Raises
+        ShortFileError, OSError."""
         total = 0
         while self._parts and total < WRITE_BYTES_PER_EVENT:
             part = self._parts[0]
             size = len(part) if isinstance(part, _BYTES) else part.length_bytes
             asked = min(size - self._sent, WRITE_BYTES_PER_EVENT - total)
             try:
-                count = self._write_some(sock, part, asked)
+                count = write_some(part, self._sent, asked, len(self._parts) == 1)
             except (BlockingIOError, InterruptedError):
                 break
             if count == 0 < asked:
@@ -87,12 +96,6 @@ class OutQueue:
             elif count < asked:  # the socket is full
                 break
         return total
-
-    def _write_some(self, sock: socket.socket, part: bytes | memoryview | Slice, count: int) -> int:
-        if isinstance(part, _BYTES):
-            # With more to follow, the kernel waits for it: header and data travel together.
-            return sock.send(part[self._sent : self._sent + count], socket.MSG_MORE if len(self._parts) > 1 else 0)
-        return os.sendfile(sock.fileno(), part.fileno(), part.position + self._sent, count)
 
 
 def _read_if_small(part: Slice) -> bytes | Slice:

@@ -28,8 +28,9 @@ from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener,
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.preamble import read_preamble
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
-from sparklog_broker.network.tls_connection import TlsConnection
 from sparklog_broker.network.tls_handshake import Secured, TlsHandshake
+from sparklog_broker.network.tls_transport import TlsTransport
+from sparklog_broker.network.transport import PlainTransport, Transport
 from sparklog_broker.network.unread_answers import UnreadAnswers
 
 log = logging.getLogger(__name__)
@@ -284,24 +285,20 @@ class Server:
         admitted: bool = False,
     ) -> None:
         """`admitted`: it has been counted before its TLS handshake."""
-        shared: dict[str, Any] = {
-            "loop": self._loop,
-            "answer": self._answer,
-            "limits": self._limits,
-            "budget": self._budget,
-            "buffers": self._buffers,
-            "unread": self.unread,
-            "requests": self._requests,
-            "on_close": self._remove,
-            "addresses": addresses,
-            "listener": listener.name,
-            "local_socket": listener.local_name,
-        }
-        if isinstance(sock, ssl.SSLSocket):
-            assert self._threads is not None
-            connection: Connection = TlsConnection(sock, threads=self._threads, **shared)
-        else:
-            connection = Connection(sock, **shared)
+        connection = Connection(
+            self._transport_of(sock),
+            loop=self._loop,
+            answer=self._answer,
+            limits=self._limits,
+            budget=self._budget,
+            buffers=self._buffers,
+            unread=self.unread,
+            requests=self._requests,
+            on_close=self._remove,
+            addresses=addresses,
+            listener=listener.name,
+            local_socket=listener.local_name,
+        )
         if connection.state is State.CLOSED:
             if admitted:
                 self._peers.closed(_address(connection.peer_host), None)
@@ -326,6 +323,12 @@ class Server:
             connection.refuse(outcome)
         else:
             connection.close()
+
+    def _transport_of(self, sock: socket.socket) -> Transport:
+        if not isinstance(sock, ssl.SSLSocket):
+            return PlainTransport(sock, self._loop)
+        assert self._threads is not None
+        return TlsTransport(sock, self._loop, self._threads)
 
     def _admit(self, host: str, listener: OpenListener) -> int | SparklogError:
         """Counts one more connection from `host`: for how long nothing is to be read from it (ms), or why it is not

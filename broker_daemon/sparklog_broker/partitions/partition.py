@@ -112,6 +112,18 @@ class Partition:
         if self._log is not None:
             self._log.use_schemas(schema_of, newest_id)
 
+    def check_offline(self) -> None:
+        """Raises the error for which the partition is offline here, if no other broker has a replica."""
+        if self.sole_error is not None:
+            raise type(self.sole_error)(str(self.sole_error))
+
+    @property
+    def sole_error(self) -> SparklogError | None:
+        """The error for which the partition is offline here, if no other broker has a replica: clients would wait for
+        another leader in vain."""
+        is_offline = self._log is None and not self.is_elsewhere and not self.deleted
+        return self.error if is_offline and len(self.replicas.replicas) == 1 else None
+
     @property
     def is_elsewhere(self) -> bool:
         """Whether this broker has no replica of it, and no error of its own to tell."""

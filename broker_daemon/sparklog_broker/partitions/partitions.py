@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 
 from sparklog.errors import UnknownTopicOrPartitionError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.store import Topic
-from sparklog.replication.partition import PartitionReplicas, ReplicaRole
+from sparklog.replication.partition import ReplicaRole
 from sparklog.types import TopicPartition
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.counters.traffic import Traffic
@@ -20,22 +19,18 @@ from sparklog_broker.partitions.storage import Storage
 RoleOf = Callable[[TopicPartition, PartitionLog | None], ReplicaRole]
 
 
-def _sole_replica(broker_id: int, key: TopicPartition, log: PartitionLog | None) -> ReplicaRole:
-    return PartitionReplicas(leader=broker_id, log_end_offset=0 if log is None else log.log_end_offset)
-
-
 class Partitions:
     """Event-loop thread only."""
 
-    def __init__(self, config: BrokerConfig, storage: Storage, io: IoThreads, role_of: RoleOf | None = None) -> None:
-        """`role_of`: what the broker is for a partition; None: it alone holds all of them."""
+    def __init__(self, config: BrokerConfig, storage: Storage, io: IoThreads, role_of: RoleOf) -> None:
+        """`role_of`: makes the role of the broker for a partition."""
         self.topics: dict[str, Topic] = {}
         self.fetches = Purgatory(config.fetch_purgatory_max)
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.traffic = Traffic(config.metrics_topics_max)
         self.on_topics_changed: Callable[[], None] = lambda: None
         """Called when there are other topics, or one has other partitions."""
-        self._role_of = role_of if role_of is not None else partial(_sole_replica, config.broker_id)
+        self._role_of = role_of
         self._logs = storage.logs
         self._io = io
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -44,12 +39,14 @@ class Partitions:
     def get(self, topic: str, number: int) -> Partition:
         """The partition, which this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError."""
         found = self._known(topic, number)
+        found.check_offline()
         found.replicas.check_leads()
         return found
 
     def readable(self, topic: str, number: int) -> Partition:
         """The partition, which this broker leads or follows. Raises as `get`."""
         found = self._known(topic, number)
+        found.check_offline()
         found.replicas.check_follows()
         return found
 

@@ -1,4 +1,4 @@
-"""The data directory, opened: the logs, the metadata store and the way to the object store."""
+"""The data directory, opened: the logs and the way to the object store."""
 
 from __future__ import annotations
 
@@ -18,25 +18,34 @@ from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.log.tiering.object_store import ObjectStore, parse_options
 from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
-from sparklog.metadata.producer_ids import BLOCK_IDS, ProducerIds
-from sparklog.metadata.sqlite_store import METADATA_FILE, SqliteStore
-from sparklog.metadata.store import MetadataStore, Topic, Unfinished
+from sparklog.metadata.image_store import IdBlocks
+from sparklog.metadata.local_coordination import METADATA_FILE
+from sparklog.metadata.producer_ids import BLOCK_IDS, SMALL_BLOCK_IDS, ProducerIds
+from sparklog.metadata.store import Topic
+from sparklog.security.records import RecordId
 from sparklog_broker import descriptors
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.partitions.id_source import IdSource
-from sparklog_broker.partitions.topic_files import IsHere, TopicFiles, partition_specs
+from sparklog_broker.partitions.topic_directories import IsHere, TopicDirectories, WasMade, partition_specs
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class SharedMetadata(NamedTuple):
-    """What a cluster knows in place of a metadata store of the broker's own, and which partitions are this broker's.
-    One whose directory is not here is made anew and copied."""
+class ClusterMetadata(NamedTuple):
+    """The parts of the cluster's metadata, as of the broker's start, that its data directory is opened with."""
 
-    store: MetadataStore
+    cluster_id: str
+    topics: Mapping[str, Topic]
+    security: Mapping[RecordId, bytes]
+    ids: IdBlocks
     is_here: IsHere
+    """True for the partitions of which this broker has a replica."""
+    is_sole: bool = False
+    """True if the store is this broker's own: it knows which ids have been given out, and its clock is the only one."""
+    was_made: WasMade | None = None
+    """As for `partition_specs`. None: a replica whose directory is not here is made again, and copied."""
 
 
 class Storage:
@@ -48,28 +57,31 @@ class Storage:
         loop: asyncio.AbstractEventLoop,
         environment: Environment,
         logs: LogManager,
-        store: MetadataStore,
-        remote: RemoteAccess,
+        metadata: ClusterMetadata,
     ) -> None:
         self.logs = logs
-        self.remote = remote
-        self.cluster_id = store.cluster_id()
-        self.topic_files = TopicFiles(config, logs, store, has_object_store=remote.store is not None)
-        self.producer_ids = ProducerIds(store.take_producer_ids, store.producer_ids_end(), shared=store.is_shared)
+        self.remote = logs.remote
+        self.metadata = metadata
+        self.cluster_id = metadata.cluster_id
+        self.topic_directories = TopicDirectories(logs)
+        ids = metadata.ids
+        self.producer_ids = ProducerIds(
+            ids.take_producer_ids,
+            ids.producer_ids_end(),
+            block_ids=SMALL_BLOCK_IDS if metadata.is_sole else BLOCK_IDS,
+        )
         for partition_log in logs.logs.values():
             for producer in partition_log.producers():
                 self.producer_ids.found(producer.producer_id)
-        if store.is_shared:  # a broker that has just started, too, goes on when the store is away
-            try:
-                self.producer_ids.take_ahead()
-            except StorageUnavailableError as e:  # who needs one asks again
-                log.warning("no producer ids yet: %s", e)
+        try:  # a broker that has just started, too, goes on when the store is away
+            self.producer_ids.take_ahead()
+        except StorageUnavailableError as e:  # who needs one asks again
+            log.warning("no producer ids yet: %s", e)
         self.remote_reads = environment.executors.pool("remote-read", config.remote_log_reader_threads)
         """Whatever may have to wait for the object store."""
-        self._store = self.metadata = store
         self._loop = loop
         self._admin = environment.executors.pool("admin", 1)
-        self._ids = environment.executors.pool("ids", 1) if store.is_shared else self._admin
+        self._ids = environment.executors.pool("ids", 1)
         """Who waits for a store that is away keeps nobody else waiting."""
         self.id_source = IdSource(self.producer_ids, loop, self._ids)
 
@@ -79,59 +91,24 @@ class Storage:
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
         environment: Environment,
-        shared: SharedMetadata | None = None,
-    ) -> tuple[Storage, Mapping[str, Topic]]:
-        """Locks and loads the data directory, with the topics that are in it, or in the cluster's `shared` metadata;
-        blocks while damaged logs are recovered.
-
-        Raises DataDirLockedError, StorageError, InvalidConfigError (`remote.log.storage.*`).
-        """
-        remote = remote_access(config, environment.files)
-        logs = LogManager(
-            config.data_dir,
-            files=environment.files,
-            clock=environment.clock,
-            log_dirs=config.log_dirs,
-            broker_id=config.broker_id,
-            expiry_rate=config.log_retention_clock_catch_up_rate,
-            handles=HandleCache(descriptors.of_process(config).files),
-            inflated=InflatedMemory(config.queued_max_inflated_bytes),
-            remote=remote,
-        )
-        store: MetadataStore | None = None
-        try:
-            if shared is not None:
-                _check_adopted(config, environment.files)
-                store = shared.store
-            else:
-                _check_alone(config, environment.files)
-                store = SqliteStore(config.data_dir / METADATA_FILE, environment, create=not logs.was_used)
-            topics = store.topics()
-            unfinished = store.unfinished_topics()
-            specs = [
-                spec
-                for topic in topics.values()
-                for spec in partition_specs(
-                    topic,
-                    config,
-                    made=shared is None and topic.topic_id not in unfinished,
-                    is_here=None if shared is None else shared.is_here,
-                )
-            ]
-            if remote.cache is not None:
-                remote.cache.clear()
-            deleting = [i for i, state in unfinished.items() if state is Unfinished.DELETING]
-            logs.load(store.cluster_id(), specs, deleting, puts_aside=shared is not None)
-            opened = cls(config, loop, environment, logs, store, remote)
-            opened.topic_files.finish(unfinished)
-        except BaseException:
-            if store is not None:
-                store.close()
-            logs.close()
-            raise
-        if not logs.started_clean and topics:
+        logs: LogManager,
+        metadata: ClusterMetadata,
+    ) -> Storage:
+        """Loads the logs of the partitions that are here; blocks while damaged ones are recovered. Raises
+        StorageError."""
+        specs = [
+            spec
+            for topic in metadata.topics.values()
+            for spec in partition_specs(topic, config, is_here=metadata.is_here, was_made=metadata.was_made)
+        ]
+        cache = logs.remote.cache
+        if cache is not None:
+            cache.clear()
+        logs.load(metadata.cluster_id, specs, puts_aside=True)
+        opened = cls(config, loop, environment, logs, metadata)
+        if not logs.started_clean and metadata.topics:
             log.info("the last stop was not a clean one; the logs have been checked")
-        return opened, topics
+        return opened
 
     def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
         """Runs `job` on the admin thread, after what was asked for before."""
@@ -141,16 +118,18 @@ class Storage:
         """The time by which things grow old: the clock's, but for its jumps."""
         return self.logs.expiry_clock.now_ms()
 
+    def is_issued(self, producer_id: int) -> bool:
+        """False if no broker can have given out this id of a producer. Any thread."""
+        return not self.metadata.is_sole or self.producer_ids.is_issued(producer_id)
+
     async def new_producer_id(self) -> int:
         """Raises StorageError, StorageFullError."""
         return await self.id_source.next()
 
     def fencing_tokens(self) -> IdSource:
         """For the coordinator of fencing tokens: larger than all ids that any broker has given out before, and each
-        larger than those before it. A single broker's ids are all that already."""
-        if not self._store.is_shared:
-            return self.id_source
-        return IdSource(self.producer_ids.anew(BLOCK_IDS), self._loop, self._ids)
+        larger than those before it."""
+        return IdSource(self.producer_ids.anew(SMALL_BLOCK_IDS), self._loop, self._ids)
 
     def stop_reading(self) -> None:
         """Ends what waits for the object store. Blocks."""
@@ -162,29 +141,32 @@ class Storage:
         """Seals and closes the logs; nobody uses them any more. Returns whether the stop is a clean one. Blocks."""
         self._admin.shutdown()
         self._ids.shutdown()
-        try:
-            return self.logs.close()
-        finally:
-            self._store.close()
+        return self.logs.close()
 
 
-def _check_alone(config: BrokerConfig, files: FileSystem) -> None:
-    """Raises StorageError for the directory of a cluster's broker: its topics are in ZooKeeper."""
+def open_logs(config: BrokerConfig, environment: Environment) -> LogManager:
+    """Locks the log directories. Raises DataDirLockedError, StorageError, InvalidConfigError
+    (`remote.log.storage.*`)."""
+    return LogManager(
+        config.data_dir,
+        files=environment.files,
+        clock=environment.clock,
+        log_dirs=config.log_dirs,
+        broker_id=config.broker_id,
+        expiry_rate=config.log_retention_clock_catch_up_rate,
+        handles=HandleCache(descriptors.of_process(config).files),
+        inflated=InflatedMemory(config.queued_max_inflated_bytes),
+        remote=remote_access(config, environment.files),
+    )
+
+
+def check_alone(config: BrokerConfig, files: FileSystem) -> None:
+    """Raises StorageError for the directory of a broker whose topics are in ZooKeeper."""
     member = member_of_cluster(files, config.data_dir)
     if member is not None and not files.exists(config.data_dir / METADATA_FILE):
         raise StorageError(
             f"{config.data_dir} is the directory of broker {member.broker_id} of cluster {member.cluster_id}: start it with "
             f"--broker-id {member.broker_id} --zookeeper HOST:PORT,…/PATH, or choose another directory"
-        )
-
-
-def _check_adopted(config: BrokerConfig, files: FileSystem) -> None:
-    """Raises StorageError for a directory whose topics the cluster does not have, or not all of them."""
-    if files.exists(config.data_dir / METADATA_FILE):
-        raise StorageError(
-            f"{config.data_dir} is the directory of a broker that was alone: take it into the cluster first, nothing is "
-            f"lost by it: sparklog cluster adopt --data-dir {config.data_dir} --broker-id {config.broker_id} --zookeeper "
-            f"{config.zookeeper_connect}"
         )
 
 

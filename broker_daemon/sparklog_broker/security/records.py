@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
-from sparklog.metadata.store import MetadataStore
+from sparklog.errors import BrokerNotAvailableError
 from sparklog.security.records import RecordChanges, RecordId, RecordKind, Records, of_kind
-from sparklog_broker.partitions.storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -17,13 +15,16 @@ Watcher = Callable[[Mapping[str, bytes | None]], None]
 
 
 class SecurityRecords:
-    """Event-loop thread only. This one is of a broker that is alone."""
+    """The records change with the images, which call `follow`. Event-loop thread only."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._store: MetadataStore = storage.metadata
-        self._records: Records = self._store.security_records()
+    def __init__(self, records: Records) -> None:
+        """`records`: those of the broker's start."""
+        self._records = records
         self._watchers: list[tuple[RecordKind, Watcher]] = []
+        self.change: Callable[[RecordChanges], Awaitable[None]] = _not_yet
+        """Makes all changes or none; when it returns they are stored and in effect here. Raises InvalidConfigError,
+        PolicyViolationError (too many), StorageError, NotControllerError, BrokerNotAvailableError, RequestTimedOutError
+        (the changes may be made all the same)."""
 
     def of_kind(self, kind: RecordKind) -> dict[str, bytes]:
         """The records of one kind by their keys."""
@@ -34,15 +35,6 @@ class SecurityRecords:
         self._watchers.append((kind, watcher))
         if there := self.of_kind(kind):
             self._tell(watcher, kind, there)
-
-    async def change(self, changes: RecordChanges) -> None:
-        """Makes all changes or none; when it returns they are stored and in effect here.
-
-        Raises InvalidConfigError, PolicyViolationError (too many), StorageError; in a cluster also NotControllerError,
-        BrokerNotAvailableError, RequestTimedOutError (it may be made all the same).
-        """
-        await asyncio.shield(self._storage.run(lambda: self._store.change_security_records(changes)))
-        self.follow(self._store.security_records())
 
     def follow(self, records: Records) -> None:
         """These are the records now."""
@@ -60,6 +52,10 @@ class SecurityRecords:
             watcher(changes)
         except Exception:
             log.exception("a change of %s records is not in effect", kind)
+
+
+async def _not_yet(_: RecordChanges) -> None:
+    raise BrokerNotAvailableError("this broker has just started and joins its cluster: ask another one, or again")
 
 
 def _of_kind(changes: Mapping[RecordId, bytes | None], kind: RecordKind) -> dict[str, bytes | None]:

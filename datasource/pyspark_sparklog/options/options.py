@@ -11,18 +11,19 @@ from typing import Any, TypeVar
 
 from pyspark_sparklog.offset_text import IDS, INITIAL
 from pyspark_sparklog.options.cluster_address import ClusterAddress, address_of
-from pyspark_sparklog.options.java_patterns import java_matcher
 from pyspark_sparklog.options.option_names import recognised
 from pyspark_sparklog.options.option_table import Where
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.range_reader import FETCH_BYTES, FETCH_WAIT_MS, REQUEST_TIMEOUT_MS
 from sparklog.errors import InvalidConfigError
 from sparklog.format.column_names import column_names
+from sparklog.java_patterns import compile_java, matches_in_time
 from sparklog.settings import Scope, settings_of
 from sparklog.types import INTERNAL_TOPICS, UNNAMED_APP_PREFIX, check_topic_name
 
 T = TypeVar("T")
 
+PATTERN = "subscribePattern"
 GUARANTEES = ("exactly-once", "at-least-once")
 TRANSACTION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS_MAX = 3_600_000, 7 * 86_400_000
 TXN_APP_ID_CHARS_MAX = 1_000
@@ -56,7 +57,8 @@ class Subscription:
     def names(self, topic: str) -> bool:
         """True if it asks for a topic of that name."""
         if self.pattern is not None:
-            return java_matcher(self.pattern)(topic) and topic not in INTERNAL_TOPICS
+            search = compile_java(self.pattern, PATTERN).search
+            return topic not in INTERNAL_TOPICS and matches_in_time(search, topic, PATTERN) is not None
         return topic in (self.assign or self.topics)
 
     def describe(self) -> str:
@@ -346,7 +348,7 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
     if names[0] == "subscribePattern":
         if not text:
             raise InvalidConfigError(f"Pattern to subscribe is empty as subscribePattern is {text!r}")
-        java_matcher(text)
+        compile_java(text, PATTERN)
         return Subscription(pattern=text)
     if names[0] == "subscribe":
         topics = tuple(dict.fromkeys(t.strip() for t in text.split(",") if t.strip()))

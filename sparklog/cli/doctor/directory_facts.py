@@ -29,6 +29,7 @@ from sparklog.format.checkpoint import (
     decode,
 )
 from sparklog.format.segment import SUFFIX
+from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE
 from sparklog.log.directories.known import read_known_directories
 from sparklog.log.directories.log_directory import STRAY, is_moved_aside
 from sparklog.log.housekeeping.expiry_clock import EXPIRY_CLOCK_FILE
@@ -37,14 +38,14 @@ from sparklog.log.tiering.cache_directory import CACHE_DIRECTORY
 from sparklog.log.tools.repair import QUARANTINE_SUFFIX
 from sparklog.log.tools.verify import bytes_to_check, verify
 from sparklog.metadata.image_copy import decode_copy
-from sparklog.metadata.sqlite_store import METADATA_FILE
+from sparklog.metadata.local_coordination import METADATA_FILE
 
 VERIFIED_BYTES_MAX = 1 << 30
 """Size up to which files are read without `--verify`: a matter of seconds."""
 ENTRIES_MAX = 200_000
 OWN = frozenset(
     {LOCK_FILE, PROBE_FILE, META_FILE, RECOVERY_POINTS_FILE, CLEAN_SHUTDOWN_FILE, LOG_DIRS_FILE, CLUSTER_IMAGE_FILE, EXPIRY_CLOCK_FILE,
-     CACHE_DIRECTORY, "lost+found"}
+     BROKER_EPOCH_FILE, CACHE_DIRECTORY, "lost+found"}
 )  # fmt: skip
 SQLITE_MARK = b"SQLite format 3\0"
 PROC = Path("/proc")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ from sparklog.cli.log import rebuild as log_rebuild
 from sparklog.cli.log import repair as log_repair
 from sparklog.cli.log import restore as log_restore
 from sparklog.cli.log import verify as log_verify
+from sparklog.cli.options import TextFormat
 
 if TYPE_CHECKING:
     from sparklog.cli.log.segment_dump import BatchFacts, SegmentFacts
@@ -38,13 +38,6 @@ status 1 if a file is damaged. Nothing is written; a broker may be running.
 """
 
 
-class DumpFormat(StrEnum):
-    """The output formats of the dump."""
-
-    text = "text"
-    json = "json"
-
-
 @app.callback()
 def _log() -> None:
     """Show, check and repair a broker's files; no broker is needed."""
@@ -66,8 +59,8 @@ def dump(
     indexes: Annotated[bool, typer.Option("--indexes", help="Also print the entries of both indexes.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Also check everything, as `sparklog log verify`.")] = False,
     format: Annotated[
-        DumpFormat, typer.Option(help="Output format; json is one object per segment.")
-    ] = DumpFormat.text,
+        TextFormat, typer.Option(help="Output format; json is one object per segment.")
+    ] = TextFormat.text,
 ) -> None:
     """Show the batches of segment files, and the results of their checks."""
     from sparklog.cli.log.producer_dump import SUFFIXES, dump_producer_file, print_producer_file
@@ -75,7 +68,7 @@ def dump(
 
     if path.suffix in SUFFIXES:
         content = dump_producer_file(path)
-        if format is DumpFormat.json:
+        if format is TextFormat.json:
             import msgspec
 
             print(msgspec.json.encode(content).decode())
@@ -85,14 +78,14 @@ def dump(
     damaged = False
     left = records
     segments = segment_paths(path)
-    if not segments and format is DumpFormat.text:
+    if not segments and format is TextFormat.text:
         print(f"{path}: no record was written to this partition, or none is left on this disk")
     for file in segments:
         facts = dump_segment(file)
         damaged = damaged or facts.is_damaged
         rows = list(read_records(facts, left)) if left else []
         left -= len(rows)
-        if format is DumpFormat.json:
+        if format is TextFormat.json:
             import msgspec
 
             shown = facts.as_json() | ({"first_records": rows} if records else {})
@@ -112,10 +105,10 @@ def dump(
         raise typer.Exit(1)
 
 
-def _verify(path: Path, format: DumpFormat) -> bool:
+def _verify(path: Path, format: TextFormat) -> bool:
     """Checks everything; returns whether something is damaged."""
     report = log_verify.run_verify([path])
-    if format is DumpFormat.json:
+    if format is TextFormat.json:
         import msgspec
 
         print(msgspec.json.encode({"verify": log_verify.report_as_json(report)}).decode())

@@ -22,7 +22,7 @@ REBUILD_EPILOG = """\
 
 `sparklog log rebuild-metadata --data-dir sparklog-data --yes`
 
-metadata.db holds the list of topics. If it is lost, the partitions' directories have the same facts: name, id, columns
+metadata.db holds the metadata of a broker without ZooKeeper. If it is lost, the partitions' directories have the same facts: name, id, columns
 and, if a recent broker has written them, settings and owner. Facts that are lost are listed. Topics without known settings
 keep their records forever until you set retention.ms. Topics without a known owner count for no user's quota.
 
@@ -31,7 +31,7 @@ Users, ACLs and quotas are in metadata.db alone. They are taken from the rest of
 quotas again, then remove the five denials (`sparklog acl list` shows them).
 
 Without --yes nothing is written. With --yes the broker has to be stopped.
-A broker of a cluster has no metadata.db: its topics are in ZooKeeper. If ZooKeeper is lost for good, --force turns the
+A broker with zookeeper.connect has no metadata.db: its topics are in ZooKeeper. If ZooKeeper is lost for good, --force turns the
 directory into that of a single broker, with all records of this replica, unacknowledged ones included.
 """
 
@@ -58,10 +58,11 @@ def rebuild_metadata(
 
     from sparklog.cli.errors import report as report_error
     from sparklog.environment.files import RealFiles
+    from sparklog.format.checkpoint import CLUSTER_IMAGE_FILE
     from sparklog.log.directories.broker_epoch import member_of_cluster
     from sparklog.log.directories.known import read_known_directories
+    from sparklog.metadata.local_store import METADATA_FILE, problem_with, write_store
     from sparklog.metadata.rebuild import rebuild
-    from sparklog.metadata.sqlite_store import METADATA_FILE, problem_with, write_store
 
     files = RealFiles()
     directories = [Path(p.strip()) for p in log_dirs.split(",") if p.strip()]
@@ -97,6 +98,7 @@ def rebuild_metadata(
             report_error("not rebuilt", "this was a dry run", "stop the broker, then run the command again with --yes")
             raise typer.Exit(1)
         kept = write_store(path, rebuilt, aside=f"{time.strftime('%Y%m%d-%H%M%S')}.old")
+        files.remove(data_dir / CLUSTER_IMAGE_FILE)  # else the directory would be taken for that of a cluster's broker
     if kept is not None:
         print(f"the old one is {kept}")
     print(f"{path}: {len(rebuilt.topics)} topics")
@@ -105,8 +107,8 @@ def rebuild_metadata(
 def _security(rebuilt: Rebuilt, path: Path, copy: Path | None, *, lost_is_fine: bool) -> str:
     """Enters the security records; says where they are from. Raises InvalidConfigError: the copy cannot be read."""
     from sparklog.errors import InvalidConfigError
+    from sparklog.metadata.local_store import read_security_records
     from sparklog.metadata.lost_security import denies_everything
-    from sparklog.metadata.sqlite_store import read_security_records
 
     found = read_security_records(copy or path)
     if found is None and copy is not None:

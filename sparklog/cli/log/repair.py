@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparklog.cli.log.verify import ReportFormat
+from sparklog.cli.options import TextFormat
 
 if TYPE_CHECKING:
     from sparklog.log.tools.repair import RepairReport
@@ -36,8 +36,8 @@ def repair(
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write the repair.")] = False,
     format: Annotated[
-        ReportFormat, typer.Option(help="Output format; json is one object per partition.")
-    ] = ReportFormat.text,
+        TextFormat, typer.Option(help="Output format; json is one object per partition.")
+    ] = TextFormat.text,
 ) -> None:
     """Show the repair of damaged partitions, or repair them."""
     from sparklog.cli.errors import report as report_error
@@ -62,7 +62,7 @@ def repair(
                 continue
             to_repair += report.changed
             _print(report, format)
-    if to_repair and not yes and format is ReportFormat.text:
+    if to_repair and not yes and format is TextFormat.text:
         report_error("not repaired", "this was a dry run", "stop the broker, then run the command again with --yes")
     if failed or (to_repair and not yes):
         raise typer.Exit(1)
@@ -103,8 +103,8 @@ def locked(log_directory: Path, *, wanted: bool) -> Iterator[None]:
         lock.close()
 
 
-def _print(report: RepairReport, format: ReportFormat) -> None:
-    if format is ReportFormat.json:
+def _print(report: RepairReport, format: TextFormat) -> None:
+    if format is TextFormat.json:
         import msgspec
 
         print(msgspec.json.encode(_as_json(report)).decode())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from sparklog.cli.options import TextFormat
 
 if TYPE_CHECKING:
     from sparklog.log.tools.verify import Finding, VerifyReport
@@ -26,13 +27,6 @@ that the next start removes.
 """
 
 
-class ReportFormat(StrEnum):
-    """The output formats of the report."""
-
-    text = "text"
-    json = "json"
-
-
 DAMAGED_HINT = (
     "restore the files from a copy, or stop the broker and run `sparklog log repair DIR`: it shows what it would keep"
 )
@@ -48,11 +42,11 @@ def verify(
     notes: Annotated[
         bool, typer.Option("--notes", help="Also list unusual files and values that are no damage.")
     ] = False,
-    format: Annotated[ReportFormat, typer.Option(help="Output format; json is one object.")] = ReportFormat.text,
+    format: Annotated[TextFormat, typer.Option(help="Output format; json is one object.")] = TextFormat.text,
 ) -> None:
     """Check files against their checksums and against each other."""
     report = run_verify(paths)
-    if format is ReportFormat.json:
+    if format is TextFormat.json:
         import msgspec
 
         print(msgspec.json.encode(report_as_json(report)).decode())

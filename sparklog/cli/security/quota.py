@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_list, parse_pairs
+from sparklog.cli.sizes import parse_size_bytes
 
 if TYPE_CHECKING:
     from sparklog.security.quotas import Entity
@@ -22,9 +23,9 @@ connections a second).
 
 **Examples**
 
-`sparklog quota alter --user loader --add-config producer_byte_rate=10485760`
+`sparklog quota alter --user loader --add-config producer_byte_rate=10MB`
 
-`sparklog quota alter --user-defaults --add-config consumer_byte_rate=52428800,request_percentage=50`
+`sparklog quota alter --user-defaults --add-config consumer_byte_rate=50MB,request_percentage=50`
 
 `sparklog quota alter --user loader --delete-config producer_byte_rate`
 
@@ -148,7 +149,9 @@ def _limit(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError as e:
-        raise typer.BadParameter(f"{name}={text}: a number is needed") from e
+        if not name.endswith("_byte_rate"):
+            raise typer.BadParameter(f"{name}={text}: a number is needed") from e
+    return float(parse_size_bytes(text, f"{name}:"))
 
 
 def _name(name: str | None) -> str:

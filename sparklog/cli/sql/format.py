@@ -14,3 +14,4 @@ class OutputFormat(StrEnum):
     csv = "csv"
     json = "json"
     parquet = "parquet"
+    arrow = "arrow"

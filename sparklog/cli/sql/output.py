@@ -8,11 +8,12 @@ import pyarrow as pa
 
 from sparklog.cli.sql.format import OutputFormat
 from sparklog.export.printable import cell, printable
-from sparklog.export.writers import JsonWriter, ParquetWriter, distinct, is_number, plain_column
+from sparklog.export.writers import ArrowWriter, JsonWriter, ParquetWriter, distinct, is_number, plain_column
 
 WRITERS: dict[OutputFormat, Any] = {
     OutputFormat.json: JsonWriter,
     OutputFormat.parquet: ParquetWriter,
+    OutputFormat.arrow: ArrowWriter,
 }
 
 

@@ -38,6 +38,8 @@ SQL ends with a semicolon and may have several lines. Topics are tables, with th
 Ctrl-C cancels a query, Tab completes, the arrow keys recall earlier input."""
 
 ALIASES = {"\\dt": ".tables", "\\d": ".schema", "\\?": ".help", "\\q": ".quit", ".exit": ".quit", "\\h": ".help"}
+WORDS = {"exit": ".quit", "quit": ".quit", "help": ".help"}
+"""Commands without a dot: no SQL statement is one of these words."""
 TOPICS_AGE_S = 10.0
 HISTORY_BYTES_MAX = 4 * 1024 * 1024
 
@@ -73,18 +75,20 @@ class SqlShell:
 
     def __init__(self, session: SqlSession, format: OutputFormat, max_rows: int) -> None:
         self._session = session
-        self._format = format
+        self.format = format
+        """The format of rows."""
         self._max_rows = max_rows
         self._topics: list[str] = []
         self._topics_until = float("-inf")
         self._columns: dict[str, list[str]] = {}
-        self._words = keywords(session)
+        self._words: list[str] = []
 
     def run(self, text: str) -> bool:
         """Carries out one entry; whether to go on. Errors are shown."""
         try:
+            text = command_of(text)
             if text.startswith((".", "\\")):
-                return self._command(text)
+                return self.command(text)
             if text.rstrip("; \n"):
                 self._query(text)
         except QueryCancelledError:
@@ -97,20 +101,22 @@ class SqlShell:
         """The number of characters before the cursor to replace, and their replacements. A broker that is away offers
         nothing."""
         try:
+            self._words = self._words or keywords(self._session)
             return complete(before, self._known_topics(), self._columns_of, self._words)
         except SparklogError:
             return 0, []
 
     def _query(self, text: str) -> None:
         started = time.monotonic()
-        remark = run_query(self._session, text, self._format, None, self._max_rows)
+        remark = run_query(self._session, text, self.format, None, self._max_rows)
         took_s = time.monotonic() - started
         if remark:
             print(remark, file=sys.stderr)
         read = self._session.statistics
         print(f"{took_s:.2f} s, {read.rows_read:,} records ({console.size(read.bytes_read)}) read", file=sys.stderr)
 
-    def _command(self, text: str) -> bool:
+    def command(self, text: str) -> bool:
+        """Carries out a command that begins with a dot; whether to go on. Raises the errors of SqlSession."""
         name, _, rest = text.rstrip("; ").partition(" ")
         rest = rest.strip()
         name = ".tables" if name == "\\d" and not rest else ALIASES.get(name, name)
@@ -144,11 +150,11 @@ class SqlShell:
         print_table(cancellable(self._session, describe))
 
     def _set_format(self, name: str) -> None:
-        formats = [f.value for f in OutputFormat if f is not OutputFormat.parquet]
+        formats = [f.value for f in OutputFormat if f not in (OutputFormat.parquet, OutputFormat.arrow)]
         if name not in formats:
             print(f"write .format {', '.join(formats[:-1])} or {formats[-1]}", file=sys.stderr)
             return
-        self._format = OutputFormat(name)
+        self.format = OutputFormat(name)
 
     def _known_topics(self) -> list[str]:
         if time.monotonic() >= self._topics_until:
@@ -176,8 +182,13 @@ def keywords(session: SqlSession) -> list[str]:
 
 def is_complete(text: str) -> bool:
     """True if Enter runs the typed text rather than beginning a line."""
-    text = text.strip()
+    text = command_of(text.strip())
     return not text or text.startswith((".", "\\")) or text.endswith(";")
+
+
+def command_of(text: str) -> str:
+    """`text`, or the command with a dot that a word alone stands for, as `exit` and `quit;`."""
+    return WORDS.get(text.rstrip("; \n").lower(), text)
 
 
 def _prompt_session(shell: SqlShell, terminal: tuple[Input, Output] | None) -> PromptSession[str]:

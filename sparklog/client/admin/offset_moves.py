@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from sparklog.client.admin.admin import Admin
-from sparklog.types import TopicPartition
+from sparklog.client.reading.positions import AtTime, BeforeEnd, Position, offsets_of
+from sparklog.types import OffsetAndTimestamp, TopicPartition
 
-
-class AtTime(NamedTuple):
-    """The first record at or after this time, in ms since 1970; behind the last one if none is that new."""
-
-    time_ms: int
+__all__ = ["AtTime", "BeforeEnd", "Move", "OffsetTarget", "ShiftBy", "planned_moves"]
 
 
 class ShiftBy(NamedTuple):
@@ -22,7 +19,7 @@ class ShiftBy(NamedTuple):
     offsets: int
 
 
-OffsetTarget = Literal["earliest", "latest"] | int | AtTime | ShiftBy
+OffsetTarget = Position | ShiftBy
 
 
 class Move(NamedTuple):
@@ -42,16 +39,13 @@ def planned_moves(
     committed = {tp: o.offset for tp, o in admin.list_group_offsets(group_id).items()}
     if isinstance(target, ShiftBy):
         wanted = {tp: committed[tp] + target.offsets for tp in partitions if tp in committed}
-    elif isinstance(target, int):
-        wanted = dict.fromkeys(partitions, target)
-    else:
-        spec = target.time_ms if isinstance(target, AtTime) else target
-        found = admin.list_offsets(dict.fromkeys(partitions, spec), isolation_level="read_committed")
-        end = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level="read_committed")
-        wanted = {tp: found[tp].offset if found[tp].offset >= 0 else end[tp].offset for tp in partitions}
-    start = admin.list_offsets(dict.fromkeys(wanted, "earliest"))
-    last = admin.list_offsets(dict.fromkeys(wanted, "latest"), isolation_level="read_committed")
-    return {
-        tp: Move(committed.get(tp), min(max(offset, start[tp].offset), last[tp].offset))
-        for tp, offset in wanted.items()
-    }
+        partitions = list(wanted)
+
+    def ask(asked: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        return admin.list_offsets(asked, isolation_level="read_committed")
+
+    start = {tp: found.offset for tp, found in ask(dict.fromkeys(partitions, "earliest")).items()}
+    end = {tp: found.offset for tp, found in ask(dict.fromkeys(partitions, "latest")).items()}
+    if not isinstance(target, ShiftBy):
+        wanted = offsets_of(target, partitions, start, end, ask)
+    return {tp: Move(committed.get(tp), min(max(offset, start[tp]), end[tp])) for tp, offset in wanted.items()}

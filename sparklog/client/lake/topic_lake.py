@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -413,6 +414,7 @@ class _Round:
                 left = rows_without_keys(rows, changes, keys)
                 if left is None and file.size_bytes >= file_bytes // 2:
                     continue
+                _check_replaceable(file, masks)
                 removed.append(file)
                 kept = rows if left is None else left
                 if kept.num_rows:
@@ -437,6 +439,16 @@ class _Round:
         if self._open is not None:
             self._table.remove_files(self._open.abandon())
             self._open = None
+
+
+def _check_replaceable(file: TableFile, masks: Mapping[str, Any]) -> None:
+    """Check that a commit can remove a file. It names no deletion vector: a file that has one would stay."""
+    if unquote(file.path).rsplit("/", 1)[-1] in masks:
+        raise LakePausedError(
+            f"file {file.path} of the upserted table has a deletion vector, and the lake worker cannot replace such a file: "
+            "set delta.enableDeletionVectors = false, run REORG TABLE … APPLY (PURGE), and use 'sparklog lake resume'; or "
+            "use 'sparklog lake rebuild'"
+        )
 
 
 def in_layout(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -43,6 +43,8 @@ from sparklog.security.client_security import PLAINTEXT, ClientSecurity, Securit
 from sparklog.types import TopicPartition
 
 METADATA_MAX_AGE_S = 300.0
+HINTS_MAX = 100
+"""Number of unknown topics whose nearest name is kept."""
 METADATA_RETRY_S = 1.0
 TOPICS_CACHED_MAX = 10_000
 CLUSTERS_MAX = 64
@@ -74,6 +76,8 @@ class Cluster:
         self._lock = threading.Lock()
         self._pool = ConnectionPool()
         self._topics: OrderedDict[str, tuple[TopicInfo, float]] = OrderedDict()
+        self._hints: dict[str, str] = {}
+        """The hint at the nearest name for each unknown topic."""
         self._brokers: dict[int, Endpoint] = {}
         self._leaders = KnownLeaders()
         self._coordinators = Coordinators()
@@ -166,10 +170,23 @@ class Cluster:
         code = next((t.error_code for t in response.topics if t.name == name), UnknownTopicOrPartitionError.code)
         if code == UnknownTopicOrPartitionError.code:
             raise UnknownTopicOrPartitionError(
-                f"no topic {name!r} at {self.bootstrap_servers}: create it with `sparklog topic create {name}` "
-                "or Admin.create_topic"
+                f"no topic {name!r} at {self.bootstrap_servers}{self._nearest_topic(name, timeout_ms)}: create it with "
+                f"`sparklog topic create {name}` or Admin.create_topic"
             )
         raise topic_error(code, name)
+
+    def _nearest_topic(self, name: str, timeout_ms: int) -> str:
+        """A hint at the topic with the nearest name; empty if there is none. The topics are listed once for a name."""
+        if name not in self._hints:
+            if len(self._hints) >= HINTS_MAX:
+                self._hints.clear()
+            self._hints[name] = ""
+            from difflib import get_close_matches  # for mistakes only
+
+            with contextlib.suppress(SparklogError):
+                near = get_close_matches(name, self.partition_counts(timeout_ms=timeout_ms), n=1)
+                self._hints[name] = f" (did you mean {near[0]!r}?)" if near else ""
+        return self._hints[name]
 
     def remember(self, info: TopicInfo) -> None:
         """Keep a topic's metadata from another answer."""

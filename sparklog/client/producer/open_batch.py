@@ -49,6 +49,11 @@ class OpenBatch:
         self.room_bytes = 0
 
     @property
+    def is_typed(self) -> bool:
+        """True if the records are rows of a typed topic: dicts by column."""
+        return bool(self.values) and not isinstance(self.values[0], bytes | None)
+
+    @property
     def size_bytes(self) -> int:
         return self.reserved_bytes - self.room_bytes
 
@@ -73,9 +78,9 @@ class OpenBatch:
             column.pop(n, None)
 
     def small_rows(self) -> SmallRows | None:
-        """The rows, if they are few and simple. The delivery gets their timestamps."""
+        """The records of an envelope topic, if they are few and simple. The delivery gets their timestamps."""
         n = len(self.values)
-        if not 0 < n <= SMALL_ROWS_MAX or self.headers or len(self.keys) not in (0, n):
+        if self.is_typed or not 0 < n <= SMALL_ROWS_MAX or self.headers or len(self.keys) not in (0, n):
             return None
         values, keys = ([v for v in column if v is not None] for column in (self.values, self.keys))
         if len(values) != n or len(keys) != len(self.keys):

@@ -24,7 +24,7 @@ from sparklog.client.producer.parallel_encoding import Encoding, parallel_encode
 from sparklog.client.producer.pieces import pieces_of
 from sparklog.client.producer.producer_core import ProducerCore
 from sparklog.client.producer.producer_settings import producer_settings
-from sparklog.client.producer.producer_topic import ProducerTopic, producer_topic
+from sparklog.client.producer.producer_topic import ProducerTopic
 from sparklog.client.producer.record_sizes import ENVELOPE_FIXED_BYTES_MIN, ROW_OVERHEAD_BYTES, too_large
 from sparklog.client.producer.rows import Headers, Rows, rows_of
 from sparklog.client.producer.sender import Sender, SenderConfig
@@ -32,6 +32,7 @@ from sparklog.client.producer.sequences import WriteSession
 from sparklog.client.producer.tabular import holds_objects, reusable
 from sparklog.client.producer.transaction_requests import Transactions
 from sparklog.client.producer.transaction_state import State
+from sparklog.client.producer.typed_rows import producer_topic
 from sparklog.client.transactions.shared_transaction import Participant
 from sparklog.errors import (
     InvalidPartitionsError,
@@ -162,14 +163,19 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> RecordFuture:
-        """Send one record to an envelope topic. Returns at once, unless `buffer.memory` is full.
+        """Send one record. Returns at once, unless `buffer.memory` is full.
+
+        A typed topic takes a dict of its columns as the value, which is checked as `send_batch` checks tables. Rows are
+        collected in batches like the records of envelope topics.
 
         Args:
             topic: The topic's name.
-            value: The record's value: bytes, or an object for the value serializer. None: a tombstone.
-            key: The record's key: bytes, or an object for the key serializer. None: no key.
-            headers: Pairs of a name and bytes or None. None: no headers.
-            timestamp_ms: The record's time in ms since 1970. None: now.
+            value: The record's value: bytes, or an object for the value serializer; None: a tombstone. For a typed
+                topic the row: a dict by column; columns that it lacks are null.
+            key: The record's key: bytes, or an object for the key serializer. None: no key. Not for typed topics, whose
+                rows hold their key.
+            headers: Pairs of a name and bytes or None. None: no headers. Not for typed topics.
+            timestamp_ms: The record's time in ms since 1970. None: now. Not for typed topics.
             partition: The partition's number. None: chosen by the hash of the key (Kafka's murmur2), or for a record
                 without a key by the sticky partitioner.
 
@@ -180,7 +186,8 @@ class Producer:
             TypeError: A value, key or header is not bytes, or `timestamp_ms` is not an int.
             ValueError: `timestamp_ms` is out of bounds.
             SerializationError: A serializer has failed.
-            SchemaMismatchError: The topic is typed, or it is compacted and the record has no key.
+            SchemaMismatchError: The value does not fit the topic's columns, or the topic is compacted and the record
+                has no key.
             UnknownTopicOrPartitionError: The topic does not exist.
             InvalidPartitionsError: The topic does not have this partition.
             MessageTooLargeError: The record is larger than the topic's `max.message.bytes`.
@@ -189,7 +196,8 @@ class Producer:
 
         Example:
             ```python
-            producer.send("trips", b'{"zone": "Midtown"}', key=b"Midtown").add_done_callback(on_stored)
+            producer.send("events", b"hello", key=b"Midtown").add_done_callback(on_stored)
+            producer.send("trips", {"zone": "Midtown", "minutes": 12.5})
             ```
         """
         try:
@@ -208,8 +216,11 @@ class Producer:
         else:
             try:
                 value, size, partition, rest = state.checked(value, key, headers, timestamp_ms, partition)
-            except InvalidPartitionsError:  # the partition may have been added since the metadata were read
-                state = self._newer(state)
+            except (InvalidPartitionsError, SchemaMismatchError):
+                # a partition or a column may have been added since the metadata were read
+                known, state = state.info, self._newer(state)
+                if (state.info.schema_id, state.info.partitions) == (known.schema_id, known.partitions):
+                    raise
                 value, size, partition, rest = state.checked(value, key, headers, timestamp_ms, partition)
         accumulator = self._accumulator
         lock = accumulator.lock

@@ -11,7 +11,7 @@ from sparklog.client.producer.open_batch import Rest
 from sparklog.client.producer.partitioner import StickyPartition, partition_for_key
 from sparklog.client.producer.record_sizes import ENVELOPE_FIXED_BYTES_MAX, ROW_OVERHEAD_BYTES
 from sparklog.client.producer.rows import Headers, without_key
-from sparklog.errors import SchemaMismatchError, SerializationError
+from sparklog.errors import SerializationError
 
 Serialize = Callable[[str, Any], bytes | None]
 
@@ -90,11 +90,6 @@ class ProducerTopic:
 
     def _check_kind(self, key: Any) -> None:
         """Raises SchemaMismatchError unless the topic takes a record with this key."""
-        if not self.info.is_envelope:
-            raise SchemaMismatchError(
-                f"topic {self.info.name!r} is typed (columns {', '.join(self.info.schema.names)}): send tables with "
-                "send_batch(topic, data); send() is for envelope topics"
-            )
         if key is None and self.info.is_compacted:
             raise without_key(self.info.name, 0)
 
@@ -134,19 +129,6 @@ class SerializingTopic(ProducerTopic):
             raise SerializationError(
                 f"a {what} for topic {self.info.name!r} cannot be serialized ({type(e).__name__}: {e})"
             ) from e
-
-
-def producer_topic(
-    info: TopicInfo,
-    batch_size_bytes: int,
-    queues: list[PartitionQueue],
-    key_serializer: Serialize | None,
-    value_serializer: Serialize | None,
-) -> ProducerTopic:
-    """The state of a topic for a producer with these serializers."""
-    if key_serializer is None and value_serializer is None:
-        return ProducerTopic(info, batch_size_bytes, queues)
-    return SerializingTopic(info, batch_size_bytes, queues, key_serializer, value_serializer)
 
 
 def _checked_headers(headers: Any) -> Headers:

@@ -27,6 +27,7 @@ from sparklog.client.producer.delivery_errors import CUT_OFF, STORED_NOTHING, TO
 from sparklog.client.producer.encoding import BatchEncoder
 from sparklog.client.producer.outcomes import Entry, Outcomes
 from sparklog.client.producer.sequences import WriteSession
+from sparklog.client.producer.typed_rows import typed_batch
 from sparklog.environment.fault_points import reach
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -306,7 +307,11 @@ class Sender:
                 if batch.encoded is None and batch.rows is not None:
                     small = None if self._encoder.compresses else batch.rows.small_rows()
                     if small is None:
-                        batch.encoded = self._encoder.encode(batch.rows.to_arrow(), entry.queue.info)
+                        rows, info = batch.rows, entry.queue.info
+                        data = typed_batch(rows, info) if rows.is_typed else rows.to_arrow()
+                        batch.encoded = self._encoder.encode(data, info)
+                        if batch.delivery.timestamps_us is None:
+                            batch.delivery.max_timestamp_ms = batch.encoded.max_timestamp_ms
                     else:
                         batch.encoded = self._encoder.encode_small(
                             small, entry.queue.info, *written_as, transactional=transactional

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,16 +18,18 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.consumed import ConsumedBatch, Projection
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.client.reading.positions import Position, offsets_of, position_of
+from sparklog.client.reading.progress_bar import notebook_bar
 from sparklog.client.reading.range_reader import Fetching, read_range
+from sparklog.client.reading.row_filter import binding_error, columns_of
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError
 from sparklog.format.schema import TIMESTAMP_TYPE
 from sparklog.lake.settings import LakeSettings
 from sparklog.security.client_security import Security
-from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     from sparklog.client.reading.history_range import HistorySource
-    from sparklog.client.reading.latest_rows import LatestRows
     from sparklog.lake.history import HistoryBatch
 
 METADATA_FIELDS = (
@@ -35,13 +39,15 @@ METADATA_FIELDS = (
     pa.field("_timestamp", TIMESTAMP_TYPE),
 )
 
-Bound = str | int | Mapping[int, int]
+Bound = str | int | datetime | date | Mapping[int, "str | int | datetime | date"]
 
 
 @arg.takes(
     topic=arg.text,
     columns=arg.optional(arg.texts),
     include_metadata=arg.flag,
+    limit=arg.optional(arg.whole()),
+    batches=arg.flag,
     local=arg.text,
     isolation_level=arg.text,
     request_timeout_ms=arg.timeout,
@@ -56,13 +62,16 @@ def read_table(
     end: Bound = "latest",
     include_metadata: bool = False,
     *,
+    filter: Any = None,
+    limit: int | None = None,
+    batches: bool = False,
     local: str = "auto",
     isolation_level: str = "read_committed",
     request_timeout_ms: int = 30_000,
     security: Security = None,
     history: bool = False,
     latest: bool = False,
-) -> pa.Table:
+) -> pa.Table | pa.RecordBatchReader:
     """Read a topic's rows up to now, partition after partition, in the layout of the topic's newest schema.
 
     Args:
@@ -70,10 +79,17 @@ def read_table(
             127.0.0.1:9292.
         topic: The topic's name.
         columns: Names of the columns to read, in this order. None: all.
-        start: The first offset (inclusive): "earliest", "latest", an offset for all partitions, or {partition: offset}.
-            Partitions that the dict does not name are not read.
+        start: The first record (inclusive): "earliest", "latest", an offset for all partitions, a negative number for
+            offsets before the end, a datetime or a text for a time ("-1h", "yesterday", "2026-11-27T10:00"; see
+            `sparklog.times`), or {partition: one of these}. Partitions that the dict does not name are not read. A time
+            is the first offset whose record is not older; records behind it may be.
         end: The end of the range (exclusive), in the same forms.
         include_metadata: True appends the columns _topic, _partition, _offset and _timestamp.
+        filter: An Arrow expression, as in `pc.field("minutes") > 60`; only rows for which it is true are returned. It
+            may name every column of the topic, and _topic, _partition, _offset and _timestamp. None: all rows.
+        limit: Largest number of rows. Reading stops at it. None: no limit.
+        batches: True returns a reader of record batches, which reads as it is iterated, with a progress bar in
+            notebooks. The range is fixed at the call.
         local: "auto" maps the broker's files if they are visible on this host; "off" reads through the socket.
         isolation_level: "read_committed" leaves out records of open and aborted transactions, and ends at the first
             open transaction; "read_uncommitted" reads all.
@@ -84,24 +100,24 @@ def read_table(
             from the table are not read.
         latest: True reads the newest row of each key, without deleted keys. A row deletes its key if all columns behind
             the key are null, or if its column `_op` is "d" or "delete". Rows that only the topic's Delta table has
-            count, too.
+            count, too. `filter` and `limit` are applied to the newest rows.
 
     Returns:
-        The rows; an empty table with the topic's columns if there are none.
+        The rows; an empty table with the topic's columns if there are none. With `batches` a `pa.RecordBatchReader`.
 
     Raises:
         UnknownTopicOrPartitionError: The topic or a named partition does not exist.
         SchemaMismatchError: The topic does not have a column.
         OffsetOutOfRangeError: `start` lies below the beginning of a partition.
         DataLossError: Records were deleted during the read.
-        InvalidRequestError: `start`, `end` or another argument has a form that is not listed here.
+        InvalidRequestError: `start`, `end`, `filter` or another argument has a form that is not listed here.
         InvalidConfigError: An address, a security setting, `local` or `isolation_level` is wrong, or with `history`
             the topic has no Delta table, or the package deltalake is not installed.
         LakeUnavailableError: With `history` the table cannot be read.
 
     Example:
         ```python
-        table = sparklog.read_table(None, "trips", columns=["zone", "minutes"], start={0: 1_000})
+        table = sparklog.read_table(None, "trips", columns=["zone", "minutes"], start="yesterday", end="today")
         ```
     """
     isolation = isolation_of(isolation_level)
@@ -115,47 +131,88 @@ def read_table(
         raise InvalidRequestError("history and latest are both True: latest includes the history, leave history out")
     source: HistorySource | None = None
     if history or (latest and LakeSettings.of(newest().configs).location):
-        from sparklog.client.reading.history_range import HistorySource, read_range_with_history
+        from sparklog.client.reading.history_range import HistorySource
 
         source = HistorySource(newest(), required=history, newest=latest)
     ranges = _ranges(shared, newest(), start, end, isolation, deadline, source)
     info = newest()  # asked after the ranges' ends: no row of the ranges has a newer schema
-    layout = schema = Projection(info, columns).schema
-    kept: LatestRows | None = None
-    if latest:
-        from sparklog.client.reading.latest_rows import LatestRows
-
-        kept, layout = LatestRows(info), info.schema
+    schema = Projection(info, columns).schema
+    needed = () if filter is None else _filter_columns(filter, info)
+    wanted = None if columns is None else [*schema.names, *(n for n in needed if n not in schema.names)]
+    wanted = None if wanted is None or latest else [n for n in wanted if n in info.schema.names]
+    layout = Projection(info, wanted).schema
     if include_metadata:
         for field in METADATA_FIELDS:
             schema = schema.append(field)
-    batches: list[pa.RecordBatch] = []
-    reading: dict[str, Any] = {
-        "local": local,
-        "isolation": isolation,
-        "retry_timeout_ms": request_timeout_ms,
-        "fetching": Fetching(request_timeout_ms=request_timeout_ms),
-    }
-    for tp, (first, last) in ranges.items():
-        found: Iterable[ConsumedBatch | HistoryBatch]
+    whole = pa.schema([*layout, *METADATA_FIELDS])
+    with_metadata = include_metadata or any(n not in info.schema.names for n in needed)
+
+    def read(tp: TopicPartition, first: int, last: int) -> Iterable[ConsumedBatch | HistoryBatch]:
+        reading: dict[str, Any] = {
+            "layout": layout,
+            "local": local,
+            "isolation": isolation,
+            "retry_timeout_ms": request_timeout_ms,
+            "fetching": Fetching(request_timeout_ms=request_timeout_ms),
+        }
         if source is None:
-            asked = columns if kept is None else None
-            found = read_range(shared, tp, first, last, columns=asked, layout=layout, **reading)
-        else:
-            found = read_range_with_history(
-                shared, tp, first, last, source, columns=layout.names, layout=layout, **reading
-            )
-        for batch in found:
-            if kept is not None:
-                whole = pa.schema([*layout, *METADATA_FIELDS])
+            return read_range(shared, tp, first, last, columns=wanted, **reading)
+        from sparklog.client.reading.history_range import read_range_with_history
+
+        return read_range_with_history(shared, tp, first, last, source, columns=layout.names, **reading)
+
+    def select(table: pa.Table, rows: int) -> pa.Table:
+        """The rows of `table` that are asked for, if there are `rows` already."""
+        table = table if filter is None else table.filter(filter)
+        return table.slice(0, None if limit is None else limit - rows).select(schema.names)
+
+    def found() -> Iterator[pa.RecordBatch]:
+        total, done, rows = sum(last - first for first, last in ranges.values()), 0, 0
+        bar = notebook_bar(total) if batches else None
+        for tp, (first, last) in ranges.items():
+            if rows == limit:
+                break
+            for batch in read(tp, first, last):
+                table = pa.Table.from_batches([_with_metadata(batch, whole) if with_metadata else batch.data])
+                table = select(table, rows)
+                rows += table.num_rows
+                if bar is not None:
+                    bar(done + min(batch.next_offset, last) - first, rows)
+                yield from table.to_batches()
+                if rows == limit:
+                    break
+            done += last - first
+        if bar is not None:
+            bar(total, rows)
+
+    def newest_of_each_key() -> pa.Table:
+        from sparklog.client.reading.latest_rows import LatestRows
+
+        kept = LatestRows(info)
+        for tp, (first, last) in ranges.items():
+            for batch in read(tp, first, last):
                 kept.add(pa.Table.from_batches([_with_metadata(batch, whole)]))
-                continue
-            batches.append(_with_metadata(batch, schema) if include_metadata else batch.data)
-        if kept is not None:
             kept.end_partition()
-    if kept is not None:
-        return kept.result(schema)
-    return pa.Table.from_batches(batches, schema)
+        return select(kept.result(whole), 0)
+
+    if latest:
+        table = newest_of_each_key()
+        return table.to_reader() if batches else table
+    if batches:
+        return pa.RecordBatchReader.from_batches(schema, found())
+    return pa.Table.from_batches(found(), schema)
+
+
+def _filter_columns(expression: Any, info: TopicInfo) -> tuple[str, ...]:
+    """Raises InvalidRequestError."""
+    rows = pa.schema([*info.schema, *METADATA_FIELDS])
+    error = binding_error(expression, rows)
+    if error is not None:
+        raise InvalidRequestError(
+            f"filter={expression!s:.200}: an Arrow expression over the columns {', '.join(rows.names)} is needed, as in "
+            f"pc.field('_partition') == 0 ({error})"
+        ) from error
+    return columns_of(expression, rows)
 
 
 def _ranges(
@@ -181,31 +238,47 @@ def _ranges(
     latest = list_offsets(
         shared, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation, all_at_once=True, timeout_ms=left_ms()
     )
+    low = {tp: earliest[tp].offset for tp in tps}
+    if source is not None:
+        low = {tp: source.first_offset(tp.partition, offset) for tp, offset in low.items()}
+    high = {tp: latest[tp].offset for tp in tps}
+
+    def ask(asked: Mapping[TopicPartition, str | int]) -> Mapping[TopicPartition, OffsetAndTimestamp]:
+        return list_offsets(shared, asked, isolation=isolation, timeout_ms=left_ms())
+
+    now_ms = time.time_ns() // 1_000_000
+    firsts, lasts = (
+        {
+            tp: offset
+            for position, chosen in _positions(bound, tps, now_ms, name).items()
+            for tp, offset in offsets_of(position, chosen, low, high, ask).items()
+        }
+        for name, bound in (("start", start), ("end", end))
+    )
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     for tp in tps:
-        low, high = earliest[tp].offset, latest[tp].offset
-        if source is not None:
-            low = source.first_offset(tp.partition, low)
-        first = _resolve(start, tp, low, high, "start")
-        last = min(_resolve(end, tp, low, high, "end"), high)
-        if first < low:
-            raise OffsetOutOfRangeError(f"{tp} begins at offset {low}: offset {first} is gone; use start='earliest'")
+        first, last = firsts[tp], min(lasts[tp], high[tp])
+        if first < low[tp]:
+            raise OffsetOutOfRangeError(
+                f"{tp} begins at offset {low[tp]}: offset {first} is gone; use start='earliest'"
+            )
         if first < last:
             ranges[tp] = (first, last)
     return ranges
 
 
-def _resolve(bound: Bound, tp: TopicPartition, low: int, high: int, what: str) -> int:
-    value = bound[tp.partition] if isinstance(bound, Mapping) else bound
-    if value == "earliest":
-        return low
-    if value == "latest":
-        return high
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidRequestError(
-            f"{what}={value!r}: use earliest, latest, an offset, or a dict of offsets by partition"
-        )
-    return value
+def _positions(
+    bound: Bound, tps: Sequence[TopicPartition], now_ms: int, name: str
+) -> dict[Position, list[TopicPartition]]:
+    """The partitions of each position. Raises InvalidRequestError."""
+    found: dict[Position, list[TopicPartition]] = {}
+    for tp in tps:
+        value = bound[tp.partition] if isinstance(bound, Mapping) else bound
+        try:
+            found.setdefault(position_of(value, now_ms), []).append(tp)
+        except InvalidRequestError as e:
+            raise InvalidRequestError(f"{name}={value!r}: {e}, or a dict of these by partition") from e
+    return found
 
 
 def _with_metadata(batch: ConsumedBatch | HistoryBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -12,7 +12,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from sparklog.client.admin.admin import TopicDescription
-from sparklog.console.changes import time_ms_of
 from sparklog.console.files import FORMATS, file_pieces
 from sparklog.console.reading import (
     FILTER_S_MAX,
@@ -37,6 +36,7 @@ from sparklog.console.web import Console, ask, console_of, is_on, one_of, render
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, SparklogError
 from sparklog.format.column_names import column_list, column_names
 from sparklog.format.schema import KIND_ENVELOPE, TIMESTAMP_TYPE
+from sparklog.times import parse_time_ms
 from sparklog.types import TopicPartition
 
 STARTS = ("newest", "oldest", "offset", "time")
@@ -139,7 +139,7 @@ def _cursor(console: Console, topic: str, wish: Wish, bounds: Mapping[int, Bound
             return Cursor(NEWER, dict.fromkeys(bounds, max(0, int(wish.value))))
         except ValueError as e:
             raise InvalidRequestError(f"offset {wish.value!r}: a whole number is needed") from e
-    time_ms = max(0, time_ms_of(wish.value))
+    time_ms = max(0, parse_time_ms(wish.value, console.clock.now_ms()))
     asked = {TopicPartition(topic, p): time_ms for p in bounds}
     found = console.admin.list_offsets(asked, isolation_level=wish.isolation_level)
     return Cursor(

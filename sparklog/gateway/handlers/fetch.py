@@ -142,6 +142,7 @@ async def _answer(
             codecs = (LZ4, ZSTD) if version >= ZSTD_FROM else (LZ4,)
             found["records"] = await _records(session, result.topic, payload, codecs)
         except CorruptBatchError:
+            session.gateway.topics.forget(result.topic)  # it may have been deleted and created with other columns
             return found | {"error_code": Kafka.CORRUPT_MESSAGE}
         except SparklogError as e:
             return found | {"error_code": code_of(e, of_partition=True)}

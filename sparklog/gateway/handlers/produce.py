@@ -142,8 +142,8 @@ def _outcome(session: Session, asked: _Asked, results: dict[tuple[str, int], Pro
     if result is None:
         return {"error_code": Kafka.UNKNOWN_SERVER_ERROR, "base_offset": -1}
     code = kafka_code(result.error_code, of_partition=True)
-    if result.error_code in (UnknownSchemaError.code, InvalidRequestError.code):
-        # the topic has changed since the gateway looked: the client asks for metadata, and tries again
+    if result.error_code:
+        # the topic may have changed since the gateway looked: the client asks for metadata, and tries again
         session.gateway.topics.forget(asked.topic)
         if result.error_code == UnknownSchemaError.code:
             code = Kafka.NOT_LEADER_OR_FOLLOWER

@@ -33,6 +33,7 @@ from msgspec import Meta
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, assign_producer, encode_batch
+from sparklog.format.decoders import passing_json_decoder
 from sparklog.format.envelope_layout import no_keys_and_headers
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
 from sparklog.gateway.records import compression
@@ -130,7 +131,7 @@ def _plain(value: Any) -> Any:
 
 @lru_cache(maxsize=_SCHEMAS_KEPT)
 def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(_structure("Row", list(schema)))
+    return passing_json_decoder(_structure("Row", list(schema)))
 
 
 def _structure(name: str, fields: list[pa.Field]) -> Any:

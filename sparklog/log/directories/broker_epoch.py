@@ -33,7 +33,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sparklog.environment.files import FileSystem, read_hint, read_whole
-from sparklog.format.checkpoint import META_FILE, DataDirMeta, decode, encode
+from sparklog.format.checkpoint import CLUSTER_IMAGE_FILE, META_FILE, DataDirMeta, decode, encode
 from sparklog.log.directories.log_directory import LogDirectory
 
 BROKER_EPOCH_FILE = "broker-epoch.json"
@@ -119,11 +119,19 @@ def _read(directory: LogDirectory) -> _Content:
 
 
 def member_of_cluster(files: FileSystem, directory: Path) -> DataDirMeta | None:
-    """Whose directory it is, if it is one of a cluster's broker. Raises StorageError."""
-    if not files.exists(directory / BROKER_EPOCH_FILE):
+    """The broker and the cluster of a data directory whose metadata is in ZooKeeper; None for another directory. Raises
+    StorageError."""
+    if not files.exists(directory / CLUSTER_IMAGE_FILE):
         return None
     data = read_whole(files, directory / META_FILE)
     return None if data is None else decode(data, DataDirMeta)
+
+
+def newest_life(files: FileSystem, directory: Path) -> int:
+    """The newest broker epoch that a directory names; NO_EPOCH if it names none. Raises StorageError."""
+    data = read_whole(files, directory / BROKER_EPOCH_FILE)
+    content = None if data is None else decode(data, _Content)
+    return NO_EPOCH if content is None else max((*content.clean, *content.flushed), default=NO_EPOCH)
 
 
 def note_registration(directories: Iterable[LogDirectory]) -> None:

@@ -57,8 +57,9 @@ class PartitionSpec(Struct, frozen=True):
     config: LogConfig
     schema_of: SchemaOf
     newest_schema_id: int = 1
-    made: bool = False
-    """Its directory has been made before: one that is not there is missed, not made anew."""
+    made: bool | None = False
+    """True: the directory has been made before; one that is not there is missed, not made anew. None: it has if a
+    checkpoint names the partition."""
 
 
 class DirectoryFailure(Struct, frozen=True):
@@ -97,7 +98,7 @@ class LogManager:
         self._clock: MachineClock = clock or SystemClock()
         self._handles = HandleCache() if handles is None else handles
         self._inflated = InflatedMemory() if inflated is None else inflated
-        self._remote = remote
+        self._remote = self.remote = remote
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._offline: dict[TopicPartition, SparklogError] = {}
         self._place: dict[TopicPartition, LogDirectory] = {}
@@ -224,13 +225,15 @@ class LogManager:
         return self._known.ids - {d.data_dir_id for d in self.directories.live}
 
     def _load_partition(self, spec: PartitionSpec, candidates: list[LogDirectory]) -> None:
-        tp = spec.owner.topic_partition
+        tp, made = spec.owner.topic_partition, spec.made
+        if made is None:
+            made = any(d.failure is None and d.points_of(spec.owner) is not None for d in self.directories.all)
         try:
             directory = place_of_known(
-                spec.owner, candidates, self.directories.all, self._known, self._by_partitions, made=spec.made
+                spec.owner, candidates, self.directories.all, self._known, self._by_partitions, made=made
             )
             self._place[tp] = directory
-            self._logs[tp] = self._open(spec, directory)
+            self._logs[tp] = self._open(spec, directory, made=made)
         except SparklogError as e:
             logger.error("partition %s is offline: %s", tp, e)  # noqa: TRY400  (its message says it all)
             self._offline[tp] = e
@@ -243,7 +246,7 @@ class LogManager:
     def _partition_counts(self) -> Counter[Path]:
         return Counter(d.path for d in self._place.values())
 
-    def _open(self, spec: PartitionSpec, directory: LogDirectory) -> PartitionLog:
+    def _open(self, spec: PartitionSpec, directory: LogDirectory, *, made: bool) -> PartitionLog:
         known = directory.points_of(spec.owner)
         points = known or PartitionPoints(spec.owner.topic_id, 0, 0, 0)
         return PartitionLog.open(
@@ -262,7 +265,7 @@ class LogManager:
             inflated=self._inflated,
             newest_schema_id=spec.newest_schema_id,
             remote=self._remote,
-            made=spec.made,
+            made=made,
             same_boot=directory.same_boot,
             checkpointed=known is not None,
         )

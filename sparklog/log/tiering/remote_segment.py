@@ -100,7 +100,13 @@ class RemoteLogSegment(SegmentView):
     def close_handle(self) -> None:
         """The cache has the file."""
 
-    def _load_indexes(self) -> SegmentIndexes:
+    @property
+    def indexes(self) -> SegmentIndexes:
+        """The indexes; they are read from the objects, and checked, at the first use."""
+        indexes = self._indexes
+        return indexes if indexes is not None else self._read_indexes()
+
+    def _read_indexes(self) -> SegmentIndexes:
         """Load the indexes from the objects, which are checked."""
         store = self._access.required_store(self.metadata)
         shared = self.acquire()

@@ -149,6 +149,9 @@ class Controller:
         if written.outcome is WriteOutcome.FENCED:
             self._resign(effects)
         elif written.outcome is WriteOutcome.CONFLICT:
+            if written.error is not None:
+                effects += [Refuse(a.token, written.error) for a in self._answers]
+                self._answers = []
             self._refuse_all(effects)
             self._image = None
             effects.append(Reload())
@@ -253,7 +256,8 @@ class Controller:
             ):
                 is_flushed = draft.topic(tp.topic).configs.get(FLUSH_MODE_SETTING) == "group"
                 is_all_there_is = len(partition.replicas) == 1
-                self._depart(draft, tp, partition, gone, emptied if is_flushed or is_all_there_is else crashed)
+                forgotten = emptied if is_flushed or is_all_there_is else crashed
+                self._depart(draft, tp, partition, gone, set() if self._config.has_own_store else forgotten)
 
     def _known_brokers(self, draft: Draft) -> dict[int, int]:
         return {**(self._image.known if self._image is not None else {}), **draft.known}

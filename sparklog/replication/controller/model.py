@@ -23,6 +23,9 @@ class ControllerConfig(Struct, frozen=True):
     rebalance_interval_ms: int = 300_000
     imbalance_percent: int = 10
     rebalance: bool = True
+    has_own_store: bool = False
+    """True if the store is in the data directory of the only broker. No other broker could be elected, and what the
+    broker has lost is missed by itself: each partition stays with it."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,8 @@ class Written(Struct, frozen=True):
     tag: int
     outcome: WriteOutcome
     version: Version = Version()
+    error: SparklogError | None = None
+    """Of a CONFLICT: the store's disk has refused the write, and those who wait for it are told so."""
 
 
 class SessionLost(Struct, frozen=True):

@@ -68,8 +68,8 @@ class Coordinator:
             self._shared.replay_participant(transactional_id, int(parts[1]), found)
 
     def loaded(self, now_ms: int, *, from_elsewhere: bool = False) -> Effects:
-        """All records have been replayed: what was decided is driven on. `from_elsewhere`: another broker may have
-        written them, by another clock, so the timeouts of open transactions begin again."""
+        """All records have been replayed: decisions are driven on. `from_elsewhere`: another broker may have written
+        them, by another clock, so the timeouts of open transactions begin again."""
         self._shared.replayed_all(now_ms)
         if from_elsewhere:
             self._plain.time_again(now_ms)

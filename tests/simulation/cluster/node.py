@@ -128,7 +128,7 @@ class Node:
 
         self._net.listen(self.host, loop, accept)
         broker.start(self._on_failed)
-        await cluster.join((f"{self.host}:{PORT}",), self._on_failed)
+        await broker.join((f"{self.host}:{PORT}",), self._on_failed)
         self.has_joined = True
 
     def _watch_leaderships(self, cluster: Cluster) -> None:

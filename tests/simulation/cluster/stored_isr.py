@@ -21,7 +21,7 @@ from sparklog.types import TopicPartition
 
 if TYPE_CHECKING:
     from sparklog.log.partition_log import PartitionLog
-    from sparklog.testing.sim_znodes import Change
+    from sparklog.metadata.znode_tree import Change
     from sparklog.testing.sim_zookeeper import SimZooKeeper
     from tests.simulation.cluster.node import Node
     from tests.simulation.cluster.promises import Copied

@@ -23,12 +23,12 @@ SEARCHED, SEARCHED_LONG = 25, 500
 IN_ISR = re.compile(r"broker-[0-9] is in the ISR .* and lacks ")
 REPLICA, CONTROLLER = "sparklog.replication.replica.model", "sparklog.replication.controller.model"
 FOUND_IN = {
-    f"{REPLICA}:maximal_isr": ("cluster-links", 0),
+    f"{REPLICA}:maximal_isr": ("cluster-links", 1),
     f"{REPLICA}:divergence_check": ("cluster-links", 2),
-    f"{REPLICA}:epoch_truncation": ("cluster-transactions", 0),
-    f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 0),
+    f"{REPLICA}:epoch_truncation": ("cluster-transactions", 1),
+    f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 1),
     f"{REPLICA}:pending_until_known": ("cluster-joins", 10),
-    f"{REPLICA}:epoch_start_before_join": ("cluster-joins", 5),
+    f"{REPLICA}:epoch_start_before_join": ("cluster-joins", 3),
     f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 22),
     f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 1),
     f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 1),

@@ -49,7 +49,7 @@ def test_a_tombstone_stays_for_a_replica_that_is_away_and_goes_when_it_has_it(pl
     write(play, (GONE, b"1"))
     play.until(lambda: play.log(3).log_end_offset == 1)
     play[3].kill()
-    play.until(lambda: 3 not in play.state.isr)
+    play.until(lambda: not any(play[i].broker.partitions.all_in_sync(TP) for i in (1, 2)))  # type: ignore[union-attr]
     write(play, (GONE, None))
     fill(play)
     play.until(lambda: all(values_of(play, i) == [None] for i in (1, 2)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparklog.metadata.producer_ids import BLOCK_IDS
+from sparklog.metadata.producer_ids import SMALL_BLOCK_IDS
 from sparklog.testing.sim_loop import Simulation
 from tests.checker.analysis import analyse
 from tests.checker.report import report
@@ -68,5 +68,5 @@ def test_no_broker_runs_out_of_producer_ids(world: ClusterWorld) -> None:
         async def draw(count: int, storage=storage) -> list[int]:  # type: ignore[no-untyped-def]
             return await asyncio.gather(*(storage.new_producer_id() for _ in range(count)))
 
-        found += world.simulation.complete(node.loop, draw(5 * BLOCK_IDS), limit_s=1.0)
+        found += world.simulation.complete(node.loop, draw(5 * SMALL_BLOCK_IDS), limit_s=1.0)
     assert len(set(found)) == len(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,16 @@ from sparklog_broker.config import load_config
 from sparklog.errors import StorageFullError, UnknownTopicOrPartitionError
 from sparklog.format.batch import encode_batch
 from sparklog.format.schema_evolution import SchemaChange
-from sparklog.metadata.store import TopicSpec
+from sparklog.metadata.coordination import StoreWriteError
+from sparklog.metadata.store import Topic, TopicSpec
+from tests.support.brokers import started
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
 
 def run(data: Path, scenario: Callable[[Broker], Awaitable[None]]) -> None:
     async def whole() -> None:
-        broker = Broker.open(load_config(None, data_dir=str(data), listen="127.0.0.1:0"), asyncio.get_running_loop())
+        broker = await started(load_config(None, data_dir=str(data), listen="127.0.0.1:0"))
         try:
             await scenario(broker)
         finally:
@@ -62,32 +64,22 @@ def test_settings_changed_at_the_same_time_are_those_of_the_new_partitions(tmp_p
     run(tmp_path, scenario)
 
 
-def test_a_topic_deleted_meanwhile_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_deleted_meanwhile_does_not_come_back(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
-        await broker.topics.create(TopicSpec("t", 1))
-        made, deleted = asyncio.Event(), asyncio.Event()
-        list_of = broker.pace.list_of
-
-        async def later(items: Iterable[Any]) -> list[Any]:
-            monkeypatch.undo()
-            made.set()
-            await deleted.wait()
-            return await list_of(items)
-
-        monkeypatch.setattr(broker.pace, "list_of", later)
-        growing = asyncio.ensure_future(broker.topics.add_partitions("t", 3))
-        await made.wait()
-        await broker.topics.delete("t")
-        deleted.set()
-        with pytest.raises(UnknownTopicOrPartitionError, match="deleted meanwhile"):
-            await growing
-        assert "t" not in broker.partitions.topics
-        for number in range(3):
-            with pytest.raises(UnknownTopicOrPartitionError):
-                broker.partitions.get("t", number)
+        for _ in range(5):
+            await broker.topics.create(TopicSpec("t", 1))
+            grown, deleted = await asyncio.gather(
+                broker.topics.add_partitions("t", 3), broker.topics.delete("t"), return_exceptions=True
+            )
+            assert isinstance(deleted, str)
+            assert isinstance(grown, UnknownTopicOrPartitionError | Topic)
+            assert "t" not in broker.partitions.topics
+            for number in range(3):
+                with pytest.raises(UnknownTopicOrPartitionError):
+                    broker.partitions.get("t", number)
+        assert not list(tmp_path.glob("t-?"))
 
     run(tmp_path, scenario)
-    assert not list(tmp_path.glob("t-*"))
 
 
 def test_several_at_once_leave_the_largest_number(tmp_path: Path) -> None:
@@ -104,11 +96,11 @@ def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     async def scenario(broker: Broker) -> None:
         await broker.topics.create(TopicSpec("t", 1))
 
-        def full(name: str, total: int) -> None:
-            raise StorageFullError("the disk is full")
+        def full(ops: Any, *, in_transaction: bool) -> None:
+            raise StoreWriteError(StorageFullError("the disk is full"))
 
         with monkeypatch.context() as patch:
-            patch.setattr(broker.storage.topic_files._store, "add_partitions", full)
+            patch.setattr(broker.cluster._zk, "_commit", full)
             with pytest.raises(StorageFullError):
                 await broker.topics.add_partitions("t", 3)
         assert broker.partitions.topics["t"].partitions == 1

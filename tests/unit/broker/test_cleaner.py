@@ -125,7 +125,9 @@ def test_a_log_whose_state_cannot_be_read_delays_no_other(tmp_path: Path, caplog
     logs = Logs(tmp_path, "bad", "good")
     for topic in ("bad", "good"):
         fill(logs[topic])
-    (logs["bad"].directory / CLEANER_POINT_FILE).mkdir()  # cannot be read
+    files: Any = logs["bad"]._state.files
+    files.fail_open = CLEANER_POINT_FILE
+    (logs["bad"].directory / CLEANER_POINT_FILE).write_bytes(b"{}")
     worker = cleaner(logs, Clock())
     with caplog.at_level(logging.WARNING):
         assert worker.run_once() is not None

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sparklog_broker.broker import Broker
 from sparklog_broker.config import load_config
 from sparklog_broker.main import give_to_group
 
 from sparklog.environment import real_environment
 from sparklog.environment.files import directory_mode
 from sparklog.errors import InvalidConfigError
-from sparklog.metadata.sqlite_store import METADATA_FILE
+from sparklog.metadata.local_coordination import METADATA_FILE
 from sparklog.metadata.store import TopicSpec
+from tests.support.brokers import started
 from tests.support.logs import records
 
 
@@ -44,7 +44,7 @@ def used(root: Path, setting: str) -> Path:
     config = load_config(root / "broker.toml", data_dir=str(root / "data"), listen="127.0.0.1:0")
 
     async def scenario() -> None:
-        broker = Broker.open(config, asyncio.get_running_loop())
+        broker = await started(config)
         await broker.topics.create(TopicSpec("events", 2, configs={"cleanup.policy": "compact"}))
         log = broker.partitions.get("events", 0).log
         log.appender.append(records(3))
@@ -100,7 +100,7 @@ def test_new_files_belong_to_the_group_that_is_named(tmp_path: Path) -> None:
     give_to_group(config, real_environment())
 
     async def make() -> None:
-        broker = Broker.open(config, asyncio.get_running_loop())
+        broker = await started(config)
         await broker.topics.create(TopicSpec("t", 2))
         await broker.close()
 

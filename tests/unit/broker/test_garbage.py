@@ -60,7 +60,7 @@ def test_the_garbage_collector_passes_over_messages() -> None:
 )
 def test_errors_of_many_partitions_are_not_kept(api: Api, request_: Message, payload: bytes, tmp_path: Path) -> None:
     async def scenario() -> int:
-        world = World(tmp_path)
+        world = await World.begin(tmp_path)
         gc.collect()
         gc.disable()
         before = errors_there_are()
@@ -99,7 +99,7 @@ def test_partitions_that_a_member_cannot_own_are_sorted_out(tmp_path: Path, monk
         return groups.GroupHeartbeatResponse("m", 1, 1)
 
     async def scenario() -> None:
-        world = World(tmp_path)
+        world = await World.begin(tmp_path)
         await world.do(ADMIN, Api.CREATE_TOPIC, CreateTopicRequest("there", 3))
         monkeypatch.setattr(world.broker.groups, "heartbeat", heartbeat)
         every = list(range(10_000))

@@ -29,9 +29,10 @@ from sparklog.log.parts.log_appender import LogAppender
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol import group_messages as m
 from sparklog.protocol.messages import Api
-from sparklog.replication.partition import PartitionReplicas
 from sparklog.types import CONSUMER_OFFSETS_TOPIC
+from tests.support.brokers import coordinating, started
 from tests.support.compaction import compact
+from tests.support.replicas import PartitionReplicas
 from tests.unit.broker.answers import sent
 
 Scenario = Callable[[Broker, RequestContext], Coroutine[Any, Any, None]]
@@ -48,12 +49,11 @@ def run(tmp_path: Path, *scenarios: Scenario, **settings: Any) -> None:
 
     async def main(scenario: Scenario) -> None:
         given = {"data.dir": str(tmp_path / "data"), **FAST, **{k.replace("_", "."): v for k, v in settings.items()}}
-        broker = Broker.open(make_config(given), asyncio.get_running_loop())
-        broker.start()
+        broker = await started(make_config(given))
         try:
             if "t" not in broker.partitions.topics:
                 await broker.topics.create(TopicSpec("t", 3))
-            await ready(broker)
+            await coordinating(broker)
             await asyncio.wait_for(scenario(broker, RequestContext(broker, ("127.0.0.1", 1), "10.0.0.1")), 60)
         finally:
             broker.stop_waiting()

@@ -28,10 +28,10 @@ from sparklog.protocol.messages import (
     ProduceResponse,
     ProduceResult,
 )
-from sparklog.replication.partition import PartitionReplicas
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED
 from tests.benchmarks.broker_raw import envelope_batch
 from tests.support.brokers import run
+from tests.support.replicas import PartitionReplicas
 
 BATCH = envelope_batch(10, 20)
 LARGE_BATCH = envelope_batch(10, 40_000)

@@ -37,7 +37,7 @@ from sparklog.protocol.topic_messages import (
 )
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from tests.benchmarks.broker_raw import envelope_batch
-from tests.support.brokers import run
+from tests.support.brokers import run, started
 
 
 def internal_topic(broker: Broker, name: str) -> InternalTopic:
@@ -78,8 +78,7 @@ def test_a_topic_is_made_on_first_use_and_replayed_in_order(tmp_path: Path) -> N
         from sparklog_broker.config import make_config
 
         config = make_config({"data.dir": str(tmp_path / "data"), "transaction.state.log.num.partitions": 3})
-        broker = Broker.open(config, asyncio.get_running_loop())
-        broker.start()
+        broker = await started(config)
         assert internal_topic(broker, TRANSACTION_STATE_TOPIC).partitions == 8, "what is there keeps its number"
         assert internal_topic(broker, CONSUMER_OFFSETS_TOPIC).partitions == 8
         await second(broker, RequestContext(broker, ("", 1), ""))

@@ -29,19 +29,10 @@ def numbers(found: list[Any]) -> list[int]:
     return [shard.number for shard in found]
 
 
-def test_a_broker_that_is_alone_leads_all() -> None:
-    made = shards()
-    made.start(3, shared=False)
-    assert numbers(made.led) == numbers(made.all) == [0, 1, 2]
-    assert made.leads(2)
-    assert not made.are_shared
-
-
 def test_of_several_brokers_each_leads_what_it_has_been_told() -> None:
     made = shards()
-    made.start(3, shared=True)
+    made.start(3)
     assert made.led == []
-    assert made.are_shared
     made.follow(1, leads=True)
     made.follow(1, leads=True)  # nothing new
     assert numbers(made.led) == [1]
@@ -54,7 +45,7 @@ def test_what_is_led_before_the_start_is_there_at_the_start_though_it_is_beyond_
     made = shards()
     made.follow(4, leads=True)
     assert made.all == []
-    made.start(2, shared=True)
+    made.start(2)
     assert numbers(made.all) == [0, 1, 2, 3, 4]
     assert numbers(made.led) == [4]
     assert made.led[0].told == []  # who starts them loads them
@@ -62,7 +53,7 @@ def test_what_is_led_before_the_start_is_there_at_the_start_though_it_is_beyond_
 
 def test_a_partition_beyond_the_configured_number_that_comes_later_has_a_shard() -> None:
     made = shards()
-    made.start(1, shared=True)
+    made.start(1)
     made.follow(2, leads=True)
     assert numbers(made.all) == [0, 1, 2]
     assert [shard.told for shard in made.all] == [[], [], ["load"]]

@@ -5,11 +5,18 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sparklog_broker.network.out_queue import GATHERED_BYTES_MAX, OutQueue, ShortFileError
+from sparklog_broker.network.transport import PlainTransport
 
 from tests.support.connections import FileRange
+
+
+def write(queue: OutQueue, sock: socket.socket) -> int:
+    no_loop: Any = None  # for events, which are not watched here
+    return PlainTransport(sock, no_loop).write(queue)
 
 
 @pytest.fixture
@@ -30,7 +37,7 @@ def test_an_answer_with_little_data_is_sent_at_once(
     queue = OutQueue()
     queue.extend([b"head", *slices])
     assert [s.released for s in slices] == [1, 1]
-    assert queue.write(sockets[0]) == 9
+    assert write(queue, sockets[0]) == 9
     assert not queue
     assert sockets[1].recv(100) == b"head23489"
     with pytest.raises(BlockingIOError):
@@ -42,7 +49,7 @@ def test_what_is_gathered_has_a_limit(sockets: tuple[socket.socket, socket.socke
     fits, too_much = FileRange(tmp_path / "f", 0, GATHERED_BYTES_MAX - 4), FileRange(tmp_path / "f", 0, 1)
     queue = OutQueue()
     queue.extend([b"head", fits, too_much])
-    assert queue.write(sockets[0]) == GATHERED_BYTES_MAX + 1
+    assert write(queue, sockets[0]) == GATHERED_BYTES_MAX + 1
     assert len(sockets[1].recv(2 * GATHERED_BYTES_MAX)) == GATHERED_BYTES_MAX
     assert len(sockets[1].recv(2 * GATHERED_BYTES_MAX)) == 1
 
@@ -65,7 +72,7 @@ def test_a_short_file_is_found_when_it_is_its_turn(
     queue = OutQueue()
     queue.extend([b"head", short])
     with pytest.raises(ShortFileError):
-        queue.write(sockets[0])
+        write(queue, sockets[0])
     assert short.released == 0
     queue.clear()
     assert short.released == 1

@@ -25,6 +25,7 @@ from sparklog.protocol import transaction_messages as t
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import AlterSchemaRequest, AlterSchemaResponse, MetadataRequest, MetadataResponse
 from sparklog.types import CONSUMER_OFFSETS_TOPIC
+from tests.support.brokers import coordinating, started
 from tests.unit.broker.answers import sent
 
 LIMIT_BYTES = 64 * 1024
@@ -35,12 +36,8 @@ Scenario = Callable[[Broker, RequestContext], Coroutine[Any, Any, None]]
 def run(tmp_path: Path, scenario: Scenario) -> None:
     async def main() -> None:
         settings = {"data.dir": str(tmp_path / "data"), "response.max.bytes": LIMIT_BYTES}
-        broker = Broker.open(make_config(settings), asyncio.get_running_loop())
-        broker.start()
+        broker = await started(make_config(settings))
         try:
-            await broker.transactions.loaded()
-            while not all(p.coordinator for p in broker.groups.partitions):
-                await asyncio.sleep(0)
             await asyncio.wait_for(scenario(broker, RequestContext(broker, ("127.0.0.1", 1), "127.0.0.1")), 60)
         finally:
             broker.stop_waiting()
@@ -100,6 +97,7 @@ def test_metadata(tmp_path: Path) -> None:
 def test_groups_and_their_offsets(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         await broker.topics.create(TopicSpec("t", 50))
+        await coordinating(broker)
         ids = [f"{'g' * 200}{i:03d}" for i in range(500)]
         offsets = [g.CommittedOffset("t", 0, 7)]
         await asyncio.gather(
@@ -138,6 +136,7 @@ def test_groups_and_their_offsets(tmp_path: Path) -> None:
 
 def test_the_members_of_a_large_group(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
+        await coordinating(broker)
         for i in range(60):
             beat = g.GroupHeartbeatRequest("g", f"m{i:02d}", 0, topics=[f"{'x' * 240}{n}" for n in range(10)], owned=[])
             await group_handlers.group_heartbeat(beat, NOTHING, context)
@@ -162,6 +161,7 @@ def test_the_members_of_a_large_group(tmp_path: Path) -> None:
 def test_transactions(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         ids = [f"{'x' * 1000}{i:02d}" for i in range(100)]
+        await coordinating(broker)
         await asyncio.gather(*(broker.transactions.init_producer_id(i, 60_000) for i in ids))
         found: list[str] = []
         while True:
@@ -185,6 +185,7 @@ def test_transactions(tmp_path: Path) -> None:
 def test_offsets_of_partitions_that_do_not_exist_are_sorted_out(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         await broker.topics.create(TopicSpec("t", 50))
+        await coordinating(broker)
         wanted = [g.CommittedOffset("t" if p % 2 else "none", p, p) for p in range(2_000)]
         response = await group_handlers.offset_commit(g.OffsetCommitRequest("g", wanted), NOTHING, context)
         results = sent(Api.OFFSET_COMMIT, response, g.OffsetCommitResponse).results

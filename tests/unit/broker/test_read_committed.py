@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from sparklog_broker.broker import Broker
-from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.fetch import fetch
 from sparklog_broker.handlers.locate import locate_segments
@@ -236,11 +235,7 @@ def test_a_transaction_of_several_partitions_is_seen_in_all_of_them_at_once(
                 partition.log.appender.append(produced(7, 0, rows=10, transactional=True), guard=guard)
             )
         waiting = asyncio.ensure_future(read(context, 0, wait_ms=10_000))
-        writing = asyncio.ensure_future(
-            MarkerWriter(broker.partitions, broker.appender, broker.groups.on_offsets_marker).write(
-                [Marker(tp, 7, 1, True) for tp in tps], 0
-            )
-        )
+        writing = asyncio.ensure_future(broker.markers.write([Marker(tp, 7, 1, True) for tp in tps], 0))
         while not entered.is_set() or broker.partitions.get(*tps[0]).log.log_end_offset < 11:
             await asyncio.sleep(0.001)
         first = broker.partitions.get(*tps[0])

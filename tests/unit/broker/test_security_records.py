@@ -6,18 +6,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
 
 from sparklog.errors import InvalidConfigError
 from sparklog.security.records import RecordId, RecordKind
+from tests.support.brokers import started
 
 
 def test_watchers_are_told_of_their_kind(tmp_path: Path) -> None:
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-        broker = Broker.open(make_config({"data.dir": str(tmp_path)}), loop)
-        broker.start()
+        broker = await started(make_config({"data.dir": str(tmp_path)}))
         records = broker.security_records
         await records.change({RecordId("users", "old"): b"0"})
         users: list[object] = []

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from sparklog_broker.config import make_config
-from sparklog_broker.partitions.storage import Storage
+from sparklog_broker.partitions.storage import ClusterMetadata, Storage
 
 from sparklog.environment import real_environment
 from sparklog.errors import StorageUnavailableError
@@ -16,13 +16,8 @@ from sparklog.errors import StorageUnavailableError
 class AwayAtFirst:
     """ZooKeeper, whose connection is lost while a broker starts."""
 
-    is_shared = True
-
     def __init__(self) -> None:
         self.taken = 0
-
-    def cluster_id(self) -> str:
-        return "c"
 
     def producer_ids_end(self) -> int:
         return 0
@@ -36,10 +31,11 @@ class AwayAtFirst:
 
 def test_a_broker_starts_when_there_is_no_new_producer_id_at_that_moment() -> None:
     async def scene() -> int:
-        logs, remote = SimpleNamespace(logs={}), SimpleNamespace(store=None, cache=None)
+        logs = SimpleNamespace(logs={}, remote=SimpleNamespace(store=None, cache=None))
         loop = asyncio.get_running_loop()
-        store: Any = AwayAtFirst()
-        storage = Storage(make_config({}), loop, real_environment(0o640), cast(Any, logs), store, cast(Any, remote))
+        ids: Any = AwayAtFirst()
+        metadata = ClusterMetadata("c", {}, {}, ids, lambda topic, number: True)
+        storage = Storage(make_config({}), loop, real_environment(0o640), cast(Any, logs), metadata)
         return await storage.new_producer_id()
 
     assert asyncio.run(scene()) == 500

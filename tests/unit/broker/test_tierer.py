@@ -42,6 +42,7 @@ from sparklog.protocol.messages import (
 )
 from sparklog.types import TopicPartition
 from tests.benchmarks.broker_raw import envelope_batch
+from tests.support.brokers import started
 from tests.support.tiering import FailingStore, memory_store, stored_names
 
 BATCH = envelope_batch(10, 20)
@@ -58,10 +59,9 @@ def run(tmp_path: Path, scenario: Scenario) -> None:
         loop = asyncio.get_running_loop()
         url = memory_store().url
         settings = {"data.dir": str(tmp_path / "data"), "remote.log.storage.url": url}
-        broker = Broker.open(make_config(settings | {"remote.log.manager.task.interval.ms": 86_400_000}), loop)
+        broker = await started(make_config(settings | {"remote.log.manager.task.interval.ms": 86_400_000}))
         store = FailingStore(url)
         tierer = Tierer(broker.config, loop, broker.environment, broker.storage.logs, store)
-        broker.start()
         try:
             await broker.topics.create(TopicSpec("t", 2, configs=CONFIGS))
             for log in broker.storage.logs.logs.values():

@@ -35,7 +35,7 @@ from sparklog.errors import (
 )
 from sparklog.format.batch import iterate_batches
 from sparklog.log.parts.log_appender import LogAppender
-from sparklog.metadata.producer_ids import BLOCK_IDS
+from sparklog.metadata.producer_ids import SMALL_BLOCK_IDS
 from sparklog.protocol.messages import ProducePartition, ProduceRequest
 from sparklog.types import TopicPartition, shared_transactional_id
 from tests.support.producers import produced
@@ -417,8 +417,10 @@ def test_a_metadata_store_from_an_older_copy_issues_no_id_twice(tmp_path: Path) 
         shutil.copy(store, tmp_path / "copy")
 
     async def second(broker: Broker) -> None:
-        used.extend([await broker.storage.new_producer_id() for _ in range(2 * BLOCK_IDS)][-1:])
-        log_of(broker, T0).appender.append(produced(used[0], 0), issued=broker.storage.producer_ids.is_issued)
+        used.extend([await broker.storage.new_producer_id() for _ in range(2 * SMALL_BLOCK_IDS)][-1:])
+        log, issued = log_of(broker, T0), broker.storage.producer_ids.is_issued
+        epoch = broker.partitions.get(*T0).replicas.leader_epoch
+        log.appender.append(produced(used[0], 0), leader_epoch=epoch, issued=issued)
         used.append(await broker.storage.new_producer_id())
         await broker.transactions.join("app", 1, "run2", used[1], 60_000)
 

@@ -64,13 +64,21 @@ def test_what_is_wrong_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
-    [("50MB", 50_000_000), ("50MiB", 50 << 20), ("1g", 10**9), ("512", 512), ("10 kb/s", 10_000), ("0", 0)],
+    [
+        ("50MB", 50_000_000),
+        ("50MiB", 50 << 20),
+        ("1g", 10**9),
+        ("512", 512),
+        ("10 kb/s", 10_000),
+        ("0", 0),
+        ("1.5MB", 1_500_000),
+    ],
 )
 def test_sizes(text: str, size_bytes: int) -> None:
     assert parse_size_bytes(text, "--throttle") == size_bytes
 
 
-@for_each("text", ["", "MB", "-1", "1.5MB", "5 pounds"])
+@for_each("text", ["", "MB", "-1", "1.5B", "5 pounds"])
 def test_no_sizes(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="--throttle"):
         parse_size_bytes(text, "--throttle")

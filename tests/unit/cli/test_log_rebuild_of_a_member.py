@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import cast
 
 import pytest
-from sparklog_broker.cluster.adoption import adopt
+from sparklog_broker.broker import Broker
 from sparklog_broker.config import load_config
-from sparklog_broker.partitions.storage import Storage
 
 from sparklog.cli.app import run_app
-from sparklog.environment import real_environment
-from sparklog.errors import AdoptionRefusedError, StorageError
-from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE
-from sparklog.metadata.coordination import Coordination
+from sparklog.errors import StorageError
+from sparklog.format.checkpoint import CLUSTER_IMAGE_FILE
 from tests.support.inspection import fill, started
 
 
@@ -24,7 +20,7 @@ def directory(tmp_path: Path) -> Path:
     manager = started(tmp_path / "data")
     fill(manager, 5)
     assert manager.close()
-    (tmp_path / "data" / BROKER_EPOCH_FILE).write_text('{"clean": [7], "flushed": [7]}')
+    (tmp_path / "data" / CLUSTER_IMAGE_FILE).write_bytes(b"an image of the cluster")
     return tmp_path / "data"
 
 
@@ -42,17 +38,12 @@ def test_its_topics_are_in_zookeeper(directory: Path, capsys: pytest.CaptureFixt
 def test_if_zookeeper_is_lost_for_good_it_can_be_had_alone(directory: Path) -> None:
     assert rebuild(directory, "--force") == 0
     assert (directory / "metadata.db").exists()
+    assert not (directory / CLUSTER_IMAGE_FILE).exists(), "it is no cluster's directory any more"
 
 
 def test_a_broker_that_is_started_alone_there_is_told_where_it_belongs(directory: Path) -> None:
     async def start() -> None:
-        Storage.open(load_config(None, data_dir=str(directory)), asyncio.get_running_loop(), real_environment())
+        Broker.open(load_config(None, data_dir=str(directory)), asyncio.get_running_loop())
 
     with pytest.raises(StorageError, match=r"is the directory of broker 0 of cluster .*--zookeeper"):
         asyncio.run(start())
-
-
-def test_it_is_not_adopted_again(directory: Path) -> None:
-    config = load_config(None, data_dir=str(directory), broker_id=0, zookeeper_connect="localhost:2181/sparklog")
-    with pytest.raises(AdoptionRefusedError, match=r"belongs to broker 0 of cluster .* already: start it"):
-        adopt(config, cast(Coordination, None), real_environment())  # ZooKeeper is not asked

@@ -30,10 +30,10 @@ WRONG: list[Any] = [
 ]  # fmt: skip
 RIGHT: dict[str, Any] = {
     "topic": "t", "name": "t", "names": ["t"], "partitions": [TP], "tp": TP, "partition": TP, "offset": 0,
-    "offsets": {TP: 0}, "before_offsets": {TP: 0}, "reassignments": {}, "broker_id": 0, "configs": {}, "total": 2,
+    "offsets": {TP: 0}, "before_offsets": {TP: 0}, "reassignments": {}, "broker_id": 9, "configs": {}, "total": 2,
     "group_id": "g", "group": "g", "transactional_id": "x", "producer_id": 1, "password": "a password", "acls": [],
     "filters": (), "entity": Entity("alice"), "changes": {}, "data": {"value": [b"x"]}, "query": "SELECT 1",
-    "bootstrap_servers": None,
+    "bootstrap_servers": None, "location": "nowhere://lake",
 }  # fmt: skip
 MEANINGS = {
     "data": "send_batch takes|data for topic",

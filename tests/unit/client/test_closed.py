@@ -55,7 +55,15 @@ ADMIN: dict[str, tuple[Any, ...]] = {
     "describe_acls": (),
     "describe_client_quotas": (),
     "alter_client_quotas": (Entity(user="alice"), {}),
+    "enable_lake": ("events", "file:///lake"),
+    "describe_lake": ("events",),
+    "disable_lake": ("events",),
+    "pause_lake": ("events",),
+    "resume_lake": ("events",),
+    "rebuild_lake": ("events",),
 }
+KEYWORDS = {"alter_schema": "add_columns", "enable_lake": "location"}
+"""Methods whose second argument has to be named."""
 CONSUMER: dict[str, tuple[Any, ...]] = {
     "assign": ([TP],),
     "subscribe": (["events"],),
@@ -107,7 +115,7 @@ def test_every_method(make: Callable[[str], Any], calls: dict[str, tuple[Any, ..
     client.close()
     for name, arguments in calls.items():
         with pytest.raises(ClosedError):
-            keywords = {"add_columns": arguments[1]} if name == "alter_schema" else {}
+            keywords = {KEYWORDS[name]: arguments[1]} if name in KEYWORDS else {}
             getattr(client, name)(*arguments[:1] if keywords else arguments, **keywords)
     assert fake.requests == []
 

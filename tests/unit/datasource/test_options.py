@@ -176,7 +176,7 @@ def test_a_bad_read_option_is_named(options: dict[str, str], streaming: bool, me
         ({"assign": "t"}, InvalidConfigError, "No topicpartitions to assign as assign is 't'"),
         ({"assign": '{"t": 0}'}, InvalidConfigError, "a list of partition numbers"),
         ({"assign": '{"t": [-1]}'}, InvalidConfigError, "a list of partition numbers"),
-        ({"subscribePattern": "("}, InvalidConfigError, "not a regular expression"),
+        ({"subscribePattern": "("}, InvalidConfigError, "subscribePattern .* not valid"),
     ],
 )
 def test_a_bad_subscription_is_named(subscription: dict[str, str], error: type[Exception], message: str) -> None:
@@ -316,3 +316,10 @@ def test_a_table_of_the_catalog_gets_the_remedy(parse: Any) -> None:
         InvalidConfigError, match=r"tables of the catalog.*CREATE TABLE t USING sparklog.*INSERT INTO t WITH"
     ):
         parse({}, streaming=False)
+
+
+def test_a_subscription_knows_what_it_asks_for() -> None:
+    assert Subscription(topics=("a", "b")).names("b") and not Subscription(topics=("a",)).names("b")
+    assert Subscription(assign={"a": (0,)}).names("a") and not Subscription(assign={"a": (0,)}).names("b")
+    pattern = Subscription(pattern="o")
+    assert pattern.names("orders") and not pattern.names("trips") and not pattern.names("__consumer_offsets")

@@ -1,4 +1,4 @@
-"""Giving a topic more partitions: what every store does."""
+"""Giving a topic more partitions: the rules, and what a restart finds."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from sparklog.errors import InvalidPartitionsError, UnknownTopicOrPartitionError
-from sparklog.metadata.store import PARTITIONS_MAX, MetadataStore, TopicSpec
-from tests.support.metadata import STORES
+from sparklog.metadata.store import PARTITIONS_MAX, TopicSpec
+from tests.support.metadata import ControlledStore
 
 
-@pytest.fixture(params=sorted(STORES))
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], MetadataStore]:
-    make = STORES[request.param]
-    return lambda: make(tmp_path)
+@pytest.fixture
+def open_store(tmp_path: Path) -> Callable[[], ControlledStore]:
+    return lambda: ControlledStore(tmp_path)
 
 
-def test_the_topic_is_the_same_but_for_its_number(open_store: Callable[[], MetadataStore]) -> None:
+def test_the_topic_is_the_same_but_for_its_number(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     made = store.create_topic(TopicSpec("t", 2, configs={"segment.ms": 5}))
     grown = store.add_partitions("t", 5)
@@ -30,7 +29,7 @@ def test_the_topic_is_the_same_but_for_its_number(open_store: Callable[[], Metad
 
 
 @pytest.mark.parametrize("total", [2, 1, 0, -1, PARTITIONS_MAX + 1])
-def test_what_is_not_more_or_too_many_is_refused(open_store: Callable[[], MetadataStore], total: int) -> None:
+def test_what_is_not_more_or_too_many_is_refused(open_store: Callable[[], ControlledStore], total: int) -> None:
     store = open_store()
     made = store.create_topic(TopicSpec("t", 2))
     with pytest.raises(InvalidPartitionsError, match=r"can only be added|use 1 to"):

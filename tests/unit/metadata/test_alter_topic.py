@@ -1,4 +1,4 @@
-"""Changing a topic's settings: what every store does."""
+"""Changing a topic's settings: the rules, and what a restart finds."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import pyarrow as pa
 import pytest
 
 from sparklog.errors import InvalidConfigError, UnknownTopicOrPartitionError
-from sparklog.metadata.store import MetadataStore, TopicSpec
-from tests.support.metadata import STORES
+from sparklog.metadata.store import TopicSpec
+from tests.support.metadata import ControlledStore
 
 
-@pytest.fixture(params=sorted(STORES))
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], MetadataStore]:
-    make = STORES[request.param]
-    return lambda: make(tmp_path)
+@pytest.fixture
+def open_store(tmp_path: Path) -> Callable[[], ControlledStore]:
+    return lambda: ControlledStore(tmp_path)
 
 
-def test_settings_are_set_changed_and_taken_back(open_store: Callable[[], MetadataStore]) -> None:
+def test_settings_are_set_changed_and_taken_back(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     made = store.create_topic(TopicSpec("t", 2, configs={"segment.bytes": 8192, "segment.ms": 5}))
     altered = store.alter_topic("t", {"segment.bytes": None, "segment.ms": "7", "retention.ms": -1})
@@ -44,7 +43,7 @@ def test_settings_are_set_changed_and_taken_back(open_store: Callable[[], Metada
     ],
 )
 def test_what_is_refused_changes_nothing(
-    open_store: Callable[[], MetadataStore], changes: dict[str, object | None], says: str
+    open_store: Callable[[], ControlledStore], changes: dict[str, object | None], says: str
 ) -> None:
     store = open_store()
     made = store.create_topic(TopicSpec("t", configs={"segment.ms": 5}))
@@ -54,7 +53,7 @@ def test_what_is_refused_changes_nothing(
     store.close()
 
 
-def test_the_kind_of_timestamps_may_be_named_as_it_is(open_store: Callable[[], MetadataStore]) -> None:
+def test_the_kind_of_timestamps_may_be_named_as_it_is(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     store.create_topic(TopicSpec("t", configs={"message.timestamp.type": "LogAppendTime"}))
     altered = store.alter_topic("t", {"message.timestamp.type": "LogAppendTime", "segment.ms": 5})
@@ -64,14 +63,14 @@ def test_the_kind_of_timestamps_may_be_named_as_it_is(open_store: Callable[[], M
     store.close()
 
 
-def test_an_unknown_topic_is_named(open_store: Callable[[], MetadataStore]) -> None:
+def test_an_unknown_topic_is_named(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     with pytest.raises(UnknownTopicOrPartitionError, match="no topic 'gone'"):
         store.alter_topic("gone", {"segment.ms": 5})
     store.close()
 
 
-def test_a_typed_topic_keeps_what_else_it_has(open_store: Callable[[], MetadataStore]) -> None:
+def test_a_typed_topic_keeps_what_else_it_has(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
     made = store.create_topic(TopicSpec("t", 1, schema, ["id"], "at"))

@@ -1,4 +1,4 @@
-"""What every store of security records does: the broker's own, and the cluster's, which its controller writes."""
+"""Security records that a controller writes: into the file of one broker, and into ZooKeeper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from sparklog.errors import InvalidConfigError, PolicyViolationError, SparklogError
 from sparklog.metadata.controller_session import ControllerSession
-from sparklog.metadata.sqlite_store import SqliteStore
 from sparklog.replication.cluster_image import ClusterDelta, ClusterImage, Version
 from sparklog.replication.controller.controller import Controller
 from sparklog.replication.controller.model import AlterSecurity, Answer, Effect, Publish, Refuse
@@ -27,6 +26,7 @@ from sparklog.security.records import (
     of_kind,
 )
 from sparklog.testing.sim_zookeeper import SimZooKeeper
+from tests.support.metadata import ControlledStore
 
 PATIENCE_MS = 60_000
 
@@ -39,18 +39,18 @@ class RecordStore(Protocol):
 
 class OneBroker:
     def __init__(self, directory: Path) -> None:
-        self._path = directory / "metadata.db"
-        self._store = SqliteStore(self._path)
+        self._directory = directory
+        self._store = ControlledStore(directory)
 
     def change(self, changes: RecordChanges) -> None:
-        self._store.change_security_records(changes)
+        self._store.ask(lambda token: AlterSecurity(token, changes))
 
     def records(self) -> dict[RecordId, bytes]:
-        return self._store.security_records()
+        return dict(self._store.image.security)
 
     def reopen(self) -> None:
         self._store.close()
-        self._store = SqliteStore(self._path)
+        self._store = ControlledStore(self._directory)
 
 
 class ZooKeeperCluster:
@@ -112,7 +112,7 @@ class ZooKeeperCluster:
         self._open()
 
 
-STORES: dict[str, Callable[[Path], RecordStore]] = {"sqlite": OneBroker, "zookeeper": ZooKeeperCluster}
+STORES: dict[str, Callable[[Path], RecordStore]] = {"local": OneBroker, "zookeeper": ZooKeeperCluster}
 
 
 @pytest.fixture(params=sorted(STORES))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,30 +15,28 @@ from sparklog.errors import (
     InvalidPartitionsError,
     InvalidTopicError,
     SparklogError,
-    StorageError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.schema_evolution import SchemaChange
-from sparklog.metadata.producer_ids import BLOCK_IDS, SHARED_BLOCK_IDS, ProducerIds
-from sparklog.metadata.sqlite_store import SqliteStore
-from sparklog.metadata.store import MetadataStore, TopicSpec
+from sparklog.metadata.image_store import IdBlocks
+from sparklog.metadata.producer_ids import BLOCK_IDS, SMALL_BLOCK_IDS, ProducerIds
+from sparklog.metadata.store import TopicSpec
 from sparklog.security.owned_ids import owned_id
 from sparklog.security.principals import user
-from tests.support.metadata import STORES
+from tests.support.metadata import ControlledStore
 
 SCHEMA = pa.schema([("id", pa.uint32()), ("name", pa.large_string()), ("at", pa.timestamp("ns", "Europe/Paris"))])
 
 
-@pytest.fixture(params=sorted(STORES))
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], MetadataStore]:
+@pytest.fixture
+def open_store(tmp_path: Path) -> Callable[[], ControlledStore]:
     """Opens the store of this test; called again, the same one."""
-    make = STORES[request.param]
-    return lambda: make(tmp_path)
+    return lambda: ControlledStore(tmp_path)
 
 
-def test_an_envelope_topic(open_store: Callable[[], MetadataStore]) -> None:
+def test_an_envelope_topic(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     topic = store.create_topic(TopicSpec("events", partitions=3))
     assert (topic.name, topic.kind, topic.partitions, topic.key_columns) == ("events", "envelope", 3, ())
@@ -51,7 +48,7 @@ def test_an_envelope_topic(open_store: Callable[[], MetadataStore]) -> None:
     store.close()
 
 
-def test_schema_ids_are_never_given_out_twice(open_store: Callable[[], MetadataStore]) -> None:
+def test_schema_ids_are_never_given_out_twice(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     schema = pa.schema([("a", pa.int32())])
     first = store.create_topic(TopicSpec("a", schema=schema))
@@ -61,11 +58,11 @@ def test_schema_ids_are_never_given_out_twice(open_store: Callable[[], MetadataS
     store.close()
     store = open_store()
     again = store.create_topic(TopicSpec("a", schema=schema))
-    assert [*first.schemas, *again.schemas] == [2, 3]
+    assert [*first.schemas, *again.schemas] == [2, 4], "an id of a topic that was refused is not given out either"
     store.close()
 
 
-def test_a_typed_topic_has_the_canonical_schema(open_store: Callable[[], MetadataStore]) -> None:
+def test_a_typed_topic_has_the_canonical_schema(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     topic = store.create_topic(
         TopicSpec("typed", 2, SCHEMA, ["id", "name"], "at", {"segment.bytes": "1048576", "segment.ms": 5})
@@ -77,28 +74,28 @@ def test_a_typed_topic_has_the_canonical_schema(open_store: Callable[[], Metadat
     store.close()
 
 
-def test_everything_is_there_after_reopening(open_store: Callable[[], MetadataStore]) -> None:
+def test_everything_is_there_after_reopening(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     store.create_topic(TopicSpec("b", 2, SCHEMA, ["id"], "at", {"segment.ms": 5}))
     store.create_topic(TopicSpec("a"))
     store.create_topic(TopicSpec("gone"))
     store.delete_topic("gone")
-    before, cluster_id = store.topics(), store.cluster_id()
+    before, deleted = store.topics(), dict(store.image.deleted)
     store.close()
     store = open_store()
     assert store.topics() == before
     assert set(before) == {"a", "b"}
-    assert store.cluster_id() == cluster_id
-    assert len(cluster_id) == 32
+    assert [d.name for d in deleted.values()] == ["gone"]
+    assert store.image.deleted == deleted
     store.close()
 
 
-def test_delete_and_create_again_gives_a_new_id(open_store: Callable[[], MetadataStore]) -> None:
+def test_delete_and_create_again_gives_a_new_id(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     first = store.create_topic(TopicSpec("events"))
     with pytest.raises(TopicAlreadyExistsError, match="events"):
         store.create_topic(TopicSpec("events"))
-    assert store.delete_topic("events") == first
+    store.delete_topic("events")
     with pytest.raises(UnknownTopicOrPartitionError, match="events"):
         store.delete_topic("events")
     assert store.create_topic(TopicSpec("events")).topic_id != first.topic_id
@@ -124,7 +121,7 @@ def test_delete_and_create_again_gives_a_new_id(open_store: Callable[[], Metadat
     ],
 )
 def test_what_cannot_be_a_topic_is_refused(
-    open_store: Callable[[], MetadataStore], spec: TopicSpec, error: type[SparklogError], message: str
+    open_store: Callable[[], ControlledStore], spec: TopicSpec, error: type[SparklogError], message: str
 ) -> None:
     store = open_store()
     with pytest.raises(error, match=message):
@@ -133,7 +130,7 @@ def test_what_cannot_be_a_topic_is_refused(
     store.close()
 
 
-def test_the_answer_cannot_change_the_store(open_store: Callable[[], MetadataStore]) -> None:
+def test_the_answer_cannot_change_the_store(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     topic = store.create_topic(TopicSpec("events"))
     store.topics().clear()
@@ -143,53 +140,10 @@ def test_the_answer_cannot_change_the_store(open_store: Callable[[], MetadataSto
     store.close()
 
 
-def test_several_threads(open_store: Callable[[], MetadataStore]) -> None:
-    store = open_store()
-    with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda i: store.create_topic(TopicSpec(f"t{i}")), range(12)))
-        assert len({t.topic_id for t in made}) == 12
-        list(pool.map(store.delete_topic, [f"t{i}" for i in range(6)]))
-    assert len(store.topics()) == 6
-    store.close()
-    store = open_store()
-    assert len(store.topics()) == 6
-    store.close()
-
-
-def test_sqlite_damage_is_a_storage_error(tmp_path: Path) -> None:
-    path = tmp_path / "metadata.db"
-    path.write_bytes(b"this is no database at all" * 100)
-    with pytest.raises(StorageError, match=r"metadata\.db"):
-        SqliteStore(path)
-    with pytest.raises(StorageError, match="missing"):
-        SqliteStore(tmp_path / "missing" / "metadata.db")
-    newer = sqlite3.connect(tmp_path / "newer.db")
-    newer.execute("PRAGMA user_version = 9")
-    newer.close()
-    with pytest.raises(StorageError, match="format 9"):
-        SqliteStore(tmp_path / "newer.db")
-    store = SqliteStore(tmp_path / "rows.db")
-    store.create_topic(TopicSpec("events"))
-    store.close()
-    with sqlite3.connect(tmp_path / "rows.db") as db:
-        db.execute("UPDATE topics SET configs = '{'")
-    db.close()
-    with pytest.raises(StorageError, match="damaged"):
-        SqliteStore(tmp_path / "rows.db")
-
-
-def test_sqlite_after_close_raises_storage_errors(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "metadata.db")
-    store.close()
-    with pytest.raises(StorageError):
-        store.create_topic(TopicSpec("events"))
-    assert store.topics() == {}
-
-
 WIDER = SchemaChange(add=pa.schema([("extra", pa.large_string())]), widen=pa.schema([("n", pa.int64())]))
 
 
-def test_a_newer_schema_gets_a_newer_id_and_the_old_ones_stay(open_store: Callable[[], MetadataStore]) -> None:
+def test_a_newer_schema_gets_a_newer_id_and_the_old_ones_stay(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     old = pa.schema([("id", pa.int64()), ("n", pa.int32())])
     created = store.create_topic(TopicSpec("t", 1, old, ["id"]))
@@ -209,7 +163,7 @@ def test_a_newer_schema_gets_a_newer_id_and_the_old_ones_stay(open_store: Callab
     store.close()
 
 
-def test_a_refused_change_of_schema_changes_nothing(open_store: Callable[[], MetadataStore]) -> None:
+def test_a_refused_change_of_schema_changes_nothing(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
     topic = store.create_topic(TopicSpec("t", 1, pa.schema([("id", pa.int32()), ("n", pa.string())]), ["id"]))
     store.create_topic(TopicSpec("envelope"))
@@ -224,20 +178,19 @@ def test_a_refused_change_of_schema_changes_nothing(open_store: Callable[[], Met
     store.close()
 
 
-def test_producer_ids_are_never_given_out_twice(open_store: Callable[[], MetadataStore]) -> None:
+def test_producer_ids_are_never_given_out_twice(open_store: Callable[[], ControlledStore]) -> None:
     store = open_store()
-    assert [store.take_producer_ids(n) for n in (1000, 5, 1000)] == [0, 1000, 1005]
-    other = open_store()  # as a broker that is started while the one before has not let go
+    assert [store.ids.take_producer_ids(n) for n in (1000, 5, 1000)] == [0, 1000, 1005]
+    other = IdBlocks(store.coordination)  # as another broker of the cluster
     assert other.take_producer_ids(10) == 2005
-    assert store.take_producer_ids(10) == 2015
+    assert store.ids.take_producer_ids(10) == 2015
     store.close()
-    other.close()
     store = open_store()
-    assert store.producer_ids_end() == 2025
-    assert store.take_producer_ids(1) == 2025
-    assert store.take_producer_ids(10, at_least=5000) == 5000
-    assert store.take_producer_ids(10, at_least=5000) == 5010
-    assert store.producer_ids_end() == 5020
+    assert store.ids.producer_ids_end() == 2025
+    assert store.ids.take_producer_ids(1) == 2025
+    assert store.ids.take_producer_ids(10, at_least=5000) == 5000
+    assert store.ids.take_producer_ids(10, at_least=5000) == 5010
+    assert store.ids.producer_ids_end() == 5020
     store.close()
 
 
@@ -248,15 +201,15 @@ def test_producer_ids_come_in_blocks_in_order_to_many_threads() -> None:
         taken.append(count)
         return 1_000_000 * len(taken)
 
-    ids = ProducerIds(take_block)
+    ids = ProducerIds(take_block, block_ids=SMALL_BLOCK_IDS)
     assert ids.left == 0
     assert ids.next() == 1_000_000
-    assert ids.left == BLOCK_IDS - 1
+    assert ids.left == SMALL_BLOCK_IDS - 1
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda _: [ids.next() for _ in range(1000)], range(4)))
     assert all(one == sorted(one) for one in found)
     assert len({i for one in found for i in one}) == 4000
-    assert taken == [BLOCK_IDS] * 5
+    assert taken == [SMALL_BLOCK_IDS] * 5
 
 
 class Blocks:
@@ -306,21 +259,27 @@ def test_ids_that_are_in_use_are_not_given_out_again() -> None:
     assert ids.left == 0
     assert [ids.next(), ids.next()] == [7778, 7779]
     assert blocks.end == 7778 + BLOCK_IDS
-    ids.found(7778 + BLOCK_IDS - 1)  # of the block that it has
-    assert ids.next() == 7780
+    ids.found(7778 + 100)  # of the block that it has
+    assert ids.next() == 7879
+    ids.take_ahead()
+    ids.found(7778 + BLOCK_IDS + 5)  # of the next one
+    assert not ids.is_issued(7778 + BLOCK_IDS + 6)
+    while (found := ids.next()) < 7778 + BLOCK_IDS:
+        pass
+    assert found == 7778 + BLOCK_IDS + 6
 
 
 def test_ids_of_other_brokers_leave_a_block_as_it_is() -> None:
     blocks = Blocks()
-    ids = ProducerIds(blocks.take, blocks.end, shared=True)
+    ids = ProducerIds(blocks.take, blocks.end)
     assert ids.next() == 0
-    blocks.take(5 * SHARED_BLOCK_IDS, 0)
-    ids.found(3 * SHARED_BLOCK_IDS)  # another broker's, of a transaction that is coordinated here now
-    assert [ids.next() for _ in range(SHARED_BLOCK_IDS - 1)] == list(range(1, SHARED_BLOCK_IDS))
-    assert ids.next() == 6 * SHARED_BLOCK_IDS
+    blocks.take(5 * BLOCK_IDS, 0)
+    ids.found(3 * BLOCK_IDS)  # another broker's, of a transaction that is coordinated here now
+    assert [ids.next() for _ in range(BLOCK_IDS - 1)] == list(range(1, BLOCK_IDS))
+    assert ids.next() == 6 * BLOCK_IDS
     blocks.end = 0  # the store has been restored from a copy
-    ids.found(9 * SHARED_BLOCK_IDS)
-    assert [ids.next() for _ in range(SHARED_BLOCK_IDS)][-1] == 9 * SHARED_BLOCK_IDS + 1
+    ids.found(9 * BLOCK_IDS)
+    assert [ids.next() for _ in range(BLOCK_IDS)][-1] == 9 * BLOCK_IDS + 1
 
 
 def test_nobody_waits_for_a_store_that_is_away_but_who_needs_it() -> None:
@@ -343,17 +302,16 @@ def test_nobody_waits_for_a_store_that_is_away_but_who_needs_it() -> None:
 
 def test_the_next_block_is_there_before_the_one_at_hand_is_used_up() -> None:
     blocks = Blocks(7)
-    ids = ProducerIds(blocks.take, blocks.end, shared=True)
+    ids = ProducerIds(blocks.take, blocks.end)
     assert ids.wants_block and ids.at_hand() is None
     ids.take_ahead()
-    assert ids.left == SHARED_BLOCK_IDS and not ids.is_issued(7)
-    blocks.take(SHARED_BLOCK_IDS, 0)  # another broker's
+    assert ids.left == BLOCK_IDS and not ids.is_issued(7)
+    blocks.take(BLOCK_IDS, 0)  # another broker's
     assert ids.at_hand() == 7
     assert ids.wants_block
     ids.take_ahead()
     ids.take_ahead()  # there is one already
-    assert not ids.wants_block and ids.left == 2 * SHARED_BLOCK_IDS - 1
-    found = [ids.at_hand() for _ in range(SHARED_BLOCK_IDS)]
-    assert found[-2:] == [7 + SHARED_BLOCK_IDS - 1, 7 + 2 * SHARED_BLOCK_IDS]
-    assert ids.reserve() == 7 + 2 * SHARED_BLOCK_IDS + 1
-    assert not ProducerIds(blocks.take, blocks.end).wants_block  # a store of its own is always there
+    assert not ids.wants_block and ids.left == 2 * BLOCK_IDS - 1
+    found = [ids.at_hand() for _ in range(BLOCK_IDS)]
+    assert found[-2:] == [7 + BLOCK_IDS - 1, 7 + 2 * BLOCK_IDS]
+    assert ids.reserve() == 7 + 2 * BLOCK_IDS + 1

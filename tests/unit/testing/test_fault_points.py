@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.system.lake_campaign import STEPS as LAKE_STEPS
 from tests.torture.broker_steps import ADD_PARTITIONS_STEPS, BROKER_STEPS
 from tests.torture.client_steps import CLIENT_STEPS, SINK_STEPS
 
+BEFORE_MERGE = "lake.before-merge"
+"""tests/system/test_lake.py changes the table there."""
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = (ROOT / "sparklog", ROOT / "broker_daemon", ROOT / "datasource")
 
@@ -20,8 +23,9 @@ def in_the_code() -> set[str]:
 def test_the_document_names_the_steps_of_the_code() -> None:
     text = (ROOT / "docs" / "internals" / "delivery.md").read_text(encoding="utf-8")
     section = text.split("Fault points", 1)[1].split("\n## ", 1)[0]
-    assert in_the_code() == set(re.findall(r"`((?:txn|log|sink|producer|consumer|partitions)\.[a-z-]+)`", section))
+    assert in_the_code() == set(re.findall(r"`((?:txn|log|sink|producer|consumer|partitions|lake)\.[a-z-]+)`", section))
 
 
 def test_every_step_is_tried() -> None:
-    assert in_the_code() == {*SINK_STEPS, *BROKER_STEPS, *ADD_PARTITIONS_STEPS}.union(*CLIENT_STEPS.values())
+    tried = {*SINK_STEPS, *BROKER_STEPS, *ADD_PARTITIONS_STEPS, *LAKE_STEPS, BEFORE_MERGE}
+    assert in_the_code() == tried.union(*CLIENT_STEPS.values())

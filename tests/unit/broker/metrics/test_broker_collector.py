@@ -23,6 +23,7 @@ from sparklog.protocol.messages import FetchPartition, FetchRequest, ProducePart
 from sparklog.replication.groups import GROUP_ID_CHARS_MAX
 from sparklog.types import TopicPartition
 from tests.benchmarks.broker_raw import envelope_batch
+from tests.support.brokers import coordinating
 from tests.support.metrics import run, scrape
 
 BATCH = envelope_batch(10, 20)
@@ -50,6 +51,7 @@ async def read(broker: Broker, topic: str, offset: int, wait_ms: int = 0) -> Req
 
 async def commit(broker: Broker, group: str, topic: str, *offsets: int) -> None:
     """An offset per partition."""
+    await coordinating(broker, transactions=False)
     wanted = [m.CommittedOffset(topic, number, offset) for number, offset in enumerate(offsets)]
     await broker.groups.commit(m.OffsetCommitRequest(group, wanted))
 
@@ -203,6 +205,7 @@ def test_open_transactions_and_the_records_behind_them(tmp_path: Path) -> None:
         assert before.of("sparklog_open_transactions") == 0
         assert before.of("sparklog_open_transaction_age_seconds_max") == 0
         await broker.topics.create(TopicSpec("a", 1))
+        await coordinating(broker)
         identity = await broker.transactions.init_producer_id("app", 60_000)
         await broker.transactions.add_partitions("app", *identity, [TopicPartition("a", 0)])
         found = await scrape(broker)
@@ -257,6 +260,10 @@ def test_offline_partitions(tmp_path: Path) -> None:
         await broker.topics.create(TopicSpec("a", 3))
         log = broker.partitions.get("a", 1).open_log
         broker.partitions.get("a", 1).take_offline(StorageError("the disk is gone"))
+        broker.background.on_offline()
+        assert await broker.cluster.images.until_true(lambda image: image.topics["a"].partitions[1].leader < 0, 10)
+        with pytest.raises(StorageError, match="the disk is gone"):
+            broker.partitions.get("a", 1)
         found = await scrape(broker)
         assert found.of("kafka_controller_kafkacontroller_offlinepartitionscount") == 1
         assert found.of("kafka_server_replicamanager_leadercount") == 2

@@ -48,6 +48,7 @@ def test_ready_between_recovery_and_the_stop(tmp_path: Path) -> None:
         assert b"\nsparklog_ready 0.0\n" in (await service.page(METRICS)).body
         broker = await loop.run_in_executor(None, Broker.open, its_config, loop)
         broker.start()
+        await broker.join(())
         service.serving(watched(broker))
         assert (await service.page(READY)).status == 200
         body = (await service.page(METRICS)).body

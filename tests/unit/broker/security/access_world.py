@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
 from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.dispatcher import Dispatcher
@@ -26,6 +24,7 @@ from sparklog.security.acls import Acl, Operation, PatternType, Permission, Reso
 from sparklog.security.principals import Principal, user
 from sparklog.security.records import RecordKind
 from tests.benchmarks.broker_raw import envelope_batch
+from tests.support.brokers import coordinating, started
 
 ADMIN, MALLORY, ALICE = user("admin"), user("mallory"), user("alice")
 HOST = "10.0.0.7"
@@ -64,18 +63,24 @@ class Connected:
 
 
 class World:
-    """Made in a running loop. `ask` is the way in."""
+    """Made by `begin`. `ask` is the way in."""
+
+    @classmethod
+    async def begin(cls, directory: Path, **settings: object) -> World:
+        """A broker that answers, and coordinates groups and transactions."""
+        made = cls(directory, **settings)
+        await made._open()
+        return made
 
     def __init__(self, directory: Path, **settings: object) -> None:
         given = {"data.dir": str(directory), "authorizer": "acl", "super.users": "User:admin", **settings}
         self._config = make_config(given)
         self._local_host = "10.0.0.1"
-        self._open()
         self.muted_ms: list[int] = []
 
-    def _open(self) -> None:
-        self.broker = Broker.open(self._config, asyncio.get_running_loop())
-        self.broker.start()
+    async def _open(self) -> None:
+        self.broker = await started(self._config)
+        await coordinating(self.broker)
         self.dispatcher = Dispatcher(
             self.broker,
             HANDLERS,
@@ -88,7 +93,7 @@ class World:
     async def restart(self) -> None:
         """Another broker in the same directory, which answers once its coordinators do."""
         await self.close()
-        self._open()
+        await self._open()
         await self.broker.transactions.settled()
 
     def put_peers_on_its_host(self) -> None:
@@ -177,7 +182,7 @@ class World:
             seen.append(answer.data)
         ids = self.broker.storage.producer_ids
         seen.append(b"%d" % ids.left)
-        seen.append(repr(sorted(self.broker.storage.metadata.security_records().items())).encode())
+        seen.append(repr(sorted(self.broker.cluster.image.security.items())).encode())
         return seen
 
 

@@ -39,7 +39,7 @@ Scenario = Callable[[World], Coroutine[Any, Any, None]]
 
 def run(directory: Path, scenario: Scenario, **settings: object) -> None:
     async def main() -> None:
-        world = World(directory, **settings)
+        world = await World.begin(directory, **settings)
         try:
             await world.furnish()
             await asyncio.wait_for(scenario(world), 30)
@@ -281,7 +281,7 @@ def test_acls_are_there_after_a_restart(tmp_path: Path) -> None:
     run(tmp_path, first)
 
     async def second() -> None:
-        world = World(tmp_path)
+        world = await World.begin(tmp_path)
         ends = m.ListOffsetsRequest([m.ListOffsetsPartition("secret", 0, -1)])
         assert item_codes((await world.ask(ALICE, Api.LIST_OFFSETS, ends)).message) == [0]
         assert item_codes((await world.ask(MALLORY, Api.LIST_OFFSETS, ends)).message) == [103]

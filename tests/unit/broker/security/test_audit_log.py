@@ -33,7 +33,7 @@ def brief(line: dict[str, Any]) -> tuple[str, ...]:
 
 def test_acts_and_denials_have_a_line_each(tmp_path: Path) -> None:
     async def scenario() -> None:
-        world = World(tmp_path, **{"audit.log.file": "audit.log"})
+        world = await World.begin(tmp_path, **{"audit.log.file": "audit.log"})
         await world.do(ADMIN, Api.CREATE_TOPIC, topics.CreateTopicRequest("t"))
         await world.ask(ADMIN, Api.CREATE_TOPIC, topics.CreateTopicRequest("t"))
         await world.ask(MALLORY, Api.DELETE_TOPIC, topics.DeleteTopicRequest("t"))
@@ -62,7 +62,7 @@ def test_acts_and_denials_have_a_line_each(tmp_path: Path) -> None:
 
 def test_what_is_denied_in_part_is_an_act_and_a_denial(tmp_path: Path) -> None:
     async def scenario() -> None:
-        world = World(tmp_path, **{"audit.log.file": "audit.log"})
+        world = await World.begin(tmp_path, **{"audit.log.file": "audit.log"})
         for name in ("a", "b"):
             await world.do(ADMIN, Api.CREATE_TOPIC, topics.CreateTopicRequest(name))
         await world.grant(MALLORY, [(Operation.DELETE, Resource(ResourceType.TOPIC, "a"))])
@@ -79,7 +79,7 @@ def test_what_is_denied_in_part_is_an_act_and_a_denial(tmp_path: Path) -> None:
 
 def test_a_topic_that_is_made_at_the_first_write_has_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        world = World(tmp_path, **{"audit.log.file": "audit.log", "auto.create.topics.enable": True})
+        world = await World.begin(tmp_path, **{"audit.log.file": "audit.log", "auto.create.topics.enable": True})
         topic = Resource(ResourceType.TOPIC, "made")
         await world.grant(ALICE, [(Operation.CREATE, topic), (Operation.DESCRIBE, topic)])
         await world.grant(MALLORY, [(Operation.DESCRIBE, Resource(ResourceType.TOPIC, "other"))])
@@ -105,7 +105,7 @@ def test_a_topic_that_is_made_at_the_first_write_has_a_line(tmp_path: Path, monk
 
 def test_a_write_with_a_foreign_producer_id_is_a_denial(tmp_path: Path) -> None:
     async def scenario() -> None:
-        world = World(tmp_path, **{"audit.log.file": "audit.log"})
+        world = await World.begin(tmp_path, **{"audit.log.file": "audit.log"})
         await world.do(ADMIN, Api.CREATE_TOPIC, topics.CreateTopicRequest("t"))
         await world.grant(MALLORY, [(Operation.WRITE, Resource(ResourceType.TOPIC, "t"))])
         made = await world.do(ADMIN, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest())
@@ -124,7 +124,7 @@ def test_a_name_in_the_audit_log_is_no_second_line_and_no_second_resource(tmp_pa
     names = ["g, topic:payroll", "g\\, topic:payroll", 'g"}\n{"kind":"act"', "g\u2028\x85\x1b[2J"]
 
     async def scenario() -> None:
-        world = World(tmp_path, **{"audit.log.file": "audit.log"})
+        world = await World.begin(tmp_path, **{"audit.log.file": "audit.log"})
         for name in names:
             await world.ask(ADMIN, Api.DELETE_GROUP, DeleteGroupRequest(name))
         await world.close()
@@ -142,7 +142,7 @@ def test_a_name_in_the_audit_log_is_no_second_line_and_no_second_resource(tmp_pa
 
 def test_denials_of_one_source_are_limited_and_counted(tmp_path: Path) -> None:
     async def scenario() -> None:
-        world = World(tmp_path, **{"audit.log.file": str(tmp_path / "elsewhere.log")})
+        world = await World.begin(tmp_path, **{"audit.log.file": str(tmp_path / "elsewhere.log")})
         for _ in range(100):
             await world.ask(MALLORY, Api.DELETE_GROUP, _delete())
         await world.close()

@@ -24,7 +24,7 @@ WRONG_MAPPING, NO_RIGHT, FENCED = 35, 105, 32
 
 def run(directory: Path, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        world = World(directory)
+        world = await World.begin(directory)
         await world.furnish()
         for who, name in ((ALICE, "till-a"), (MALLORY, "till-m")):
             topic, own = Resource(ResourceType.TOPIC, "public"), Resource(ResourceType.TRANSACTIONAL_ID, name)

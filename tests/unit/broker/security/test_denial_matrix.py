@@ -164,7 +164,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     directory: Path = tmp_path_factory.mktemp("matrix")
 
     async def build() -> World:
-        world = World(directory)
+        world = await World.begin(directory)
         await world.furnish()
         return world
 
@@ -268,7 +268,7 @@ def test_who_may_all_of_it_is_not_denied(tmp_path: Path, api: Api, about: Callab
     """On a broker of its own: it is done."""
 
     async def scenario() -> None:
-        world = World(tmp_path)
+        world = await World.begin(tmp_path)
         try:
             request, payload = parts(about(NOT_THERE))
             await world.grant(MALLORY, [need for r in rules_of(api, request) for need in needs_of(r, request)])

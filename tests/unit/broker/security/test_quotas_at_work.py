@@ -15,7 +15,7 @@ from sparklog.protocol import messages as m
 from sparklog.protocol import quota_messages as q
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
-from sparklog.protocol.base import Message
+from sparklog.protocol.base import NO_VERSION, Message
 from sparklog.protocol.cluster_messages import ReplicaFetchRequest
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.messages import Api
@@ -34,7 +34,7 @@ FETCH = m.FetchRequest(0, 1, 1 << 20, 0, [m.FetchPartition("public", 0, 0, 1 << 
 
 
 async def furnished(directory: Path) -> World:
-    world = World(directory, **{"allow.everyone.if.no.acl.found": True})
+    world = await World.begin(directory, **{"allow.everyone.if.no.acl.found": True})
     await world.furnish()
     return world
 
@@ -113,22 +113,27 @@ ASKED: list[tuple[Api, Message]] = [
 ]
 
 
+def unversioned(answer: Any) -> Any:
+    """Without the version of the image, which a change raises."""
+    return structs.replace(answer, metadata_version=NO_VERSION) if hasattr(answer, "metadata_version") else answer
+
+
 @pytest.mark.parametrize(("api", "request_"), ASKED)
 def test_every_answer_says_how_long_its_connection_is_muted(tmp_path: Path, api: Api, request_: Message) -> None:
     """The rest of the answer is the same, also for a client that does not know the field."""
 
     async def scenario() -> None:
         world = await furnished(tmp_path)
-        before = await world.do(ALICE, api, request_)
+        before = unversioned(await world.do(ALICE, api, request_))
         assert before.throttle_ms == 0
         await limit(world, "alice", request_percentage=0.000_001)
         answer = await world.do(ALICE, api, request_)
         assert world.muted_ms == [answer.throttle_ms]
         assert answer.throttle_ms > 0
-        assert structs.replace(answer, throttle_ms=0) == before
+        assert unversioned(structs.replace(answer, throttle_ms=0)) == before
         older = await world.ask(ALICE, api, request_, version=2)
         assert len(world.muted_ms) == 2
-        assert older.message == before
+        assert older.message is not None and unversioned(older.message) == before
         assert len(msgpack.decode(older.data)) == len(field_names(m.APIS[api].response, 2))
         await world.close()
 
@@ -205,7 +210,7 @@ def test_quotas_are_there_after_a_restart_and_wrong_ones_are_refused(tmp_path: P
         await world.close()
 
     async def second() -> None:
-        world = World(tmp_path)
+        world = await World.begin(tmp_path)
         assert list(world.broker.throttling.entries.values()) == [
             (Entity(""), {QuotaKey.PRODUCER_BYTE_RATE: 5.0, QuotaKey.CONSUMER_BYTE_RATE: 7.0})
         ]

@@ -18,7 +18,7 @@ TOO_MANY = PolicyViolationError.code
 
 def in_world(directory: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
     async def run() -> None:
-        world = World(directory, **{"allow.everyone.if.no.acl.found": True})
+        world = await World.begin(directory, **{"allow.everyone.if.no.acl.found": True})
         await scenario(world)
         await world.close()
 

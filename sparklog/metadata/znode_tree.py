@@ -1,9 +1,9 @@
-"""The tree of nodes of `sim_zookeeper`: versions, zxids, ephemeral and sequential nodes, transactions. No time, no
-clients."""
+"""The tree of nodes of a `Coordination`: versions, zxids, ephemeral nodes, transactions. No time, no clients, no
+disk."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sparklog.metadata.coordination import (
@@ -34,20 +34,26 @@ class _Znode(NamedTuple):
     mzxid: int
     owner: int
     children: frozenset[str] = frozenset()
-    made_children: int = 0
 
 
 class Znodes:
     """All nodes. Changes are made to a copy, so that a transaction that fails has changed nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Iterable[Node] = (), zxid: int = 0) -> None:
+        """`nodes`: those that are there from the beginning; `zxid`: the last one that was given out."""
         self._nodes: dict[str, _Znode] = {"/": _Znode(b"", 0, 0, 0, 0)}
-        self._zxid = 0
+        self._zxid = zxid
+        children: dict[str, list[str]] = {}
+        for node in nodes:
+            self._nodes[node.path] = _Znode(*node[1:])
+            children.setdefault(_parent(node.path), []).append(node.path.rpartition("/")[2])
+        for path, names in children.items():
+            self._nodes[path] = self._nodes[path]._replace(children=frozenset(names))
 
     def copy(self) -> Znodes:
         """The same nodes, which change no more with these."""
-        copy = Znodes()
-        copy._nodes, copy._zxid = dict(self._nodes), self._zxid
+        copy = Znodes(zxid=self._zxid)
+        copy._nodes = dict(self._nodes)
         return copy
 
     def skip_to(self, zxid: int) -> None:
@@ -66,6 +72,10 @@ class Znodes:
     def find(self, path: str) -> Node | None:
         node = self._nodes.get(path)
         return None if node is None else Node(path, node.data, node.version, node.czxid, node.mzxid, node.owner)
+
+    def nodes(self) -> list[Node]:
+        """All nodes but the root, each behind its parent."""
+        return [node for path in sorted(self._nodes) if path != "/" and (node := self.find(path)) is not None]
 
     def read(self, path: str) -> Node:
         """Raises NoNodeError."""
@@ -103,19 +113,15 @@ class Znodes:
 
 def _apply(nodes: dict[str, _Znode], op: Op, zxid: int, session_id: int, changes: list[Change]) -> OpResult:
     match op:
-        case Create(path, data, ephemeral, sequential):
+        case Create(path, data, ephemeral):
             parent_path = _parent(path)
             parent = _find_existing(nodes, parent_path)
             if parent.owner:
                 raise NoChildrenForEphemeralsError(parent_path)
-            if sequential:
-                path += f"{parent.made_children:010}"
             if path in nodes:
                 raise NodeExistsError(path)
             name = path.rpartition("/")[2]
-            nodes[parent_path] = parent._replace(
-                children=parent.children | {name}, made_children=parent.made_children + 1
-            )
+            nodes[parent_path] = parent._replace(children=parent.children | {name})
             nodes[path] = _Znode(data, 0, zxid, zxid, session_id if ephemeral else 0)
             changes += [(path, False), (parent_path, True)]
             return OpResult(path)

@@ -1,4 +1,4 @@
-"""Topics of a cluster: changed by the controller, and followed from its images."""
+"""Topics: changed by the controller, and followed from its images."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -13,10 +14,12 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from sparklog.environment import Environment
+from sparklog.environment.fault_points import reach
 from sparklog.errors import (
     BrokerNotAvailableError,
     CoordinatorNotAvailableError,
     InvalidConfigError,
+    NotControllerError,
     RequestTimedOutError,
     SparklogError,
     TopicAlreadyExistsError,
@@ -24,8 +27,10 @@ from sparklog.errors import (
 )
 from sparklog.format.schema_evolution import SchemaChange
 from sparklog.log.housekeeping.log_manager import PartitionSpec
+from sparklog.log.model.retention_policy import POLICY_COMPACT
+from sparklog.log.model.tiering_policy import TIERING_SETTING
 from sparklog.log.partition_log import PartitionLog
-from sparklog.metadata.image_store import ImageStore, image_of, topic_of
+from sparklog.metadata.image_store import IdBlocks, image_of, topic_of
 from sparklog.metadata.store import (
     ENVELOPE_SCHEMA_ID,
     Topic,
@@ -61,8 +66,8 @@ from sparklog_broker.network.pace import Pace
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
-from sparklog_broker.partitions.topic_files import partition_specs
-from sparklog_broker.topics import Topics, check_id, exists
+from sparklog_broker.partitions.topic_directories import partition_specs
+from sparklog_broker.partitions.topic_owners import TopicOwners
 
 log = logging.getLogger(__name__)
 
@@ -78,27 +83,37 @@ KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
 """Of FIND_COORDINATOR."""
 
 
-class ClusterTopics(Topics):
-    """`Topics` of a broker in a cluster: a change is asked of the controller, and returns when this broker goes by an
-    image that has it. On the broker that is the controller it is checked and decided, others hand it on: what they know
-    themselves may be old, and refuses nothing."""
+class Topics:
+    """The controller is asked for a change, which returns when this broker goes by an image that has it. The broker
+    that is the controller checks and decides it, others hand it on: their own knowledge may be old, and refuses
+    nothing. Event-loop thread only."""
 
     def __init__(
         self,
         config: BrokerConfig,
         environment: Environment,
         storage: Storage,
-        store: ImageStore,
+        ids: IdBlocks,
         partitions: Partitions,
         background: Background,
         pace: Pace,
         replicas: Replicas,
     ) -> None:
-        super().__init__(storage, partitions, background, pace)
+        self.partitions = partitions
+        self.owners: TopicOwners | None = None
+        """Who owns how many; None: nothing is limited."""
         self._config = config
         self._environment = environment
-        self._store = store
+        self._storage = storage
+        self._ids = ids
+        self._background = background
+        self._pace = pace
         self._replicas = replicas
+        self._unmade: dict[TopicPartition, SparklogError] = {}
+        """New partitions whose directories could not be made, and the error."""
+        self._growing = asyncio.Lock()
+        self.on_made: Callable[[Topic], None] = lambda topic: None
+        """Called when the directories of a new topic, or of new partitions, have been made here."""
         self._followed: Mapping[str, TopicImage] = {}
         self._places = ReplicaPlaces(config, environment.clock, storage, partitions, replicas)
 
@@ -115,10 +130,12 @@ class ClusterTopics(Topics):
         if not spec.request_id:
             spec = replace(spec, request_id=self._environment.randomness.new_id())
         try:
-            return await self._settled(lambda: self._create(spec), lambda: self._made(spec, before))
+            topic = await self._settled(lambda: self._create(spec), lambda: self._made(spec, before))
         except TopicAlreadyExistsError:
             await self._images.until_true(lambda image: spec.name in image.topics, TAKEN_S)
             raise
+        log.info("created topic %s: %s, %d partitions", topic.name, topic.kind, topic.partitions)
+        return topic
 
     def _made(self, spec: TopicSpec, before: Topic | None) -> Topic | None:
         """The topic that the request has made. A controller of an earlier release notes no requests: one like this,
@@ -136,10 +153,11 @@ class ClusterTopics(Topics):
             if there is not None and there.is_made_by(spec.request_id):
                 return there
             if there is not None:
-                raise exists(spec.name)
+                raise TopicAlreadyExistsError(f"topic {spec.name!r} exists already; delete it or choose another name")
+            self._check_tier(spec.name, spec.configs)
             schema_id = ENVELOPE_SCHEMA_ID
             if spec.schema is not None:
-                schema_id = await self._storage.run(self._store.take_schema_id)
+                schema_id = await self._storage.run(self._ids.take_schema_id)
             wanted = self._wanted_factor(spec)
             factor = wanted if wanted is not None else self._possible_factor()
             if spec.assignment is not None:
@@ -166,7 +184,9 @@ class ClusterTopics(Topics):
                     made = self.partitions.topics.get(spec.name)
                     if made is None or not made.is_made_by(spec.request_id):
                         raise  # else by the same request, which has come by another broker, too
-                return await self._until(spec.name, lambda topic: True)
+                made = await self._until(spec.name, lambda topic: True)
+                await self._take_back_unmade(made)
+                return made
         elif spec.name in INTERNAL_TOPICS:
             await self._hand_on_internal(spec.name)
         else:
@@ -185,6 +205,17 @@ class ClusterTopics(Topics):
             await self._hand_on(Api.CREATE_TOPIC, request, t.CreateTopicResponse)
         return await self._until(spec.name, lambda topic: True)
 
+    async def _take_back_unmade(self, topic: Topic) -> None:
+        """Raises the error for which a partition of the new topic, which no other broker has a replica of, could not be
+        made; then the topic is deleted again."""
+        image = self._images.image
+        for number in range(topic.partitions):
+            tp = TopicPartition(topic.name, number)
+            state, error = image.partition(tp), self._unmade.get(tp)
+            if error is not None and state is not None and state.replicas == (self._config.broker_id,):
+                await self._decide(lambda token: DeleteTopic(token, topic.name, topic.topic_id))
+                raise type(error)(str(error))
+
     def _wanted_factor(self, spec: TopicSpec) -> int | None:
         """None: as many as there are brokers for, which the controller decides when it places them."""
         wanted = spec.replication_factor if spec.replication_factor > 0 else self._config.default_replication_factor
@@ -196,11 +227,14 @@ class ClusterTopics(Topics):
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
         """Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
-        return await self._settled(lambda: self._alter(name, configs))
+        topic = await self._settled(lambda: self._alter(name, configs))
+        log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
+        return topic
 
     async def _alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
         if await self._decides():
             wanted = altered_topic(self._there(name), configs)
+            self._check_tier(name, configs)
             if MIN_INSYNC_SETTING in configs:
                 image = self._images.image.topics.get(name)
                 factor = min((len(p.target) for p in image.partitions), default=1) if image is not None else 1
@@ -214,12 +248,14 @@ class ClusterTopics(Topics):
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
         """Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
-        return await self._settled(lambda: self._alter_schema(name, change))
+        topic = await self._settled(lambda: self._alter_schema(name, change))
+        log.info("topic %s has schema %d now", name, topic.schema_id)
+        return topic
 
     async def _alter_schema(self, name: str, change: SchemaChange) -> Topic:
         if await self._decides():
             known = self._there(name)
-            schema_id = await self._storage.run(self._store.take_schema_id)
+            schema_id = await self._storage.run(self._ids.take_schema_id)
             wanted = altered_schema(known, change, schema_id)
             if wanted is known:
                 return known
@@ -238,18 +274,50 @@ class ClusterTopics(Topics):
             topic = self.partitions.topics.get(name)
             return topic if topic is not None and topic.partitions == total else None
 
-        return await self._settled(lambda: self._add_partitions(name, total), grown)
+        topic = await self._settled(lambda: self._add_partitions(name, total), grown)
+        log.info("topic %s has %d partitions now", name, topic.partitions)
+        return topic
 
     async def _add_partitions(self, name: str, total: int) -> Topic:
         if await self._decides():
-            grown_topic(there := self._there(name), total)
-            with self._room_for(there.owner, 0, total - there.partitions):
-                await self._decide(lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw()))
-                return await self._until(name, lambda topic: topic.partitions >= total)
+            async with self._growing:
+                grown = grown_topic(there := self._there(name), total)
+                with self._room_for(there.owner, 0, total - there.partitions):
+                    await self._make_first(grown, there.partitions)
+                    try:
+                        await self._decide(
+                            lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw())
+                        )
+                    except (NotControllerError, RequestTimedOutError):
+                        raise  # it may be decided all the same
+                    except SparklogError:
+                        await self._unmake(grown, there.partitions)
+                        raise
+                    reach("partitions.stored")
+                    return await self._until(name, lambda topic: topic.partitions >= total)
         else:
             request = t.CreatePartitionsRequest(name, total)
             await self._hand_on(Api.CREATE_PARTITIONS, request, t.CreatePartitionsResponse)
         return await self._until(name, lambda topic: topic.partitions >= total)
+
+    async def _make_first(self, grown: Topic, first: int) -> None:
+        """Make the directories of the partitions that a topic is to get, if this broker is the only one: partitions
+        cannot be taken back from a topic. Directories that a crash leaves without the decision are put aside at the
+        next start. Raises StorageFullError, StorageError; then there is none."""
+        if set(self._membership.controller_image().brokers) != {self._config.broker_id}:
+            return
+        specs = list(partition_specs(grown, self._config, first=first))
+        try:
+            await asyncio.shield(self._storage.run(lambda: self._storage.logs.create_partitions(specs)))
+        except SparklogError:
+            await self._unmake(grown, first)
+            raise
+        reach("partitions.made")
+
+    async def _unmake(self, grown: Topic, first: int) -> None:
+        """Delete the directories from `first` on, which the topic has not got."""
+        directories = self._storage.topic_directories
+        await asyncio.shield(self._storage.run(lambda: directories.delete_files(grown, first)))
 
     async def delete(self, name: str, topic_id: str = "") -> str:
         """Raises UnknownTopicOrPartitionError and as `create`."""
@@ -269,6 +337,7 @@ class ClusterTopics(Topics):
         await self._images.until_true(
             lambda image: name not in image.topics or image.topics[name].topic_id != deleted, CHANGE_TIMEOUT_S
         )
+        log.info("deleted topic %s", name)
         return deleted
 
     async def _delete(self, name: str, topic_id: str) -> str:
@@ -346,6 +415,36 @@ class ClusterTopics(Topics):
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
         return topic
 
+    def _room_for(self, owner: str, topics: int, partitions: int) -> AbstractContextManager[None]:
+        """Raises PolicyViolationError when it is entered."""
+        return nullcontext() if self.owners is None else self.owners.room_for(owner, topics, partitions)
+
+    def _check_tier(self, name: str, configs: Mapping[str, object | None]) -> None:
+        """Raises InvalidConfigError for a topic that is to be tiered without an object store, and for one that is to be
+        compacted though it has segments in the object store."""
+        if str(configs.get(TIERING_SETTING)).lower() == "true" and self._storage.remote.store is None:
+            raise InvalidConfigError(
+                f"topic {name!r}: {TIERING_SETTING}=true, but this broker has no object store; set remote.log.storage.url "
+                f"in its configuration and restart it"
+            )
+        if POLICY_COMPACT not in str(configs.get("cleanup.policy")).split(","):
+            return
+        if any(log.has_remote_segments for tp, log in self._storage.logs.logs.items() if tp.topic == name):
+            raise InvalidConfigError(
+                f"topic {name!r} has segments in the object store, which cannot be compacted: delete them first "
+                f"(retention, delete-records), or make a new topic"
+            )
+
+    async def delete_records(self, deletions: Sequence[tuple[Partition, int]]) -> list[int | SparklogError]:
+        """Deletes each partition's records below an offset (-1: all); its log start, now on the disk, or the error."""
+        logs = [(partition.log, before_offset) for partition, before_offset in deletions]
+        files = self._storage.topic_directories
+        done = await asyncio.shield(self._storage.run(lambda: files.delete_records(logs)))
+        for partition, _ in deletions:
+            partition.on_log_start_raised()
+        self._background.retention.run_soon()
+        return done
+
     # --- images
 
     async def follow(self, image: ClusterImage) -> list[TopicImage]:
@@ -371,17 +470,22 @@ class ClusterTopics(Topics):
             before = self._followed.get(name)
             if there is None:
                 added.append(topic_of(wanted))
-            elif before is None or not _is_same(before, wanted):
+            elif before is None or (before is not wanted and not _is_same(before, wanted)):
                 await self._change(there, topic_of(wanted, there))
         if added:
             await self._make([spec for topic in added for spec in self._specs(topic, image)], take_back=True)
             for topic in added:
                 self.partitions.add(topic, await self._pace.list_of(self.partitions.opened(topic)))
-                self._storage.run(partial(self._storage.topic_files.note, topic))
+                self._storage.run(partial(self._storage.topic_directories.note, topic))
+                self._tell_made(topic)
 
         self._followed = image.topics
         await self._places.follow(image)
         return absent
+
+    def _tell_made(self, topic: Topic) -> None:
+        if not any(TopicPartition(topic.name, number) in self._unmade for number in range(topic.partitions)):
+            self.on_made(topic)
 
     @property
     def has_to_retry(self) -> bool:
@@ -392,6 +496,7 @@ class ClusterTopics(Topics):
         if wanted.schemas.keys() != there.schemas.keys():
             there = replace(there, schemas=wanted.schemas)
             self.partitions.use_schemas(there)
+            self._storage.run(partial(self._storage.topic_directories.note, there))
         if dict(wanted.configs) != dict(there.configs):
             there = self.partitions.topics[there.name] = replace(there, configs=wanted.configs)
             for spec in partition_specs(there, self._config):
@@ -400,8 +505,10 @@ class ClusterTopics(Topics):
                     partition.open_log.reconfigure(spec.config)
                     if spec.config.flush.at_append:
                         self._flush(partition, partition.open_log)
+            self._storage.run(partial(self._storage.topic_directories.note, there))
             self._background.retention.run_soon()
             self._background.cleaner.run_soon()
+            self._background.tierer.run_soon()
         if wanted.partitions > there.partitions:
             image = self._replicas.image
             specs = list(self._specs(wanted, image, there.partitions))
@@ -411,7 +518,15 @@ class ClusterTopics(Topics):
             await self._make(new)
             await self._make(restored, take_back=True)
             added: list[Partition] = await self._pace.list_of(self.partitions.opened(wanted, there.partitions))
-            self.partitions.grow(replace(there, partitions=wanted.partitions), added)
+            configs = {s.owner.partition: s.config for s in specs}
+            for partition in added:  # this broker may have made it with what the topic was before
+                partition.use_schemas(wanted.schemas.__getitem__, wanted.schema_id)
+                if partition.open_log is not None:
+                    partition.open_log.reconfigure(configs[partition.key.partition])
+            there = replace(there, partitions=wanted.partitions)
+            self.partitions.grow(there, added)
+            self._tell_made(there)
+            self._storage.run(partial(self._storage.topic_directories.note, there))
 
     def _flush(self, partition: Partition, partition_log: PartitionLog) -> None:
         """What was written before flush.mode=group counts once it is on the disk, whether more is appended or not."""
@@ -429,17 +544,19 @@ class ClusterTopics(Topics):
     async def _remove(self, topic: Topic, *, is_deleted: bool) -> None:
         gone = self.partitions.remove(topic)
         for number in range(topic.partitions):
+            self._unmade.pop(TopicPartition(topic.name, number), None)
             self._replicas.drop(TopicPartition(topic.name, number))
         await self._pace.list_of(partition.on_deleted() for partition in gone)
         if is_deleted:
-            await self._storage.run(lambda: self._storage.topic_files.delete_files(topic))
-            self._storage.run(self._storage.logs.purge_deleted)
+            await self._storage.run(lambda: self._storage.topic_directories.delete_files(topic))
+            self._background.tierer.run_soon()
+            self._storage.run(self._storage.logs.purge_deleted).add_done_callback(_log_failure)
             return
         log.error(
             "topic %s (id %s) is not in the cluster's metadata any more, and nobody has ordered to delete it: its files are "
             "put aside. sparklog cluster restore-metadata takes it back", topic.name, topic.topic_id,
         )  # fmt: skip
-        await self._storage.run(lambda: self._storage.topic_files.put_aside(topic))
+        await self._storage.run(lambda: self._storage.topic_directories.put_aside(topic))
 
     def _specs(self, topic: Topic, image: ClusterImage, first: int = 0) -> Iterator[PartitionSpec]:
         return partition_specs(topic, self._config, first=first, is_here=is_here(image, self._config.broker_id))
@@ -448,10 +565,14 @@ class ClusterTopics(Topics):
         """Makes the logs. What cannot be made is offline, the others go on. `take_back`: of files that were put
         aside, if there are any."""
         logs = self._storage.logs
+        for spec in specs:
+            self._unmade.pop(spec.owner.topic_partition, None)
         try:
             await asyncio.shield(self._storage.run(lambda: logs.create_partitions(specs, take_back=take_back)))
         except SparklogError as e:
             log.error("%d new partitions: %s", len(specs), e)  # noqa: TRY400 - its message says it all
+            open_logs = logs.logs
+            self._unmade |= {tp: e for s in specs if (tp := s.owner.topic_partition) not in open_logs}
 
 
 def _check_min_insync(name: str, configs: Mapping[str, object], replication_factor: int) -> None:
@@ -462,6 +583,20 @@ def _check_min_insync(name: str, configs: Mapping[str, object], replication_fact
             f"topic {name!r}: {MIN_INSYNC_SETTING} = {wanted} with {replication_factor} replicas, which can never be in sync; "
             f"use 1 to {replication_factor}, or more replicas"
         )
+
+
+def check_id(topic: Topic, topic_id: str) -> None:
+    """Raises UnknownTopicOrPartitionError if the topic is another one than is asked for ("": whichever)."""
+    if topic_id not in ("", topic.topic_id):
+        raise UnknownTopicOrPartitionError(
+            f"there is no topic {topic.name!r} with the id {topic_id}: another one has the name"
+        )
+
+
+def _log_failure(purging: asyncio.Future[int]) -> None:
+    error = None if purging.cancelled() else purging.exception()
+    if error is not None:
+        log.error("deleted files could not be unlinked, the next background run tries again: %s", error)
 
 
 def _is_same(before: TopicImage, wanted: TopicImage) -> bool:
@@ -480,6 +615,24 @@ def is_here(image: ClusterImage, broker_id: int) -> Callable[[str, int], bool]:
     def found(topic: str, number: int) -> bool:
         partition = image.partition(TopicPartition(topic, number))
         return partition is not None and broker_id in partition.replicas
+
+    return found
+
+
+def was_made(image: ClusterImage, made: Mapping[str, int]) -> Callable[[str, int], bool | None]:
+    """The partitions of a sole broker whose directories have been made for sure: each life but the one that has made
+    them has begun a leader epoch. None: they may have been made.
+
+    Args:
+        image: The image that is stored.
+        made: Numbers of partitions, by topic id, whose directories the last life has made.
+    """
+
+    def found(topic: str, number: int) -> bool | None:
+        partition = image.partition(TopicPartition(topic, number))
+        if partition is None:
+            return None
+        return partition.leader_epoch > 0 or number < made.get(image.topics[topic].topic_id, 0) or None
 
     return found
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any, cast
 
-from sparklog_broker.partitions.topic_files import TopicFiles
+from sparklog_broker.partitions.topic_directories import TopicDirectories
 
 from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
@@ -33,8 +32,7 @@ def test_a_power_cut_after_a_deletion_leaves_a_log_that_begins_where_it_was_said
         log = manager.get(E0)
         append(log, records(3))
         log.raise_high_watermark(3)
-        topic_files = TopicFiles(cast(Any, None), manager, cast(Any, None), has_object_store=False)
-        assert topic_files.delete_records([(log, -1)]) == [3]
+        assert TopicDirectories(manager).delete_records([(log, -1)]) == [3]
         assert log.durable_log_start_offset == 3
         files.power_cut(random.Random(seed))
         after = started(files)

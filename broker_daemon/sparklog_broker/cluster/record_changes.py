@@ -1,4 +1,4 @@
-"""Security records in a cluster: changed by the controller, in effect on every broker with the image that has them."""
+"""Changes of security records: made by the controller, in effect on every broker with the image that has them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from sparklog.security.records import RecordChanges, RecordId
 from sparklog_broker.cluster.controller_client import ControllerClient
 from sparklog_broker.cluster.images import ImageFollower
 from sparklog_broker.cluster.membership import Membership
-from sparklog_broker.security.records import SecurityRecords
 
 CHANGE_TIMEOUT_S = 30.0
 
 
-class ClusterRecords(SecurityRecords):
-    """See the module."""
+class RecordChanger:
+    """Event-loop thread only."""
 
-    def join(self, membership: Membership, controller: ControllerClient, images: ImageFollower) -> None:
-        """What could not be there when this was made."""
+    def __init__(self, membership: Membership, controller: ControllerClient, images: ImageFollower) -> None:
         self._membership, self._controller, self._images = membership, controller, images
 
     async def change(self, changes: RecordChanges) -> None:
@@ -35,7 +33,7 @@ class ClusterRecords(SecurityRecords):
 
     async def _ask(self, changes: RecordChanges) -> Version:
         if await self._controller.find():
-            return await decide(self._membership, changes)
+            return await decide_records(self._membership, changes)
         request = AlterSecurityRecordsRequest([SecurityRecordChange(*name, v) for name, v in changes.items()])
         answer = await self._controller.request_unless_replaced(
             "security",
@@ -47,7 +45,7 @@ class ClusterRecords(SecurityRecords):
         return Version(answer.controller_epoch, answer.zxid)
 
 
-async def decide(membership: Membership, changes: RecordChanges) -> Version:
+async def decide_records(membership: Membership, changes: RecordChanges) -> Version:
     """On the controller: the version of an image that has the changes. Raises as `SecurityRecords.change`."""
     await membership.ask(lambda token: AlterSecurity(token, changes))
     return membership.version

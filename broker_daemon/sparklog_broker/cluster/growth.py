@@ -1,0 +1,181 @@
+"""From one broker to several: the store of the data directory is copied into an empty ZooKeeper, once, when a broker
+starts there with `zookeeper.connect`.
+
+| step | after a crash behind this step |
+|---|---|
+| lock the log directories, look for other nodes in ZooKeeper | nothing has changed |
+| create `/copying` with the cluster's id | other brokers do not start; the next start of this one continues |
+| copy the nodes | the same; nodes that are there are left alone |
+| delete broker-epoch.json from the log directories | the same |
+| delete `/copying` | the next start of this one has the last step left |
+| `metadata.db` becomes `metadata.db.copied` | done |
+
+Everything in the store comes along: topics with their ids, schemas and settings, security records, ids given out, and
+with the internal topics all offsets, groups and transactions. Broker epochs do not: they are transaction ids, of
+which ZooKeeper begins to give out others. So each partition is copied without a leader, and this broker is elected in a
+new leader epoch when it registers. `sparklog reassign` gives the partitions more replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from sparklog.environment import Environment
+from sparklog.environment.files import read_whole
+from sparklog.errors import AdoptionRefusedError, StorageUnavailableError
+from sparklog.format.checkpoint import META_FILE, DataDirMeta, decode
+from sparklog.log.directories.broker_epoch import BROKER_EPOCH_FILE
+from sparklog.log.directories.directory_set import DirectorySet
+from sparklog.metadata import cluster_znodes as znodes
+from sparklog.metadata.coordination import (
+    Coordination,
+    CoordinationError,
+    Create,
+    Node,
+    NodeExistsError,
+    Steps,
+)
+from sparklog.metadata.local_store import MADE, METADATA_FILE, open_local, wait_for
+from sparklog.replication.cluster_image import NO_LEADER
+from sparklog_broker.config import BrokerConfig
+
+COPYING = "/copying"
+COPIED_FILE = METADATA_FILE + ".copied"
+WRITE_BYTES = 256 * 1024
+"""Of the nodes in one transaction: ZooKeeper takes 1 MiB."""
+WRITE_NODES = 500
+_OF_ZOOKEEPER = frozenset({"zookeeper"})
+
+
+def check_not_copying(coordination: Coordination) -> Steps:
+    """Raises StorageUnavailableError while a broker copies its store into ZooKeeper, or has died at it."""
+    node = yield coordination.get(COPYING)
+    if node is not None:
+        raise StorageUnavailableError(
+            f"a broker copies the metadata of cluster {node.data.decode()} into this ZooKeeper: start this broker again when "
+            "that one is up"
+        )
+
+
+def grow(config: BrokerConfig, coordination: Coordination, environment: Environment) -> bool:
+    """Copy the store of the data directory into ZooKeeper. Blocks.
+
+    Returns:
+        False if the directory has no store: there is nothing to do.
+
+    Raises:
+        AdoptionRefusedError: ZooKeeper has other metadata, or a log directory is missing.
+        DataDirLockedError: A broker runs on the directory.
+        StorageError: A directory cannot be read or written.
+        StorageUnavailableError: ZooKeeper cannot be reached.
+    """
+    files, store_path = environment.files, config.data_dir / METADATA_FILE
+    if not files.exists(store_path):
+        return False
+    paths = [path.absolute() for path in config.log_dirs] or [config.data_dir]
+    directories = DirectorySet(config.data_dir, paths, files, config.broker_id, lambda: None)
+    try:
+        if directories.failed:
+            raise AdoptionRefusedError(f"not all log directories can be used: {directories.failed}")
+        for path in paths:
+            data = read_whole(files, path / META_FILE)
+            meta = None if data is None else decode(data, DataDirMeta)
+            if meta is not None and meta.broker_id != config.broker_id:
+                raise AdoptionRefusedError(
+                    f"{path} belongs to broker {meta.broker_id}: start it with --broker-id {meta.broker_id}"
+                )
+        local = open_local(store_path, environment, config.broker_id, create=False, log_dirs=paths)
+        try:
+            nodes = local.stored()
+        finally:
+            local.close()
+        if _is_to_be_copied(config, coordination, nodes):
+            for ops in _parts(_copied(nodes)):
+                _create(coordination, ops)
+            for path in paths:
+                files.remove(path / BROKER_EPOCH_FILE)
+                files.sync_directory(path)
+            wait_for(coordination.delete(COPYING))
+        files.rename(store_path, config.data_dir / COPIED_FILE)
+        files.sync_directory(config.data_dir)
+    except (CoordinationError, TimeoutError, msgspec.DecodeError) as e:
+        raise StorageUnavailableError(f"ZooKeeper cannot be reached or read, start the broker again: {e!r}") from e
+    finally:
+        directories.unlock()
+    return True
+
+
+def _is_to_be_copied(config: BrokerConfig, coordination: Coordination, nodes: Iterable[Node]) -> bool:
+    """False if an earlier start has copied the nodes. Raises AdoptionRefusedError."""
+    own = _cluster_id(node for node in nodes if node.path == znodes.CLUSTER)
+    copying = wait_for(coordination.get(COPYING))
+    if copying is not None and copying.data.decode() == own:
+        return True
+    cluster = wait_for(coordination.get(znodes.CLUSTER))
+    if copying is None and cluster is not None and _cluster_id([cluster]) == own:
+        return False
+    there = [name for name in wait_for(coordination.children("/")) if name not in _OF_ZOOKEEPER]
+    if there:
+        raise AdoptionRefusedError(
+            f"{config.data_dir} is the directory of a broker with metadata of its own (cluster {own}), and ZooKeeper at "
+            f"{config.zookeeper_connect} is not empty (/{', /'.join(there[:5])}): name an empty path behind zookeeper.connect "
+            f"to make the broker the first one of that cluster, or another data directory to join the one that is there"
+        )
+    wait_for(coordination.create(COPYING, own.encode()))
+    return True
+
+
+def _cluster_id(nodes: Iterable[Node]) -> str:
+    return next(znodes.decode(node.data, znodes.ClusterNode).cluster_id for node in nodes)
+
+
+def _copied(nodes: Iterable[Node]) -> Iterator[Create]:
+    """The nodes as they are created in ZooKeeper."""
+    for node in nodes:
+        data = node.data
+        if node.path.startswith((f"{znodes.KNOWN}/", MADE)):
+            continue
+        if node.path == znodes.TERMS:
+            data = b"[]"
+        elif (
+            node.path.startswith(f"{znodes.TOPICS}/")
+            and node.path.split("/")[3:4] == ["state"]
+            and node.path.count("/") == 4
+        ):
+            partitions = znodes.partitions_in(data)
+            data = znodes.chunk_of_partitions(
+                replace(p, leader=NO_LEADER, last_leader=p.leader if p.leader != NO_LEADER else p.last_leader)
+                for p in partitions
+            )
+        yield Create(node.path, data)
+
+
+def _parts(ops: Iterable[Create]) -> Iterator[list[Create]]:
+    part: list[Create] = []
+    size_bytes = 0
+    for op in ops:
+        if part and (size_bytes + len(op.data) > WRITE_BYTES or len(part) >= WRITE_NODES):
+            yield part
+            part, size_bytes = [], 0
+        part.append(op)
+        size_bytes += len(op.data) + len(op.path)
+    if part:
+        yield part
+
+
+def _create(coordination: Coordination, ops: list[Create]) -> None:
+    try:
+        wait_for(coordination.transaction(ops))
+    except NodeExistsError:  # an earlier start has come so far
+        for op in ops:
+            _replace(coordination, op)
+
+
+def _replace(coordination: Coordination, op: Create) -> None:
+    try:
+        wait_for(coordination.create(op.path, op.data))
+    except NodeExistsError:
+        wait_for(coordination.set_data(op.path, op.data))

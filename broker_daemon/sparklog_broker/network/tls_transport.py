@@ -1,0 +1,196 @@
+"""A connection's socket with TLS. Few bytes are decrypted and encrypted on the event loop, many on a thread.
+
+OpenSSL works on records of at most 16 KiB, one per call, and for one thread at a time. While a thread works on the
+socket, the loop reports no events of it, and `recv_into` and `write` raise BlockingIOError; when the thread is back,
+the event is reported, and the same call returns the thread's result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from sparklog_broker.network.out_queue import OutQueue
+from sparklog_broker.network.reply import Slice
+from sparklog_broker.network.transport import SocketEvents, prepare
+
+OFF_LOOP_BYTES = 64 * 1024
+"""As much takes the loop 50 to 100 µs; a thread costs it about half of that."""
+PIECE_BYTES = 128 * 1024
+"""A slice of a file is read, and encrypted, in pieces of this size: the kernel cannot encrypt it."""
+
+Job = Callable[[], int]
+
+
+class TlsTransport:
+    """Bytes of a socket whose handshake is done. `threads` decrypt and encrypt large frames."""
+
+    def __init__(self, sock: ssl.SSLSocket, loop: asyncio.AbstractEventLoop, threads: Executor) -> None:
+        prepare(sock)
+        self.sock: socket.socket = sock
+        self.events = SocketEvents(loop, sock, self._is_pending)
+        self.close = sock.close
+        self._tls = sock
+        self._loop = loop
+        self._threads = threads
+        self._thread_works = False
+        self._write_waits = False
+        """True if something is to be sent as soon as the thread is back."""
+        self._was_emptied = False
+        """True if a thread has just received all that was there."""
+        self._received: Job | None = None
+        """Result of a thread that has received bytes, until `recv_into` takes it."""
+        self._sent: Job | None = None
+        """Result of a thread that has sent bytes, until `write` takes it."""
+        self._at_end: Callable[[], None] | None = None
+
+    def _is_pending(self) -> bool:
+        """True if OpenSSL or a thread has decrypted bytes that nobody has taken."""
+        if self._received is not None:
+            return True
+        return self._tls._sslobj is not None and self._tls.pending() > 0  # type: ignore[attr-defined]
+
+    def recv_into(self, room: bytearray | memoryview, /) -> int:
+        if self._received is not None:
+            received, self._received = self._received, None
+            self._was_emptied = True
+            return received()
+        if self._thread_works:
+            raise BlockingIOError
+        was_emptied, self._was_emptied = self._was_emptied, False
+        if len(room) < OFF_LOOP_BYTES:
+            return self._receive(room)
+        if was_emptied:  # a thread would find next to nothing
+            raise BlockingIOError
+        # a view of its own: the caller's may end before the thread does
+        self._on_thread(partial(self._fill, memoryview(room)[:]), is_read=True)
+        raise BlockingIOError
+
+    def write(self, queue: OutQueue) -> int:
+        if self._sent is not None:
+            sent, self._sent = self._sent, None
+            return sent()
+        if self._thread_works:
+            self._write_waits = True
+            raise BlockingIOError
+        if queue.left_bytes < OFF_LOOP_BYTES:
+            return queue.write(self._write_some)
+        self._on_thread(partial(queue.write, self._write_some), is_read=False)
+        raise BlockingIOError
+
+    def when_idle(self, then: Callable[[], None]) -> None:
+        self._at_end = then
+        if not self._thread_works:
+            then()
+
+    def shutdown(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._tls.unwrap()
+        self.sock.shutdown(socket.SHUT_WR)
+
+    # -- the thread
+
+    def _on_thread(self, job: Job, *, is_read: bool) -> None:
+        future = self._loop.run_in_executor(self._threads, job)
+        self._thread_works = True
+        self.events.hold()
+        future.add_done_callback(partial(self._on_back, is_read))
+
+    def _on_back(self, is_read: bool, done: asyncio.Future[int]) -> None:
+        self._thread_works = False
+        # The exception is asked for, lest asyncio reports it, too.
+        cause = _stopped() if done.cancelled() else done.exception()
+        if self._at_end is not None:
+            self._at_end()
+            return
+        try:
+            self.events.let_go()
+        except Exception as e:  # noqa: BLE001 - the connection fails with it
+            cause = e
+        result = done.result if cause is None else partial(_fail, cause)
+        write_waits, self._write_waits = self._write_waits, False
+        if is_read:
+            self._received = result
+        else:
+            self._sent = result
+        if write_waits or not is_read:  # first: a long request that is being received need not keep an answer
+            self.events.write_now()
+        if is_read:
+            self.events.read_now()  # later, if reading is paused or a thread sends
+
+    # -- OpenSSL, on any thread
+
+    def _receive(self, room: bytearray | memoryview) -> int:
+        """As a socket's `recv_into`. Raises BlockingIOError, OSError; ssl.SSLError is one."""
+        try:
+            return self._tls.recv_into(room)
+        except ssl.SSLWantReadError as e:
+            raise BlockingIOError from e
+
+    def _fill(self, room: memoryview) -> int:
+        """Receive until `room` is full or nothing more is there. Raises as `_receive` if there was nothing at all."""
+        count = 0
+        with room:
+            while count < len(room):
+                try:
+                    more = self._receive(room[count:])
+                except OSError:  # found again by the next call
+                    if not count:
+                        raise
+                    break
+                if not more:
+                    break
+                count += more
+        return count
+
+    def _write_some(self, part: bytes | memoryview | Slice, start: int, count: int, is_last: bool) -> int:
+        if isinstance(part, bytes | memoryview):
+            return self._send(part[start : start + count])
+        total = 0
+        while total < count:
+            # The same piece again if it was not taken: its size depends on the position alone.
+            at = start + total
+            piece = os.pread(part.fileno(), min(PIECE_BYTES, part.length_bytes - at), part.position + at)
+            if not piece:
+                return total
+            try:
+                sent = self._send(piece)
+            except BlockingIOError:
+                if not total:
+                    raise
+                return total
+            total += sent
+            if sent < len(piece):
+                return total
+        return total
+
+    def _send(self, data: bytes | memoryview) -> int:
+        """Send what the socket takes. Raises BlockingIOError if that is nothing, OSError. The rest has to be given
+        again: part of it is encrypted already."""
+        view = memoryview(data)
+        sent = 0
+        while sent < len(view):
+            try:
+                sent += self._tls.send(view[sent:])
+            except (ssl.SSLWantWriteError, ssl.SSLWantReadError) as e:
+                if not sent:
+                    raise BlockingIOError from e
+                break
+            except ssl.SSLError as e:  # the peer is gone, in one of several ways
+                raise ConnectionResetError(errno.ECONNRESET, str(e)) from e
+        return sent
+
+
+def _stopped() -> OSError:
+    return ConnectionResetError(errno.ECONNRESET, "the broker's threads have stopped")
+
+
+def _fail(error: BaseException) -> int:
+    raise error

@@ -1,0 +1,157 @@
+"""A connection's socket: its events on the loop and its bytes, in the clear. `tls_transport` has them encrypted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from sparklog_broker.network.out_queue import OutQueue
+from sparklog_broker.network.reply import Slice
+
+
+class SocketEvents:
+    """Calls `on_readable` and `on_writable` as long as they are wanted, but not while the socket is held.
+
+    `pending` returns True if bytes can be read although the socket is not readable; None: that never is so.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, pending: Callable[[], bool] | None = None
+    ) -> None:
+        self.is_reading = False
+        self.is_writing = False
+        self._loop = loop
+        self._fd = sock.fileno()
+        self._pending = pending
+        self._is_held = False
+        self._looks_again = False
+        self._readable: Callable[[], None] = _nothing
+        self._on_readable: Callable[[], None] = _nothing
+        self._on_writable: Callable[[], None] = _nothing
+
+    def start(self, on_readable: Callable[[], None], on_writable: Callable[[], None]) -> None:
+        """Set the functions that are called from now on; nothing is wanted yet."""
+        self._readable, self._on_writable = on_readable, on_writable
+        self._on_readable = on_readable if self._pending is None else self.read_now
+
+    def resume_reading(self) -> None:
+        """Raises OSError, MemoryError."""
+        if not self._is_held:
+            self._loop.add_reader(self._fd, self._on_readable)
+        self.is_reading = True
+        self._look_for_pending()
+
+    def pause_reading(self) -> None:
+        if self.is_reading:
+            self._loop.remove_reader(self._fd)
+            self.is_reading = False
+
+    def resume_writing(self) -> None:
+        """Raises OSError, MemoryError."""
+        if not self._is_held:
+            self._loop.add_writer(self._fd, self._on_writable)
+        self.is_writing = True
+
+    def pause_writing(self) -> None:
+        if self.is_writing:
+            self._loop.remove_writer(self._fd)
+            self.is_writing = False
+
+    def hold(self) -> None:
+        """Report nothing until `let_go`."""
+        self._is_held = True
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+
+    def let_go(self) -> None:
+        """Raises OSError, MemoryError."""
+        self._is_held = False
+        if self.is_reading:
+            self._loop.add_reader(self._fd, self._on_readable)
+        if self.is_writing:
+            self._loop.add_writer(self._fd, self._on_writable)
+        self._look_for_pending()
+
+    def read_now(self) -> None:
+        """Call `on_readable` if reading is wanted, and again in the loop's next turn as long as bytes are pending."""
+        if self.is_reading and not self._is_held:
+            self._readable()
+            self._look_for_pending()
+
+    def write_now(self) -> None:
+        self._on_writable()
+
+    def _look_for_pending(self) -> None:
+        if self._pending is None or self._looks_again or self._is_held or not self.is_reading or not self._pending():
+            return
+        self._looks_again = True
+        self._loop.call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks_again = False
+        self.read_now()
+
+
+class Transport(Protocol):
+    """The bytes of one connection. Event-loop thread only."""
+
+    sock: socket.socket
+    events: SocketEvents
+
+    def recv_into(self, room: bytearray | memoryview, /) -> int:
+        """Receive into `room`; 0: the peer has ended. Raises BlockingIOError if nothing is there yet, OSError."""
+
+    def write(self, queue: OutQueue) -> int:
+        """Send what the socket takes of `queue`; returns the number of bytes. Raises ShortFileError, OSError, and
+        BlockingIOError if the queue must be left alone until `on_writable` is called."""
+
+    def when_idle(self, then: Callable[[], None]) -> None:
+        """Call `then` as soon as nothing uses the buffers that `recv_into` and `write` were given: often at once. No
+        event is reported from now on."""
+
+    def shutdown(self) -> None:
+        """End our side, in a way that the peer can tell from a cut. Raises OSError."""
+
+    def close(self) -> None:
+        """Close the socket."""
+
+
+class PlainTransport:
+    """Bytes as they are; slices of files are copied by the kernel."""
+
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        prepare(sock)
+        self.sock = sock
+        self.events = SocketEvents(loop, sock)
+        self.recv_into = sock.recv_into
+        self.close = sock.close
+
+    def write(self, queue: OutQueue) -> int:
+        return queue.write(self._write_some)
+
+    def _write_some(self, part: bytes | memoryview | Slice, start: int, count: int, is_last: bool) -> int:
+        if isinstance(part, bytes | memoryview):
+            # With more to follow, the kernel waits for it: header and data travel together.
+            return self.sock.send(part[start : start + count], 0 if is_last else socket.MSG_MORE)
+        return os.sendfile(self.sock.fileno(), part.fileno(), part.position + start, count)
+
+    def when_idle(self, then: Callable[[], None]) -> None:
+        then()
+
+    def shutdown(self) -> None:
+        self.sock.shutdown(socket.SHUT_WR)
+
+
+def prepare(sock: socket.socket) -> None:
+    """Make `sock` one that does not block and sends small pieces at once."""
+    sock.setblocking(False)
+    with contextlib.suppress(OSError):  # not a TCP socket: nothing to switch off
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _nothing() -> None:
+    """Ignore an event that comes before `start`."""

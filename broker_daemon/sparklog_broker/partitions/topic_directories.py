@@ -1,0 +1,107 @@
+"""The log directories of topics: their records of the topic, the end of their files, deleted records."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from sparklog.errors import SparklogError, UnknownTopicOrPartitionError
+from sparklog.format.topic_record import TOPIC_FILE, encode_topic
+from sparklog.log.directories.log_directory import STRAY_ENDING
+from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.model.log_config import LogConfig, LogOwner
+from sparklog.log.partition_log import PartitionLog
+from sparklog.metadata.rebuild import topic_record
+from sparklog.metadata.store import Topic
+from sparklog.types import TopicPartition
+from sparklog_broker.config import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+
+class TopicDirectories:
+    """Admin thread only."""
+
+    def __init__(self, logs: LogManager) -> None:
+        self._logs = logs
+
+    def note(self, topic: Topic) -> None:
+        """Writes what the store knows of the topic beside its records, for the day the store is lost; a failure is no
+        error, the next start writes it."""
+        try:
+            self._logs.write_topic_record(TopicPartition(topic.name, 0), encode_topic(topic_record(topic)))
+        except SparklogError as e:
+            log.warning("topic %s: %s stays as it was until the next start: %s", topic.name, TOPIC_FILE, e)
+
+    def delete_files(self, topic: Topic, first: int = 0) -> None:
+        """Delete the partitions from `first` on, which are not in the store. Files that cannot be moved away now are
+        moved at the next start."""
+        for number in range(first, topic.partitions):
+            try:
+                self._logs.delete_partition(TopicPartition(topic.name, number))
+            except SparklogError as e:
+                log.error("the files of partition %s-%d cannot be deleted: %s", topic.name, number, e)  # noqa: TRY400
+
+    def put_aside(self, topic: Topic) -> None:
+        """Serve the files of a topic no more, and keep them. Files that cannot be moved now are moved at the next
+        start."""
+        gone = UnknownTopicOrPartitionError(f"topic {topic.name!r} is not in the cluster's metadata any more")
+        for number in range(topic.partitions):
+            owner = LogOwner(topic.name, topic.topic_id, number)
+            try:
+                self._logs.remove_replica(owner, gone, STRAY_ENDING)
+            except SparklogError as e:
+                log.error("the files of %s are not put aside: %s", owner.topic_partition, e)  # noqa: TRY400
+
+    def delete_records(self, deletions: Sequence[tuple[PartitionLog, int]]) -> list[int | SparklogError]:
+        """Deletes each log's records below an offset (-1: all that can be read) and writes the log starts down.
+
+        Returns per log its log start, or why it was refused.
+        """
+        done: list[int | SparklogError] = []
+        for partition_log, before_offset in deletions:
+            try:
+                mark = partition_log.high_watermark
+                # else a power cut could leave half of a segment that the checkpoint takes for whole
+                partition_log.flusher.flush_to(mark if before_offset < 0 else min(before_offset, mark))
+                done.append(partition_log.retention.delete_records(before_offset))
+            except SparklogError as e:
+                done.append(e)
+        if all(isinstance(d, SparklogError) for d in done):
+            return done
+        try:
+            self._logs.checkpoint()
+        except SparklogError as e:
+            failed = type(e)(f"the records are deleted, but a restart may bring them back: {e}")
+            return [d if isinstance(d, SparklogError) else failed for d in done]
+        return done
+
+
+IsHere = Callable[[str, int], bool]
+WasMade = Callable[[str, int], bool | None]
+
+
+def partition_specs(
+    topic: Topic,
+    config: BrokerConfig,
+    *,
+    first: int = 0,
+    is_here: IsHere | None = None,
+    was_made: WasMade | None = None,
+) -> Iterator[PartitionSpec]:
+    """The specifications of the topic's partitions from `first` on; of those only that `is_here` says belong to this
+    broker. `was_made`: as `PartitionSpec.made`; None: no directory is missed."""
+    log_config = LogConfig.from_settings({**config.topic_defaults, **topic.configs})
+    for number in range(first, topic.partitions):
+        if is_here is not None and not is_here(topic.name, number):
+            continue
+        owner = LogOwner(
+            topic.name,
+            topic.topic_id,
+            number,
+            topic.record_timestamp_column,
+            topic.record_key_columns,
+            topic.record_value_columns,
+        )
+        made = was_made(topic.name, number) if was_made is not None else False
+        yield PartitionSpec(owner, log_config, topic.schemas.__getitem__, topic.schema_id, made)

@@ -1,0 +1,115 @@
+"""`sparklog backup` and `sparklog restore`: topics and groups in an object store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparklog.cli import completion
+from sparklog.cli.client_command import client_security
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, timeout_ms
+
+if TYPE_CHECKING:
+    from sparklog.log.tiering.object_store import ObjectStore
+
+BACKUP_EPILOG = """\
+**Examples**
+
+`sparklog backup s3://bucket/sparklog`
+
+`sparklog backup /mnt/backup --topic trips --topic events`
+
+The backup is one moment of all topics: of each transaction it has all records or none. Clients go on meanwhile. A further
+backup into the same place stores only newer records. It has topics with their settings, records, and offsets of groups;
+not users, ACLs and quotas.
+"""
+RESTORE_EPILOG = """\
+**Examples**
+
+`sparklog restore s3://bucket/sparklog --bootstrap-servers new:9292`
+
+`sparklog restore /mnt/backup --topic trips --at manifests/001795737600000.json`
+
+The topics must not exist. Records keep their partitions and order, and get offsets from 0 on; offsets of groups are set to
+the same records. Spark queries need new checkpoints.
+"""
+Url = Annotated[str, typer.Argument(metavar="URL", help="Any fsspec URL, or a directory.")]
+Options = Annotated[
+    str, typer.Option("--options", help="fsspec's options for the URL: a JSON object, or a file that holds one.")
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", "-t", help="Only this topic; repeatable.", autocompletion=completion.topics),
+]
+
+
+def backup(
+    url: Url,
+    topic: Topics = None,
+    options: Options = "",
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Copy topics and groups into an object store, from a live broker."""
+    from sparklog.cli import console
+    from sparklog.cli.durations import now_ms
+    from sparklog.client.backup.backup import backup as run
+
+    written: list[int] = []
+    manifest = run(
+        bootstrap_servers,
+        _store(url, options),
+        now_ms=now_ms(),
+        topics=topic or [],
+        timeout_ms=timeout_ms(),
+        security=client_security(),
+        report=lambda tp, rows: written.append(rows),
+    )
+    rows = sum(part.rows for t in manifest.topics for p in t.partitions for part in p.parts)
+    print(
+        f"{len(manifest.topics)} topics, {console.number(rows)} records, {len(manifest.groups)} groups; "
+        f"{console.number(sum(written))} records in {len(written)} new objects"
+    )
+
+
+def restore(
+    url: Url,
+    topic: Topics = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="KEY", help="A manifest's key. [default: the newest]")
+    ] = None,
+    options: Options = "",
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create the topics and groups of a backup, in a broker without them."""
+    from sparklog.cli import console
+    from sparklog.client.backup.backup import newest_manifest
+    from sparklog.client.backup.restore import restore as run
+    from sparklog.errors import InvalidRequestError
+
+    store = _store(url, options)
+    manifest = newest_manifest(store, at)
+    if manifest is None:
+        raise InvalidRequestError(f"{url} holds no backup: `sparklog backup {url}` makes one")
+    print(f"backup of {console.iso_time(manifest.created_ms)}")
+    rows = run(
+        bootstrap_servers,
+        store,
+        manifest,
+        topics=topic or [],
+        timeout_ms=timeout_ms(),
+        security=client_security(),
+    )
+    print(f"{len({tp.topic for tp in rows})} topics, {console.number(sum(rows.values()))} records restored")
+
+
+def _store(url: str, options: str) -> ObjectStore:
+    from pathlib import Path
+
+    from sparklog.log.tiering.object_store import ObjectStore, parse_options
+
+    if "://" not in url:
+        path = Path(url).expanduser().absolute()
+        path.mkdir(parents=True, exist_ok=True)
+        url = path.as_uri()
+    return ObjectStore(url, parse_options(options))

@@ -1,0 +1,32 @@
+"""Points in time and positions in topics on the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from sparklog.cli.durations import now_ms
+from sparklog.errors import InvalidRequestError
+from sparklog.times import parse_time_ms
+
+if TYPE_CHECKING:
+    from sparklog.client.reading.positions import Position
+
+
+def time_option(text: str, option: str) -> int:
+    """A time in ms since 1970. Raises typer.BadParameter, which names `option`."""
+    try:
+        return parse_time_ms(text, now_ms())
+    except InvalidRequestError as e:
+        raise typer.BadParameter(f"{option}: {e}") from e
+
+
+def position_option(text: str, option: str) -> Position:
+    """A position in a topic. Raises typer.BadParameter, which names `option`."""
+    from sparklog.client.reading.positions import parse_position
+
+    try:
+        return parse_position(text, now_ms())
+    except InvalidRequestError as e:
+        raise typer.BadParameter(f"{option} {e}") from e

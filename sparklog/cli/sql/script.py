@@ -1,0 +1,60 @@
+"""Statements and commands of one text: of the command line, or of stdin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparklog.cli.sql.format import OutputFormat
+from sparklog.cli.sql.run import run_query
+from sparklog.cli.sql.shell import SqlShell, command_of
+from sparklog.query.session import SqlSession
+
+
+def parts_of(text: str) -> list[str]:
+    """Return the commands of a text, each alone, and the SQL between them.
+
+    A line with a dot or a backslash at its beginning, or one of the words `exit`, `quit` and `help`, is a command where
+    a statement could begin: at the beginning, and behind a semicolon.
+
+    Args:
+        text: Lines of SQL and of commands.
+    """
+    parts: list[str] = []
+    sql: list[str] = []
+    for line in text.splitlines():
+        word = command_of(line.strip())
+        before = "\n".join(sql).strip()
+        if word.startswith((".", "\\")) and (not before or before.endswith(";")):
+            parts += [before] if before else []
+            parts.append(word)
+            sql = []
+        else:
+            sql.append(line)
+    rest = "\n".join(sql)
+    return [*parts, rest] if rest.strip() or not parts else parts
+
+
+def run_script(session: SqlSession, text: str, format: OutputFormat, output: Path | None, max_rows: int) -> str:
+    """Run the statements and commands of a text in order.
+
+    Args:
+        session: The session of the statements.
+        text: Lines of SQL and of commands.
+        format: The format of the rows.
+        output: The file of the rows; None: stdout.
+        max_rows: Largest number of rows of a table.
+
+    Returns:
+        Facts that the result does not show.
+
+    Raises:
+        SparklogError: A statement or a command has failed; the following ones are not run.
+    """
+    shell = SqlShell(session, format, max_rows)
+    remark = ""
+    for part in parts_of(text):
+        if not part.startswith((".", "\\")):
+            remark = run_query(session, part, shell.format, output, max_rows)
+        elif not shell.command(part):
+            break
+    return remark

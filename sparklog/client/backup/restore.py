@@ -1,0 +1,130 @@
+"""`restore`: the topics and groups of a backup, in a broker or cluster without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparklog.client.admin.admin import Admin
+from sparklog.client.backup.backup import Report
+from sparklog.client.backup.manifest import Manifest, PartitionBackup, TopicBackup
+from sparklog.client.producer.producer import Producer
+from sparklog.errors import DataLossError, InvalidRequestError, TopicAlreadyExistsError
+from sparklog.log.tiering.object_store import ObjectStore
+from sparklog.security.client_security import Security
+from sparklog.types import OffsetAndMetadata, TopicPartition
+
+
+def restore(
+    bootstrap_servers: str | Sequence[str] | None,
+    store: ObjectStore,
+    manifest: Manifest,
+    *,
+    topics: Sequence[str] = (),
+    timeout_ms: int = 30_000,
+    security: Security = None,
+    report: Report = lambda tp, rows: None,
+) -> dict[TopicPartition, int]:
+    """Create the topics of a backup, send their records, and set the groups' offsets.
+
+    Records keep their partitions, order and contents, and get the offsets from 0 on without gaps. A group's offset
+    becomes that of the same record.
+
+    Args:
+        bootstrap_servers: "host:port,…" or a list of addresses. None: the client's default.
+        store: The store of the backup.
+        manifest: The backup.
+        topics: Names of topics. Empty: all of the backup.
+        timeout_ms: The longest wait in ms for a broker that does not answer.
+        security: Client settings, as for other clients.
+        report: Called for each object.
+
+    Returns:
+        The number of records by partition.
+
+    Raises:
+        TopicAlreadyExistsError: A topic exists; nothing was restored.
+        InvalidRequestError: The backup has no topic of this name.
+        RemoteStorageError: The store cannot be read.
+        CorruptBatchError: An object is damaged.
+        DataLossError: Another producer writes to a topic meanwhile.
+    """
+    known = {topic.name: topic for topic in manifest.topics}
+    unknown = [name for name in topics if name not in known]
+    if unknown:
+        raise InvalidRequestError(f"the backup has no topic {unknown[0]!r}: it has {', '.join(sorted(known))}")
+    chosen = [known[name] for name in topics or known]
+    rows: dict[TopicPartition, int] = {}
+    offsets = {
+        (group, TopicPartition(o.topic, o.partition)): (o, 0) for group, found in manifest.groups.items() for o in found
+    }
+    with Admin(bootstrap_servers, request_timeout_ms=timeout_ms, security=security) as admin:
+        existing = sorted({t.name for t in chosen} & set(admin.list_topics()))
+        if existing:
+            raise TopicAlreadyExistsError(
+                f"topic {existing[0]!r} already exists; nothing was restored: delete it, or name other topics"
+            )
+        for topic in chosen:
+            admin.create_topic(
+                topic.name,
+                len(topic.partitions),
+                None if topic.kind == "envelope" else pa.ipc.read_schema(pa.py_buffer(topic.schema)),
+                topic.key_columns,
+                topic.timestamp_column if topic.kind != "envelope" else None,
+                topic.configs,
+            )
+        with Producer(bootstrap_servers, security=security) as producer:
+            for topic in chosen:
+                for number, partition in enumerate(topic.partitions):
+                    tp = TopicPartition(topic.name, number)
+                    rows[tp] = _send(producer, store, topic, partition, tp, offsets, report)
+        ends = admin.list_offsets(dict.fromkeys(rows, "latest"))
+        for tp, count in rows.items():
+            if ends[tp].offset != count:
+                raise DataLossError(
+                    f"{tp} ends at offset {ends[tp].offset} after {count} records: another producer has written to it "
+                    "during the restore; stop it, delete the topic, and restore it again"
+                )
+        for group in manifest.groups:
+            moved = {
+                tp: OffsetAndMetadata(rank, at.metadata)
+                for (name, tp), (at, rank) in offsets.items()
+                if name == group and tp in rows
+            }
+            if moved:
+                admin.alter_group_offsets(group, moved)
+    return rows
+
+
+def _send(
+    producer: Producer,
+    store: ObjectStore,
+    topic: TopicBackup,
+    partition: PartitionBackup,
+    tp: TopicPartition,
+    offsets: dict[tuple[str, TopicPartition], Any],
+    report: Report,
+) -> int:
+    """Sends a partition's records and returns their number; `offsets` counts those below each group's offset."""
+    from sparklog.log.tiering.state import ObjectInfo
+
+    count = 0
+    for part in partition.parts:
+        content = store.read(part.key, ObjectInfo(part.size_bytes, part.crc32c))
+        table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
+        table = table.filter(pc.field("_offset") >= partition.start)
+        stored = np.asarray(table.column("_offset").to_numpy())
+        for (group, of), (at, rank) in list(offsets.items()):
+            if of == tp:
+                offsets[(group, of)] = (at, rank + int(np.searchsorted(stored, at.offset, "left")))
+        data = table.drop_columns(["_offset"])
+        if data.num_rows:
+            producer.send_batch(topic.name, data, partition=tp.partition)
+            producer.flush()
+        count += data.num_rows
+        report(tp, data.num_rows)
+    return count

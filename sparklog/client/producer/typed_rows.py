@@ -1,0 +1,227 @@
+"""Rows of typed topics that come one by one with `send`: checked at the call, turned into columns with their batch.
+
+msgspec checks and copies rows of the usual classes in one call. A row that it refuses, and every row of a topic with
+decimal, nested or other columns, is fitted to the topic as `send_batch` fits tables, which takes about 100 times as
+long and raises the error if the row is wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.producer.accumulator import PartitionQueue
+from sparklog.client.producer.partitioner import murmur2
+from sparklog.client.producer.producer_topic import KEY_CACHE_ENTRIES_MAX, ProducerTopic, Serialize, SerializingTopic
+from sparklog.client.producer.record_sizes import HEADER_BYTES
+from sparklog.client.producer.rows import rows_of
+from sparklog.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from sparklog.client.producer.open_batch import OpenBatch
+
+EXACT_FLOAT_MAX = 2**53
+"""Whole numbers up to this one are floats without rounding."""
+COLUMN_BYTES = 256
+"""The most bytes of a column in a batch beside its values: its description, and the rounding of its buffers."""
+FIXED_BYTES = 17
+"""The most bytes of a value of a fixed width: 16, and its validity."""
+TEXT_BYTES = 9
+"""The most bytes of a text or of bytes beside its content: an offset, and its validity."""
+_AS_THEY_ARE = (bytes, bytearray, dt.datetime, dt.date, dt.time, dt.timedelta)
+"""Classes that msgspec does not make from texts."""
+
+
+class Row(msgspec.Struct):
+    """A row: a field for each column, in the order of the columns, named c0, c1 and so on."""
+
+
+def row_class(schema: pa.Schema) -> type[Row] | None:
+    """Return the class of a schema's rows, which checks values; None if a column has a type that it cannot check.
+
+    Args:
+        schema: The topic's schema.
+    """
+    types = [_python_type(f.type) for f in schema]
+    if any(t is None for t in types):
+        return None
+    fields = [(f"c{i}", t | None, None) for i, t in enumerate(types)]
+    names = {f"c{i}": name for i, name in enumerate(schema.names)}
+    made: Any = msgspec.defstruct("CheckedRow", fields, bases=(Row,), rename=names, forbid_unknown_fields=True)
+    return cast("type[Row]", made)
+
+
+def _python_type(t: Any) -> Any:
+    if pa.types.is_string(t) or pa.types.is_large_string(t):
+        return str
+    if pa.types.is_binary(t) or pa.types.is_large_binary(t):
+        return bytes
+    if pa.types.is_boolean(t):
+        return bool
+    if pa.types.is_signed_integer(t):
+        return Annotated[int, msgspec.Meta(ge=-(1 << t.bit_width - 1), le=(1 << t.bit_width - 1) - 1)]
+    if pa.types.is_float64(t):
+        return Annotated[int, msgspec.Meta(ge=-EXACT_FLOAT_MAX, le=EXACT_FLOAT_MAX)] | float
+    if pa.types.is_timestamp(t) and t.unit == "us":
+        return Annotated[dt.datetime, msgspec.Meta(tz=t.tz is not None)]
+    if pa.types.is_date32(t):
+        return dt.date
+    return None
+
+
+class TypedTopic(ProducerTopic):
+    """The state of a typed topic."""
+
+    __slots__ = ("_binaries", "_class", "_fixed_bytes", "_key", "_texts")
+
+    def __init__(self, info: TopicInfo, batch_size_bytes: int, queues: list[PartitionQueue]) -> None:
+        super().__init__(info, batch_size_bytes, queues)
+        schema = info.schema
+        self._class = row_class(schema)
+        fields = {name: f"c{i}" for i, name in enumerate(schema.names)}
+        self._key = attrgetter(*(fields[name] for name in info.key_columns)) if info.key_columns else None
+        texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+        binaries = [f.name for f in schema if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)]
+        self._texts = tuple(attrgetter(fields[name]) for name in texts)
+        self._binaries = tuple(attrgetter(fields[name]) for name in binaries)
+        self._fixed_bytes = FIXED_BYTES * len(schema) + (TEXT_BYTES - FIXED_BYTES) * len(texts + binaries)
+        most = self.max_bytes - HEADER_BYTES - COLUMN_BYTES * (1 + len(schema))
+        self.target_bytes = max(1, min(batch_size_bytes, most))
+
+    def checked(
+        self, value: Any, key: Any, headers: Any, timestamp_ms: Any, partition: int | None
+    ) -> tuple[Any, int, int | None, None]:
+        """A copy of the row, its approximate size in bytes, its partition (None: sticky), and None.
+
+        Raises SchemaMismatchError, InvalidPartitionsError.
+        """
+        if value.__class__ is not dict or key is not None or headers or timestamp_ms is not None:
+            value = self._row(value, key, headers, timestamp_ms)
+        if partition is not None:
+            self.info.check_partition(partition)
+        if self._class is None or not value:
+            return self._fitted(value, partition)
+        try:
+            row = _convert(value, self._class, builtin_types=_AS_THEY_ARE)
+            size = self._fixed_bytes
+            for get in self._texts:
+                text = get(row)
+                if text is not None:
+                    size += len(text) if text.isascii() else len(text.encode())
+        except (msgspec.ValidationError, UnicodeEncodeError):
+            return self._fitted(value, partition)
+        for get in self._binaries:
+            content = get(row)
+            if content is not None:
+                size += len(content)
+        if self._key is not None:
+            key = self._key(row)
+            if key is None or (key.__class__ is tuple and None in key):
+                return self._fitted(value, partition)  # a compacted topic takes no row without a key
+            if partition is None:
+                partition = self.key_partitions.get(key)
+                if partition is None:
+                    partition = self._partition(key, value)
+        return row, size, partition, None
+
+    def _row(self, value: Any, key: Any, headers: Any, timestamp_ms: Any) -> dict[Any, Any]:
+        """The row as a dict. Raises SchemaMismatchError."""
+        name = self.info.name
+        if not isinstance(value, Mapping):
+            raise SchemaMismatchError(
+                f"topic {name!r} is typed (columns {', '.join(self.info.schema.names)}): a row is a dict of columns, not "
+                f"{type(value).__name__}; send({name!r}, {{{self.info.schema.names[0]!r}: …}}) sends a row, "
+                "send_batch(topic, data) a table"
+            )
+        for what, given, instead in (
+            ("key", key, f"its key columns are {', '.join(self.info.key_columns) or 'none'}"),
+            ("headers", headers or None, "give them a column"),
+            ("timestamp_ms", timestamp_ms, f"its timestamp column is {self.info.timestamp_column or 'none'}"),
+        ):
+            if given is not None:
+                raise SchemaMismatchError(f"topic {name!r} is typed: {what} belongs to envelope topics; {instead}")
+        return dict(value)
+
+    def _fitted(self, value: dict[Any, Any], partition: int | None) -> tuple[Any, int, int | None, None]:
+        """The row after `send_batch`'s checks."""
+        rows = rows_of([value], self.info, partition)
+        if isinstance(rows.partition, np.ndarray):
+            partition = int(rows.partition[0])
+        size = rows.table.nbytes + FIXED_BYTES * len(self.info.schema)
+        return copy.deepcopy(value), size, partition, None
+
+    def _partition(self, key: Any, row: dict[str, Any]) -> int:
+        """The partition of a row whose key has no null. Recent keys are remembered, as hashing takes long."""
+        if len(self.key_partitions) >= KEY_CACHE_ENTRIES_MAX:
+            self.key_partitions.clear()
+        h = 0
+        for name in self.info.key_columns:
+            value, t = row[name], self.info.schema.field(name).type
+            if type(value) is str:
+                content = value.encode()
+            elif type(value) is int and pa.types.is_integer(t):
+                content = value.to_bytes(t.bit_width // 8, "big", signed=True)
+            else:
+                found = int(rows_of([row], self.info, None).partition[0])  # type: ignore[index]
+                break
+            h = (31 * h + murmur2(content)) & 0xFFFFFFFF
+        else:
+            found = (h & 0x7FFFFFFF) % self.info.partitions
+        self.key_partitions[key] = found
+        return found
+
+
+def producer_topic(
+    info: TopicInfo,
+    batch_size_bytes: int,
+    queues: list[PartitionQueue],
+    key_serializer: Serialize | None,
+    value_serializer: Serialize | None,
+) -> ProducerTopic:
+    """The state of a topic for a producer with these serializers, which are for envelope topics."""
+    if not info.is_envelope:
+        return TypedTopic(info, batch_size_bytes, queues)
+    if key_serializer is None and value_serializer is None:
+        return ProducerTopic(info, batch_size_bytes, queues)
+    return SerializingTopic(info, batch_size_bytes, queues, key_serializer, value_serializer)
+
+
+_convert = msgspec.convert
+
+
+def typed_batch(rows: OpenBatch, info: TopicInfo) -> pa.RecordBatch:
+    """The collected rows in the layout of the topic's newest schema. The delivery gets their timestamps.
+
+    Raises SchemaMismatchError if the topic has changed since the rows were checked.
+    """
+    values: list[Any] = rows.values
+    first = values[0].__class__
+    names = list(info.schema.names)
+    if first is not dict and all(row.__class__ is first for row in values):
+        names = [field.encode_name for field in msgspec.structs.fields(first)]
+        columns = {name: list(map(attrgetter(f"c{i}"), values)) for i, name in enumerate(names)}
+    else:
+        every = [row if row.__class__ is dict else _as_dict(row) for row in values]
+        columns = {name: [row.get(name) for row in every] for name in names}
+    batch = rows_of(columns, info, 0).table.combine_chunks().to_batches()[0]
+    if info.timestamp_column is not None:
+        import pyarrow.compute as pc  # takes long, and few producers need it
+
+        times = batch.column(batch.schema.get_field_index(info.timestamp_column))
+        numbers = times.cast(pa.timestamp("us", tz=times.type.tz), safe=False).view(pa.int64())
+        newest = pc.max(numbers)
+        if newest.is_valid:
+            rows.delivery.timestamps_us = np.asarray(pc.fill_null(numbers, newest))
+    return batch
+
+
+def _as_dict(row: Row) -> dict[str, Any]:
+    return {field.encode_name: getattr(row, field.name) for field in msgspec.structs.fields(row)}

@@ -1,0 +1,128 @@
+"""Positions in a topic as people write them, and their offsets: `earliest`, `1000`, `-100`, `-1h`, `yesterday`.
+
+`read_table`, the commands and the console read positions here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Literal
+
+from msgspec import Struct
+
+from sparklog.errors import InvalidRequestError
+from sparklog.times import TIME_HELP, parse_time_ms, time_ms_of
+from sparklog.types import OffsetAndTimestamp, TopicPartition
+
+POSITION_HELP = f"use earliest, latest, an offset, -N for N offsets before the end, or a time: {TIME_HELP}"
+OFFSET_MAX = 2**62
+_OFFSET = re.compile(r"-?[0-9][0-9_]{0,24}")
+
+
+class AtTime(Struct, frozen=True):
+    """The first record at or after this time, in ms since 1970; behind the last one if none is that new."""
+
+    time_ms: int
+
+
+class BeforeEnd(Struct, frozen=True):
+    """A number of offsets before a partition's end."""
+
+    offsets: int
+
+
+Position = Literal["earliest", "latest"] | int | AtTime | BeforeEnd
+"""A number is an offset."""
+Ask = Callable[[Mapping[TopicPartition, "str | int"]], Mapping[TopicPartition, OffsetAndTimestamp]]
+"""Looks up an offset for each partition: `earliest`, `latest`, or a time in ms."""
+
+
+def parse_position(text: str, now_ms: int) -> Position:
+    """Return the position that a text names.
+
+    Args:
+        text: `earliest`, `latest`, an offset, `-N` for N offsets before the end, or a time.
+        now_ms: The present time in ms since 1970.
+
+    Returns:
+        The position.
+
+    Raises:
+        InvalidRequestError: The text has another form.
+    """
+    word = text.strip()
+    if word.lower() == "earliest":
+        return "earliest"
+    if word.lower() == "latest":
+        return "latest"
+    if _OFFSET.fullmatch(word):
+        number = int(word)
+        if abs(number) > OFFSET_MAX:
+            raise InvalidRequestError(f"offset {text!r}: at most {OFFSET_MAX}")
+        return BeforeEnd(-number) if word.startswith("-") else number
+    try:
+        return AtTime(parse_time_ms(word, now_ms))
+    except InvalidRequestError as e:
+        if str(e).startswith("time zone"):
+            raise
+        raise InvalidRequestError(f"{text!r}: {POSITION_HELP}") from e
+
+
+def position_of(value: object, now_ms: int) -> Position:
+    """Return the position that an argument names.
+
+    Args:
+        value: A text of `parse_position`, an offset, a datetime or a date.
+        now_ms: The present time in ms since 1970.
+
+    Returns:
+        The position.
+
+    Raises:
+        InvalidRequestError: The value has another form.
+    """
+    if isinstance(value, AtTime | BeforeEnd):
+        return value
+    if isinstance(value, str):
+        return parse_position(value, now_ms)
+    if isinstance(value, datetime | date):
+        return AtTime(time_ms_of(value, now_ms))
+    if isinstance(value, int) and not isinstance(value, bool) and -OFFSET_MAX <= value <= OFFSET_MAX:
+        return value if value >= 0 else BeforeEnd(-value)
+    raise InvalidRequestError(f"{value!r}: {POSITION_HELP}")
+
+
+def offsets_of(
+    position: Position,
+    partitions: Sequence[TopicPartition],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    ask: Ask,
+) -> dict[TopicPartition, int]:
+    """Return the position's offset in each partition. Only a given offset may lie outside of a partition.
+
+    Args:
+        position: The position.
+        partitions: The partitions.
+        earliest: First offset of each partition.
+        latest: End of each partition.
+        ask: Called for a time, once.
+
+    Returns:
+        Offsets by partition.
+
+    Raises:
+        SparklogError: An error of `ask`.
+    """
+    if position == "earliest" or (isinstance(position, AtTime) and position.time_ms <= 0):
+        return {tp: earliest[tp] for tp in partitions}  # not asked: negative times are names in the protocol
+    if position == "latest":
+        return {tp: latest[tp] for tp in partitions}
+    if isinstance(position, BeforeEnd):
+        return {tp: max(earliest[tp], latest[tp] - position.offsets) for tp in partitions}
+    if isinstance(position, AtTime):
+        found = ask(dict.fromkeys(partitions, position.time_ms)) if partitions else {}
+        return {tp: min(found[tp].offset, latest[tp]) if found[tp].offset >= 0 else latest[tp] for tp in partitions}
+    return dict.fromkeys(partitions, position)

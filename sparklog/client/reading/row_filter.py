@@ -1,0 +1,46 @@
+"""Arrow expressions as filters of rows. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+_NOT_BOUND = (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError)
+
+
+def binding_error(expression: Any, schema: pa.Schema) -> Exception | None:
+    """Return Arrow's reason why an expression is no filter of rows of a schema; None if it is one.
+
+    Args:
+        expression: The expression.
+        schema: The columns of the rows.
+    """
+    try:
+        schema.empty_table().filter(expression)
+    except (*_NOT_BOUND, TypeError) as e:
+        return e
+    return None
+
+
+def columns_of(expression: Any, schema: pa.Schema) -> tuple[str, ...]:
+    """Return the columns that an expression needs, in the schema's order.
+
+    An expression does not tell which columns it has, but it cannot be bound without them.
+
+    Args:
+        expression: An expression that can be bound to the schema.
+        schema: The columns of the rows.
+    """
+    names = list(schema.names)
+    size = max(1, len(names) // 2)
+    while True:
+        for start in range(0, len(names), size):
+            left = names[:start] + names[start + size :]
+            if binding_error(expression, pa.schema([schema.field(name) for name in left])) is None:
+                names = left
+                break
+        else:
+            if size == 1:
+                return tuple(names)
+            size = max(1, size // 2)

@@ -1,0 +1,270 @@
+"""metadata.db, the store of a cluster of one broker: opened, checked, and written again from a rebuilt image."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from sparklog.environment import Environment, real_environment
+from sparklog.environment.files import RealFiles
+from sparklog.errors import StorageError
+from sparklog.log.directories.broker_epoch import newest_life
+from sparklog.metadata import cluster_znodes as znodes
+from sparklog.metadata.coordination import CoordinationError, Create, Node, SetData, StoreWriteError
+from sparklog.metadata.earlier_store import convert, nodes_of, sole_replica
+from sparklog.metadata.image_store import image_of
+from sparklog.metadata.local_coordination import (
+    FORMAT,
+    METADATA_FILE,
+    TABLES,
+    ZXIDS_PER_SESSION,
+    LocalCoordination,
+    way_out,
+)
+from sparklog.metadata.rebuild import Rebuilt
+from sparklog.replication.cluster_image import NO_EPOCH, ClusterDelta, ClusterImage, PartitionImage, Version
+from sparklog.security.records import RecordId
+from sparklog.types import TopicPartition
+
+WAIT_S = 15.0
+MADE = "/made"
+"""Node whose children, named by topic ids, have the number of partitions whose directories this life has made. A crash
+may come before that. In later lives the leader epoch says that a directory was made."""
+
+
+def run_steps(steps: Generator[Any, Any, Any]) -> Any:
+    """Run the steps of a `Coordination` on this thread, one after the other, and return their result."""
+    send: Any = partial(next, steps)
+    while True:
+        try:
+            waiting = send()
+        except StopIteration as e:
+            return e.value
+        try:
+            result = [wait_for(f) for f in waiting] if isinstance(waiting, list) else wait_for(waiting)
+        except CoordinationError as e:
+            send = partial(steps.throw, e)
+        else:
+            send = partial(steps.send, result)
+
+
+def wait_for(future: Future[Any]) -> Any:
+    """The result of a call. Blocks."""
+    return future.result(WAIT_S)
+
+
+def open_local(
+    path: Path, environment: Environment, broker_id: int, *, create: bool, log_dirs: Iterable[Path] = ()
+) -> LocalCoordination:
+    """Open the store and give it its base nodes.
+
+    Args:
+        path: The SQLite file. One of format 1 is converted.
+        environment: The machine.
+        broker_id: The broker that has the partitions of a file of format 1.
+        create: True to make the file if there is none.
+        log_dirs: Directories that may name newer broker epochs than the file, if that is an older copy.
+
+    Raises:
+        StorageError: The file is missing, damaged or of a newer format.
+        StorageFullError: The disk is full.
+    """
+    newest = max((_newest_life(environment, log_dir) for log_dir in log_dirs), default=NO_EPOCH)
+    coordination = LocalCoordination(
+        path,
+        environment,
+        create=create,
+        above=max(0, newest) // ZXIDS_PER_SESSION,
+        convert=partial(convert, broker_id=broker_id),
+    )
+    try:
+        if wait_for(coordination.get(znodes.CLUSTER)) is None:
+            cluster = znodes.encode(znodes.ClusterNode(environment.randomness.new_id()))
+            ops = [*znodes.base_ops(), Create(znodes.CLUSTER, cluster), Create(MADE, b"")]
+            wait_for(coordination.transaction(ops))
+        if wait_for(coordination.get(MADE)) is None:
+            wait_for(coordination.create(MADE, b""))
+    except StoreWriteError as e:
+        coordination.close()
+        raise e.reason from e
+    except CoordinationError as e:
+        coordination.close()
+        raise StorageError(f"the metadata store {path} is damaged: {e!r}; {way_out(path)}") from e
+    except BaseException:
+        coordination.close()
+        raise
+    return coordination
+
+
+def _newest_life(environment: Environment, log_dir: Path) -> int:
+    try:
+        return newest_life(environment.files, log_dir)
+    except StorageError:
+        return NO_EPOCH  # a disk that has failed
+
+
+def read_image(coordination: LocalCoordination, path: Path) -> tuple[str, ClusterImage]:
+    """Read the cluster's id and image. Raises StorageError."""
+    try:
+        cluster = wait_for(coordination.get(znodes.CLUSTER))
+        epoch = wait_for(coordination.get(znodes.CONTROLLER_EPOCH))
+        image = run_steps(znodes.load_image(coordination, int(epoch.data), epoch.mzxid, epoch.version))
+        return znodes.decode(cluster.data, znodes.ClusterNode).cluster_id, image
+    except (CoordinationError, msgspec.MsgspecError, AttributeError, KeyError, ValueError) as e:
+        raise StorageError(f"the metadata store {path} is damaged: {e!r}; {way_out(path)}") from e
+
+
+def read_made(coordination: LocalCoordination) -> dict[str, int]:
+    """Read the children of MADE."""
+    found = {}
+    for topic_id in wait_for(coordination.children(MADE)):
+        node = wait_for(coordination.get(f"{MADE}/{topic_id}"))
+        found[topic_id] = int(node.data)
+    return found
+
+
+def take_epochs(
+    coordination: LocalCoordination, image: ClusterImage, epochs: Mapping[TopicPartition, int]
+) -> ClusterImage:
+    """Store leader epochs that logs have records of and `image` does not have: the store is an older copy. Returns the
+    image with them. Raises StorageError, StorageFullError."""
+    newer: dict[TopicPartition, PartitionImage] = {}
+    for tp, epoch in epochs.items():
+        partition = image.partition(tp)
+        if partition is not None and partition.leader_epoch < epoch:
+            newer[tp] = sole_replica(partition.replicas[0], epoch)
+    if not newer:
+        return image
+    delta, version = ClusterDelta(partitions=newer), image.version
+    after = image.apply(delta, version)
+    fence = SetData(znodes.CONTROLLER_EPOCH, b"%d" % version.controller_epoch, image.writes)
+    try:
+        done = wait_for(coordination.transaction([fence, *znodes.write_ops(delta, image, after)]))
+    except StoreWriteError as e:
+        raise e.reason from e
+    return msgspec.structs.replace(
+        after, version=Version(version.controller_epoch, done[0].mzxid), writes=done[0].version
+    )
+
+
+def problem_with(path: Path, cluster_id: str) -> str | None:
+    """The reason why the store at `path` cannot be used for the log directories of `cluster_id`; None if it can.
+    Changes nothing."""
+    try:
+        nodes = _read_nodes(path)
+        if nodes is None:
+            return f"the metadata store {path} is gone; {way_out(path)}"
+        found = nodes[znodes.CLUSTER]
+    except (sqlite3.Error, StorageError, KeyError, ValueError) as e:
+        return f"the metadata store {path} is damaged: {e!r}; {way_out(path)}"
+    if found != cluster_id:
+        return f"{path} is of another cluster than the log directories: a new one, made after the old was lost"
+    return None
+
+
+def _read_nodes(path: Path) -> dict[str, str] | None:
+    """The cluster's id under its node's path, once all tables could be read; None: there is no file."""
+    if not path.exists():
+        return None
+    with closing(real_environment().databases.open(path)) as db:
+        ((told,),) = db.execute("PRAGMA quick_check(1)").fetchall()
+        if told != "ok":
+            raise StorageError(told)
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version != FORMAT:
+            ((cluster_id,),) = db.execute("SELECT value FROM store WHERE name = 'cluster_id'").fetchall()
+            return {znodes.CLUSTER: cluster_id}
+        rows = dict(db.execute("SELECT path, data FROM nodes").fetchall())
+    for data in (data for at, data in rows.items() if at.startswith(f"{znodes.TOPICS}/") and at.endswith("/config")):
+        msgspec.json.decode(data)
+    return {znodes.CLUSTER: znodes.decode(rows[znodes.CLUSTER], znodes.ClusterNode).cluster_id}
+
+
+def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
+    """The security records of a store, also if other parts of it are damaged; None: not all of them can be read.
+    Changes nothing."""
+    if not path.exists():
+        return None
+    try:
+        with closing(real_environment().databases.open(path)) as db:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            table = "security_records" if version != FORMAT else "nodes"
+            if db.execute(f"PRAGMA quick_check({table})").fetchone() != ("ok",):
+                return None
+            if version != FORMAT:
+                rows = db.execute("SELECT kind, key, value FROM security_records").fetchall()
+                return {RecordId(str(kind), str(key)): bytes(value) for kind, key, value in rows}
+            found = db.execute("SELECT path, data FROM nodes WHERE path LIKE ?", (f"{znodes.SECURITY}/%/%",)).fetchall()
+    except (sqlite3.Error, StorageError):
+        return None
+    names = [(*at.removeprefix(f"{znodes.SECURITY}/").split("/", 1), data) for at, data in found]
+    return {RecordId(kind, unquote(key)): bytes(data) for kind, key, data in names}
+
+
+def write_store(path: Path, content: Rebuilt, *, aside: str) -> Path | None:
+    """Write a new store with `content` to `path`; the file that is there is kept with the ending `aside`. Returns its
+    new place. Raises StorageError, StorageFullError."""
+    new = path.with_name(path.name + ".new")
+    files = RealFiles()
+    for leftover in (new, new.with_name(new.name + "-journal")):
+        files.remove(leftover)
+    _fill(new, content)
+    kept = None
+    for ending in ("", "-journal", "-wal", "-shm"):  # a journal beside it would be played into the new one
+        old = path.with_name(path.name + ending)
+        if old.exists():
+            kept = kept or path.with_name(f"{path.name}.{aside}")
+            files.rename(old, path.with_name(f"{path.name}.{aside}{ending}"))
+    files.rename(new, path)
+    files.sync_directory(path.parent)
+    return kept
+
+
+def _fill(path: Path, content: Rebuilt) -> None:
+    topics = {
+        topic.name: msgspec.structs.replace(
+            image_of(topic),
+            partitions=tuple(
+                sole_replica(content.broker_id, 1 + content.leader_epochs.get((topic.topic_id, number), 0))
+                for number in range(topic.partitions)
+            ),
+        )
+        for topic in content.topics
+    }
+    nodes: list[Node] = nodes_of(
+        ClusterImage(topics=topics, security=content.security_records),
+        content.cluster_id,
+        next_producer_id=content.next_producer_id,
+        next_schema_id=content.next_schema_id,
+    )
+    with closing(real_environment().databases.open(path)) as db:
+        try:
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute("BEGIN IMMEDIATE")
+            for statement in TABLES:
+                db.execute(statement)
+            db.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?)", [node[:5] for node in nodes])
+            db.execute("INSERT INTO store VALUES ('session', ?)", (str(content.session),))
+            db.execute(f"PRAGMA user_version = {FORMAT}")
+            db.execute("COMMIT")
+        except sqlite3.Error as e:
+            raise StorageError(f"cannot write the metadata store {path}: {e}") from e
+
+
+__all__ = [
+    "METADATA_FILE",
+    "open_local",
+    "problem_with",
+    "read_image",
+    "read_security_records",
+    "run_steps",
+    "write_store",
+]

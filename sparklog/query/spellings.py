@@ -1,0 +1,100 @@
+"""SQL as people type it: lists of tables, and names that are keywords. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from itertools import combinations
+
+from sparklog.query.names import quoted
+
+KEYWORDS_MAX = 6
+"""Words that are tried with quotes, in all combinations; a statement with more of them gets no hint."""
+_TABLE_LIST = re.compile(r"\s*(?:show\s+(?:all\s+)?tables|describe|desc)\s*;?\s*", re.IGNORECASE)
+_COLUMN_LIST = re.compile(r"\s*show\s+(?:columns|fields)\s+(?:from|in)\s+(?P<table>[^;]+?)\s*;?\s*", re.IGNORECASE)
+_TOKEN = re.compile(
+    r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|\$\$.*?\$\$|(?P<word>[^\W\d]\w*)", re.DOTALL
+)
+
+
+def is_table_list(query: str) -> bool:
+    """Return True if a statement lists the tables.
+
+    Args:
+        query: One statement.
+    """
+    return _TABLE_LIST.fullmatch(query) is not None
+
+
+def table_list(topics: Iterable[str]) -> str:
+    """Return the statement that lists the topics and the tables of the session.
+
+    Args:
+        topics: Names of the topics.
+    """
+    listed = ", ".join("'" + topic.replace("'", "''") + "'" for topic in topics)
+    own = "SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views() WHERE NOT internal"
+    return (
+        f"SELECT name FROM (SELECT unnest([{listed}]::VARCHAR[]) AS name UNION {own}) "
+        "WHERE name NOT LIKE '\\_\\_%' ESCAPE '\\' ORDER BY name"
+    )
+
+
+def in_this_dialect(query: str) -> str:
+    """Return a statement with another database's list of columns in DuckDB's words.
+
+    Args:
+        query: One statement, or several.
+    """
+    found = _COLUMN_LIST.fullmatch(query)
+    return query if found is None else f"DESCRIBE {found['table']}"
+
+
+def words_of(query: str) -> frozenset[str]:
+    """Return the words of a text outside of strings, quoted names and comments, in lower case.
+
+    Args:
+        query: SQL text.
+    """
+    return frozenset(found["word"].lower() for found in _TOKEN.finditer(query) if found["word"])
+
+
+def with_quotes(query: str, names: Collection[str], parses: Callable[[str], bool]) -> tuple[str, list[str]] | None:
+    """Return a statement that cannot be parsed with the quotes that let it be parsed, if names need them.
+
+    Args:
+        query: SQL text with a syntax error.
+        names: Names of columns and topics that are keywords.
+        parses: Returns True for text without a syntax error.
+
+    Returns:
+        The corrected text and the quoted names; None if quotes do not help.
+    """
+    by_lower = {name.lower(): name for name in names}
+    places = [found for found in _TOKEN.finditer(query) if found["word"] and found["word"].lower() in by_lower]
+    if len(places) > KEYWORDS_MAX:
+        return None
+    for count in range(1, len(places) + 1):
+        for chosen in combinations(places, count):
+            text, at = "", 0
+            for place in chosen:
+                text += query[at : place.start()] + quoted(by_lower[place[0].lower()])
+                at = place.end()
+            text += query[at:]
+            if parses(text):
+                return text, sorted({by_lower[place[0].lower()] for place in chosen})
+    return None
+
+
+def quote_hint(text: str, names: Collection[str]) -> str:
+    """Return the sentence that tells how a statement is written with quotes.
+
+    Args:
+        text: The corrected statement.
+        names: The quoted names.
+    """
+    listed = ", ".join(quoted(name) for name in names)
+    needs = (
+        "is a keyword of SQL: as a name it stands" if len(names) == 1 else "are keywords of SQL: as names they stand"
+    )
+    return f"{listed} {needs} in double quotes. Write:\n{text.strip()}"

@@ -1,0 +1,58 @@
+"""Profiles: files of client settings by a name, one for each cluster.
+
+A profile is a file of Java properties, `NAME.properties`, in the directory `sparklog` of the user's configuration
+(`~/.config/sparklog`; XDG_CONFIG_HOME and SPARKLOG_CONFIG_DIR name others). It has `bootstrap.servers` and the settings
+of security, as Kafka's tools take them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from sparklog.errors import InvalidConfigError
+from sparklog.settings import did_you_mean
+
+PROFILE_VARIABLE = "SPARKLOG_PROFILE"
+DIRECTORY_VARIABLE = "SPARKLOG_CONFIG_DIR"
+SUFFIX = ".properties"
+
+
+def profile_directory(environ: Mapping[str, str]) -> Path:
+    """Return the directory of the profiles.
+
+    Args:
+        environ: The process's environment.
+    """
+    if environ.get(DIRECTORY_VARIABLE):
+        return Path(environ[DIRECTORY_VARIABLE])
+    return Path(environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()) / "sparklog"
+
+
+def profile(name: str) -> str:
+    """Return the path of a profile's file, for the argument `security` of every client.
+
+    Args:
+        name: The profile's name.
+
+    Returns:
+        The path.
+
+    Raises:
+        InvalidConfigError: There is no such profile. The message names the existing ones.
+
+    Example:
+        ```python
+        admin = sparklog.Admin(security=sparklog.profile("prod"))
+        ```
+    """
+    directory = profile_directory(os.environ)
+    known = sorted(p.name.removesuffix(SUFFIX) for p in directory.glob(f"*{SUFFIX}"))
+    if name not in known:
+        hint = did_you_mean(name, known) if known else ": there are no profiles"
+        raise InvalidConfigError(
+            f"no profile {name!r} in {directory}{hint}; a profile is a file NAME{SUFFIX} with bootstrap.servers and "
+            "security settings"
+        )
+    return str(directory / f"{name}{SUFFIX}")

@@ -1,0 +1,137 @@
+"""Durations and sizes with units, as in `7d`, `1h30m`, `1MB` and `512KiB`. Pure.
+
+Settings and options of the command line read them here, so every number of a time or of bytes takes the same units.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+DURATION_UNITS_MS: Mapping[str, int] = {
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
+SIZE_UNITS_BYTES: Mapping[str, int] = {
+    "B": 1,
+    **{f"{prefix}B": 1_000**power for power, prefix in enumerate("kMGTP", 1)},
+    **{f"{prefix}iB": 1_024**power for power, prefix in enumerate("KMGTP", 1)},
+}
+DURATION_HELP = "a number with ms, s, m, h, d or w, as in 90s, 7d or 1h30m"
+SIZE_HELP = "a number with B, kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024), as in 50MB"
+UNIT_MS = {"ms": 1, "s": 1_000, "minutes": 60_000}
+"""The units of settings that are times."""
+UNIT_BYTES = {"bytes": 1, "bytes/s": 1}
+"""The units of settings that are sizes."""
+
+_SYNONYMS = {
+    "ms": "ms millisecond milliseconds",
+    "s": "s sec secs second seconds",
+    "m": "m min mins minute minutes",
+    "h": "h hour hours",
+    "d": "d day days",
+    "w": "w week weeks",
+}
+_DURATION_WORDS = {word: unit for unit, words in _SYNONYMS.items() for word in words.split()}
+_SIZE_WORDS = {
+    word: factor
+    for unit, factor in SIZE_UNITS_BYTES.items()
+    for word in {unit.lower(), unit.lower().removesuffix("b") or "b"}
+}
+_NUMBER = r"\d{1,18}(?:\.\d{1,9})?"
+_DURATION_PART = re.compile(rf"({_NUMBER})\s*([a-z]+)\s*", re.ASCII | re.IGNORECASE)
+_SIZE = re.compile(rf"({_NUMBER})\s*([a-z]+)(/s)?", re.ASCII | re.IGNORECASE)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Return a duration in ms. Larger units come first, each once: `1d12h`.
+
+    Args:
+        text: One or more numbers, each with its unit.
+
+    Returns:
+        The duration in ms.
+
+    Raises:
+        ValueError: The text is not a duration, or not a whole number of ms.
+    """
+    text = text.strip()
+    total, at, smallest = Fraction(0), 0, max(DURATION_UNITS_MS.values()) + 1
+    while at < len(text):
+        found = _DURATION_PART.match(text, at)
+        if found is None:
+            raise ValueError(f"{text!r}: {DURATION_HELP} is needed")
+        # M stands for months or for mega elsewhere
+        factor = None if found[2] == "M" else DURATION_UNITS_MS.get(_DURATION_WORDS.get(found[2].lower(), ""))
+        if factor is None or factor >= smallest:
+            raise ValueError(f"{text!r}: {DURATION_HELP} is needed")
+        total, smallest, at = total + Fraction(found[1]) * factor, factor, found.end()
+    if not at:
+        raise ValueError(f"{text!r}: {DURATION_HELP} is needed")
+    return _whole(total, text, "ms")
+
+
+def parse_size_bytes(text: str) -> int:
+    """Return a size in bytes. The case of a unit is free, its B may be left out, and `/s` may follow.
+
+    Args:
+        text: A number with a unit.
+
+    Returns:
+        The size in bytes.
+
+    Raises:
+        ValueError: The text is not a size, or not a whole number of bytes.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    factor = None if found is None else _SIZE_WORDS.get(found[2].lower())
+    if found is None or factor is None:
+        raise ValueError(f"{text!r}: {SIZE_HELP} is needed")
+    return _whole(Fraction(found[1]) * factor, text, "bytes")
+
+
+def takes_units(unit: str) -> bool:
+    """Return True if numbers of a setting's unit may be written with another unit.
+
+    Args:
+        unit: The setting's unit, as `ms`.
+    """
+    return unit in UNIT_MS or unit in UNIT_BYTES
+
+
+def parse_in_unit(text: str, unit: str) -> int:
+    """Return a duration or a size as a number of a setting's unit.
+
+    Args:
+        text: A number with a unit.
+        unit: The unit of the result: one of UNIT_MS and UNIT_BYTES.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: The text has another form, or is not a whole number of the unit.
+    """
+    if unit in UNIT_BYTES:
+        return parse_size_bytes(text)
+    return _whole(Fraction(parse_duration_ms(text), UNIT_MS[unit]), text, unit)
+
+
+def help_of(unit: str) -> str:
+    """Return the allowed forms of a number of a setting's unit, for an error message.
+
+    Args:
+        unit: The unit: one of UNIT_MS and UNIT_BYTES.
+    """
+    return SIZE_HELP if unit in UNIT_BYTES else DURATION_HELP
+
+
+def _whole(value: Fraction, text: str, unit: str) -> int:
+    if value.denominator != 1:
+        raise ValueError(f"{text!r}: not a whole number of {unit}")
+    return value.numerator

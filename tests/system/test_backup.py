@@ -1,0 +1,140 @@
+"""Backups of a live broker, restored into another one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import sparklog
+from sparklog import Admin, Producer, TopicPartition
+from sparklog.client.backup.backup import backup, newest_manifest
+from sparklog.client.backup.manifest import Part, PartitionBackup, decode_manifest, kept_parts
+from sparklog.client.backup.restore import restore
+from sparklog.client.local import LocalBroker
+from sparklog.client.start_local import start_local
+from sparklog.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.log.tiering.object_store import ObjectStore
+from tests.support.cli import run_here
+
+SCHEMA = pa.schema([("zone", pa.string()), ("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+AT = dt.datetime(2026, 11, 27, tzinfo=dt.UTC)
+
+
+def contents(address: str, topic: str) -> list[Any]:
+    table = sparklog.read_table(address, topic, include_metadata=True)
+    return table.drop_columns(["_offset", "_timestamp"]).to_pylist()
+
+
+def send(producer: Producer, topic: str, first: int, end: int) -> None:
+    for i in range(first, end):
+        producer.send(topic, {"zone": f"z{i % 5}", "at": AT, "n": i})
+
+
+def test_a_live_broker_is_backed_up_step_by_step_and_restored(
+    broker: LocalBroker, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    typed, plain, group = f"{topic}-typed", f"{topic}-plain", f"{topic}-g"
+    admin.create_topic(typed, 2, SCHEMA, ["zone"], "at", {"retention.ms": "30d"})
+    admin.create_topic(plain)
+    tp = TopicPartition(plain, 0)
+    store = ObjectStore((tmp_path / "store").as_uri())
+    (tmp_path / "store").mkdir()
+    address = broker.bootstrap_servers
+    written: list[int] = []
+
+    def copy(now_ms: int, part_bytes: int = 64 << 20) -> Any:
+        written.clear()
+        return backup(address, store, now_ms=now_ms, topics=[typed, plain], part_bytes=part_bytes,
+                      report=lambda _, rows: written.append(rows))  # fmt: skip
+
+    with Producer(address) as producer, Producer(address, transactional_id=topic) as transactions:
+        transactions.init_transactions()
+        transactions.begin_transaction()
+        transactions.send(plain, b"aborted").result()
+        transactions.abort_transaction()
+        for start in range(0, 300, 50):
+            send(producer, typed, start, start + 50)
+            producer.flush()  # a stored batch of its own
+        for i in range(20):
+            producer.send(plain, b"%d" % i, key=b"k", headers=[("h", b"1")], timestamp_ms=1_000 + i)
+        producer.flush()
+        admin.alter_group_offsets(group, {tp: 12})  # behind 2 offsets of the aborted transaction and 10 records
+        first = copy(1_000, part_bytes=2_000)
+        assert sum(written) == 320
+        assert max(len(p.parts) for p in first.topics[0].partitions) > 1
+        send(producer, typed, 300, 310)
+        transactions.begin_transaction()
+        transactions.send(plain, b"open")  # its end is not known at the cut
+        transactions.flush()
+        producer.flush()
+        second = copy(2_000)
+        assert sum(written) == 10  # the parts of the first backup are used again
+        transactions.commit_transaction()
+        assert copy(3_000).topics[1].partitions[0].end > second.topics[1].partitions[0].end
+    assert newest_manifest(store).created_ms == 3_000  # type: ignore[union-attr]
+    expected = contents(address, typed)
+    with start_local(data_dir=tmp_path / "new") as fresh, Admin(fresh.bootstrap_servers) as there:
+        restored = restore(fresh.bootstrap_servers, store, second)
+        assert sum(restored.values()) == 330
+        assert contents(fresh.bootstrap_servers, typed) == expected
+        assert there.describe_topic(typed).configs == {"retention.ms": 30 * 86_400_000}
+        assert there.describe_topic(typed).key_columns == ("zone",)
+        values = sparklog.read_table(fresh.bootstrap_servers, plain)
+        assert values.column("value").to_pylist() == [b"%d" % i for i in range(20)]
+        assert values.column("timestamp").cast(pa.int64()).to_pylist() == [(1_000 + i) * 1000 for i in range(20)]
+        assert there.list_group_offsets(group)[tp].offset == 10
+        with pytest.raises(TopicAlreadyExistsError, match="nothing was restored"):
+            restore(fresh.bootstrap_servers, store, second)
+        with pytest.raises(InvalidRequestError, match="has no topic 'x'"):
+            restore(fresh.bootstrap_servers, store, second, topics=["x"])
+        there.delete_topic(plain)
+        printed = run_here("restore", str(tmp_path / "store"), "--topic", plain, "-b", fresh.bootstrap_servers)
+        assert "1 topics, 21 records restored" in printed.stdout, printed.stderr
+        there.delete_topic(typed)
+        damaged = tmp_path / "store" / second.topics[0].partitions[0].parts[0].key
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+        with pytest.raises(CorruptBatchError, match="is damaged"):
+            restore(fresh.bootstrap_servers, store, second, topics=[typed])
+
+
+def test_deleted_records_are_left_out(broker: LocalBroker, admin: Admin, topic: str, tmp_path: Path) -> None:
+    store = ObjectStore(tmp_path.as_uri())
+    admin.create_topic(topic)
+    with Producer(broker.bootstrap_servers) as producer:
+        for i in range(10):
+            producer.send(topic, b"%d" % i)
+    backup(broker.bootstrap_servers, store, now_ms=1, topics=[topic])
+    admin.delete_records({TopicPartition(topic, 0): 4})
+    manifest = backup(broker.bootstrap_servers, store, now_ms=2, topics=[topic])
+    admin.delete_topic(topic)
+    assert restore(broker.bootstrap_servers, store, manifest) == {TopicPartition(topic, 0): 6}
+    with pytest.raises(UnknownTopicOrPartitionError):
+        backup(broker.bootstrap_servers, store, now_ms=3, topics=[f"{topic}-none"])
+    assert "holds no backup" in run_here("restore", str(tmp_path / "none"), "-b", broker.bootstrap_servers).stderr
+
+
+def test_parts_that_a_later_backup_uses_again() -> None:
+    a, b, c = (Part(f"{i}", i * 10, i * 10 + 10, 10, 1, 1) for i in range(3))
+    earlier = PartitionBackup(0, 30, [a, b, c])
+    assert kept_parts(earlier, 0, 30) == [a, b, c]
+    assert kept_parts(earlier, 5, 30) == [a, b, c]
+    assert kept_parts(earlier, 10, 35) == [b, c]
+    assert kept_parts(earlier, 0, 25) == [a, b]
+    assert kept_parts(earlier, 30, 40) == kept_parts(None, 0, 5) == []
+    assert kept_parts(PartitionBackup(0, 30, [a, c]), 0, 30) == [a]
+    assert kept_parts(PartitionBackup(0, 30, [b]), 5, 30) == []
+    for wrong, message in (
+        (b"{", "not a backup"),
+        (b'{"format":9,"created_ms":1,"topics":[],"groups":{}}', "format 9"),
+    ):
+        with pytest.raises(InvalidRequestError, match=message):
+            decode_manifest(wrong, "x")
