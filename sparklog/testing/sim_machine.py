@@ -122,15 +122,26 @@ class SimDatabases:
                         files.write_atomic(path, written := self.serialize())
                     except BaseException:  # nothing of it may come with a later one
                         if content:
-                            self.deserialize(content)
+                            _fill(self, content)
                         raise
                     content = written
                 return cursor
 
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, factory=Connection)
         if content:
-            connection.deserialize(content)
+            _fill(connection, content)
         return connection
+
+
+def _fill(connection: sqlite3.Connection, content: bytes) -> None:
+    """Give a database the serialized `content`. Through a copy: `deserialize` frees what prepared statements of the
+    connection still use, and the process dies."""
+    source = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        source.deserialize(content)
+        source.backup(connection)
+    finally:
+        source.close()
 
 
 class SimMachine:
