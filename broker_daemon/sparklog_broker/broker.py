@@ -87,7 +87,7 @@ class Broker:
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.groups = Groups(config, loop, clock, storage, self.partitions, offsets)
         self.elsewhere = elsewhere = OtherBrokers(cluster.peers, config.broker_id, cluster.registered)
-        """Who is asked about partitions of others."""
+        """Client for questions about partitions of other brokers."""
         self.markers = MarkerWriter(self.partitions, self.appender, self.groups.on_offsets_marker, elsewhere)
         states = InternalTopic(TRANSACTION_STATE_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.transactions = TransactionCoordinator(config, loop, clock, storage, self.partitions, states, self.markers)

@@ -39,7 +39,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
 
 @pytest.fixture
 def settings(kafka: LocalBroker) -> dict[str, Any]:
-    """What each client of librdkafka needs."""
+    """Settings that each client of librdkafka needs."""
     return {"bootstrap.servers": kafka.kafka_bootstrap_servers}
 
 

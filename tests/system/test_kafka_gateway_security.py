@@ -77,7 +77,7 @@ def allow(name: str, kind: ResourceType, resource: str, *operations: Operation) 
 
 
 def outcome(settings: dict[str, Any], topic: str) -> KafkaError | None:
-    """What becomes of a record."""
+    """Outcome of a record."""
     found: list[Any] = []
     producer = Producer(settings | {"message.timeout.ms": int(PATIENCE_S * 1000), "error_cb": found.append})
     producer.produce(topic, b"v", on_delivery=lambda error, _: found.append(error))

@@ -101,7 +101,7 @@ class Topics:
     ) -> None:
         self.partitions = partitions
         self.owners: TopicOwners | None = None
-        """Who owns how many; None: nothing is limited."""
+        """Numbers of topics by owner; None: nothing is limited."""
         self._config = config
         self._environment = environment
         self._storage = storage
