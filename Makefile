@@ -23,6 +23,8 @@ FAST    = $(if $(filter tests,$(TESTS)),tests/unit tests/golden tests/property,$
 # Spark runs Python in processes of its own: they must be this Python
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
+# The tests start hundreds of Python processes: without bytecode on disk each would compile what it imports
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## list the targets
