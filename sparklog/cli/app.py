@@ -8,10 +8,11 @@ their libraries inside the commands, so that `sparklog --help` answers at once.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -135,6 +136,12 @@ def _options(
     set_profile(profile)
 
 
+@functools.cache
+def _command() -> Any:
+    """The tree of all commands. Its making takes most of the processor time of a short command."""
+    return typer.main.get_command(app)
+
+
 def run_app(arguments: Sequence[str] | None = None) -> int:
     """Run a command line.
 
@@ -147,7 +154,7 @@ def run_app(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     join_bash_words(os.environ)
     try:
-        app(given, prog_name="sparklog")
+        _command()(given, prog_name="sparklog")
     except SystemExit as e:
         # typer turns both into exit status 1
         if isinstance(e.__context__, BrokenPipeError):

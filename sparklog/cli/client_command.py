@@ -9,6 +9,7 @@ user of a machine sees the options of its processes.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,6 +83,7 @@ class ClientCommand(TyperCommand):
         return super().invoke(ctx)
 
 
+@functools.cache
 def _command_config() -> Any:
     """The option, as Typer makes it for a command that has nothing else."""
     probe = typer.Typer(add_completion=False)

@@ -10,7 +10,9 @@ from sparklog.errors import SparklogError
 PATIENCE_S = 60.0
 CLUSTER_PATIENCE_S = 120.0
 """A cluster may elect leaders and a controller meanwhile."""
-LOOK_S = 0.005
+LOOK_S, LOOK_S_MAX = 0.005, 0.25
+LOOK_SHARE = 0.1
+"""Looks cost processor time, of brokers as well, that others need: the longer it has lasted, the rarer they are."""
 
 
 def until(
@@ -21,7 +23,7 @@ def until(
     passing: tuple[type[Exception], ...] = (),
 ) -> None:
     """Waits for `condition`; its errors `passing` count as False. `what`: the condition in words, for the failure."""
-    deadline = time.monotonic() + within_s
+    began_s = time.monotonic()
     last = ""
     while True:
         try:
@@ -29,8 +31,9 @@ def until(
                 return
         except passing as e:
             last = f" ({e!r})"
-        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}{last}"
-        time.sleep(LOOK_S)
+        waited_s = time.monotonic() - began_s
+        assert waited_s < within_s, f"not within {within_s:.0f} s: {what}{last}"
+        time.sleep(min(LOOK_S + LOOK_SHARE * waited_s, LOOK_S_MAX))
 
 
 def until_reached(condition: Callable[[], object], what: str, *, within_s: float = CLUSTER_PATIENCE_S) -> None:

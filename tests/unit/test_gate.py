@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -37,21 +38,29 @@ def functions(path: Path) -> dict[str, set[str]]:
     }
 
 
-TESTS = {
-    f"{path.relative_to(ROOT)}::{name}": found
-    for path in sorted((ROOT / "tests").rglob("test_*.py"))
-    for name, found in functions(path).items()
-}
-GATE = {name for name, found in TESTS.items() if not found & LONG}
+@functools.cache  # reading all modules takes a second, which each worker would spend at its collection
+def marks_of_tests() -> dict[str, set[str]]:
+    """The marks of each test of the suite."""
+    return {
+        f"{path.relative_to(ROOT)}::{name}": found
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name, found in functions(path).items()
+    }
+
+
+def gate() -> set[str]:
+    """The tests that `make test` runs."""
+    return {name for name, found in marks_of_tests().items() if not found & LONG}
 
 
 def test_each_directory_has_a_test_of_each_kind_in_the_gate() -> None:
     kinds: dict[str, set[str]] = defaultdict(set)
     kept: dict[str, set[str]] = defaultdict(set)
-    for name, found in TESTS.items():
+    in_gate = gate()
+    for name, found in marks_of_tests().items():
         folder = name.split("::")[0].rpartition("/")[0]
         kinds[folder] |= found & KINDS | {"any"}
-        if name in GATE:
+        if name in in_gate:
             kept[folder] |= found & KINDS | {"any"}
     # notebooks run as programs, each with a JVM of its own; the torture campaigns have their short share elsewhere
     excused = {"tests/notebooks": {"spark", "crash"}, "tests/torture": {"spark"}}
@@ -63,7 +72,7 @@ def test_each_promise_names_a_test_of_the_gate() -> None:
     text = CAMPAIGNS.read_text(encoding="utf-8")
     promises = re.findall(r"(?m)^\| [^|`]+ \| `(tests/[^`]+::\w+)` \|$", text)
     assert len(promises) >= 25
-    assert not [name for name in promises if name not in GATE]
+    assert not set(promises) - gate()
 
 
 def test_what_contributing_says_to_run_exists() -> None:
