@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
@@ -22,6 +22,8 @@ from tests.support.cases import for_each
 
 I16 = st.integers(-(2**15), 2**15 - 1)
 ITEMS_MAX = 4
+few = settings(max_examples=settings.default.max_examples // 4)  # type: ignore[union-attr]
+"""Of each of 80 messages: they share the code that is examined."""
 
 
 def strategy_of(kind: inspect.Type) -> st.SearchStrategy[Any]:
@@ -62,6 +64,7 @@ RESPONSE = {api: strategy_of(inspect.type_info(spec.response)) for api, spec in 
 
 @for_each("api", m.Api)
 def test_request_round_trip(api: m.Api) -> None:
+    @few
     @given(REQUEST[api], st.integers(0, 2**32 - 1), st.integers(0, 2**20))
     def check(message: Message, correlation_id: int, payload_bytes: int) -> None:
         header = m.encode(message)
@@ -76,6 +79,7 @@ def test_request_round_trip(api: m.Api) -> None:
 
 @for_each("api", m.Api)
 def test_response_round_trip(api: m.Api) -> None:
+    @few
     @given(RESPONSE[api], I16, st.integers(0, 2**32 - 1))
     def check(message: Message, code: int, correlation_id: int) -> None:
         header = m.encode(message)

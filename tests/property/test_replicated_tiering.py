@@ -98,6 +98,6 @@ class ReplicatedTiering(ReplicaMachine):
 
 
 ReplicatedTiering.TestCase.settings = settings(
-    settings(), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    settings(), stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestReplicatedTiering = ReplicatedTiering.TestCase

@@ -68,8 +68,13 @@ def bash(environment: dict[str, str], tmp_path: Path) -> Iterator[Terminal]:
     path = shutil.which("bash")
     if path is None:
         pytest.skip("there is no bash here")
+    # --show-completion looks for a shell among the ancestors of this process, which need not have one
     script = subprocess.run(
-        [str(SPARKLOG), "--show-completion", "bash"], env=environment, capture_output=True, text=True, check=True
+        [str(SPARKLOG)],
+        env=environment | {"_SPARKLOG_COMPLETE": "source_bash"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     (tmp_path / "rc").write_text(
         f"{script.stdout}\nPS1='$ '\nbind 'set bell-style none'\nbind 'set enable-bracketed-paste off'\n"

@@ -315,7 +315,7 @@ def test_a_flipped_byte_in_an_index(data_dir: Path) -> None:
     path = segments(data_dir)[0]
     for suffix, size, trailer_bytes in ((offset_index.SUFFIX, 8, 4), (time_index.SUFFIX, 12, 8)):
         index = path.with_suffix(suffix)
-        for position in range(index.stat().st_size):
+        for position in range(0, index.stat().st_size, 5):  # in each entry another byte
             flip(index, position)
             (place,) = found(data_dir)
             assert place[0] == index.name
