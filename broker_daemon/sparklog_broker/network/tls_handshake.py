@@ -1,7 +1,7 @@
-"""The TLS handshake of a connection that has been accepted, off the event loop.
+"""The TLS handshake of an accepted connection, off the event loop.
 
-The loop only waits for the socket; each step of OpenSSL, which signs and verifies, runs on a thread and does not
-block. Until it is done the peer has a socket, what OpenSSL keeps (some tens of KiB), and a share of the time.
+The loop only waits for the socket. Each step of OpenSSL, which signs and verifies, runs on a thread and does not block.
+Before the end of the handshake a peer holds a socket, OpenSSL's state (some tens of KiB), and a share of the time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 _NOT_TLS = {"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"}
 ALERT_PROTOCOL_VERSION = bytes.fromhex("15030100020246")
-"""What a client that does not speak TLS can tell by whom it has reached."""
+"""An alert that tells clients without TLS that this port speaks TLS."""
 _REFUSED_US = "ALERT"
 _DISCARDED_BYTES = 64 * 1024
 
 
 class Secured(NamedTuple):
-    """A socket whose handshake is done. `certificate`: the peer's, verified, as DER; None: it has shown none."""
+    """A socket after its handshake. `certificate`: the peer's, verified, as DER; None if the peer has shown none."""
 
     sock: ssl.SSLSocket
     certificate: bytes | None
@@ -38,7 +38,7 @@ class _Step(Enum):
 
 
 class TlsHandshake:
-    """Owns `sock` until it hands it over to `done`, on the event loop; with None when the handshake has failed."""
+    """Owns `sock` until the call of `done` on the event loop: with the secured socket, or with None after a failure."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TlsHandshake:
         done: Callable[[TlsHandshake, Secured | None], None],
         delay_s: float = 0.0,
     ) -> None:
-        """`delay_s`: for so long nothing is read."""
+        """`delay_s`: time before the first read."""
         sock.setblocking(False)
         self.peer_name = peer_name
         self._loop = loop
@@ -69,7 +69,7 @@ class TlsHandshake:
             self._wait_for(_Step.READ)
 
     def close(self) -> None:
-        """Ends it; `done` is called with None."""
+        """End the handshake; `done` is called with None."""
         self._end("")
 
     def _wait_for(self, step: _Step) -> None:
@@ -125,7 +125,9 @@ class TlsHandshake:
         self._done(self, None)
 
     def _close(self) -> None:
-        """What has come is taken first: else the kernel would send a reset, which overtakes OpenSSL's last word."""
+        """Close the socket. Received bytes are taken first: the kernel would otherwise send a reset, which overtakes
+        OpenSSL's last alert.
+        """
         with contextlib.suppress(OSError, ValueError):
             socket.socket.recv(self._sock, _DISCARDED_BYTES, socket.MSG_DONTWAIT)
         self._sock.close()
@@ -142,7 +144,7 @@ def _step(sock: ssl.SSLSocket) -> _Step | Secured:
 
 
 def why_failed(error: BaseException) -> str:
-    """A failed handshake for the log: what is likely to be wrong."""
+    """Describe a failed handshake for the log, with its likely cause."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not taken: {error.verify_message}"
     reason = (error.reason if isinstance(error, ssl.SSLError) else "") or ""
