@@ -40,7 +40,7 @@ class ProducerIds:
         self._ahead: range | None = None
         self._at_least = 0
         self._taken = [end]
-        """The end of the blocks that this broker has taken, of all sources."""
+        """End of the blocks that this broker has taken, over all sources."""
         self._sources = [self]
         """All sources that share `_taken`."""
         self._reserved: set[int] = set()

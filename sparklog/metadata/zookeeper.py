@@ -77,7 +77,7 @@ class ZooKeeper:
         self._lock = threading.Lock()
         self._listeners: list[Callable[[SessionState], None]] = []
         self._waited_s = 0.0
-        """Time between attempts to connect, since there was a connection."""
+        """Time between attempts to connect since the last connection, in s."""
         client.add_listener(self._on_state)
 
     @classmethod

@@ -99,10 +99,10 @@ class _Frame:
         self.prefix = prefix
         self.begun_s = begun_s
         self.buffer: np.ndarray | None = buffer
-        """May be larger than the frame."""
+        """The buffer may be larger than the frame."""
         self.received = 0
         self.reserved = 0
-        """Of the buffer, this much may be filled."""
+        """Bytes of the buffer that may be filled."""
         self.times = RequestTimes()
 
     def view(self, start: int, end: int) -> memoryview:
@@ -352,7 +352,7 @@ class Connection:
         except asyncio.CancelledError:
             self.close()
             raise
-        except Exception as e:  # noqa: BLE001 - `answer` turns errors into replies, so this is a defect or a lack of memory
+        except Exception as e:  # noqa: BLE001 - `answer` turns errors into replies: this is a defect, or no memory
             self._fail(e)
 
     def _send(self, reply: Reply | None) -> None:

@@ -104,7 +104,7 @@ class OpenListener:
         proves_by_certificate = tls is not None and not rules.mechanisms
         self.local = bind_local() if local and not proves_by_certificate else None
         self.is_gateway = sock.family == socket.AF_UNIX
-        """True for the Unix socket of a gateway, which tells whose connection each one is."""
+        """True for the Unix socket of a gateway, which names the client of each connection."""
 
     @property
     def name(self) -> str:

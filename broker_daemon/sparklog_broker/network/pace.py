@@ -27,7 +27,7 @@ class Pace:
         self._clock = clock
         self._ends_at = 0.0
         self._begun = False
-        """Whether the turn's slice has begun: the next turn is scheduled."""
+        """True while the turn's slice runs and the next turn is scheduled."""
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property

@@ -1,4 +1,4 @@
-"""The preamble of a gateway's connection: whose it is."""
+"""The preamble of a gateway's connection, which names the gateway's client."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ class TlsTransport:
         self._threads = threads
         self._thread_works = False
         self._write_waits = False
-        """True if something is to be sent as soon as the thread is back."""
+        """True if `write` was called while a thread worked: it is called again afterwards."""
         self._was_emptied = False
-        """True if a thread has just received all that was there."""
+        """True if a thread has just received all bytes of the socket."""
         self._received: Job | None = None
         """Result of a thread that has received bytes, until `recv_into` takes it."""
         self._sent: Job | None = None

@@ -106,8 +106,9 @@ class Transport(Protocol):
         """Receive into `room`; 0: the peer has ended. Raises BlockingIOError if nothing is there yet, OSError."""
 
     def write(self, queue: OutQueue) -> int:
-        """Send what the socket takes of `queue`; returns the number of bytes. Raises ShortFileError, OSError, and
-        BlockingIOError if the queue must be left alone until `on_writable` is called."""
+        """Send as much of `queue` as the socket takes; return the number of bytes. Raises ShortFileError, OSError, and
+        BlockingIOError if the queue must be left alone until `on_writable` is called.
+        """
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call `then` as soon as nothing uses the buffers that `recv_into` and `write` were given: often at once. No
