@@ -121,7 +121,7 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
         for producer_id, committed in self._markers:  # arrived during the loading
             coordinator.end_transaction(producer_id, committed=committed)
         self.do(lambda c: c.loaded(self._groups.now_ms(), self._groups.wall_ms()))
-        self.do(lambda c: c.set_topics(self._groups.topics(), self._groups.wall_ms()))  # the topics may have changed during the loading
+        self.do(lambda c: c.set_topics(self._groups.topics(), self._groups.wall_ms()))  # topics may have changed
 
     async def _append(self, changes: Sequence[_Change]) -> None:
         await self._append_records(changes)

@@ -92,7 +92,7 @@ class TransactionAccess:
                     *(self._hold(b, name, release=True) for b in brokers), return_exceptions=True
                 )
             if any(isinstance(o, UnsupportedApiError) for o in found):
-                return await work()  # a broker of an earlier release, which is about to be replaced
+                return await work()  # a broker of an earlier release, before its upgrade
             still: dict[int, int] = {}
             for outcome in ended:
                 still |= outcome if isinstance(outcome, dict) else {}

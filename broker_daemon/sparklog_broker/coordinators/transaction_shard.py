@@ -100,7 +100,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
         effects = coordinator.loaded(self._clock.now_ms(), from_elsewhere=not self._storage.metadata.is_sole)
         for number in coordinator.numbers():
             self._storage.producer_ids.found(number)
-        self._tokens = self._storage.fencing_tokens()  # the former coordinator, on another broker, had blocks of its own
+        self._tokens = self._storage.fencing_tokens()  # the former coordinator had blocks of its own
         if self._topic.partition_for(FENCING_TOKENS_ID) == self.number:
             self._tokens.take_ahead()
         self._unfinished = {m for a in effects.actions if isinstance(a, WriteMarkers) for m in a.markers}

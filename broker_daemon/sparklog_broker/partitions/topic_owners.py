@@ -32,8 +32,9 @@ class TopicOwners:
 
     @contextmanager
     def room_for(self, user: str, topics: int, partitions: int) -> Iterator[None]:
-        """While it lasts, `user` ("": nobody) is about to own so many more; they count as if they were there. Raises
-        PolicyViolationError that names the limit."""
+        """Count `topics` and `partitions` as owned by `user` ("": no user) within the context. Raises
+        PolicyViolationError that names the limit.
+        """
         if not user:
             yield
             return
