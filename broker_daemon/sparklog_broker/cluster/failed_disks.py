@@ -1,7 +1,8 @@
-"""Partitions whose log this broker cannot use (a failed disk, damage) are told to the controller, which has others lead
-them and takes this broker out of their ISRs (KIP-112). The broker goes on with its other disks.
+"""Reports of partitions with an unusable log (a failed disk, damage) to the controller, which elects other leaders and
+takes this broker out of their ISRs (KIP-112). The broker continues with its other disks.
 
-The controller keeps this in memory: it is told again to every new one, and to all when the broker has registered anew.
+The controller keeps the reports in memory only: the broker repeats them to each new controller, and after each of its
+own registrations.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RETRY_S = 0.5
 
 
 class FailedDisks:
-    """Event-loop thread only."""
+    """Watches the partitions and sends the reports. Event-loop thread only."""
 
     def __init__(
         self, broker_id: int, partitions: Partitions, membership: Membership, controller: ControllerClient
@@ -38,17 +39,17 @@ class FailedDisks:
         self._controller = controller
         self._image = ClusterImage()
         self._told: tuple[int, int] | None = None
-        """The controller's epoch and this broker's, when the controller was told last."""
+        """The epochs of the controller and of this broker in the last report."""
         self._told_of: frozenset[TopicPartition] = frozenset()
         self._look = asyncio.Event()
 
     def look(self, image: ClusterImage | None = None) -> None:
-        """There is a newer image, or another partition is offline."""
+        """Check the reports again, after a newer image or another offline partition."""
         self._image = image if image is not None else self._image
         self._look.set()
 
     def offline(self) -> frozenset[TopicPartition]:
-        """What this broker has a replica of, and cannot use."""
+        """Return the partitions of which this broker has an unusable replica."""
         found = (p.key for p in self._partitions.all() if p.open_log is None and not p.deleted)
         return frozenset(key for key in found if self._has_replica(key))
 
@@ -57,7 +58,7 @@ class FailedDisks:
         return partition is not None and self._broker_id in partition.replicas
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Send the reports, until cancelled."""
         while True:
             await self._look.wait()
             self._look.clear()

@@ -1,4 +1,4 @@
-"""All replicas of this broker: which there are, what each is for its partition, and copying from their leaders."""
+"""All replicas of this broker: their roles, and copying from their leaders."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ ANSWER_SLACK_BYTES = 1100 * 1024 * 1024
 
 
 def _nothing() -> None:
-    """All that was submitted before has been done."""
+    """Do nothing: the job whose completion shows that all earlier ones are done."""
 
 
 class _Followed(NamedTuple):
-    """The facts that roles have followed."""
+    """The facts that the roles are based on."""
 
     image: ClusterImage
     is_sure: bool
     full: frozenset[TopicPartition]
 
     def differs_in_topics_only(self, before: _Followed) -> bool:
-        """False if all roles have to be looked at, as when the same image is followed again."""
+        """False if all roles have to be checked, as when the same image is followed again."""
         one, other = self.image, before.image
         return one is not other and (one.brokers, one.known, one.configs, self.is_sure, self.full) == (
             other.brokers,
@@ -72,7 +72,7 @@ class _Followed(NamedTuple):
 
 
 class Replicas:
-    """Event-loop thread only. `Surroundings` of every `ClusterReplica`."""
+    """The replicas, and the `Surroundings` of every `ClusterReplica`. Event-loop thread only."""
 
     def __init__(
         self,
@@ -95,22 +95,22 @@ class Replicas:
         self._following: dict[TopicPartition, Following] = {}
         self._fetchers: dict[int, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
         self._fetches = 0
-        """No fetch has had a larger number: an answer to one of an earlier role is known as late."""
+        """The largest number of a fetch so far: answers to fetches of an earlier role are recognised as late."""
         self._ticking: asyncio.TimerHandle | None = None
         self._quota = Quota(self.now_ms)
         self.on_leadership: Callable[[TopicPartition, bool], None] = lambda key, leads: None
         """Called when this broker begins or ceases to lead a partition."""
         self.image = ClusterImage()
         self.noted_epoch = NO_EPOCH
-        """The broker epoch that stands in the log directories: nothing is led or copied in another life."""
+        """The broker epoch in the log directories: partitions are neither led nor copied in another life."""
         self.full: frozenset[TopicPartition] = frozenset()
-        """Partitions whose disk has no room: nothing is copied into them."""
+        """Partitions on a full disk: no records are copied into them."""
         self.counters = ReplicationCounters()
         self._was_certain = True
         self._followed = _Followed(ClusterImage(), False, frozenset())
         self._eligible: dict[int, int] = {}
         self._taken = 0
-        """Partitions that are led since the last line about it in the log."""
+        """Leaderships begun since the last line about them in the log."""
 
     def start(
         self,
@@ -120,14 +120,14 @@ class Replicas:
         registration: BrokerRegistration,
         log_starts: LogStarts,
     ) -> None:
-        """What could not be there when this was made."""
+        """Connect the parts that are made later, and start the clock."""
         self._log_starts = log_starts
         self._partitions, self._server, self._proposals = partitions, server, proposals
         self._registration = registration
         self._tick()
 
     async def stop(self) -> None:
-        """Copies nothing any more."""
+        """Stop copying."""
         self._log_starts.stop()
         if self._ticking is not None:
             self._ticking.cancel()
@@ -153,20 +153,21 @@ class Replicas:
     # --- roles
 
     def role_of(self, key: TopicPartition, partition_log: PartitionLog | None) -> ClusterReplica:
-        """The role of a partition that is about to be served; nothing is led or followed before `follow_image`."""
+        """Make the role of a partition that is about to be served; it leads and follows nothing before
+        `follow_image`."""
         image = self.image.partition(key) or UNKNOWN
         replica = self._replicas[key] = ClusterReplica(key, self._broker_id, image, self._config, self)
         return replica
 
     def follow_image(self, image: ClusterImage) -> None:
-        """Every partition that is served gets the role that `image` says."""
+        """Give every served partition its role in `image`."""
         self.image = image
         self._eligible = image.eligible()
         self._quota.set_rate(image.throttle_bytes)
         self._server.quota.set_rate(image.throttle_bytes)
         self._was_certain = self._is_sure
         for leader in list(self._fetchers):
-            self._fetcher(leader)  # it may have another address, or one at last
+            self._fetcher(leader)  # it may have another address, or its first one
         before, self._followed = self._followed, _Followed(image, self._is_sure, self.full)
         same_topics = before.image.topics if self._followed.differs_in_topics_only(before) else {}
         for partition in self._partitions.all():
@@ -185,7 +186,7 @@ class Replicas:
         return key in self._following or (isinstance(state, Leader) and not state.has_resigned)
 
     def drop(self, key: TopicPartition) -> None:
-        """The partition is served no more."""
+        """End the role of a partition that is no longer served."""
         replica = self._replicas.pop(key, None)
         self._unfollow(key)
         if replica is not None:
@@ -194,7 +195,7 @@ class Replicas:
             replica.resign(UNKNOWN)
 
     def release(self, partition: Partition, image: PartitionImage) -> None:
-        """This broker is to have no replica any more: it neither leads nor copies."""
+        """End this broker's replica of the partition: it neither leads nor copies it."""
         replica, key = self._replicas[partition.key], partition.key
         was_leading = isinstance(replica.state, Leader)
         self._unfollow(key)
@@ -227,12 +228,13 @@ class Replicas:
 
     @property
     def _is_sure(self) -> bool:
-        """Whether this broker's registration cannot have ended, and the directories know it."""
+        """True if this broker's registration cannot have ended, and the directories have its epoch."""
         return self._registration.is_certain() and self.noted_epoch == self._registration.broker_epoch
 
     def _is_settled(self, partition: Partition, image: PartitionImage) -> bool:
-        """Whether nothing of an earlier role is on its way to the log any more. If not, the partition follows the image
-        when that has ended: a new role begins where the log really ends."""
+        """True if no job of an earlier role is on its way to the log. Otherwise the partition follows the image after
+        the last such job: a new role begins at the log's real end.
+        """
         key = partition.key
         following = self._following.get(key)
         if following is None or not following.pending:
@@ -293,7 +295,7 @@ class Replicas:
             or image.leader in (NO_LEADER, self._broker_id)
             or not self._is_sure
         ):
-            return  # a fetch without a registration would count for none
+            return  # a fetch without a registration would not count
         if replica.may_be_written:
             self._let_appends_end(partition, replica)
             return
@@ -311,8 +313,8 @@ class Replicas:
         partition.on_role_changed()
 
     def _let_appends_end(self, partition: Partition, replica: ClusterReplica) -> None:
-        """What was appended by this broker as the leader, and is on the partition's thread: a follower begins behind
-        it."""
+        """Let the appends of this broker's leadership finish on the partition's thread: a follower begins after
+        them."""
 
         def done(_: None, __: Exception | None) -> None:
             if not isinstance(replica.state, Leader):
@@ -332,7 +334,7 @@ class Replicas:
     # --- copying
 
     def _carry_out(self, following: Following, effects: Sequence[FollowerEffect]) -> None:
-        """What concerns the log on the partition's thread; what is to be asked afterwards here."""
+        """Carry out effects on the log on the partition's thread, and send the next fetch afterwards."""
         fetch = next((e for e in effects if isinstance(e, Fetch)), None)
         on_log = [e for e in effects if not isinstance(e, Fetch | RefreshMetadata)]
         if fetch is not None:
@@ -376,7 +378,7 @@ class Replicas:
         partition = self._partitions.find(following.key)
         if error is not None:
             log.warning("partition %s: what its leader sent cannot be applied: %s", following.key, error)
-            # not the error itself: of an answer it would say where the leader's log is
+            # not the error itself: in an answer it would name the leader's log end
             failed = Failed(fetch.number, StorageError(str(error)))
             self._carry_out(following, following.follower.handle(failed, self.now_ms()))
             return
@@ -391,7 +393,7 @@ class Replicas:
                 self._carry_out(one.following, one.following.follower.handle(one.event, now_ms))
 
     def _fetcher(self, leader: int) -> ReplicaFetcher:
-        """The one that copies from `leader`; made anew when the leader has another address."""
+        """Return the fetcher for `leader`; replace it if the leader's address has changed."""
         broker = self.image.brokers.get(leader)
         found = self._fetchers.get(leader)
         address = broker.endpoints[0] if broker is not None and broker.endpoints else ""
@@ -419,7 +421,7 @@ class Replicas:
         self.counters.copied(size_bytes, self._broker_id, self.image.partition(key))
 
     def _is_throttled(self, key: TopicPartition) -> bool:
-        """Whether this broker's replica is one that is being added."""
+        """True if a reassignment is adding this broker's replica."""
         partition = self.image.partition(key)
         return partition is not None and is_throttled(partition, self._broker_id)
 

@@ -55,8 +55,8 @@ class Users:
                 self.on_removed(name)
 
     def record_without(self, name: str) -> bytes | None:
-        """Return the record of a removed user: empty credentials for an initial user, who would otherwise return; None
-        for others.
+        """Return the record for a removed user: None, or empty credentials for an initial user, who would be valid
+        without a record.
         """
         return encode_user({}) if name in self._initial else None
 

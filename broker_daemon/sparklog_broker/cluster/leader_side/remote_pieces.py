@@ -1,5 +1,6 @@
-"""What a follower is to copy and only the object store has: read on threads that may wait, one piece of a partition at
-a time, kept until the follower's session takes it."""
+"""Pieces of a follower's records that only the object store has: read on threads that may wait, one piece of a
+partition at a time, and kept until the follower's session takes it.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +18,25 @@ Found = FileSlice | SparklogError | None
 
 
 class RemotePieces:
-    """Of one session. Event-loop thread only."""
+    """The pieces of one session. Event-loop thread only."""
 
     def __init__(self, executor: Executor | None, on_read: Callable[[TopicPartition], None]) -> None:
-        """`executor`: where the object store is waited for; None: the loop's. `on_read` is told what can be taken."""
+        """`executor`: waits for the object store; None: the loop's. `on_read` is called with the partition of a
+        finished piece."""
         self._executor = executor
         self._on_read = on_read
         self._wanted: dict[TopicPartition, int] = {}
-        """The offset that is read, or has been."""
+        """The offset of the piece that is being read, or was."""
         self._reading: set[TopicPartition] = set()
         self._found: dict[TopicPartition, Found] = {}
 
     def is_reading(self, key: TopicPartition) -> bool:
-        """Whether the store is waited for."""
+        """True while the piece is being read."""
         return key in self._reading
 
     def take(self, key: TopicPartition) -> FileSlice | None:
-        """What was read; it is the caller's now. None: nothing was. Raises what reading did."""
+        """Return the finished piece, which the caller then owns; None if there is none. Raises the error of the
+        reading."""
         self._wanted.pop(key, None)
         found = self._found.pop(key, None)
         if isinstance(found, SparklogError):
@@ -41,7 +44,7 @@ class RemotePieces:
         return found
 
     def read(self, key: TopicPartition, log: PartitionLog, offset: int, max_bytes: int) -> None:
-        """Begins to read a piece: whole batches, one at least, up to the log end."""
+        """Begin to read a piece: whole batches, at least one, up to the log end."""
         self._wanted[key] = offset
         self._reading.add(key)
         job = partial(log.reader.read, offset, max_bytes, to_log_end=True)
@@ -63,7 +66,7 @@ class RemotePieces:
         self._on_read(key)
 
     def drop(self, key: TopicPartition) -> None:
-        """The follower does not want it any more, or something else."""
+        """Discard the piece, because the follower needs none, or another."""
         self._wanted.pop(key, None)
         found = self._found.pop(key, None)
         if isinstance(found, FileSlice):
