@@ -1,4 +1,4 @@
-"""Requests that name many partitions: the same thing only once, so that no answer grows by repetition."""
+"""Checks that a request names each partition once, so that no answer grows by repetition."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def partition_of(named: Named) -> Hashable:
 async def check_each_once(
     pace: Pace, named: Sequence[Named], identity: Callable[[Any], Hashable] = partition_of
 ) -> None:
-    """Raises InvalidRequestError if two of them have the same identity."""
+    """Raise InvalidRequestError if two entries have the same identity."""
     if len(named) < 2:
         return
     seen: set[Hashable] = set()
@@ -40,7 +40,7 @@ async def check_each_once(
 
 
 def check_partition_count(topics: Iterable[TopicPartitions]) -> None:
-    """Raises InvalidRequestError if all topics together name too many partitions."""
+    """Raise InvalidRequestError if all topics together name too many partitions."""
     count = sum(len(t.partitions) for t in topics)
     if count > PARTITIONS_PER_REQUEST_MAX:
         raise InvalidRequestError(
