@@ -47,9 +47,7 @@ async def alter_user_scram_credentials(
         else encode_user(credentials)
         for name, credentials in altered.items()
     }
-    if UNKNOWN_USERS not in records.of_kind(
-        RecordKind.SECRETS
-    ):  # from the first user on, all brokers have the same secret
+    if UNKNOWN_USERS not in records.of_kind(RecordKind.SECRETS):  # all brokers share it from the first user on
         changes[RecordId(RecordKind.SECRETS, UNKNOWN_USERS)] = users.secret
     await records.change(changes)
     return Response(AlterUserScramCredentialsResponse())
