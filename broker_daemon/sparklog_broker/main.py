@@ -189,7 +189,7 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         await broker.join(_endpoints(config, server, kafka), end)
         metrics.serving(_watched(broker, server, peers.authenticator.counters))
         lines = [*server.addresses, *([] if kafka is None else kafka.addresses)]
-        _say("".join(f"listening on {line}\n" for line in lines))
+        _print_line("".join(f"listening on {line}\n" for line in lines))
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         if config.lake_worker_enable:
             children.add(_lake_worker(config, loop, broker, server))
@@ -399,7 +399,7 @@ def _watched(broker: Broker, server: Server, authentication: AuthenticationCount
     )
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     """Write to standard output; its reader may have ended (a closed pipe) or be unable to take it (a full disk)."""
     try:
         os.write(sys.stdout.fileno(), text.encode())

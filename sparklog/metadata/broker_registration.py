@@ -74,7 +74,7 @@ class BrokerRegistration:
         """True from the end of the session on, until the broker registers again."""
         self._suspended_ms: int | None = None
         self._is_registering = False
-        self._is_asked_again = False
+        self._is_retry_wanted = False
         """True if a registration was requested during another one, whose connection may be broken."""
         self.broker_epoch = NO_EPOCH
 
@@ -107,7 +107,7 @@ class BrokerRegistration:
     def _is_unregistered(self) -> bool:
         return self.broker_epoch == NO_EPOCH or self._has_ended
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Register if the store has changed since this broker refused it as older."""
         if self._is_refused and self._is_unregistered:
             self._register()
@@ -122,9 +122,9 @@ class BrokerRegistration:
 
     def _register(self) -> None:
         if self._is_registering:
-            self._is_asked_again = True
+            self._is_retry_wanted = True
         else:
-            self._is_registering, self._is_asked_again = True, False
+            self._is_registering, self._is_retry_wanted = True, False
             drive(self._steps(), self._call)
 
     def _steps(self) -> Steps:
@@ -140,7 +140,7 @@ class BrokerRegistration:
                     node = yield self._zk.create(self._path, znodes.encode(self._registration), ephemeral=True)
                     break
                 except NodeExistsError:
-                    node = yield self._zk.get(self._path, lambda: self._call(self._again))
+                    node = yield self._zk.get(self._path, lambda: self._call(self._retry))
                 if node is None:
                     continue
                 if node.owner == self._zk.session_id:
@@ -158,9 +158,9 @@ class BrokerRegistration:
             return
         finally:
             self._is_registering = False
-            if self._is_asked_again and self._is_unregistered:
-                self._call(self._again)
+            if self._is_retry_wanted and self._is_unregistered:
+                self._call(self._retry)
 
-    def _again(self) -> None:
+    def _retry(self) -> None:
         if self._is_unregistered:
             self._register()

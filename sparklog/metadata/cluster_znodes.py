@@ -89,8 +89,7 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 class Registration(msgspec.Struct, frozen=True):
     """The content of a broker's node. `incarnation` identifies the process: a broker recognises its own node by it.
-    Epochs
-    are as in BrokerImage.
+    Epochs are as in BrokerImage.
     """
 
     incarnation: str
@@ -220,10 +219,10 @@ def _write_topic(old: TopicImage | None, new: TopicImage) -> list[Op]:
         ops.append(SetData(f"{path}/config", encode(dict(new.configs))))
     there = old.schemas if old is not None else {}
     ops += [Create(f"{path}/schemas/{i}", schema) for i, schema in sorted(new.schemas.items()) if i not in there]
-    chunks_there = _chunks(old) if old is not None else 0
+    old_chunks = _chunks(old) if old is not None else 0
     for chunk in range(_chunks(new)):
         data = _chunk(new, chunk)
-        if chunk >= chunks_there:
+        if chunk >= old_chunks:
             ops.append(Create(_chunk_path(new.name, chunk), data))
         elif old is not None and data != _chunk(old, chunk):
             ops.append(SetData(_chunk_path(new.name, chunk), data))
@@ -280,8 +279,7 @@ def partitions_in(data: bytes) -> list[PartitionImage]:
 
 def load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int = UNKNOWN_WRITES) -> Steps:
     """Return the stored ClusterImage, without brokers. All topics are read at once, and read again if one is deleted
-    during
-    the read: a starting broker reads while the controller writes. Raises the errors of the calls, and
+    during the read: a starting broker reads while the controller writes. Raises the errors of the calls, and
     msgspec.ValidationError for invalid nodes.
     """
     for reads_left in reversed(range(READS_MAX)):
@@ -314,12 +312,12 @@ def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int
     found = yield calls
     for i, name in enumerate(names):
         definition, settings, schema_ids, chunk_ids = found[4 * i : 4 * i + 4]
-        definition, settings = _there(definition), _there(settings)
+        definition, settings = _existing(definition), _existing(settings)
         path = f"{TOPICS}/{name}"
         chunks = yield [coordination.get(f"{path}/state/{c}") for c in sorted(map(int, chunk_ids))]
-        chunks = [_there(chunk) for chunk in chunks]
+        chunks = [_existing(chunk) for chunk in chunks]
         schemas = yield [coordination.get(f"{path}/schemas/{s}") for s in schema_ids]
-        by_id = {int(s): _there(node).data for s, node in zip(schema_ids, schemas, strict=True)}
+        by_id = {int(s): _existing(node).data for s, node in zip(schema_ids, schemas, strict=True)}
         topics[name] = _topic(
             name, msgspec.json.decode(definition.data), msgspec.json.decode(settings.data), chunks, by_id
         )
@@ -331,7 +329,7 @@ def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int
         topics,
         msgspec.json.decode(config.data),
         security,
-        {i: decode(_there(node).data, DeletedTopic) for i, node in zip(deleted_ids, deleted, strict=True)},
+        {i: decode(_existing(node).data, DeletedTopic) for i, node in zip(deleted_ids, deleted, strict=True)},
         writes,
         next((t.session for t in terms_in(terms) if t.epoch == controller_epoch), 0),
         0 if cluster is None else decode(cluster.data, ClusterNode).generation,
@@ -343,7 +341,7 @@ def terms_in(node: Node | None) -> tuple[Term, ...]:
     return () if node is None else decode(node.data, tuple[Term, ...])
 
 
-def _there(node: Node | None) -> Node:
+def _existing(node: Node | None) -> Node:
     """Return `node`. Raises NoNodeError if it is None."""
     if node is None:
         raise NoNodeError("a node was deleted while the cluster's nodes were read")
@@ -354,7 +352,7 @@ def _load_security(coordination: Any) -> Steps:
     keys = yield [coordination.children(f"{SECURITY}/{kind}") for kind in RecordKind]
     names = [(kind, key) for kind, found in zip(RecordKind, keys, strict=True) for key in found]
     nodes = yield [coordination.get(f"{SECURITY}/{kind}/{key}") for kind, key in names]
-    return {RecordId(kind, unquote(key)): _there(node).data for (kind, key), node in zip(names, nodes, strict=True)}
+    return {RecordId(kind, unquote(key)): _existing(node).data for (kind, key), node in zip(names, nodes, strict=True)}
 
 
 def _topic(

@@ -54,8 +54,7 @@ class ControllerSession:
     """One per broker. Events go in with `handle`; replies and publications come out of `on_effect`.
 
     `now_ms` is the clock; `call` runs a step where all steps of this object run. `fenced` is False only in tests that
-    show
-    the purpose of the fence.
+    show the purpose of the fence.
     """
 
     def __init__(
@@ -87,15 +86,14 @@ class ControllerSession:
         self._seen = seen
         self.older = ""
         """The reason why the store is older than this broker's newest image; "" if it is not. While it is set, the
-        broker is
-        not elected and takes no images.
+        broker is not elected and takes no images.
         """
         self.is_comparing = False
         """True from a new connection until the store's history has been compared."""
         self._unwritten: Write | None = None
         self._is_retired = False
         self._is_contending = False
-        self._is_asked_again = False
+        self._is_retry_wanted = False
         """True if an attempt was requested during another one, whose connection may be broken."""
         self._has_failed = False
         """True from a write that the store's disk refused until the next election or reload."""
@@ -107,8 +105,7 @@ class ControllerSession:
 
     def retire(self) -> None:
         """Give up the controller's role before this broker stops, so that another broker is elected at once, not at the
-        end
-        of the session.
+        end of the session.
         """
         self._is_retired = True
         self.handle(SessionLost())
@@ -126,10 +123,9 @@ class ControllerSession:
         """Pass an event to the controller, and carry out the effects."""
         self._carry_out(self._controller.handle(event, self._now_ms()))
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Compare the store's history again if the last comparison found an older one, and repeat the election or
-        reload
-        after a refused write.
+        reload after a refused write.
         """
         if self.older or self._has_failed:
             self._has_failed = False
@@ -158,19 +154,18 @@ class ControllerSession:
         if self._is_retired:
             return
         if self._is_contending:
-            self._is_asked_again = True
+            self._is_retry_wanted = True
         else:
-            self._is_contending, self._is_asked_again = True, False
+            self._is_contending, self._is_retry_wanted = True, False
             self._drive(self._stand())
 
-    def _again(self) -> None:
+    def _retry(self) -> None:
         if self._controller.image is None:
             self._contend()
 
     def _stand(self) -> Steps:
         """Stand for election. It ends as the controller, or with a watch on the present controller; if the connection
-        breaks,
-        the next one stands again.
+        breaks, the next one stands again.
         """
         turn = self._turn
         try:
@@ -179,7 +174,7 @@ class ControllerSession:
             yield from znodes.make_base(self._zk)
             while True:
                 epoch_node, terms = yield [self._zk.get(znodes.CONTROLLER_EPOCH), self._zk.get(znodes.TERMS)]
-                current = yield self._zk.get(znodes.CONTROLLER, lambda: self._call(self._again))
+                current = yield self._zk.get(znodes.CONTROLLER, lambda: self._call(self._retry))
                 epoch = int(epoch_node.data)
                 if current is not None and current.owner == self._zk.session_id:
                     if znodes.decode(current.data, znodes.ControllerNode).epoch == epoch:
@@ -209,8 +204,8 @@ class ControllerSession:
         finally:
             if turn == self._turn:
                 self._is_contending = False
-                if self._is_asked_again:
-                    self._call(self._again)
+                if self._is_retry_wanted:
+                    self._call(self._retry)
 
     def _on_failed(self, error: StoreWriteError) -> None:
         logger.error("the cluster's metadata cannot be written, which is tried again: %s", error)
@@ -245,8 +240,7 @@ class ControllerSession:
 
     def _watch_own_node(self) -> None:
         """Watch the controller's node: an operator may delete it to have another controller elected. Without the watch
-        this
-        controller would reply until its next write.
+        this controller would reply until its next write.
         """
         self._own_watch += 1
         self._drive(self._read_own_node(self._own_watch))

@@ -100,8 +100,7 @@ class SessionState(Enum):
 
 class Node(NamedTuple):
     """A node. `czxid`, `mzxid`: the transactions that created and last changed it, ordered in the whole ensemble.
-    `owner`:
-    the session of an ephemeral node, 0 for other nodes.
+    `owner`: the session of an ephemeral node, 0 for other nodes.
     """
 
     path: str
@@ -204,8 +203,7 @@ results; the error of a future is raised in it.
 
 def drive(steps: Steps, call: Callable[[Callable[[], None]], None] = lambda step: step()) -> None:
     """Run `steps` to their end as their futures complete. `call` runs a step where the generator may run (an event
-    loop's
-    `call_soon_threadsafe`).
+    loop's `call_soon_threadsafe`).
     """
 
     def advance(send: Callable[[], Any]) -> None:

@@ -25,10 +25,9 @@ class ProducerIds:
     """Gives out ids one at a time; thread-safe.
 
     `take_block(count, at_least)` reserves `count` ids from `at_least` on and returns the first; all ids below `end`
-    were
-    reserved earlier. Other brokers may take blocks of the same store, and the store may be away for long, so the next
-    block
-    is taken before the present one is used up (`take_ahead`). Only a caller that needs a new block waits for the store.
+    were reserved earlier. Other brokers may take blocks of the same store, and the store may be away for long, so the
+    next block is taken before the present one is used up (`take_ahead`). Only a caller that needs a new block waits for
+    the store.
     """
 
     def __init__(self, take_block: Callable[[int, int], int], end: int = 0, *, block_ids: int = BLOCK_IDS) -> None:
@@ -45,10 +44,9 @@ class ProducerIds:
         """All sources that share `_taken`."""
         self._reserved: set[int] = set()
 
-    def anew(self, block_ids: int) -> ProducerIds:
+    def successor(self, block_ids: int) -> ProducerIds:
         """Return another source of the same store's ids. Each of its ids is larger than any id that a client has
-        received from
-        any broker so far.
+        received from any broker so far.
         """
         made = ProducerIds(self._take_block, block_ids=block_ids)
         made._taken, made._sources = self._taken, self._sources
@@ -58,7 +56,7 @@ class ProducerIds:
         return made
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Number of ids that can be given out without the store."""
         with self._lock:
             return self._end - self._next + len(self._ahead or ())
@@ -128,8 +126,7 @@ class ProducerIds:
 
     def is_issued(self, producer_id: int) -> bool:
         """True if this id, owned or not, may have been given out: it is below the end of this broker's blocks, and is
-        not
-        left in one of them.
+        not left in one of them.
         """
         number = number_of(producer_id)
         return 0 <= number < self._taken[0] and not any(source._has_left(number) for source in list(self._sources))
@@ -142,12 +139,10 @@ class ProducerIds:
                 or number in self._reserved
             )
 
-    def found(self, producer_id: int) -> None:
+    def note_used(self, producer_id: int) -> None:
         """Note an id that is in use. A store restored from an older copy does not know such ids, and may have given
-        this
-        broker a block that contains them; they are not given out again. Owned ids do not count: an invented one could
-        have any
-        value, and a repeated number makes the same id for the same principal only.
+        this broker a block that contains them; they are not given out again. Owned ids do not count: an invented one
+        could have any value, and a repeated number makes the same id for the same principal only.
         """
         with self._lock:
             if self._next <= producer_id < self._end:

@@ -30,7 +30,7 @@ from sparklog.log.segments.header_walk import walk_headers
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic
 from sparklog.security.records import RecordId
 
-KEPT_FOR_EVER: Mapping[str, int] = MappingProxyType({"retention.ms": -1, "retention.bytes": -1})
+KEPT_FOREVER: Mapping[str, int] = MappingProxyType({"retention.ms": -1, "retention.bytes": -1})
 """Settings of a topic whose own are lost: retention deletes none of its records."""
 PRODUCER_IDS_SKIPPED = 1_000_000
 """Distance above the largest id in any log: an issued id that has written no records is not issued again."""
@@ -217,8 +217,8 @@ def _topic(
             found.created_ms,
         )  # fmt: skip
         if not configs:
-            record.configs.update(KEPT_FOR_EVER)
-            unknown.append(f"settings ({', '.join(f'{k}={v}' for k, v in KEPT_FOR_EVER.items())} until you set them)")
+            record.configs.update(KEPT_FOREVER)
+            unknown.append(f"settings ({', '.join(f'{k}={v}' for k, v in KEPT_FOREVER.items())} until you set them)")
         unknown.append("owner (the topic counts for no user's max_topics and max_partitions)")
         unknown += [] if is_envelope else ["key columns", "timestamp column", "schemas without records"]
         unknown.append(f"partitions above {highest}")

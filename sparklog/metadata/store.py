@@ -30,10 +30,9 @@ class TopicSpec(Struct, frozen=True):
     """A topic to be created.
 
     `schema` None makes an envelope topic, which has no key columns or timestamp column to name. `configs` are topic
-    settings
-    under Kafka's names. `replication_factor` -1 is the cluster's default. `assignment` has the broker ids of each
-    partition's replicas; with None the controller places them. `owner` is the user that creates the topic, "" for none.
-    `request_id` identifies the request, which may arrive twice.
+    settings under Kafka's names. `replication_factor` -1 is the cluster's default. `assignment` has the broker ids of
+    each partition's replicas; with None the controller places them. `owner` is the user that creates the topic, "" for
+    none. `request_id` identifies the request, which may arrive twice.
     """
 
     name: str
@@ -52,8 +51,8 @@ class Topic(Struct, frozen=True):
     """A topic as it is stored.
 
     `schemas` by id, the newest last; `configs` only the settings of this topic. `owner` is the user that created the
-    topic,
-    and in whose limits it counts ("" for none). `request_id` identifies the request that created it ("" if not known).
+    topic, and in whose limits it counts ("" for none). `request_id` identifies the request that created it ("" if not
+    known).
     """
 
     name: str

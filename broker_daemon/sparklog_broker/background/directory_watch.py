@@ -83,9 +83,9 @@ class DirectoryWatch:
 
     async def _settle(self) -> None:
         if self._logs.has_unsettled_failures:
-            self._tell(await self._storage.run(self._logs.settle_failures))
+            self._report(await self._storage.run(self._logs.settle_failures))
 
-    def _tell(self, failures: list[DirectoryFailure]) -> None:
+    def _report(self, failures: list[DirectoryFailure]) -> None:
         for failure in failures:
             names = ", ".join(map(str, failure.partitions[:_NAMED_MAX]))
             more = f" and {len(failure.partitions) - _NAMED_MAX} more" if len(failure.partitions) > _NAMED_MAX else ""

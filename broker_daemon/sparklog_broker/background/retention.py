@@ -45,7 +45,7 @@ class Retention:
     def start(self) -> None:
         self._periodic.start(min(self._interval_s, FIRST_RUN_S))
 
-    def _tell_held_back(self) -> None:
+    def _warn_of_held_back(self) -> None:
         """Warn about segments that a jump of the clock would have deleted, and when they will be deleted."""
         clock = self._logs.expiry_clock
         if not isinstance(clock, ExpiryClock) or not clock.behind_ms:
@@ -63,7 +63,7 @@ class Retention:
         self.counters.runs += 1
         self.counters.raised += len(result.raised)
         self.counters.removed_segments += result.removed_count
-        await self._loop.run_in_executor(self._thread, self._tell_held_back)
+        await self._loop.run_in_executor(self._thread, self._warn_of_held_back)
         for key in result.raised:
             partition = self._partitions.find(key)
             if partition is not None:

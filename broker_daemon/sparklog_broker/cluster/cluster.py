@@ -119,7 +119,7 @@ class Cluster:
         self.controller = ControllerClient(coordination, config.broker_id, connect)
         self.peers = BrokerPeers(self.endpoint_of, connect)
         self._tasks: list[asyncio.Task[None]] = []
-        self._following = asyncio.Lock()
+        self._follow_lock = asyncio.Lock()
 
     @classmethod
     async def connect(
@@ -390,7 +390,7 @@ class Cluster:
         self.replicas.follow_image(self.replicas.image)
 
     async def _follow(self, image: ClusterImage) -> None:
-        async with self._following:
+        async with self._follow_lock:
             try:
                 self._security.follow(image.security)
                 self.replicas.image = image  # roles of new partitions begin with this image

@@ -38,9 +38,9 @@ class FailedDisks:
         self._membership = membership
         self._controller = controller
         self._image = ClusterImage()
-        self._told: tuple[int, int] | None = None
+        self._reported_life: tuple[int, int] | None = None
         """The epochs of the controller and of this broker in the last report."""
-        self._told_of: frozenset[TopicPartition] = frozenset()
+        self._reported: frozenset[TopicPartition] = frozenset()
         self._look = asyncio.Event()
 
     def look(self, image: ClusterImage | None = None) -> None:
@@ -63,24 +63,24 @@ class FailedDisks:
             await self._look.wait()
             self._look.clear()
             try:
-                await self._tell()
+                await self._report()
             except SparklogError as e:
                 log.info("the controller does not know yet which partitions are offline here: %s", e)
                 await asyncio.sleep(RETRY_S)
                 self._look.set()
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         epoch = self._membership.registration.broker_epoch
         life = self._image.version.controller_epoch, epoch
         offline = self.offline()
         if epoch == NO_EPOCH or self._image.known.get(self._broker_id) != epoch:
             return  # the next image says so
-        new = offline - self._told_of if life == self._told else offline
+        new = offline - self._reported if life == self._reported_life else offline
         for first in range(0, len(new), PARTITIONS_PER_REQUEST_MAX):
-            await self._tell_of(epoch, tuple(sorted(new)[first : first + PARTITIONS_PER_REQUEST_MAX]))
-        self._told, self._told_of = life, offline
+            await self._report_batch(epoch, tuple(sorted(new)[first : first + PARTITIONS_PER_REQUEST_MAX]))
+        self._reported_life, self._reported = life, offline
 
-    async def _tell_of(self, epoch: int, keys: tuple[TopicPartition, ...]) -> None:
+    async def _report_batch(self, epoch: int, keys: tuple[TopicPartition, ...]) -> None:
         if await self._controller.find():
             leaderless = await self._membership.ask(lambda token: DirectoryFailed(token, self._broker_id, epoch, keys))
         else:

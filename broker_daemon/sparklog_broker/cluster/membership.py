@@ -73,7 +73,7 @@ class Membership:
         self._loop = loop
         self._controller = Controller(controller)
         self._tokens: Iterator[int] = count()
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._pending: dict[int, asyncio.Future[Any]] = {}
         self._changes: deque[tuple[Version | None, Version, ClusterDelta]] = deque(maxlen=CHANGES_KEPT)
         """Version before (None for the first image after the election), version after, and the change."""
         self._published = asyncio.Event()
@@ -106,7 +106,7 @@ class Membership:
     def stop(self) -> None:
         if self._ticking is not None:
             self._ticking.cancel()
-        for future in self._asked.values():
+        for future in self._pending.values():
             future.cancel()
 
     def _call(self, step: Callable[[], None]) -> None:
@@ -144,12 +144,12 @@ class Membership:
         this broker is not the controller, or no longer is at the outcome; otherwise the controller's error.
         """
         token = next(self._tokens)
-        answer = self._asked[token] = self._loop.create_future()
+        answer = self._pending[token] = self._loop.create_future()
         try:
             self._session.handle(make(token))
             return await answer
         finally:
-            del self._asked[token]
+            del self._pending[token]
 
     async def news(self, known: Version, wait_s: float) -> ImageNews:
         """Return the changes since the image `known`; wait for them up to `wait_s`. Raises NotControllerError."""
@@ -194,7 +194,7 @@ class Membership:
                 self._wake()
 
     def _settle(self, token: object, result: Any, error: SparklogError | None) -> None:
-        asked = self._asked.get(token)  # type: ignore[call-overload]
+        asked = self._pending.get(token)  # type: ignore[call-overload]
         if asked is None or asked.done():
             return
         if error is not None:
@@ -210,5 +210,5 @@ class Membership:
         self._ticking = self._loop.call_later(CONTROLLER_TICK_S, self._tick)
         if self.is_controller:
             self._session.handle(Tick())
-        self._session.look_again()
-        self.registration.look_again()
+        self._session.recheck()
+        self.registration.recheck()

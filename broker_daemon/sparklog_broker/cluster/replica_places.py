@@ -54,7 +54,7 @@ class ReplicaPlaces:
         self._replicas = replicas
         self._has_cleared = False
         self._followed: dict[str, TopicImage] = {}
-        self._again_ms = 0
+        self._retry_at_ms = 0
         """Time of the next attempt to create the missing directories, in ms; 0 if none is missing."""
 
     async def follow(self, image: ClusterImage) -> None:
@@ -62,7 +62,7 @@ class ReplicaPlaces:
         if not self._has_cleared:
             self._has_cleared = True
             await self._storage.run(partial(self._clear, image))
-        is_late = bool(self._again_ms) and self._now_ms() >= self._again_ms
+        is_late = bool(self._retry_at_ms) and self._now_ms() >= self._retry_at_ms
         changed = [t for t in image.topics.values() if is_late or self._followed.get(t.name) is not t]
         self._followed = dict(image.topics)
         added: list[Partition] = []
@@ -78,14 +78,14 @@ class ReplicaPlaces:
         if removed:
             await self._remove(removed, image)
         if added or is_late:
-            self._again_ms = 0
+            self._retry_at_ms = 0
         if added:
             await self._make(added)
 
     @property
     def has_to_retry(self) -> bool:
         """True if `follow` has work although the image is the same."""
-        return bool(self._again_ms) and self._now_ms() >= self._again_ms
+        return bool(self._retry_at_ms) and self._now_ms() >= self._retry_at_ms
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1_000) + 1
@@ -123,7 +123,7 @@ class ReplicaPlaces:
             await asyncio.shield(self._storage.run(job))
         except SparklogError as e:
             log.error("%d new replicas, which is tried again: %s", len(added), e)  # noqa: TRY400 - it says it all
-            self._again_ms = self._now_ms() + RETRY_MS
+            self._retry_at_ms = self._now_ms() + RETRY_MS
         open_logs = self._storage.logs.logs
         for partition in added:
             partition_log = open_logs.get(partition.key)

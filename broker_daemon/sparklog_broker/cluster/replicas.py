@@ -30,7 +30,7 @@ from sparklog.replication.replica.model import (
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.follower_side.follower_log import carry_out, is_not_durable
 from sparklog_broker.cluster.follower_side.log_starts import LogStarts, is_written
-from sparklog_broker.cluster.follower_side.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
+from sparklog_broker.cluster.follower_side.replica_fetcher import FetchEvent, FetchLimits, FollowerState, ReplicaFetcher
 from sparklog_broker.cluster.leader_side.isr_proposals import IsrProposals
 from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
 from sparklog_broker.cluster.peers import Connect, Peer
@@ -92,7 +92,7 @@ class Replicas:
         self._limits = limits
         self._connect = connect
         self._replicas: dict[TopicPartition, ClusterReplica] = {}
-        self._following: dict[TopicPartition, Following] = {}
+        self._follower_states: dict[TopicPartition, FollowerState] = {}
         self._fetchers: dict[int, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
         self._fetches = 0
         """The largest number of a fetch so far: answers to fetches of an earlier role are recognised as late."""
@@ -109,7 +109,7 @@ class Replicas:
         self._was_certain = True
         self._followed = _Followed(ClusterImage(), False, frozenset())
         self._eligible: dict[int, int] = {}
-        self._taken = 0
+        self._new_leaderships = 0
         """Leaderships begun since the last line about them in the log."""
 
     def start(
@@ -174,16 +174,16 @@ class Replicas:
             topic = partition.key.topic
             if same_topics.get(topic) is not image.topics.get(topic) or not self._is_at_work(partition.key):
                 self._follow(partition)
-        if self._taken:
+        if self._new_leaderships:
             led = sum(isinstance(r.state, Leader) for r in self._replicas.values())
-            log.info("leading %d partitions more, %d of %d in all", self._taken, led, len(self._replicas))
-            self._taken = 0
+            log.info("leading %d partitions more, %d of %d in all", self._new_leaderships, led, len(self._replicas))
+            self._new_leaderships = 0
         self._stop_idle_fetchers()
 
     def _is_at_work(self, key: TopicPartition) -> bool:
         """True if this broker leads the partition or copies it."""
         state = self._replicas[key].state
-        return key in self._following or (isinstance(state, Leader) and not state.has_resigned)
+        return key in self._follower_states or (isinstance(state, Leader) and not state.has_resigned)
 
     def drop(self, key: TopicPartition) -> None:
         """End the role of a partition that is no longer served."""
@@ -236,7 +236,7 @@ class Replicas:
         the last such job: a new role begins at the log's real end.
         """
         key = partition.key
-        following = self._following.get(key)
+        following = self._follower_states.get(key)
         if following is None or not following.pending:
             return True
         before = following.follower.partition
@@ -245,7 +245,7 @@ class Replicas:
         following.on_settled = lambda: self._on_settled(partition, following)
         return False
 
-    def _on_settled(self, partition: Partition, following: Following) -> None:
+    def _on_settled(self, partition: Partition, following: FollowerState) -> None:
         following.on_settled = None
         if self._partitions.find(partition.key) is partition:
             self._follow(partition)
@@ -266,7 +266,7 @@ class Replicas:
             self.on_leadership(partition.key, False)
         elif leads and not was_leading:
             log.debug("leading %s in epoch %d", partition.key, image.leader_epoch)
-            self._taken += 1
+            self._new_leaderships += 1
             partition.on_role_changed()
             self.on_leadership(partition.key, True)
 
@@ -274,7 +274,7 @@ class Replicas:
         self, partition: Partition, replica: ClusterReplica, image: PartitionImage, partition_log: PartitionLog | None
     ) -> None:
         key = partition.key
-        following = self._following.get(key)
+        following = self._follower_states.get(key)
         before = following.follower.partition if following is not None else None
         was_leading = isinstance(replica.state, Leader)
         replica.resign(image)
@@ -307,7 +307,7 @@ class Replicas:
             )  # fmt: skip
             return
         follower = Follower(image, partition_log, first_fetch=self._fetches, config=self._config)
-        following = self._following[key] = Following(key, follower, partition_log)
+        following = self._follower_states[key] = FollowerState(key, follower, partition_log)
         replica.state = follower
         self._carry_out(following, follower.become(self.now_ms()))
         partition.on_role_changed()
@@ -325,7 +325,7 @@ class Replicas:
         self._io.submit(self._io.index_of(*partition.key), _nothing, done)
 
     def _unfollow(self, key: TopicPartition) -> None:
-        following = self._following.pop(key, None)
+        following = self._follower_states.pop(key, None)
         if following is not None:
             found = self._fetchers.get(following.follower.partition.leader)
             if found is not None:
@@ -333,7 +333,7 @@ class Replicas:
 
     # --- copying
 
-    def _carry_out(self, following: Following, effects: Sequence[FollowerEffect]) -> None:
+    def _carry_out(self, following: FollowerState, effects: Sequence[FollowerEffect]) -> None:
         """Carry out effects on the log on the partition's thread, and send the next fetch afterwards."""
         fetch = next((e for e in effects if isinstance(e, Fetch)), None)
         on_log = [e for e in effects if not isinstance(e, Fetch | RefreshMetadata)]
@@ -346,34 +346,34 @@ class Replicas:
             wait_s = 0.0 if fetch is None else max(0, fetch.at_ms - self.now_ms()) / 1_000
             self._loop.call_later(wait_s, self._submit_if_current, following, fetch)
         else:
-            self._done(following, fetch, None)
+            self._on_log_done(following, fetch, None)
 
-    def _submit_if_current(self, following: Following, fetch: Fetch | None) -> None:
-        if self._following.get(following.key) is following:
+    def _submit_if_current(self, following: FollowerState, fetch: Fetch | None) -> None:
+        if self._follower_states.get(following.key) is following:
             self._submit(following, fetch, [])
 
-    def _submit(self, following: Following, fetch: Fetch | None, on_log: Sequence[FollowerEffect]) -> None:
+    def _submit(self, following: FollowerState, fetch: Fetch | None, on_log: Sequence[FollowerEffect]) -> None:
         following.pending += 1
 
         def deliver(cut_to: int | None, error: Exception | None) -> None:
             following.pending -= 1
             from_end = fetch if fetch is None or cut_to is None else replace(fetch, fetch_offset=cut_to)
-            self._done(following, from_end, error)
+            self._on_log_done(following, from_end, error)
             if not following.pending and following.on_settled is not None:
                 following.on_settled()
 
         self._io.submit(self._io.index_of(*following.key), partial(carry_out, following.log, on_log), deliver)
 
-    def _done(self, following: Following, fetch: Fetch | None, error: Exception | None) -> None:
-        if self._following.get(following.key) is not following or fetch is None:
+    def _on_log_done(self, following: FollowerState, fetch: Fetch | None, error: Exception | None) -> None:
+        if self._follower_states.get(following.key) is not following or fetch is None:
             return
         if error is None and not is_written(following.log):
-            self._log_starts.write(following.log, partial(self._ask, following, fetch))
+            self._log_starts.write(following.log, partial(self._send_fetch, following, fetch))
         else:
-            self._ask(following, fetch, error)
+            self._send_fetch(following, fetch, error)
 
-    def _ask(self, following: Following, fetch: Fetch, error: Exception | None) -> None:
-        if self._following.get(following.key) is not following:
+    def _send_fetch(self, following: FollowerState, fetch: Fetch, error: Exception | None) -> None:
+        if self._follower_states.get(following.key) is not following:
             return
         partition = self._partitions.find(following.key)
         if error is not None:
@@ -386,10 +386,10 @@ class Replicas:
             partition.on_copied()
         self._fetcher(fetch.leader).ask(following, fetch)
 
-    def _arrived(self, arrived: list[Arrived]) -> None:
+    def _on_events(self, arrived: list[FetchEvent]) -> None:
         now_ms = self.now_ms()
         for one in arrived:
-            if self._following.get(one.following.key) is one.following:
+            if self._follower_states.get(one.following.key) is one.following:
                 self._carry_out(one.following, one.following.follower.handle(one.event, now_ms))
 
     def _fetcher(self, leader: int) -> ReplicaFetcher:
@@ -407,7 +407,7 @@ class Replicas:
             lambda: self._registration.broker_epoch,
             self._limits,
             self.now_ms,
-            self._arrived,
+            self._on_events,
             self._quota,
             self._is_throttled,
             self._count_copied,

@@ -44,7 +44,7 @@ class MarkerWriter:
         elsewhere: OtherBrokers,
     ) -> None:
         """`elsewhere`: writes to the partitions of other brokers."""
-        self._elsewhere = elsewhere
+        self._other_brokers = elsewhere
         self._partitions = partitions
         self._appender = appender
         self._on_offsets_marker = on_offsets_marker
@@ -87,7 +87,7 @@ class MarkerWriter:
             partition = self._partitions.find(marker.partition)
             if partition is None:
                 written.add(marker)
-            elif partition.replicas.leader == self._elsewhere.broker_id:
+            elif partition.replicas.leader == self._other_brokers.broker_id:
                 here.append(marker)
             else:
                 away.setdefault(partition.replicas.leader, []).append(marker)
@@ -101,7 +101,7 @@ class MarkerWriter:
         self, leader: int, markers: list[Marker], coordinator_epoch: int, started_ms: int
     ) -> set[Marker]:
         try:
-            return await self._elsewhere.write_markers(leader, markers, coordinator_epoch, started_ms)
+            return await self._other_brokers.write_markers(leader, markers, coordinator_epoch, started_ms)
         except SparklogError as e:
             log.info("%d transaction markers are not written by broker %d: %s", len(markers), leader, e)
             return set()

@@ -99,7 +99,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
     def _loaded(self, coordinator: Coordinator) -> None:
         effects = coordinator.loaded(self._clock.now_ms(), from_elsewhere=not self._storage.metadata.is_sole)
         for number in coordinator.numbers():
-            self._storage.producer_ids.found(number)
+            self._storage.producer_ids.note_used(number)
         self._tokens = self._storage.fencing_tokens()  # the former coordinator had blocks of its own
         if self._topic.partition_for(FENCING_TOKENS_ID) == self.number:
             self._tokens.take_ahead()

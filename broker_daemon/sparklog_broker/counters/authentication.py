@@ -11,7 +11,7 @@ class AuthenticationCounters:
     def __init__(self) -> None:
         self.succeeded: Counter[str] = Counter()
         """By mechanism."""
-        self.again: Counter[str] = Counter()
+        self.repeated: Counter[str] = Counter()
         """Re-authentications (KIP-368), by mechanism."""
         self.failed: Counter[str] = Counter()
         """By reason: credentials, mechanism, order, timeout, expired, certificate, tls (the handshake), too-many

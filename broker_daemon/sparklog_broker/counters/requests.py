@@ -107,9 +107,9 @@ class RequestCounters:
         if slow_s > self._slow_s:
             self.slow_count += 1
             phases = {"queue_ms": queue_s, "handle_ms": handle_s, "wait_ms": times.wait_s, "send_ms": send_s}
-            self._tell(now_s, api_name(api), peer, slow_s, phases, sent_bytes)
+            self._log_slow(now_s, api_name(api), peer, slow_s, phases, sent_bytes)
 
-    def _tell(
+    def _log_slow(
         self, now_s: float, api: str, peer: str, slow_s: float, phases: dict[str, float], sent_bytes: int
     ) -> None:
         if now_s >= self._lines_until_s:

@@ -60,7 +60,7 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
             reading.release()
             raise
     await reading.count()
-    named = [i for r in reading.results if r.error_code or r.preferred_replica >= 0 for i in _named(r)]
+    named = [i for r in reading.results if r.error_code or r.preferred_replica >= 0 for i in _brokers_named(r)]
     brokers = endpoints(context.broker, named, context.listener) if named else []
     return Response(FetchResponse(reading.results, brokers), list(reading.slices))
 
@@ -232,7 +232,7 @@ class _Reading:
                     leader_epoch=wanted.leader_epoch,
                     preferred_replica=replica,
                 ), []
-            if self._from_followers and not self._has_come(partition, wanted.fetch_offset):
+            if self._from_followers and not self._is_caught_up(partition, wanted.fetch_offset):
                 return FetchResult(wanted.topic, wanted.partition, 0, *offsets), []
             end = self._end(offsets)
             # The first batch of an answer is sent even if it is too large, or no reader could get past it.
@@ -272,7 +272,7 @@ class _Reading:
         partition.check_leader_epoch(wanted.leader_epoch)
         return partition
 
-    def _has_come(self, partition: Partition, offset: int) -> bool:
+    def _is_caught_up(self, partition: Partition, offset: int) -> bool:
         """True if this broker leads the partition, or knows that everything below `offset` is committed. A follower
         knows it later than the leader, and lets the reader wait. Raises OffsetNotAvailableError if the follower lacks
         the records.
@@ -298,7 +298,7 @@ class _Reading:
             try:
                 partition = self._partition(wanted)
                 log, end = partition.log, partition.stable_offset if self._committed else None
-                if self._from_followers and not self._has_come(partition, wanted.fetch_offset):
+                if self._from_followers and not self._is_caught_up(partition, wanted.fetch_offset):
                     continue
                 available = log.reader.bytes_available(wanted.fetch_offset, end=end)
             except SparklogError:
@@ -309,7 +309,7 @@ class _Reading:
         return sum(self._available) >= max(self._min_bytes, 1)
 
 
-def _named(result: FetchResult) -> tuple[int, int]:
+def _brokers_named(result: FetchResult) -> tuple[int, int]:
     """Return the brokers that the result names for the reader."""
     return result.leader_id, result.preferred_replica
 

@@ -11,7 +11,7 @@ from sparklog.protocol.group_messages import TopicPartitions
 from sparklog_broker.network.pace import ITEMS_PER_LOOK, Pace
 
 
-class Named(Protocol):
+class NamedPartition(Protocol):
     """A partition in a request."""
 
     @property
@@ -20,12 +20,12 @@ class Named(Protocol):
     def partition(self) -> int: ...
 
 
-def partition_of(named: Named) -> Hashable:
+def partition_of(named: NamedPartition) -> Hashable:
     return named.topic, named.partition
 
 
 async def check_each_once(
-    pace: Pace, named: Sequence[Named], identity: Callable[[Any], Hashable] = partition_of
+    pace: Pace, named: Sequence[NamedPartition], identity: Callable[[Any], Hashable] = partition_of
 ) -> None:
     """Raise InvalidRequestError if two entries have the same identity."""
     if len(named) < 2:

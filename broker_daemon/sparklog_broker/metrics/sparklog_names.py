@@ -104,7 +104,7 @@ def server_families(watched: Watched) -> Iterator[Metric]:
     )
     yield counter(
         Described("sparklog_reauthentications", "Peers that have done so again on the same connection (KIP-368)."),
-        [({"mechanism": name}, count) for name, count in authentication.again.items()],
+        [({"mechanism": name}, count) for name, count in authentication.repeated.items()],
     )
     yield counter(
         Described("sparklog_authentication_failures", "Authentications that failed, by reason."),

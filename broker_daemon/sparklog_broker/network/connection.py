@@ -157,11 +157,11 @@ class Connection:
         self._prefix_received = 0
         self._frames_begun = 0
         self._reading: _Frame | None = None
-        self._ready: _Frame | None = None
+        self._read_ahead: _Frame | None = None
         self._current: _Frame | None = None
         self._running: asyncio.Task[None] | None = None
         self._out = OutQueue()
-        self._last_words: Reply | None = None
+        self._final_reply: Reply | None = None
         self._state = State.OPEN
         self._active_at = loop.time()
         self._progress_at = self._active_at
@@ -188,7 +188,7 @@ class Connection:
         memory is held.
         """
         is_muted = self._muted is not None
-        frame = self._ready if is_muted and self._ready is not None else self._reading
+        frame = self._read_ahead if is_muted and self._read_ahead is not None else self._reading
         if frame is None or not frame.reserved or not (self._events.is_reading or is_muted):
             return None
         return HalfRequest(frame.received, frame.reserved, frame.begun_s, self._progress_at)
@@ -316,7 +316,7 @@ class Connection:
         if self._current is None and self._muted is None:
             self._process(frame)
         else:
-            self._ready = frame
+            self._read_ahead = frame
             self._events.pause_reading()
 
     def _break_off(self, api: int, correlation_id: int, error: SparklogError) -> None:
@@ -328,7 +328,7 @@ class Connection:
         if self._current is None:
             self._send(reply)
         else:  # the request before them is answered first
-            self._last_words = reply
+            self._final_reply = reply
 
     # -- processing
 
@@ -370,9 +370,9 @@ class Connection:
         if frame is not None:
             sent_bytes, self._sent_bytes = self._sent_bytes, 0
             self._requests.done(frame.prefix.api, frame.times, self._active_at, sent_bytes, self.peer_name)
-            self._give_back(frame)
-        if self._last_words is not None:
-            reply, self._last_words = self._last_words, None
+            self._release_frame(frame)
+        if self._final_reply is not None:
+            reply, self._final_reply = self._final_reply, None
             self._send(reply)
         elif self._state is State.DRAINING:
             self._linger()
@@ -381,22 +381,22 @@ class Connection:
             self._muted = self._loop.call_later(self._mute_ms / 1_000, self._unmute)
             self._mute_ms = 0
         else:
-            self._go_on()
+            self._process_next()
 
     def _unmute(self) -> None:
         self._muted = None
         self._active_at = self._loop.time()
         self._resume_reading()
-        self._go_on()
+        self._process_next()
 
-    def _go_on(self) -> None:
+    def _process_next(self) -> None:
         """Process the request that was read ahead."""
-        if self._ready is not None and self._state is State.OPEN:
-            frame, self._ready = self._ready, None
+        if self._read_ahead is not None and self._state is State.OPEN:
+            frame, self._read_ahead = self._read_ahead, None
             self._resume_reading()
             self._process(frame)
 
-    def _give_back(self, frame: _Frame) -> None:
+    def _release_frame(self, frame: _Frame) -> None:
         reserved, frame.reserved = frame.reserved, 0
         buffer, frame.buffer = frame.buffer, None
         if buffer is not None:
@@ -449,7 +449,7 @@ class Connection:
         if not self._events.is_writing:
             self._events.resume_writing()
             if self._current is not None:
-                self._give_back(self._current)  # an answer that waits need not keep its request
+                self._release_frame(self._current)  # an answer that waits need not keep its request
         self._unread.note(self, self._out.held_bytes, self._out.held_files)
 
     # -- ending
@@ -532,11 +532,11 @@ class Connection:
     def _release(self) -> None:
         """Release all memory and slices."""
         try:
-            for frame in (self._reading, self._ready, self._current):
+            for frame in (self._reading, self._read_ahead, self._current):
                 if frame is not None:
                     self._budget.forget(frame)
-                    self._give_back(frame)
-            self._reading = self._ready = self._current = None
+                    self._release_frame(frame)
+            self._reading = self._read_ahead = self._current = None
             self._out.clear()
         finally:
             self._transport.close()

@@ -57,7 +57,7 @@ class HalfRequests:
         self._stall_s = stall_s
         self._first: object | None = None
         self._first_since = 0.0
-        self._told_at: float | None = None
+        self._logged_at_s: float | None = None
         self._untold = 0
 
     def look(self, senders: Iterable[Sender], now_s: float) -> None:
@@ -77,7 +77,7 @@ class HalfRequests:
 
     def _cut(self, half: HalfRequest, sender: Sender, now_s: float) -> None:
         self.cut_count += 1
-        if self._told_at is None or now_s - self._told_at >= LOG_S:
+        if self._logged_at_s is None or now_s - self._logged_at_s >= LOG_S:
             log.info(
                 "%s: disconnected: others wait for memory (queued.max.request.bytes), and it holds %d bytes of a request "
                 "that it does not finish: %d bytes in %.1f s; so were %d others",
@@ -87,7 +87,7 @@ class HalfRequests:
                 now_s - half.begun_s,
                 self._untold,
             )
-            self._told_at, self._untold = now_s, 0
+            self._logged_at_s, self._untold = now_s, 0
         else:
             self._untold += 1
         sender.close()

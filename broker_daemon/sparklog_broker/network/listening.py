@@ -45,7 +45,7 @@ def bind(host: str, port: int, setting: str = LISTEN) -> socket.socket:
         sock.bind(address)
     except OSError as e:
         sock.close()
-        raise ListenError(why_not(where, e, setting)) from e
+        raise ListenError(bind_error_text(where, e, setting)) from e
     sock.setblocking(False)
     return sock
 
@@ -67,7 +67,7 @@ def bind_local() -> socket.socket | None:
     return sock
 
 
-def why_not(where: str, error: OSError, setting: str = LISTEN) -> str:
+def bind_error_text(where: str, error: OSError, setting: str = LISTEN) -> str:
     """Describe the reason why an address cannot be bound, and the remedy."""
     match error.errno:
         case errno.EADDRINUSE:

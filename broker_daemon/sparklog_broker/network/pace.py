@@ -26,7 +26,7 @@ class Pace:
         self._loop = loop
         self._clock = clock
         self._ends_at = 0.0
-        self._begun = False
+        self._has_begun = False
         """True while the turn's slice runs and the next turn is scheduled."""
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -36,7 +36,7 @@ class Pace:
 
     def due(self) -> bool:
         """True if this turn's slice is used up."""
-        if not self._begun:
+        if not self._has_begun:
             self._begin()
         return self._clock() >= self._ends_at
 
@@ -49,7 +49,7 @@ class Pace:
         """Wait for the caller's turn in a later turn of the loop."""
         turn = self._loop.create_future()
         self._waiting.append(turn)
-        if not self._begun:
+        if not self._has_begun:
             self._begin()
         await turn
         self._begin()
@@ -65,12 +65,12 @@ class Pace:
 
     def _begin(self) -> None:
         self._ends_at = self._clock() + SLICE_S
-        if not self._begun:
-            self._begun = True
+        if not self._has_begun:
+            self._has_begun = True
             self._loop.call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        self._begun = False
+        self._has_begun = False
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():  # cancelled with its request

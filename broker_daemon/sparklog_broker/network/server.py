@@ -24,7 +24,7 @@ from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import Addresses, Answer, Connection, State
 from sparklog_broker.network.connection import ConnectionLimits as Limits
 from sparklog_broker.network.half_requests import HalfRequests
-from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener, why_not
+from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener, bind_error_text
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.preamble import read_preamble
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
@@ -149,7 +149,7 @@ class Server:
                 for sock in listener.sockets:
                     sock.listen(BACKLOG)
             except OSError as e:
-                raise ListenError(why_not(listener.address, e, LISTEN)) from e
+                raise ListenError(bind_error_text(listener.address, e, LISTEN)) from e
         for listener in (*self.listeners, *self._gateways):
             for sock in listener.sockets:
                 self._accept_from(listener, sock)

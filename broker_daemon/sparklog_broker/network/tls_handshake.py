@@ -57,12 +57,12 @@ class TlsHandshake:
         self.peer_name = peer_name
         self._loop = loop
         self._threads = threads
-        self._done = done
+        self._on_done = done
         self._sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         self._fd = self._sock.fileno()
         self._watched: _Step | None = None
         self._thread_works = False
-        self._ended = False
+        self._has_ended = False
         self._timeout = loop.call_later(delay_s + timeout_s, self._end, f"no TLS handshake within {timeout_s:g} s")
         self._delay = loop.call_later(delay_s, self._wait_for, _Step.READ) if delay_s else None
         if not delay_s:
@@ -92,7 +92,7 @@ class TlsHandshake:
 
     def _stepped(self, future: asyncio.Future[_Step | Secured]) -> None:
         self._thread_works = False
-        if self._ended:
+        if self._has_ended:
             self._close()
             return
         try:
@@ -101,19 +101,19 @@ class TlsHandshake:
             if isinstance(e, ssl.SSLError) and e.reason in _NOT_TLS:
                 with contextlib.suppress(OSError):  # OpenSSL says nothing to such peers
                     socket.socket.send(self._sock, ALERT_PROTOCOL_VERSION)
-            self._end(why_failed(e))
+            self._end(failure_text(e))
         else:
             if isinstance(outcome, Secured):
-                self._ended = True
+                self._has_ended = True
                 self._timeout.cancel()
-                self._done(self, outcome)
+                self._on_done(self, outcome)
             else:
                 self._wait_for(outcome)
 
     def _end(self, why: str) -> None:
-        if self._ended:
+        if self._has_ended:
             return
-        self._ended = True
+        self._has_ended = True
         self._timeout.cancel()
         if self._delay is not None:
             self._delay.cancel()
@@ -122,7 +122,7 @@ class TlsHandshake:
             log.info("%s: %s; disconnecting", self.peer_name, why)
         if not self._thread_works:
             self._close()
-        self._done(self, None)
+        self._on_done(self, None)
 
     def _close(self) -> None:
         """Close the socket. Received bytes are taken first: the kernel would otherwise send a reset, which overtakes
@@ -143,7 +143,7 @@ def _step(sock: ssl.SSLSocket) -> _Step | Secured:
     return Secured(sock, sock.getpeercert(binary_form=True))
 
 
-def why_failed(error: BaseException) -> str:
+def failure_text(error: BaseException) -> str:
     """Describe a failed handshake for the log, with its likely cause."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not taken: {error.verify_message}"

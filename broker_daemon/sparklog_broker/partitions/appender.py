@@ -80,8 +80,7 @@ class Appender:
         Args:
             writes: The appends.
             replicated_within_ms: Time in which each append has to be below its partition's high watermark; later ones
-                fail.
-                None: do not wait for replicas.
+                fail. None: do not wait for replicas.
             times: Takes the waiting time.
 
         Returns:

@@ -38,19 +38,19 @@ class Partitions:
 
     def get(self, topic: str, number: int) -> Partition:
         """Return the partition, which this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError."""
-        found = self._known(topic, number)
+        found = self._existing(topic, number)
         found.check_offline()
         found.replicas.check_leads()
         return found
 
     def readable(self, topic: str, number: int) -> Partition:
         """Return the partition, which this broker leads or follows. Raises as `get`."""
-        found = self._known(topic, number)
+        found = self._existing(topic, number)
         found.check_offline()
         found.replicas.check_follows()
         return found
 
-    def _known(self, topic: str, number: int) -> Partition:
+    def _existing(self, topic: str, number: int) -> Partition:
         found = self._partitions.get((topic, number))
         if found is not None:
             return found

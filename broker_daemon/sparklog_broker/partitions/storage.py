@@ -74,7 +74,7 @@ class Storage:
         )
         for partition_log in logs.logs.values():
             for producer in partition_log.producers():
-                self.producer_ids.found(producer.producer_id)
+                self.producer_ids.note_used(producer.producer_id)
         try:  # a broker that has just started also continues without the store
             self.producer_ids.take_ahead()
         except StorageUnavailableError as e:  # the request that needs an id tries again
@@ -131,7 +131,7 @@ class Storage:
         """Make the source of fencing tokens: each is larger than the one before, and than all ids that any broker has
         issued before.
         """
-        return IdSource(self.producer_ids.anew(SMALL_BLOCK_IDS), self._loop, self._ids)
+        return IdSource(self.producer_ids.successor(SMALL_BLOCK_IDS), self._loop, self._ids)
 
     def stop_reading(self) -> None:
         """End the work that waits for the object store. Blocks."""

@@ -63,7 +63,7 @@ class AuditLog:
         detail: str = "",
     ) -> None:
         """Write a line about an administrative act, successful or not. `detail`: facts that the resources lack."""
-        resource = ", ".join(map(_one_of_several, islice(resources, VALUE_CHARS_MAX)))[:VALUE_CHARS_MAX]
+        resource = ", ".join(map(_escaped, islice(resources, VALUE_CHARS_MAX)))[:VALUE_CHARS_MAX]
         event = self._event(AuditKind.ACT, api, principal, host, listener, _outcome(error_code), "", resource)
         self.note(event._replace(client_id=client_id, detail=detail))
 
@@ -128,7 +128,7 @@ class AuditLog:
         self._file.close()
 
 
-def _one_of_several(resource: str) -> str:
+def _escaped(resource: str) -> str:
     """Escape a resource, so that a comma in its name does not separate names."""
     return resource[:VALUE_CHARS_MAX].replace("\\", "\\\\").replace(",", "\\,")
 

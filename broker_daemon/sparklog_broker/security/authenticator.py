@@ -199,7 +199,7 @@ class Authenticator:
                     connection.principal = principal
                     assert connection.authentication is not None
                     self._watch(connection, connection.authentication)
-                    (self.counters.again if again else self.counters.succeeded)[mechanism] += 1
+                    (self.counters.repeated if again else self.counters.succeeded)[mechanism] += 1
                     if mechanism != OAUTHBEARER:
                         self._by_password[connection] = principal.name
                     log.debug("%s: is %s (%s)", connection.peer_name, principal, mechanism)

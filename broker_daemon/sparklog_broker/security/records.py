@@ -35,7 +35,7 @@ class SecurityRecords:
         """Call `watcher` at once with the present records, and later with each change, before `change` returns."""
         self._watchers.append((kind, watcher))
         if there := self.of_kind(kind):
-            self._tell(watcher, kind, there)
+            self._notify(watcher, kind, there)
 
     def follow(self, records: Records) -> None:
         """Take over the records of a new image."""
@@ -46,9 +46,9 @@ class SecurityRecords:
         changed = {name: records.get(name) for name in names if before.get(name) != records.get(name)}
         for kind, watcher in self._watchers:
             if of_it := _of_kind(changed, kind):
-                self._tell(watcher, kind, of_it)
+                self._notify(watcher, kind, of_it)
 
-    def _tell(self, watcher: Watcher, kind: RecordKind, changes: Mapping[str, bytes | None]) -> None:
+    def _notify(self, watcher: Watcher, kind: RecordKind, changes: Mapping[str, bytes | None]) -> None:
         try:
             watcher(changes)
         except Exception:

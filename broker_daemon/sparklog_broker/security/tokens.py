@@ -41,9 +41,9 @@ class TokenKeys:
         """
         self._threads = threads
         self._fetch = fetch
-        self._asked = threading.Lock()
+        self._reread_lock = threading.Lock()
         self._reading: Future[None] | None = None
-        self._asked_again_s = 0.0
+        self._last_reread_s = 0.0
         self._ca_location = str(settings["https.ca.location"])
         self._url = str(settings["sasl.oauthbearer.jwks.endpoint.url"])
         if not self._url.startswith((_FILE + "/", "https://")):
@@ -77,18 +77,18 @@ class TokenKeys:
         try:
             return known.verify(token, now_ms)
         except UnknownKeyError:
-            self._wait_for(self._read_again_if_allowed())
+            self._wait_for(self._reread_if_allowed())
             newer = self._verifier
             if newer is None or newer is known:
                 raise
         return newer.verify(token, now_ms)
 
-    def _read_again_if_allowed(self) -> Future[None]:
+    def _reread_if_allowed(self) -> Future[None]:
         """Start a reading of the keys, or return the last one if it is recent."""
-        with self._asked:
-            if self._reading is None or self._now_s() - self._asked_again_s >= UNKNOWN_KEY_INTERVAL_S:
-                self._asked_again_s = self._now_s()
-                self._reading = self._threads.submit(self._read_again)
+        with self._reread_lock:
+            if self._reading is None or self._now_s() - self._last_reread_s >= UNKNOWN_KEY_INTERVAL_S:
+                self._last_reread_s = self._now_s()
+                self._reading = self._threads.submit(self._reread)
             return self._reading
 
     def _wait_for(self, reading: Future[None]) -> None:
@@ -97,7 +97,7 @@ class TokenKeys:
         except (TimeoutError, CancelledError):
             log.warning("%s is slow: a token with an unknown key is refused meanwhile", self._url)
 
-    def _read_again(self) -> None:
+    def _reread(self) -> None:
         self.renew(whether_due_or_not=True)
 
     def renew(self, *, whether_due_or_not: bool = False) -> None:

@@ -72,7 +72,7 @@ class Frame(NamedTuple):
                     cluster, f"{self.name}/{action}", sorted(self.partitions), tp, isolation, RetryPolicy(wait_ms)
                 )
             except UnsupportedApiError:
-                _seen.warn_once(
+                _warnings.warn_once(
                     self.name,
                     action,
                     "the broker is older than this client: the DataFrame shows what was there at its first action; load it anew",
@@ -86,7 +86,7 @@ class Frame(NamedTuple):
         """Warn if the topic has got partitions that no task reads."""
         planned = self.partitions[tp.topic]
         if self.grows and tp.partition == 0 and info.partitions > planned:
-            _seen.warn_once(
+            _warnings.warn_once(
                 f"{self.name}/{tp.topic}/{info.partitions}",
                 "",
                 f"topic {tp.topic!r} has {info.partitions} partitions now, the DataFrame was planned for {planned}: load it anew to "
@@ -105,7 +105,7 @@ def _action() -> str:
     return f"stage-{context.stageId()}" if execution is None else f"execution-{execution}"
 
 
-class _Seen:
+class _Warnings:
     """The warnings of this process, each with the action for which it came first."""
 
     def __init__(self) -> None:
@@ -121,4 +121,4 @@ class _Seen:
             self._first.popitem(last=False)
 
 
-_seen = _Seen()
+_warnings = _Warnings()

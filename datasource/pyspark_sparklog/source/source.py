@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql.types import StructType
 
 from pyspark_sparklog.compatibility import check_read_limits
-from pyspark_sparklog.options.option_names import tell
+from pyspark_sparklog.options.option_names import warn_once
 from pyspark_sparklog.options.option_table import Where
 from pyspark_sparklog.options.options import SourceOptions, no_headers, parse_source_options
 from pyspark_sparklog.options.table_options import kept_with, of_new_table, of_read, readable
@@ -26,7 +26,7 @@ def infer_schema(given: Mapping[str, str]) -> StructType:
         return kept_with(infer_schema(readable(table)), table)
     options = parse_source_options(given, streaming=None)
     check_read_limits(options.limits_batches)
-    tell(options.remarks)
+    warn_once(options.remarks)
     full, _ = _full_schema(options, wait_ms=0)
     return (full if options.columns is None else select(full, options.columns)).spark()
 
@@ -36,7 +36,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> SparklogBatchR
     given = of_read(given, schema, Where.BATCH)
     options = parse_source_options(given, streaming=False)
     told = parse_source_options(given, streaming=None).remarks
-    tell(tuple(r for r in options.remarks if r not in told))
+    warn_once(tuple(r for r in options.remarks if r not in told))
     full, _ = _full_schema(options, wait_ms=0)
     return SparklogBatchReader(options, _picked_schema(options, full, schema))
 

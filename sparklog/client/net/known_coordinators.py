@@ -19,7 +19,7 @@ KEYS_MAX = 1_000
 DOUBTED_MAX = 1_000
 
 
-class Told(NamedTuple):
+class CoordinatorAnswer(NamedTuple):
     """The address of a coordinator (None: any broker), and the broker that has named it."""
 
     endpoint: Endpoint | None
@@ -30,21 +30,21 @@ class KnownCoordinators:
     """The latest answer about each key, of KEYS_MAX keys."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[CoordinatorKey, Told] = OrderedDict()
+        self._answers: OrderedDict[CoordinatorKey, CoordinatorAnswer] = OrderedDict()
         self._doubted_at: OrderedDict[Endpoint, float] = OrderedDict()
 
-    def get(self, key: CoordinatorKey) -> Told | None:
+    def get(self, key: CoordinatorKey) -> CoordinatorAnswer | None:
         """The known coordinator; None: it has to be looked up."""
         return self._answers.get(key)
 
-    def note(self, key: CoordinatorKey, told: Told) -> None:
+    def note(self, key: CoordinatorKey, told: CoordinatorAnswer) -> None:
         """A look-up has been answered."""
         self._answers[key] = told
         self._answers.move_to_end(key)
         while len(self._answers) > KEYS_MAX:
             self._answers.popitem(last=False)
 
-    def forget(self, key: CoordinatorKey, told: Told, now: float, *, unready: bool) -> None:
+    def forget(self, key: CoordinatorKey, told: CoordinatorAnswer, now: float, *, unready: bool) -> None:
         """Drop a wrong coordinator and doubt the broker that has named it.
 
         `unready`: the coordinator cannot do its work, and its own word is doubted, too. The result of a later look-up

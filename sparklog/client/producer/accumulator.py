@@ -399,9 +399,9 @@ class Accumulator:
         """Continue with the next epoch if a gap in the sequences demands it and it is time. Not within a
         transaction."""
         sequences, session = self.locked_sequences(queue), self.session
-        if sequences is None or session is None or session.transactional_id is not None or not sequences.may_begin_anew:
+        if sequences is None or session is None or session.transactional_id is not None or not sequences.may_reset:
             return False
-        again = [b for b in sequences.begin_anew() if isinstance(b, PendingBatch)]
+        again = [b for b in sequences.reset() if isinstance(b, PendingBatch)]
         queue.batches.extendleft(reversed(again))
         if sequences.is_used_up:
             queue.sequences = None

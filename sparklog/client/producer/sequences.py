@@ -191,11 +191,11 @@ class PartitionSequences:
         self._ambiguous |= batch.maybe_stored
 
     @property
-    def may_begin_anew(self) -> bool:
+    def may_reset(self) -> bool:
         """True if there is a gap, and the outcome of everything before and behind it is known."""
         return self.has_gap and (not self.in_flight or not self._safeguards.drain_before_bump)
 
-    def begin_anew(self) -> list[SequencedBatch]:
+    def reset(self) -> list[SequencedBatch]:
         """The next epoch, from sequence 0: returns the batches to be drained again, in their order, before all new
         ones.
 

@@ -23,8 +23,8 @@ from sparklog.console.reading import (
     Bounds,
     Budget,
     Cursor,
-    Found,
     Read,
+    RecordPage,
     exported,
     look_through,
     offsets_from_text,
@@ -163,7 +163,9 @@ def _read(console: Console, topic: TopicDescription, wish: Wish) -> Read:
     )
 
 
-def _read_page(console: Console, topic: TopicDescription, wish: Wish, rows_max: int) -> tuple[dict[int, Bounds], Found]:
+def _read_page(
+    console: Console, topic: TopicDescription, wish: Wish, rows_max: int
+) -> tuple[dict[int, Bounds], RecordPage]:
     bounds = _bounds(console, topic, wish)
     cursor = _cursor(console, topic.name, wish, bounds)
     clock = console.clock
@@ -173,13 +175,13 @@ def _read_page(console: Console, topic: TopicDescription, wish: Wish, rows_max: 
     return bounds, look_through(_read(console, topic, wish), bounds, cursor, rows_max, wish.filter_text, budget)
 
 
-def _table(topic: TopicDescription, wish: Wish, found: Found) -> tuple[list[str], list[Any]]:
+def _table(topic: TopicDescription, wish: Wish, found: RecordPage) -> tuple[list[str], list[Any]]:
     columns = shown_columns(topic.schema, wish.columns, is_envelope=topic.kind == KIND_ENVELOPE)
     rows = [message_row(r.partition, r.offset, r.timestamp_ms, r.data, r.row, columns, wish.mode) for r in found.rows]
     return columns, rows
 
 
-def _tail_cursor(found: Found, bounds: Mapping[int, Bounds]) -> Cursor:
+def _tail_cursor(found: RecordPage, bounds: Mapping[int, Bounds]) -> Cursor:
     return found.newer or Cursor(NEWER, {p: b.end for p, b in bounds.items()})
 
 

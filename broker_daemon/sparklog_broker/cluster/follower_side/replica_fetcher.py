@@ -64,7 +64,7 @@ class FetchLimits(Struct, frozen=True):
     backoff_ms: int = 1_000
 
 
-class Following(Struct, eq=False):
+class FollowerState(Struct, eq=False):
     """One partition that is copied: its rules and its log."""
 
     key: TopicPartition
@@ -76,10 +76,10 @@ class Following(Struct, eq=False):
     """Called after the last of them, for a role that waits for the log."""
 
 
-class Arrived(Struct):
+class FetchEvent(Struct):
     """The part of an answer about one partition."""
 
-    following: Following
+    following: FollowerState
     event: FollowerEvent
 
 
@@ -98,7 +98,7 @@ class ReplicaFetcher:
         broker_epoch: Callable[[], int],
         limits: FetchLimits,
         now_ms: Callable[[], int],
-        deliver: Callable[[list[Arrived]], None],
+        deliver: Callable[[list[FetchEvent]], None],
         quota: Quota | None = None,
         throttled: Callable[[TopicPartition], bool] = lambda key: False,
         copied: Callable[[TopicPartition, int], None] = lambda key, size_bytes: None,
@@ -113,9 +113,9 @@ class ReplicaFetcher:
         self._quota = quota
         self._throttled = throttled
         self._copied = copied
-        self._asked: dict[TopicPartition, tuple[Following, Fetch]] = {}
+        self._armed: dict[TopicPartition, tuple[FollowerState, Fetch]] = {}
         """Fetches armed at the leader, in this session."""
-        self._due: dict[TopicPartition, tuple[Following, Fetch]] = {}
+        self._due: dict[TopicPartition, tuple[FollowerState, Fetch]] = {}
         self._forgotten: dict[TopicPartition, None] = {}
         self._delivered: set[TopicPartition] = set()
         """Partitions with an answer and without a next fetch."""
@@ -131,9 +131,9 @@ class ReplicaFetcher:
     def address(self) -> str:
         return self._peer.address
 
-    def ask(self, following: Following, fetch: Fetch) -> None:
+    def ask(self, following: FollowerState, fetch: Fetch) -> None:
         """Set a partition's next fetch. It is sent no earlier than `fetch.at_ms`."""
-        self._asked.pop(following.key, None)
+        self._armed.pop(following.key, None)
         self._forgotten.pop(following.key, None)
         self._due[following.key] = following, fetch
         self._wake.set()
@@ -153,21 +153,21 @@ class ReplicaFetcher:
         self._delivered.discard(key)
         self._wake.set()
         self._due.pop(key, None)
-        if self._asked.pop(key, None) is not None:
+        if self._armed.pop(key, None) is not None:
             self._forgotten[key] = None
 
     def hand_over(self, other: ReplicaFetcher) -> None:
         """Pass all fetches to `other`."""
-        for following, fetch in [*self._asked.values(), *self._due.values()]:
+        for following, fetch in [*self._armed.values(), *self._due.values()]:
             other.ask(following, fetch)
-        self._asked.clear()
+        self._armed.clear()
         self._due.clear()
         self._delivered.clear()
 
     @property
     def is_idle(self) -> bool:
         """True if no partition is copied from this leader."""
-        return not self._asked and not self._due
+        return not self._armed and not self._due
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -189,7 +189,7 @@ class ReplicaFetcher:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(settled_by_s):
                     await self._wake.wait()
-        while not self._asked:
+        while not self._armed:
             self._wake.clear()
             first_ms = min((fetch.at_ms for _, fetch in self._due.values()), default=None)
             left_s = None if first_ms is None else (first_ms - self._now_ms()) / 1_000
@@ -208,11 +208,11 @@ class ReplicaFetcher:
         for key in new:
             del self._due[key]
         if self._session_epoch == 0:  # a new session: all that was asked has to be named again
-            new = {**self._asked, **new}
-        self._asked.update(new)
+            new = {**self._armed, **new}
+        self._armed.update(new)
         forgotten = [ForgottenPartition(*key) for key in self._forgotten]
         self._forgotten.clear()
-        if not self._asked and not forgotten:
+        if not self._armed and not forgotten:
             return
         request = ReplicaFetchRequest(
             self._broker_id,
@@ -221,7 +221,7 @@ class ReplicaFetcher:
             self._limits.response_max_bytes,
             self._session_id,
             self._session_epoch,
-            [self._named(following, fetch) for following, fetch in new.values()],
+            [self._request_of(following, fetch) for following, fetch in new.values()],
             forgotten if self._session_epoch else [],
         )
         answer, payload = await self._poll(request)
@@ -263,7 +263,7 @@ class ReplicaFetcher:
             most = min(most, int(SETTLE_S * 1_000))
         return most if first_ms is None else max(0, min(most, first_ms - now_ms))
 
-    def _named(self, following: Following, fetch: Fetch) -> ReplicaFetchPartition:
+    def _request_of(self, following: FollowerState, fetch: Fetch) -> ReplicaFetchPartition:
         log = following.log
         return ReplicaFetchPartition(
             *following.key,
@@ -278,19 +278,19 @@ class ReplicaFetcher:
 
     def _take(self, results: list[ReplicaFetchResult], payload: bytes) -> None:
         view = memoryview(payload)
-        arrived: list[Arrived] = []
+        arrived: list[FetchEvent] = []
         position = 0
         for result in results:
             piece = view[position : position + result.length_bytes]
             position += result.length_bytes
-            asked = self._asked.pop(TopicPartition(result.topic, result.partition), None)
+            asked = self._armed.pop(TopicPartition(result.topic, result.partition), None)
             if asked is not None:
                 following, fetch = asked
                 self._delivered.add(following.key)
                 self._copied(following.key, len(piece))
                 if self._quota is not None and self._quota.rate_bytes and len(piece) and self._throttled(following.key):
                     self._quota.take(len(piece))
-                arrived.append(Arrived(following, event_of(fetch, result, piece)))
+                arrived.append(FetchEvent(following, event_of(fetch, result, piece)))
         if position != len(payload):
             raise InvalidRequestError(f"{self.address}: {len(payload)} bytes for results that have {position}")
         self._deliver(arrived)
@@ -300,14 +300,14 @@ class ReplicaFetcher:
         self._session_id = self._session_epoch = 0
         again_ms = self._now_ms() + (0 if isinstance(error, InvalidFetchSessionError) else self._limits.backoff_ms)
         level = logging.INFO if self.address else logging.DEBUG  # a leader that is away is no news, ten times a second
-        log.log(level, "copying %d partitions from %s is begun again: %s", len(self._asked), self.address, error)
+        log.log(level, "copying %d partitions from %s is begun again: %s", len(self._armed), self.address, error)
         is_older = isinstance(error, UnsupportedVersionError)
-        for key, (following, fetch) in self._asked.items():
+        for key, (following, fetch) in self._armed.items():
             at_ms = again_ms + OLDER_LEADER_MS if is_older and following.log.gaps else again_ms
             self._due.setdefault(
                 key, (following, Fetch(fetch.number, fetch.leader, fetch.leader_epoch, fetch.fetch_offset, at_ms))
             )
-        self._asked.clear()
+        self._armed.clear()
         self._forgotten.clear()
 
 

@@ -45,22 +45,22 @@ class IsrProposals:
         self._controller = controller
         self._broker_id = broker_id
         self._waiting: dict[TopicPartition, tuple[ClusterReplica, ProposeIsr]] = {}
-        self._there = asyncio.Event()
+        self._has_proposals = asyncio.Event()
 
     def add(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
         """Add a proposal; the newest one of a partition counts."""
         self._waiting[replica.key] = replica, proposal
-        self._there.set()
+        self._has_proposals.set()
 
     async def run(self) -> None:
         """Send proposals, until cancelled."""
         while True:
-            await self._there.wait()
+            await self._has_proposals.wait()
             await asyncio.sleep(GATHER_S)
             keys = list(self._waiting)[:BATCH_MAX]
             batch = [self._waiting.pop(key) for key in keys]
             if not self._waiting:
-                self._there.clear()
+                self._has_proposals.clear()
             results = await self._decide([(replica.key, proposal) for replica, proposal in batch])
             for (replica, proposal), result in zip(batch, results, strict=True):
                 replica.handle(answer_to(proposal, result))

@@ -25,10 +25,10 @@ class RemotePieces:
         finished piece."""
         self._executor = executor
         self._on_read = on_read
-        self._wanted: dict[TopicPartition, int] = {}
+        self._offsets: dict[TopicPartition, int] = {}
         """The offset of the piece that is being read, or was."""
         self._reading: set[TopicPartition] = set()
-        self._found: dict[TopicPartition, Found] = {}
+        self._pieces: dict[TopicPartition, Found] = {}
 
     def is_reading(self, key: TopicPartition) -> bool:
         """True while the piece is being read."""
@@ -37,15 +37,15 @@ class RemotePieces:
     def take(self, key: TopicPartition) -> FileSlice | None:
         """Return the finished piece, which the caller then owns; None if there is none. Raises the error of the
         reading."""
-        self._wanted.pop(key, None)
-        found = self._found.pop(key, None)
+        self._offsets.pop(key, None)
+        found = self._pieces.pop(key, None)
         if isinstance(found, SparklogError):
             raise found
         return found
 
     def read(self, key: TopicPartition, log: PartitionLog, offset: int, max_bytes: int) -> None:
         """Begin to read a piece: whole batches, at least one, up to the log end."""
-        self._wanted[key] = offset
+        self._offsets[key] = offset
         self._reading.add(key)
         job = partial(log.reader.read, offset, max_bytes, to_log_end=True)
         reading = asyncio.get_running_loop().run_in_executor(self._executor, job)
@@ -59,19 +59,19 @@ class RemotePieces:
         if error is not None and not isinstance(error, SparklogError):
             raise error
         found: Found = error if isinstance(error, SparklogError) else reading.result()
-        if self._wanted.get(key) == offset:
-            self._found[key] = found
+        if self._offsets.get(key) == offset:
+            self._pieces[key] = found
         elif isinstance(found, FileSlice):
             found.release()
         self._on_read(key)
 
     def drop(self, key: TopicPartition) -> None:
         """Discard the piece, because the follower needs none, or another."""
-        self._wanted.pop(key, None)
-        found = self._found.pop(key, None)
+        self._offsets.pop(key, None)
+        found = self._pieces.pop(key, None)
         if isinstance(found, FileSlice):
             found.release()
 
     def close(self) -> None:
-        for key in list(self._wanted):
+        for key in list(self._offsets):
             self.drop(key)
