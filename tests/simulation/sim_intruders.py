@@ -1,5 +1,4 @@
-"""Clients in a life that do what no well-behaved one does: the broker has to refuse them, and the others must not
-suffer."""
+"""Clients in a life that break the rules: the broker has to refuse them, without harm to others."""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ from tests.simulation.sim_producer import PRODUCE_TIMEOUT_MS, encode_values
 from tests.simulation.sim_roles import TRANSACTION_TIMEOUT_MS, Role, Told, Transactions, note_poll, partition_of
 
 TWIN_VALUES = 1 << 24
-"""Values of the second twin are so much above the first one's."""
+"""Difference between the values of the two twins."""
 
 AHEAD = 6, 12
-"""How far above the last one an invented producer id is."""
+"""Distance of an invented producer id above the last issued one."""
 
 
 async def _produce(
@@ -37,7 +36,7 @@ async def _produce(
     *,
     transactional: bool = False,
 ) -> int:
-    """One batch, one attempt, in a request that names no transaction; its base offset. Raises SparklogError."""
+    """Send one batch once, in a request without a transaction; return its base offset. Raises SparklogError."""
     payload = encode_values(values, told.now_ms())
     assign_producer(
         memoryview(payload),
@@ -55,7 +54,7 @@ async def _produce(
 
 
 async def twins(told: Told) -> None:
-    """Two processes with one identity, as after a machine was copied: what one of them is told to be stored is
+    """Run two processes with one identity, as after a copy of a machine: a batch acknowledged to one of them is
     stored."""
     drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
     identity = ProducerIdAndEpoch(drawn.producer_id, drawn.producer_epoch)
@@ -81,7 +80,7 @@ async def _twin(told: Told, identity: ProducerIdAndEpoch, first: int) -> None:
 
 
 async def inventor(told: Told) -> None:
-    """Writes with producer ids that nobody has been given yet, but soon will be."""
+    """Write with producer ids that are not issued yet, but soon will be."""
     values = generate.unique_values(told.number)
     while told.wanted():
         await asyncio.sleep(told.rng.random() * 0.2)
@@ -96,7 +95,7 @@ async def inventor(told: Told) -> None:
             accepted = True
         except InvalidProducerIdMappingError:
             continue
-        except SparklogError:  # a request that comes late finds an id that somebody has been given meanwhile
+        except SparklogError:  # the id may have been issued before a late request arrives
             told.notes.shared_identity(invented.producer_id)
         finally:
             told.history.end(operation, Outcome.UNKNOWN)
@@ -108,8 +107,9 @@ async def inventor(told: Told) -> None:
 
 
 async def squatter(told: Told) -> None:
-    """Writes transactional batches into partitions that its transaction does not include: nobody would ever end what
-    they begin, and readers of committed records would wait behind it for ever."""
+    """Write transactional batches into partitions outside of the transaction: such batches would never be ended, and
+    would block readers of committed records forever.
+    """
     values = generate.unique_values(told.number)
     while told.wanted():
         await told.think()
@@ -124,7 +124,7 @@ async def squatter(told: Told) -> None:
 
 
 async def trespasser(told: Told) -> None:
-    """A member that goes on committing what it has read when the partition is not its own any more."""
+    """Run a member that commits offsets of partitions that it no longer owns."""
     member = Member(told, "group")
     read: dict[str, int] = {}
     while told.wanted():
@@ -143,8 +143,7 @@ async def trespasser(told: Told) -> None:
 
 
 async def _trespass(told: Told, member: Member, partition: str, offset: int) -> None:
-    """Commits if the partition is not the member's. What the broker tells of its ownership comes on the same
-    connection."""
+    """Commit if the partition is not the member's. The broker reports the ownership on the same connection."""
     membership = member.membership
 
     def is_mine() -> bool:
@@ -161,9 +160,11 @@ async def _trespass(told: Told, member: Member, partition: str, offset: int) -> 
 
 
 async def mixed(told: Told) -> None:
-    """Commits a group's offsets in a transaction, and while that is open the next ones without: these are newer, and
-    stay. After a request that had no answer it goes on with another group: it may still arrive, and neither kind of
-    commit has a number that would tell its age."""
+    """Commit a group's offsets in a transaction, and later ones without it while it is open: these are newer, and stay.
+
+    After a request without an answer it continues with another group: the request may still arrive, and neither kind of
+    commit has a number that shows its age.
+    """
     transactions = Transactions(told, f"mixed-{told.slot}")
     await transactions.init()
     tp = partition_of(told.inputs[0])

@@ -1,4 +1,4 @@
-"""Clients of topics from which something goes: by key, by size, on request; and what must be left of them."""
+"""Clients of topics whose records are removed by key, by size, or on request, and checks of the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS = 5
 
 
 async def _append(told: Told, topic: str, values: list[int], key: bytes) -> int:
-    """The base offset. Raises SparklogError."""
+    """Append a batch; return its base offset. Raises SparklogError."""
     encoded = encode_values(values, told.now_ms(), [key] * len(values))
     assign_producer(memoryview(encoded), producer_id=-1, producer_epoch=-1, base_sequence=-1)  # with the checksum
     payload = bytes(encoded)
@@ -40,7 +40,7 @@ async def _append(told: Told, topic: str, values: list[int], key: bytes) -> int:
 
 
 async def keyed(told: Told) -> None:
-    """Writes the same few keys again and again."""
+    """Write a few keys repeatedly."""
     values = generate.unique_values(told.number)
     while told.wanted():
         await asyncio.sleep(told.rng.random() * 0.03)
@@ -57,7 +57,7 @@ async def keyed(told: Told) -> None:
 
 
 async def aged(told: Told) -> None:
-    """Writes more than is kept."""
+    """Write more than the topic's retention keeps."""
     values = generate.unique_values(told.number)
     while told.wanted():
         await asyncio.sleep(told.rng.random() * 0.03)
@@ -73,7 +73,7 @@ async def aged(told: Told) -> None:
 
 
 async def deleter(told: Told) -> None:
-    """Deletes the oldest records now and then, and looks where the log begins."""
+    """Delete the oldest records now and then, and read the log start."""
     name = f"{AGED}-0"
     while told.wanted():
         await asyncio.sleep(told.rng.random() * 0.5)
@@ -95,7 +95,7 @@ async def deleter(told: Told) -> None:
 
 
 async def check_aged(client: SimClient, notes: Notes, kept_bytes: int) -> None:
-    """What was not deleted, on request or because there is enough behind it, is there; what was deleted is not."""
+    """Check that deleted records are gone, by request or by size, and that all others exist."""
     name = f"{AGED}-0"
     headers = await audit(client, name)
     rows = (await read_committed(client, [name]))[0][name]

@@ -1,4 +1,4 @@
-"""Members of groups in a life: those that commit what they have read, and those that consume, transform and produce."""
+"""Members of groups in a life: those that commit their positions, and those that consume, transform and produce."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SESSION_TIMEOUT_MS = 6_000
 
 
 class Member:
-    """A member of a group that reads the inputs; heartbeats go on beside it."""
+    """A member of a group that reads the inputs, with heartbeats in the background."""
 
     def __init__(self, told: Told, group: str) -> None:
         self._told = told
@@ -66,7 +66,7 @@ class Member:
                 await asyncio.sleep(0.1)
 
     async def take_changes(self) -> None:
-        """Lets go of what others get, takes what is new, from where the group has got to. Raises SparklogError."""
+        """Release revoked partitions, and start new ones at the group's offsets. Raises SparklogError."""
         lost, revoked, added = self.membership.changes()
         for tp in lost | revoked:
             self.reader.positions.pop(tp, None)
@@ -114,7 +114,7 @@ class Member:
                 raise error_from_code(result.error_code, result.message)
 
     async def leave(self) -> None:
-        """Says good-bye."""
+        """Leave the group."""
         self._beating.cancel()
         await asyncio.gather(self._beating, return_exceptions=True)
         self._told.notes.lost(self.group, self.membership.member_id)
@@ -123,7 +123,7 @@ class Member:
             await self._told.client.ask(Api.GROUP_HEARTBEAT, request, g.GroupHeartbeatResponse)
 
     async def poll(self) -> list[tuple[str, list[int], list[int]]]:
-        """What is there for this member. Raises SparklogError."""
+        """Return the next records of this member. Raises SparklogError."""
         if self._beating.done():
             self._beating.result()
         if self.membership.changed:
@@ -140,7 +140,7 @@ class Member:
 
 
 async def member(told: Told) -> None:
-    """A member of a group that commits what it has read."""
+    """Run a member that commits its positions."""
     member = Member(told, "group")
     while told.wanted():
         await told.think()
@@ -206,14 +206,14 @@ async def _transform(
     if outcome is Outcome.FAILED:
         member.reader.positions |= {partition_of(p): offset for p, offset in back.items()}
         note_assignment(told, back)
-    elif outcome is Outcome.UNKNOWN:  # the group knows
+    elif outcome is Outcome.UNKNOWN:  # the group has the outcome
         for p in back:
             del member.reader.positions[partition_of(p)]
         member.membership.not_taken(frozenset(map(partition_of, back)) & member.membership.assigned)
 
 
 async def auditor(told: Told) -> None:
-    """Looks again and again where the group has got to."""
+    """Read the group's committed offsets repeatedly."""
     while told.wanted():
         await asyncio.sleep(told.rng.random() * 0.1)
         try:

@@ -1,5 +1,6 @@
-"""What simulated clients do: the roles of the campaigns with real processes, as coroutines. Each writes down what it
-does and sees, for the checker."""
+"""Roles of simulated clients: those of the campaigns with real processes, as coroutines. Each records its actions and
+observations for the checker.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ TRANSACTION_TIMEOUT_MS = 20_000
 
 
 class Told(NamedTuple):
-    """What a life of a client is told. `number` counts lives, `slot` is the same for all lives of one client."""
+    """The context of a client's life. `number` counts lives; `slot` is the same for all lives of one client."""
 
     seed: int
     number: int
@@ -53,14 +54,14 @@ class Told(NamedTuple):
     outputs: Sequence[str]
     wanted: Callable[[], bool]
     done_batches: dict[int, int]
-    """The checkpoint of shared transactions, by slot: how many batches are done."""
+    """Number of complete batches by slot: the checkpoint of shared transactions."""
     now_ms: Callable[[], int]
     rng: random.Random
     plan: Plan
     notes: Notes
 
     async def think(self) -> None:
-        """The application takes its time, now and then none."""
+        """Wait for the application's time between two actions, sometimes 0."""
         await asyncio.sleep(0 if self.rng.random() < 0.3 else self.rng.random() * self.plan.think_s)
 
 
@@ -73,7 +74,7 @@ def partition_of(name: str) -> TopicPartition:
 
 
 async def producer(told: Told) -> None:
-    """Sends without transactions, several calls under way."""
+    """Send without transactions, with several calls in flight."""
     values = generate.unique_values(told.number)
     producer = await SimProducer.begin(told.client, told.notes, delivery_s=told.rng.choice(told.plan.delivery_s))
     open_calls: set[int] = set()
@@ -100,7 +101,7 @@ async def producer(told: Told) -> None:
 
 
 async def beginner(told: Told) -> None:
-    """Sends a few batches at once, always as a new producer."""
+    """Send a few batches at once, each time as a new producer."""
     values = generate.unique_values(told.number)
     partitions = itertools.cycle(told.inputs)
     while told.wanted():
@@ -126,7 +127,7 @@ async def beginner(told: Told) -> None:
 
 
 class Transactions:
-    """Writes in transactions: one request at a time."""
+    """Writes in transactions, one request at a time."""
 
     def __init__(self, told: Told, transactional_id: str) -> None:
         self._told = told
@@ -144,7 +145,7 @@ class Transactions:
         self._identity, self._next, self.is_used = identity, {}, False
 
     async def send(self, partition: str, values: Sequence[int]) -> list[int]:
-        """The offsets. Raises SparklogError: the transaction has to be aborted."""
+        """Send values; return their offsets. Raises SparklogError: the transaction has to be aborted."""
         self.is_used = True
         sequence = self._next.get(partition, 0)
         self._next[partition] = sequence + len(values)
@@ -154,7 +155,7 @@ class Transactions:
     async def send_offsets(
         self, offsets: Mapping[str, int], group: str, member_id: str, epoch: int, *, once: bool = False
     ) -> None:
-        """`once`: no request that had no answer is sent again."""
+        """Send offsets to the transaction. `once`: do not repeat a request without an answer."""
         self.is_used = True
         committed = [g.CommittedOffset(*partition_of(p), o) for p, o in offsets.items()]
         request = g.TxnOffsetCommitRequest(self._id, *self._identity, group, committed, member_id, epoch)
@@ -182,7 +183,7 @@ async def write(
     values: Sequence[int],
     keys: Sequence[bytes] = (),
 ) -> int:
-    """One batch of a transaction, again until its outcome is known; its base offset. Raises SparklogError."""
+    """Send one batch of a transaction until its outcome is known; return its base offset. Raises SparklogError."""
     payload = encode_values(values, told.now_ms(), keys)
     assign_producer(
         memoryview(payload),
@@ -212,8 +213,7 @@ async def write(
 
 
 async def transactional(told: Told) -> None:
-    """Sends in transactions, a part of which it aborts. The next life has the same transactional id and fences this
-    one."""
+    """Send in transactions, and abort some of them. The next life has the same transactional id and fences this one."""
     values = generate.unique_values(told.number)
     transactions = Transactions(told, f"transactional-{told.slot}")
     await transactions.init()
@@ -246,7 +246,7 @@ async def end_transaction(
             pass
         except SparklogError as e:
             if e.retriable:
-                raise  # nobody knows; this life ends
+                raise  # the outcome is unknown; this life ends
             outcome = Outcome.UNKNOWN
         else:
             told.history.end(operation, Outcome.OK, acked)
@@ -263,7 +263,7 @@ async def end_transaction(
 
 
 async def reader(told: Told, *, committed: bool = True) -> None:
-    """Reads all partitions, and now and then again from the beginning."""
+    """Read all partitions, and sometimes again from the beginning."""
     names = [*told.inputs, *told.outputs]
     reader = SimReader(told.client, committed=committed)
     for intent in generate.polls(told.seed, told.number):
@@ -285,7 +285,7 @@ async def reader(told: Told, *, committed: bool = True) -> None:
 
 
 async def uncommitted(told: Told) -> None:
-    """Reads everything, also what will be aborted."""
+    """Read everything, including records that will be aborted."""
     await reader(told, committed=False)
 
 
@@ -305,7 +305,7 @@ def note_poll(told: Told, polls: Sequence[Any]) -> None:
 
 
 async def ends(client: SimClient, partitions: Sequence[str], *, timestamp: int = -1) -> dict[str, int]:
-    """The high watermarks; with -2 the log starts."""
+    """Return the high watermarks, or the log starts for timestamp -2."""
     request = ListOffsetsRequest([ListOffsetsPartition(*partition_of(p), timestamp) for p in partitions])
     answer = await client.ask_until(Api.LIST_OFFSETS, request, ListOffsetsResponse)
     for result in answer.results:

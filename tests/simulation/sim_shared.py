@@ -1,4 +1,4 @@
-"""Shared transactions in a life, as Spark's sink uses them."""
+"""Shared transactions in a life, in the way of Spark's sink."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.torture.shared import rows_of
 
 
 async def shared(told: Told) -> None:
-    """Shared transactions, as Spark's sink uses them: batches with a number, tasks that fail, are repeated, and
+    """Run shared transactions in the way of Spark's sink: numbered batches, with tasks that fail, are repeated, and
     lose."""
     rng = random.Random(f"tasks/{told.seed}/{told.number}")
     run = 0
@@ -28,11 +28,11 @@ async def shared(told: Told) -> None:
             if await _write_batch(told, key, batch, rng):
                 told.done_batches[told.slot] = max(batch + 1, told.done_batches.get(told.slot, 0))  # a file per batch
         except SparklogError:
-            run += 1  # what Spark does: the query fails and is started again
+            run += 1  # as in Spark: the query fails and is started again
 
 
 async def _write_batch(told: Told, key: tuple[str, int, str, int], batch: int, rng: random.Random) -> bool:
-    """Whether the batch is committed, now or before. Raises SparklogError."""
+    """Write a batch. Returns True if it is committed, now or earlier. Raises SparklogError."""
     tasks: list[list[tuple[str, list[int]]]] = [[] for _ in range(rng.randint(1, 3))]
     for rows in rows_of(told.slot, batch, told.inputs):
         rng.choice(tasks).append(rows)

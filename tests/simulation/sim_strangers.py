@@ -1,5 +1,6 @@
-"""Peers that are no clients and say that they are: damaged requests, and what a broker of a cluster says, from somebody
-who is not that broker, or not any more. They are refused; whatever they say, the others must not suffer."""
+"""Peers that send damaged requests, and requests of brokers from peers that are no such broker, or no longer. They are
+refused, without harm to others.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +36,12 @@ ANSWER_S = 0.5
 
 
 def _hosts(told: Told) -> Sequence[str]:
-    """All brokers."""
+    """Return the hosts of all brokers."""
     return getattr(told.client, "hosts", None) or [told.client.broker_host]
 
 
 async def garbage(told: Told) -> None:
-    """Requests of which a few bytes are wrong: of the header, which is decoded, or of the records."""
+    """Send requests with a few wrong bytes: in the header, which is decoded, or in the records."""
     while told.wanted():
         await asyncio.sleep(told.rng.random() * 0.1)
         api, request, payload = _request(told)
@@ -57,7 +58,7 @@ async def garbage(told: Told) -> None:
 
 
 async def _said(told: Told, host: str, frame: bytes) -> None:
-    """On a connection of its own, which is closed after a while, answered or not."""
+    """Send a frame on a connection of its own, which is closed after a while, with or without an answer."""
     try:
         connection = told.client.net.connect(told.client.loop, f"stranger-{told.number}", host)
     except ConnectionRefusedError:
@@ -68,11 +69,11 @@ async def _said(told: Told, host: str, frame: bytes) -> None:
 
 
 def _request(told: Told) -> tuple[Api, Message, bytes]:
-    """One that is well-formed."""
+    """Return a well-formed request."""
     tp = partition_of(told.rng.choice(told.inputs))
     match told.rng.randrange(7):
         case 0:
-            # its values are no numbers of a history: damaged as it is, it must not be stored
+            # its values are no numbers of a history: as it is damaged, it must not be stored
             payload = encode_values([FAR], told.now_ms())
             return Api.PRODUCE, ProduceRequest(-1, 500, [ProducePartition(*tp, len(payload))]), bytes(payload)
         case 1:
@@ -90,7 +91,9 @@ def _request(told: Told) -> tuple[Api, Message, bytes]:
 
 
 def _fetch(told: Told) -> c.ReplicaFetchRequest:
-    """As of a replica that has everything: if it were believed, what others lack would be committed."""
+    """Return the fetch of a replica that claims to have everything: a broker that believed it would commit records that
+    other replicas lack.
+    """
     partitions = [
         c.ReplicaFetchPartition(
             *partition_of(p), told.rng.randrange(6), told.rng.choice([0, 50, FAR]), 0, 0, FAR, 1 << 20
@@ -102,8 +105,9 @@ def _fetch(told: Told) -> c.ReplicaFetchRequest:
 
 
 async def false_broker(told: Told) -> None:
-    """A broker that is not registered, or was: fetches as a replica, proposes other in-sync replicas, says that a
-    directory has failed or that it leaves."""
+    """Act as a broker that is not registered, or no longer: fetch as a replica, propose other in-sync replicas, report
+    a failed directory or a shutdown.
+    """
     client = told.client
     brokers = [SimClient(client.loop, client.net, f"stranger-{told.number}", host) for host in _hosts(told)]
     while told.wanted():

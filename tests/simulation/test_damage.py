@@ -1,8 +1,8 @@
 """One flipped bit anywhere in a partition's files, and a tail torn at any byte: never a wrong record, never an
 unexpected exception.
 
-A batch's stamp (offset, leader epoch, append time) has no checksum: where footers are trusted and nothing is scanned (a
-clean start) a flipped bit there is not noticed by reading, so that case asks for right values only.
+A batch's stamp (offset, leader epoch, append time) has no checksum. After a clean start footers are trusted without a
+scan, and reading does not notice a bit flipped in a stamp, so that case checks only the values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXPECTED_ERRORS = (LogCorruptError, CorruptBatchError)
 
 
 class Made(NamedTuple):
-    """A stopped log of one 64 KiB segment with its indexes: its files, records, and where its stamps are."""
+    """A stopped log of one 64 KiB segment with its indexes: its files, records, and the positions of its stamps."""
 
     directory: Path
     files: dict[str, bytes]
@@ -43,7 +43,7 @@ class Made(NamedTuple):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    logging.disable(logging.CRITICAL)  # a line per case is what nobody reads
+    logging.disable(logging.CRITICAL)  # a line per case, which is never read
     root = tmp_path_factory.mktemp("damage")
     log = open_log(root, SETTINGS, files=LimitedFiles())
     values: list[bytes] = []
@@ -73,7 +73,7 @@ def logging_again() -> Iterator[None]:
 
 
 def records_of(log: PartitionLog) -> list[tuple[int, bytes]]:
-    """What a consumer gets, which goes on behind a batch it cannot use only by being told to."""
+    """Return the records of a consumer, which passes an unusable batch only with an explicit position."""
     found, offset = [], log.log_start_offset
     while (piece := log.reader.read(offset, 20_000)) is not None:
         try:
@@ -90,11 +90,11 @@ def records_of(log: PartitionLog) -> list[tuple[int, bytes]]:
 
 
 def check_damaged(made: Made, root: Path, *, clean: bool, exact: bool) -> str:
-    """Opens, reads, looks up, appends; what became of it."""
+    """Open, read, look up, append; return the result."""
     log = None
     try:
         log = open_log(root, SETTINGS, files=LimitedFiles(), clean=clean)
-        latest = log.reader.offset_of_max_timestamp()  # first: it looks at the end of the time index alone
+        latest = log.reader.offset_of_max_timestamp()  # first: this reads only the end of the time index
         answers = {t: log.reader.offset_for_timestamp(t) for t in LOOKED_UP_MS}
         found = records_of(log)
         log.appender.append(batch([5]))
@@ -157,7 +157,7 @@ def test_a_flipped_bit_in_every_byte(made: Made, tmp_path: Path, clean: bool) ->
 
 
 def repair_and_check(made: Made, root: Path, position: int) -> None:
-    """After a repair the log opens, and every record in it is right; at most the batch with the bit is gone."""
+    """Repair the log: it opens, every record in it is right, and at most the batch with the bit is lost."""
     name = next(n for n in made.files if n.endswith(".arrow"))
     flip_and_check(made, root, name, position, clean=False)
     shutil.rmtree(root / "events-0")
@@ -228,7 +228,7 @@ def test_a_tail_torn_at_every_byte_of_the_last_batches(made: Made, tmp_path: Pat
 
 @pytest.mark.torture
 def test_a_flipped_bit_in_every_byte_of_the_stamps_and_the_small_files(made: Made, tmp_path: Path) -> None:
-    """What has no checksum, after a clean stop: the first to look at, and quick."""
+    """Flip bits in the parts without a checksum, after a clean stop."""
     for name in made.files:
         in_stamps = (p for stamp in made.stamps for p in stamp)
         for position in in_stamps if name.endswith(".arrow") else positions_of(made, name, 1):
