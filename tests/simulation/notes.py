@@ -133,7 +133,7 @@ class Notes:
         """Note an offset that a group with and without transactions has committed, without a lower one since."""
         self._committed = max(self._committed, offset)
 
-    def told_committed(self, offset: int) -> None:
+    def check_committed(self, offset: int) -> None:
         """Check the broker's committed offset of such a group, at a moment without commits in progress."""
         if offset < self._committed:
             self.violated(f"a group had committed {self._committed}, the broker says {offset}")
@@ -192,22 +192,22 @@ class Notes:
 
     # -- what grows old
 
-    def stored(self, offset: int, values: Sequence[int]) -> None:
+    def on_stored(self, offset: int, values: Sequence[int]) -> None:
         """Note the acknowledgement of records of the topic with a small retention."""
         self._aged |= dict(zip(range(offset, offset + len(values)), values, strict=True))
 
-    def begins_at(self, offset: int) -> None:
+    def check_log_start(self, offset: int) -> None:
         """Check a reported start of that topic's log, which never decreases."""
         known = self._deleted_for_good if self.deletes_everywhere is not None else self.aged_start
         if offset < known:
             self.violated(f"the log began at {known}, now at {offset}")
         self.aged_start = max(self.aged_start, offset)
 
-    def deletes(self, before_offset: int) -> None:
+    def on_deletion_request(self, before_offset: int) -> None:
         """Note the request of a deletion; without an answer it may have happened."""
         self._asked_deletion = max(self._asked_deletion, before_offset)
 
-    def deleted(self, offset: int) -> None:
+    def on_deletion(self, offset: int) -> None:
         """Note the acknowledgement of a deletion up to this offset."""
         self._deleted = max(self._deleted, offset)
         if self.deletes_everywhere is None or self.deletes_everywhere():
@@ -216,7 +216,7 @@ class Notes:
 
     def check_aged(self, start: int, size_bytes: int, kept_bytes: int, rows: Mapping[int, int]) -> None:
         """Check the final records of that topic, from the offset `start` on."""
-        self.begins_at(start)
+        self.check_log_start(start)
         if start > max(self._deleted, self._asked_deletion) and size_bytes < kept_bytes:
             self.violated(f"{size_bytes} bytes are left, {kept_bytes} are to be kept")
         for offset, value in self._aged.items():

@@ -115,15 +115,15 @@ class SimBroker:
 
     def kill(self) -> None:
         """Kill the process (SIGKILL); written data stay."""
-        loop = self._gone()
+        loop = self._detach()
         self.machine.kill(loop)
 
     def power_cut(self) -> None:
         """Stop the machine; unsynced data may be lost."""
-        loop = self._gone()
+        loop = self._detach()
         self.machine.power_cut(loop)
 
-    def _gone(self) -> SimLoop:
+    def _detach(self) -> SimLoop:
         loop, self.loop, self.broker = self.loop, None, None
         assert loop is not None
         self.has_joined = False
@@ -135,7 +135,7 @@ class SimBroker:
         loop, broker = self.loop, self.broker
         assert loop is not None and broker is not None
         self.machine.simulation.complete(loop, self._stop(broker))
-        self._gone()
+        self._detach()
         self.machine.kill(loop)
 
     async def _stop(self, broker: Broker) -> None:

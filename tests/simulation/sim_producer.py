@@ -132,7 +132,7 @@ class SimProducer:
             self._notes.gave_up(partition.tp, batch.identity)
             batch.done(-1)
         if late:
-            self._begin_anew(partition)
+            self._reset(partition)
 
     def _send(self, partition: _Partition, batches: list[Batch]) -> None:
         partition.sequences.take(batches)
@@ -170,7 +170,7 @@ class SimProducer:
                 offset = result.base_offsets[i]
             batch.done(offset)
             offset += batch.record_count
-        self._go_on(partition)
+        self._continue(partition)
 
     def _failed(self, partition: _Partition, batches: list[Batch], error: SparklogError, *, definite: bool) -> None:
         refusal = Refusal.RETRIABLE if error.retriable else Refusal.FATAL
@@ -195,14 +195,14 @@ class SimProducer:
             for batch in batches:
                 self._notes.gave_up(partition.tp, batch.identity)
                 batch.done(-1)
-        self._go_on(partition)
+        self._continue(partition)
 
-    def _go_on(self, partition: _Partition) -> None:
-        self._begin_anew(partition)
+    def _continue(self, partition: _Partition) -> None:
+        self._reset(partition)
         self._drain(partition)
 
     @staticmethod
-    def _begin_anew(partition: _Partition) -> None:
+    def _reset(partition: _Partition) -> None:
         if partition.sequences.may_reset:
             again = partition.sequences.reset()
             partition.queue.extendleft(reversed(again))  # type: ignore[arg-type]

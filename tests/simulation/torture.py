@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pass
     finally:
         logging.disable(logging.NOTSET)
-    campaign.tell("end")
+    campaign.report("end")
     return 1 if campaign.violations else 0
 
 
@@ -105,7 +105,7 @@ class Campaign:
             ):
                 return
             if now_s >= next_s:
-                self.tell("so far")
+                self.report("so far")
                 next_s = now_s + PROGRESS_S
             self._live(*next(self._lives))
 
@@ -120,7 +120,7 @@ class Campaign:
             sys.stdout.flush()
         self._lived[kind] += 1
 
-    def tell(self, what: str) -> None:
+    def report(self, what: str) -> None:
         """Print one line of progress."""
         passed_s = max(time.monotonic() - self._began_s, 1e-9)
         cpu_s = time.process_time() - self._cpu_s

@@ -24,7 +24,7 @@ from tests.simulation.plans import AGED, INPUT, KEYED, OUTPUT, SMALL, Plan
 from tests.simulation.shared_trouble import SharedTrouble
 from tests.simulation.sim_broker import SimBroker
 from tests.simulation.sim_final import audit, committed_offsets, read_committed
-from tests.simulation.sim_roles import ROLES, Told
+from tests.simulation.sim_roles import ROLES, ClientContext
 from tests.simulation.trouble import Trouble
 from tests.torture.shared import rows_of
 
@@ -76,7 +76,7 @@ class Client:
         )  # fmt: skip
         self.host = f"client-{number}"
         client = world.connected(loop, self.host)
-        told = Told(
+        told = ClientContext(
             world.seed, number, self.slot, client, recorder, world.inputs, world.outputs,
             lambda: world.wanted and not (self.leaves and self.loop is loop), world.done_batches,
             world.clock_ms, random.Random(world.simulation.rng.getrandbits(32)), world.plan, world.notes,

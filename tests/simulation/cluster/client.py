@@ -174,7 +174,7 @@ class ClusterClient:
         if whole is None or (api is not Api.FETCH and len(found) < len(keys)):
             raise error
         kind = type(whole.results[0])
-        results = [found[i][0] if i in found else _nobody(kind, key) for i, key in enumerate(keys)]
+        results = [found[i][0] if i in found else _without_leader(kind, key) for i, key in enumerate(keys)]
         whole_data = b"".join(bytes(found[i][1]) for i in range(len(keys)) if i in found)
         return replace(whole, results=results), memoryview(whole_data)
 
@@ -255,7 +255,7 @@ class ClusterClient:
         return await connection.ask(api, request, response, payload, timeout_s=timeout_s)
 
 
-def _nobody(kind: type[Any], key: TopicPartition) -> Any:
+def _without_leader(kind: type[Any], key: TopicPartition) -> Any:
     """Return the result of a partition without an answer."""
     return kind(*key, LeaderNotAvailableError.code)
 

@@ -152,16 +152,16 @@ class Node:
 
     def kill(self) -> None:
         """Kill the process (SIGKILL); written data stay."""
-        self.machine.kill(self._gone())
+        self.machine.kill(self._detach())
 
     def power_cut(self) -> None:
         """Stop the machine; unsynced data may be lost."""
         if self.loop is None:
             self.machine.files.power_cut(self.machine.simulation.rng)
         else:
-            self.machine.power_cut(self._gone())
+            self.machine.power_cut(self._detach())
 
-    def _gone(self) -> SimLoop:
+    def _detach(self) -> SimLoop:
         self.on_end(self)
         loop, self.loop, self.broker = self.loop, None, None
         assert loop is not None

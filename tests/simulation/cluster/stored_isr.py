@@ -30,7 +30,7 @@ ReadBatches = Callable[["PartitionLog", int, int], "list[Copied]"]
 IsCompacted = Callable[["PartitionLog"], bool]
 
 
-class _Shown(NamedTuple):
+class _VisibleMark(NamedTuple):
     """The highest high watermark, and its broker."""
 
     offset: int = 0
@@ -56,7 +56,7 @@ class StoredIsr:
         self._committed = committed
         self._read_batches = read_batches
         self._is_compacted = is_compacted
-        self._shown: dict[TopicPartition, _Shown] = {}
+        self._shown: dict[TopicPartition, _VisibleMark] = {}
         self.isrs: dict[TopicPartition, tuple[int, ...]] = {}
         """The stored ISRs by partition."""
         self._lives: dict[int, tuple[int, int]] = {}
@@ -78,8 +78,8 @@ class StoredIsr:
                 continue
             for partition in node.broker.partitions.all():
                 log = partition.open_log
-                if log is not None and log.high_watermark > self._shown.get(partition.key, _Shown()).offset:
-                    self._shown[partition.key] = _Shown(log.high_watermark, node.host)
+                if log is not None and log.high_watermark > self._shown.get(partition.key, _VisibleMark()).offset:
+                    self._shown[partition.key] = _VisibleMark(log.high_watermark, node.host)
 
     # --- what is stored
 
@@ -116,7 +116,7 @@ class StoredIsr:
             return
         found = node.broker.partitions.find(tp)
         log = None if found is None else found.open_log
-        shown = self._shown.get(tp, _Shown())
+        shown = self._shown.get(tp, _VisibleMark())
         if log is None:
             return  # its disk has failed, which it reports to the controller next
         missing = self._missing(tp, log, shown.offset)

@@ -141,7 +141,7 @@ class ClusterTrouble(SharedTrouble):
         for node in self.world.nodes:
             if node.is_alive and not node.machine.files.is_off:
                 node.kill()
-                self._again(node)
+                self._restart_later(node)
         self._perhaps_zookeeper_too()
 
     def kill_one_by_one(self) -> None:
@@ -155,7 +155,7 @@ class ClusterTrouble(SharedTrouble):
     def _kill_now(self, node: Node) -> None:
         if node.is_alive and not node.machine.files.is_off:
             node.kill()
-            self._again(node)
+            self._restart_later(node)
 
     def blackout(self) -> None:
         """Cut the power of all machines at the same moment, including those without a running broker."""
@@ -179,9 +179,9 @@ class ClusterTrouble(SharedTrouble):
     def _crashed(self, node: Node, crash: Callable[[], None]) -> None:
         self.suspects[node.id] = node.life
         crash()
-        self._again(node)
+        self._restart_later(node)
 
-    def _again(self, node: Node) -> None:
+    def _restart_later(self, node: Node) -> None:
         """Start the broker again, sometimes before its session has ended."""
         life = node.life
         self.world.later(self.rng.random() * DOWN_S, lambda: self.revive(node) if node.life == life else None)
@@ -195,7 +195,7 @@ class ClusterTrouble(SharedTrouble):
         if node.is_alive and not node.is_paused and node.has_joined and self.may_crash(node) and self._can_spare(node):
             if not node.stop(self.rng.choice([STOP_LIMIT_S, STOP_LIMIT_S, 0.2])):
                 self.suspects[node.id] = node.life
-            self._again(node)
+            self._restart_later(node)
 
     def give_up(self, node: Node) -> None:
         """Repair and restart a broker whose process has ended by itself."""
@@ -220,7 +220,7 @@ class ClusterTrouble(SharedTrouble):
             node.kill()
             self.world.replace_machine(node)
             self.equip(node.machine, self.disks[node.id])
-            self._again(node)
+            self._restart_later(node)
 
     def lose_disk(self, node: Node) -> bool:
         """Cut the machine's power, or replace the machine. Returns False if the others need its records now."""
