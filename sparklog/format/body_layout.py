@@ -69,7 +69,7 @@ class BodyLayout:
     """The nodes and buffers that a schema requires: see the module. `layout_of_schema` creates one per schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Raises CorruptBatchError for a type that no topic has."""
+        """Compile the layout of a schema. Raises CorruptBatchError for a type that no topic has."""
         compiled = _CompiledLayout()
         node_starts, buffer_starts = [], []
         for field in schema:

@@ -134,7 +134,7 @@ class _Frames:
         return stored - _I64.size if size == -1 else int(size)
 
     def _inflate(self, number: int) -> Any:
-        """Raises CorruptBatchError."""
+        """Decompress one buffer. Raises CorruptBatchError."""
         at, stored = self._places[number]
         frame = pa.py_buffer(self._body[at + _I64.size : at + stored])
         if not stored or _I64.unpack_from(self._body, at)[0] == -1:

@@ -55,7 +55,7 @@ class HistoryBatch:
 
     @property
     def decoder(self) -> None:
-        """None: the rows are decoded already."""
+        """Return None: the rows are decoded already."""
         return None
 
     @property

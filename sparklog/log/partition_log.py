@@ -39,7 +39,7 @@ from sparklog.log.tiering.remote_segment import RemoteAccess
 
 
 class PartitionLog:
-    """See the module. Made by `open`."""
+    """The log of one partition, made by `open`."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
@@ -182,7 +182,7 @@ class PartitionLog:
 
     @property
     def config(self) -> LogConfig:
-        """See `reconfigure`."""
+        """The log's settings; `reconfigure` replaces them."""
         return self._state.config
 
     @property

@@ -79,7 +79,7 @@ class _Call(Future[Any]):
 
 
 class LocalCoordination:
-    """See the module, and `Coordination`. Thread-safe."""
+    """`Coordination` on a SQLite file. Thread-safe."""
 
     def __init__(
         self,

@@ -78,14 +78,14 @@ class Znodes:
         return [node for path in sorted(self._nodes) if path != "/" and (node := self.find(path)) is not None]
 
     def read(self, path: str) -> Node:
-        """Raises NoNodeError."""
+        """Return a node. Raises NoNodeError."""
         node = self.find(path)
         if node is None:
             raise NoNodeError(path)
         return node
 
     def children(self, path: str) -> list[str]:
-        """Raises NoNodeError."""
+        """Return the names of a node's children, sorted. Raises NoNodeError."""
         return sorted(_find_existing(self._nodes, path).children)
 
     def commit(

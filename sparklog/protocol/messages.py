@@ -599,7 +599,7 @@ def older_version(api: int, version: int) -> int | None:
 
 
 def decode_request(api: int, version: int, header: bytes | bytearray | memoryview) -> Message:
-    """Raises UnsupportedApiError, UnsupportedVersionError or InvalidRequestError, nothing else."""
+    """Decode a request. Raises UnsupportedApiError, UnsupportedVersionError or InvalidRequestError, nothing else."""
     spec = APIS.get(api)  # type: ignore[call-overload]
     if spec is None:
         raise UnsupportedApiError(f"no API {api}")

@@ -142,8 +142,11 @@ class ClusterDelta(Struct, frozen=True):
 
 
 class ClusterImage(Struct, frozen=True):
-    """See the module. `brokers`: those that are registered now; `known`: the last broker epoch of every broker there
-    has ever been; `configs`: settings of the cluster, which topics inherit; `security`: see `security.records`."""
+    """The cluster's metadata at one version.
+
+    `brokers`: the registered ones; `known`: the last broker epoch of every broker so far; `configs`: settings of the
+    cluster, which topics inherit; `security`: see `security.records`.
+    """
 
     version: Version = Version()
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)

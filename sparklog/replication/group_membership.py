@@ -98,7 +98,8 @@ class Member(Struct):
     last_commit: int = -1
 
     def note_commit(self, sequence: int, safeguards: Safeguards) -> None:
-        """Raises StaleMemberEpochError if a later commit of this member has been taken already."""
+        """Note a commit's sequence. Raises StaleMemberEpochError if a later commit of this member was accepted
+        already."""
         if safeguards.order and 0 <= sequence <= self.last_commit:
             raise StaleMemberEpochError("a later commit of this member has been taken already")
         self.last_commit = max(self.last_commit, sequence)

@@ -345,7 +345,7 @@ class GroupCoordinator:
         return [member.member_id for member in sorted(members, key=lambda member: (member.name, member.member_id))]
 
     def member(self, group_id: str, member_id: str) -> m.GroupMember:
-        """Raises KeyError."""
+        """Describe a member. Raises KeyError."""
         group = self._groups[group_id]
         member = group.members[member_id]
         return m.GroupMember(
@@ -377,7 +377,7 @@ class GroupCoordinator:
 
 
 def check_group_id(group_id: str) -> None:
-    """Raises InvalidGroupIdError."""
+    """Raise InvalidGroupIdError for an empty or too long id."""
     if not group_id or len(group_id) > GROUP_ID_CHARS_MAX:
         raise InvalidGroupIdError(f"group id {group_id[:40]!r}: 1 to {GROUP_ID_CHARS_MAX} characters")
 

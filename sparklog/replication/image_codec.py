@@ -39,17 +39,17 @@ def encode(value: Encoded) -> bytes:
 
 
 def decode_image(data: bytes) -> ClusterImage:
-    """Raises InvalidRequestError."""
+    """Decode an image. Raises InvalidRequestError."""
     return _decode(_IMAGE, data)
 
 
 def decode_delta(data: bytes) -> ClusterDelta:
-    """Raises InvalidRequestError."""
+    """Decode a change of the image. Raises InvalidRequestError."""
     return _decode(_DELTA, data)
 
 
 def decode_partition(data: bytes) -> PartitionImage:
-    """Raises InvalidRequestError."""
+    """Decode a partition of the image. Raises InvalidRequestError."""
     return _decode(_PARTITION, data)
 
 

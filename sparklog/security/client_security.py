@@ -362,7 +362,7 @@ def _check_value(setting: Setting, value: object) -> None:
 
 
 def _check_used(protocol: SecurityProtocol, tls: list[str], sasl: list[str]) -> None:
-    """Raises InvalidConfigError for settings that `security.protocol` gives no meaning to."""
+    """Raise InvalidConfigError for settings that have no meaning with this `security.protocol`."""
     if sasl and not protocol.sasl:
         better = "SASL_SSL" if protocol.tls or tls else "SASL_SSL (or SASL_PLAINTEXT)"
         raise InvalidConfigError(

@@ -65,7 +65,7 @@ def settled(before: Records, changes: RecordChanges) -> RecordChanges:
 
 
 def check_changes(before: Records, changes: RecordChanges) -> None:
-    """Raises InvalidConfigError for a record that cannot be, PolicyViolationError if there would be too many."""
+    """Raise InvalidConfigError for an impossible record, PolicyViolationError if there would be too many."""
     if len(changes) > CHANGES_MAX or size_of(changes) > CHANGE_BYTES_MAX:
         raise PolicyViolationError(
             f"{len(changes)} security records with {size_of(changes)} bytes at once; change at most {CHANGES_MAX} with "

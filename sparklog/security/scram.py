@@ -192,7 +192,7 @@ class ScramServer:
         self._exchange = _mechanism(mechanism).make_server(self._auth_info)
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
-        """See `sasl.SaslServer`. Also raises the errors of the credential's look-up."""
+        """Take a client's message; see `sasl.SaslServer`. Also raises the errors of the credential's look-up."""
         self._messages += 1
         if self._messages > 2 or len(token) > MESSAGE_BYTES_MAX:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)

@@ -225,7 +225,7 @@ class _SimDirectory(SimFile):
 
 
 class SimFiles:
-    """See the module. For one thread at a time."""
+    """A file system in memory with power cuts. For one thread at a time."""
 
     def __init__(self, *, cut_at: int | None = None) -> None:
         self.calls: list[tuple[str, str]] = []

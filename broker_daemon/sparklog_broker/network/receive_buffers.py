@@ -18,7 +18,7 @@ _REFERENCES_OF_THE_LAST_OWNER = 3
 
 
 class ReceiveBuffers:
-    """At most `kept_bytes_max` of unused buffers. Event-loop thread only."""
+    """Keeps unused buffers, at most `kept_bytes_max`. Event-loop thread only."""
 
     def __init__(self, kept_bytes_max: int) -> None:
         self._kept_bytes_max = kept_bytes_max

@@ -39,7 +39,7 @@ class SocketEvents:
         self._on_readable = on_readable if self._pending is None else self.read_now
 
     def resume_reading(self) -> None:
-        """Raises OSError, MemoryError."""
+        """Call `on_readable` from now on. Raises OSError, MemoryError."""
         if not self._is_held:
             self._loop.add_reader(self._fd, self._on_readable)
         self.is_reading = True
@@ -51,7 +51,7 @@ class SocketEvents:
             self.is_reading = False
 
     def resume_writing(self) -> None:
-        """Raises OSError, MemoryError."""
+        """Call `on_writable` from now on. Raises OSError, MemoryError."""
         if not self._is_held:
             self._loop.add_writer(self._fd, self._on_writable)
         self.is_writing = True
@@ -68,7 +68,7 @@ class SocketEvents:
         self._loop.remove_writer(self._fd)
 
     def let_go(self) -> None:
-        """Raises OSError, MemoryError."""
+        """Report events again. Raises OSError, MemoryError."""
         self._is_held = False
         if self.is_reading:
             self._loop.add_reader(self._fd, self._on_readable)

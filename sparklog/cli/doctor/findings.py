@@ -64,7 +64,7 @@ def _limit(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def exit_status(found: Sequence[CheckFinding]) -> int:
-    """0: fine, 1: warnings, 2: errors."""
+    """Return the exit status of the findings: 0 without warnings, 1 with warnings, 2 with errors."""
     return max((int(f.finding.severity) for f in found), default=0)
 
 

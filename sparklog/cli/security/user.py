@@ -107,8 +107,9 @@ def _check(name: str) -> None:
 
 
 def read_password(name: str) -> Secret:
-    """From the terminal, typed twice and not shown, or the first line of stdin. Never an argument: those are seen by
-    everybody on the machine. Raises typer.BadParameter."""
+    """Read a password from the terminal, typed twice and not shown, or from the first line of stdin. An argument would
+    be visible to every user of the machine. Raises typer.BadParameter.
+    """
     import getpass
     import sys
 

@@ -28,7 +28,7 @@ def check_url(url: str) -> str:
 
 
 def fetch_page(url: str, timeout_s: float, *, bytes_max: int = PAGE_BYTES_MAX) -> str:
-    """Raises InvalidRequestError, which says why there is no page."""
+    """Fetch a metrics page. Raises InvalidRequestError with the reason."""
     from urllib.request import urlopen
 
     try:

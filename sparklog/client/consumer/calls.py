@@ -75,7 +75,7 @@ class Calls:
                 )
 
     def check_signal(self) -> None:
-        """Raises ClosedError or WakeupError if another thread has asked for the end of this call's wait."""
+        """Raise ClosedError or WakeupError if another thread has ended this call's wait."""
         if not self._signal.is_set():
             return
         if self.is_closing:

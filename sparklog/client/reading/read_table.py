@@ -204,7 +204,7 @@ def read_table(
 
 
 def _filter_columns(expression: Any, info: TopicInfo) -> tuple[str, ...]:
-    """Raises InvalidRequestError."""
+    """Return the columns that a filter uses. Raises InvalidRequestError."""
     rows = pa.schema([*info.schema, *METADATA_FIELDS])
     error = binding_error(expression, rows)
     if error is not None:

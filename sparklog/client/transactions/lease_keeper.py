@@ -181,7 +181,7 @@ class Keeper:
 
 
 def main(driver_pid: str) -> None:
-    """See the module."""
+    """Renew leases until the driver's process has ended."""
     driver = Process.of(int(driver_pid))
     if driver is None:
         return

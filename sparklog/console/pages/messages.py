@@ -88,7 +88,7 @@ class Wish:
 
 
 def wish_of(request: Request) -> Wish:
-    """Raises InvalidRequestError."""
+    """Return the filter and position in a request's query. Raises InvalidRequestError."""
     query = request.query_params
     columns = [c for given in query.getlist("columns") for c in column_names(given)]
     return Wish(

@@ -128,7 +128,7 @@ async def _described(session: Session, resource: Body) -> list[Body]:
 
 
 async def _state(session: Session, name: str) -> TopicState:
-    """Raises InvalidTopicError, UnknownTopicOrPartitionError, and the broker's errors."""
+    """Return the state of a topic. Raises InvalidTopicError, UnknownTopicOrPartitionError, and the broker's errors."""
     check_topic_name(name)
     request = MetadataRequest([name], paged=True, with_schemas=False, with_partitions=False)
     answer = await read_metadata(await session.broker(), request)

@@ -55,7 +55,7 @@ class KnownDirectories:
         return frozenset(self._written)
 
     def check_none_absent(self, name: str) -> None:
-        """Raises StorageError if the partition directory `name`, which is nowhere, may be where a directory is away."""
+        """Raise StorageError if the missing partition directory `name` may be in an absent log directory."""
         if not self._absent_directories:
             return
         away = ", ".join(f"{path} (data_dir_id {i})" for i, path in self._absent_directories.items())

@@ -105,7 +105,7 @@ class LogDirectory:
         setting: str,
         on_failure: Callable[[LogDirectory], None],
     ) -> None:
-        """Raises DataDirLockedError."""
+        """Lock the directory. Raises DataDirLockedError."""
         self.path = path
         self.broker_id = broker_id
         self.health = DirectoryHealth(path, files, lambda: on_failure(self))
@@ -350,7 +350,7 @@ class LogDirectory:
     # --- checkpoints, and stop ---
 
     def write_points(self, points: dict[str, PartitionPoints]) -> None:
-        """Raises StorageFullError, StorageError."""
+        """Write the recovery points. Raises StorageFullError, StorageError."""
         self.files.write_atomic(self.path / RECOVERY_POINTS_FILE, encode(RecoveryPoints(points)))
 
     def note_boot(self) -> None:
@@ -370,7 +370,7 @@ class LogDirectory:
                 self._lock.truncate(0)
 
     def write_clean_mark(self, unclean: Iterable[str]) -> None:
-        """Raises StorageFullError, StorageError."""
+        """Write the mark of a clean stop. Raises StorageFullError, StorageError."""
         mark = CleanShutdown(self.broker_id, sorted(unclean))
         self.files.write_atomic(self.path / CLEAN_SHUTDOWN_FILE, encode(mark))
 

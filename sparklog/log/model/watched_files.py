@@ -113,7 +113,7 @@ class DirectoryHealth:
             self.shortages += 1
 
     def check(self) -> None:
-        """Raises StorageError if the directory has failed."""
+        """Raise StorageError if the directory has failed."""
         if self.failure is not None:
             raise StorageError(str(self.failure))
 

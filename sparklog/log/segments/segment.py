@@ -46,7 +46,7 @@ class _Before(NamedTuple):
 
 
 class LogSegment(SegmentView):
-    """See the module."""
+    """One segment of a log: its file and its indexes."""
 
     _before: _Before | None = None
     """State that `take_back` restores."""

@@ -130,8 +130,8 @@ def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
 
 
 def _check_meets(context: LoadContext, path: Path, end: int, following: int) -> None:
-    """Raises LogCorruptError, or _Torn if a crash may be the reason, when a segment does not end where the next
-    begins."""
+    """Raise LogCorruptError, or _Torn if a crash may be the reason, when a segment does not end at the start of the
+    next."""
     if end == following or (end, following) in context.gaps:
         return
     what = "overlaps with" if end > following else "leaves a gap before"
@@ -358,7 +358,7 @@ class _SegmentScan:
         return removed or (self._next_offset, offset) in self._context.gaps
 
     def _check_end(self, result: ScanResult) -> None:
-        """Raises LogCorruptError, or _Torn if there is nothing wrong but that other segments follow."""
+        """Raise LogCorruptError for a bad end, or _Torn if the only fault is that other segments follow."""
         context, end, following = self._context, self._next_offset, self._following
         where = f"{self._segment.path}, position {result.position}"
         if result.end is ScanEnd.CORRUPT:

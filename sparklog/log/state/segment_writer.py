@@ -211,7 +211,7 @@ class SegmentWriter:
         self.blocked = None
 
     def _sync_directory(self) -> None:
-        """Raises StorageUnavailableError (it can be tried again), SyncFailedError."""
+        """Sync the directory. Raises StorageUnavailableError (a later attempt may succeed), SyncFailedError."""
         try:
             self._files.sync_directory(self._directory)
         except StorageUnavailableError:

@@ -88,7 +88,7 @@ BATCH_MAX = 1_000
 
 
 class Controller:
-    """See the module."""
+    """The controller's state machine."""
 
     def __init__(self, config: ControllerConfig | None = None, safeguards: Safeguards = ALL_SAFEGUARDS) -> None:
         self._config = config if config is not None else ControllerConfig()

@@ -46,7 +46,7 @@ def place(
 
 
 def check_replication_factor(replication_factor: int, brokers: Collection[int]) -> None:
-    """Raises InvalidReplicationFactorError."""
+    """Raise InvalidReplicationFactorError unless there are that many brokers."""
     if not 1 <= replication_factor <= len(brokers):
         raise InvalidReplicationFactorError(
             f"replication factor {replication_factor} with {len(brokers)} brokers; use 1 to {len(brokers)}"

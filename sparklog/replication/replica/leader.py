@@ -107,7 +107,7 @@ class _PendingProposal(Struct):
 
 
 class Leader:
-    """See the module. Made by `become`."""
+    """The leader's state machine for one partition, made by `become`."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ EXPIRY_INTERVAL_MS = 60_000
 
 
 class Coordinator:
-    """See the module."""
+    """The coordinator's state machine for one partition of the state topic."""
 
     def __init__(
         self, ids: IdReserve, limits: TransactionLimits | None = None, safeguards: Safeguards | None = None
@@ -134,7 +134,7 @@ class Coordinator:
         return [*self._plain.ids(), *self._shared.ids()]
 
     def summary(self, transactional_id: str) -> TransactionSummary:
-        """Raises InvalidProducerIdMappingError for an unknown id."""
+        """Return the summary of an id. Raises InvalidProducerIdMappingError for an unknown id."""
         return self._rules(transactional_id).summary(transactional_id)
 
     def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:

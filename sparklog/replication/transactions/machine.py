@@ -154,7 +154,7 @@ class TransactionMachine(ABC, Generic[E]):
     # -- present state
 
     def _known(self, transactional_id: str) -> E:
-        """Raises InvalidProducerIdMappingError for an unknown id."""
+        """Return the state of an id. Raises InvalidProducerIdMappingError for an unknown id."""
         found = self._by_id.get(transactional_id)
         if found is None:
             raise self._unknown(transactional_id)
