@@ -62,7 +62,7 @@ class CorruptBatchError(SparklogError):
 
 
 class UnknownTopicOrPartitionError(SparklogError):
-    """No such topic, or the topic has no such partition."""
+    """The topic does not exist, or has no such partition."""
 
     code = 3
 
@@ -121,7 +121,7 @@ class FrameTooLargeError(SparklogError):
 
 
 class RequestTimedOutError(SparklogError):
-    """No answer within the time limit; the request may have taken effect."""
+    """The answer did not arrive within the time limit; the request may have taken effect."""
 
     code = 11
     retriable = True

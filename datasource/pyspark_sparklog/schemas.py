@@ -25,7 +25,8 @@ TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE_ID = "topic", "partition", "
 
 
 class OutputColumn(NamedTuple):
-    """One column of a read's rows. `origin`: STORED (a column of that name in the log), or which metadata it is."""
+    """One column of a read's rows. `origin`: STORED (a column of that name in the log), or the name of a metadata
+    field."""
 
     name: str
     type: Any
@@ -183,7 +184,7 @@ def _cast(before: pa.Field) -> str:
 
 
 def full_schema(shape: TopicShape, *, include_headers: bool, include_metadata: bool) -> ReadSchema:
-    """All columns of topics of `shape`."""
+    """Return all columns of topics of `shape`."""
     if shape.kind == KIND_ENVELOPE:
         columns = ENVELOPE_COLUMNS + ((HEADERS_COLUMN,) if include_headers else ())
     else:

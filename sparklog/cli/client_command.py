@@ -100,7 +100,7 @@ def _command_config() -> Any:
             ),
         ] = None,
     ) -> None:
-        """Never run."""
+        """Declare the options of every client command; the function itself is never called."""
 
     return next(p for p in typer.main.get_command(probe).params if p.name == "command_config")
 

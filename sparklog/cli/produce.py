@@ -255,7 +255,7 @@ class _Sent:
         print(f"records acknowledged before the failure: {self.records:,}", file=sys.stderr)
 
     def summary(self, partitions: int) -> str:
-        """One line: records, partitions, time, rates."""
+        """Return one line: records, partitions, time, rates."""
         seconds = max(time.monotonic() - self._started, 1e-6)
         rate, mib_rate = self.records / seconds, self._bytes / seconds / 2**20
         return (

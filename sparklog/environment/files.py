@@ -182,8 +182,9 @@ def put_aside(files: FileSystem, path: Path, reason: object) -> None:
 
 
 def read_hint(files: FileSystem, path: Path) -> bytes | None:
-    """As `read_rebuildable`, for a file that is written again by its path: an odd one is put aside. Raises
-    StorageError."""
+    """Read a file as `read_rebuildable`. An odd file is put aside, because it is written again by its path. Raises
+    StorageError.
+    """
     try:
         return read_whole(files, path)
     except OddFileError as e:

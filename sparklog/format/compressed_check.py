@@ -100,7 +100,7 @@ class _Frames:
         self._body = body
 
     def key(self, columns: Sequence[int], layout: BodyLayout) -> bytes:
-        """All that decides whether `columns` are sound."""
+        """Return the bytes that decide the soundness of `columns`."""
         places = [self._places[buffer] for buffer in layout.buffers_of(columns)]
         sizes = [size for _, size in places]
         head = repr((columns, self._codec, sizes)).encode()

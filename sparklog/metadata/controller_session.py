@@ -51,7 +51,8 @@ logger = logging.getLogger(__name__)
 
 
 class ControllerSession:
-    """One per broker. Events go in with `handle`; replies and publications come out of `on_effect`.
+    """Runs the controller's rules on one broker. Events go in with `handle`; replies and publications come out of
+    `on_effect`.
 
     `now_ms` is the clock; `call` runs a step where all steps of this object run. `fenced` is False only in tests that
     show the purpose of the fence.

@@ -37,7 +37,7 @@ class _Znode(NamedTuple):
 
 
 class Znodes:
-    """All nodes. Changes are made to a copy, so that a transaction that fails has changed nothing."""
+    """The tree of nodes. A change is made to a copy, so that a failed transaction changes nothing."""
 
     def __init__(self, nodes: Iterable[Node] = (), zxid: int = 0) -> None:
         """`nodes`: those that are there from the beginning; `zxid`: the last one that was given out."""
@@ -74,7 +74,7 @@ class Znodes:
         return None if node is None else Node(path, node.data, node.version, node.czxid, node.mzxid, node.owner)
 
     def nodes(self) -> list[Node]:
-        """All nodes but the root, each behind its parent."""
+        """Return all nodes but the root, each after its parent."""
         return [node for path in sorted(self._nodes) if path != "/" and (node := self.find(path)) is not None]
 
     def read(self, path: str) -> Node:

@@ -48,7 +48,7 @@ class ReplicaFetchPartition(Message):
 
 
 class ForgottenPartition(Message):
-    """One that the follower does not copy from here any more."""
+    """A partition that the follower no longer copies from this leader."""
 
     topic: Name
     partition: Partition
@@ -193,7 +193,7 @@ class ControlledShutdownResponse(Message):
 
 
 class OfflinePartition(Message):
-    """One whose log this broker cannot use."""
+    """A partition whose log this broker cannot use."""
 
     topic: Name
     partition: Partition

@@ -71,8 +71,9 @@ class ListPartitionReassignmentsRequest(Message):
 
 
 class PartitionReassignment(Message):
-    """One that is under way: `replicas` has the old and the new ones, of which `adding` are new and `removing` are to
-    go when all new ones are in `isr`."""
+    """A reassignment in progress. `replicas` has the old and the new replicas; `adding` are the new ones, and
+    `removing` leave when all new ones are in `isr`.
+    """
 
     topic: str
     partition: int
@@ -115,7 +116,7 @@ class CordonBrokerRequest(Message):
 
 
 class CordonBrokerResponse(Message):
-    """All brokers that are cordoned now."""
+    """The ids of all brokers that are excluded from new replicas."""
 
     cordoned: list[int]
     throttle_ms: ThrottleMs = 0

@@ -68,9 +68,10 @@ class GroupCoordinator:
     # -- reading the log again
 
     def replay(self, key: bytes, value: bytes | None, producer_id: int = -1) -> None:
-        """One record in the log's order; `producer_id` of the transaction it belongs to, else -1.
+        """Replay one record in the log's order; `producer_id` is that of its transaction, or -1.
 
-        Raises LogCorruptError."""
+        Raises LogCorruptError.
+        """
         decoded = records.decode_key(key)
         parsed = None if value is None else records.decode_value(decoded.kind, value)
         if decoded.kind == records.KIND_OFFSET:

@@ -122,7 +122,7 @@ class AclAuthorizer:
 
     @property
     def acls(self) -> frozenset[Acl]:
-        """All entries."""
+        """Return all entries."""
         return frozenset(self._acls)
 
     def add(self, acls: Iterable[Acl]) -> int:

@@ -122,7 +122,7 @@ class ClientSecurity:
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """All that must be in no text; for `redact`."""
+        """The secrets that must not appear in texts; for `redact`."""
         endpoint = (self.token_endpoint.client_secret,) if self.token_endpoint else ()
         keys = tuple(value for _, value in self.tls if isinstance(value, Secret))
         return tuple(secret for secret in (self.password, *endpoint, *keys) if secret)

@@ -107,7 +107,7 @@ class Connections:
         return self._by_ip.get(ip, 0) if ip is not None else self._by_user.get(user or "", 0)
 
     def _charge(self, limits: list[tuple[str, str, float, str]], now_ms: int, who: str) -> int:
-        """One connection, of all that are limited or of none. Raises TooManyConnectionsError."""
+        """Charge one connection to all of its rates, or to none. Raises TooManyConnectionsError."""
         charged = []
         for what, name, per_second, setting in limits:
             rate = Rate(per_second, max(1.0, per_second))

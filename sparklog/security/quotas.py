@@ -99,7 +99,7 @@ class Window(NamedTuple):
 
     @property
     def burst_s(self) -> float:
-        """One sample is the one being filled, as in Kafka."""
+        """Time of the largest burst, in s: all samples but the one being filled, as in Kafka."""
         return max(1, self.num - 1) * self.size_s
 
 

@@ -163,8 +163,10 @@ class UnknownUsers:
         )
 
     def _shape(self, name: str) -> Shape:
-        """One of the known shapes, as often as users have it. Each shape draws a number of its own from the name and
-        the largest one wins: a new user changes the shape of few unknown names, as known names keep theirs, too."""
+        """Return one of the known shapes for an unknown name, with the frequency of the shapes among users. Each shape
+        draws a number from the name, and the largest wins: a new user changes the shape of few unknown names, because
+        known names keep theirs.
+        """
         if len(self._shapes) == 1:
             return self._shapes[0][0]
 

@@ -149,7 +149,7 @@ class SimZooKeeper:
         client.connect_soon()
 
     def stop(self) -> None:
-        """No server answers."""
+        """Stop all servers; none answers."""
         self.is_up = False
         for session in list(self._sessions.values()):
             if session.client is not None:

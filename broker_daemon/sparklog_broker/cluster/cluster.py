@@ -360,7 +360,7 @@ class Cluster:
 
     @property
     def older_store(self) -> str:
-        """As for Membership."""
+        """The reason why the store is older than this broker's newest image; "" if it is not."""
         return self.membership.older_store if self._follows_images else ""
 
     @property

@@ -211,8 +211,8 @@ class Topics:
         return await self._until(spec.name, lambda topic: True)
 
     async def _take_back_unmade(self, topic: Topic) -> None:
-        """If a partition of the new topic could not be made, and no other broker has a replica of it, delete the topic
-        and raise the error.
+        """Delete the new topic again if a partition of it could not be made and no other broker has a replica. Raises
+        the error of the partition.
         """
         image = self._images.image
         for number in range(topic.partitions):

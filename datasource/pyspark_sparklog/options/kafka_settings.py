@@ -289,7 +289,7 @@ def is_plaintext(protocol: str | None) -> bool:
 
 
 def markdown_table() -> str:
-    """All settings, their treatment and its reason, as a Markdown table."""
+    """Return all settings, their treatment and its reason, as a Markdown table."""
     sides = {_READ: "read", _WRITE: "write", _BOTH: "read, write"}
     lines = ["| `kafka.` | for | effect | |", "|---|---|---|---|"]
     for name in sorted(KAFKA_SETTINGS):

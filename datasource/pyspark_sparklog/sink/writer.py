@@ -44,7 +44,7 @@ class SparklogBatchWriter(DataSourceArrowWriter):
         return self._task.write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks have written: makes it visible. Raises ProducerFencedError, TransactionAbortedError."""
+        """Make the records of all tasks visible. Raises ProducerFencedError, TransactionAbortedError."""
         found = checked(messages)
         self._task.publisher.commit(found)
         batch_id = max((m.place.batch_id for m in found), default=-1)
@@ -85,8 +85,9 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         return self._writing_task().write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks of the micro-batch have written: makes it visible. Raises ProducerFencedError,
-        TransactionAbortedError, StaleCheckpointError."""
+        """Make the records of a micro-batch visible, after all its tasks have written. Raises ProducerFencedError,
+        TransactionAbortedError, StaleCheckpointError.
+        """
         found = checked(messages)
         for message in found:
             if message.place.batch_id not in (batchId, -1):

@@ -61,8 +61,9 @@ def _picked_schema(options: SourceOptions, full: ReadSchema, schema: StructType)
 
 
 def _full_schema(options: SourceOptions, *, wait_ms: int) -> tuple[ReadSchema, dict[str, TopicShape]]:
-    """All columns there are to pick from, and the topics' shapes; while a pattern matches no topic, an envelope topic's
-    columns, which are those of Kafka's source."""
+    """Return all columns that a query may select, and the topics' shapes. While a pattern matches no topic, the columns
+    are those of an envelope topic, as in Kafka's source.
+    """
     catalog = Catalog(options.address, wait_ms, request_timeout_ms=options.request_timeout_ms)
     topics = shapes_of(catalog.topics(options.subscription, missing_is_error=True))
     shape = common_shape(topics) if topics else TopicShape(KIND_ENVELOPE, ENVELOPE_SCHEMA)

@@ -65,7 +65,7 @@ class ClusterLook:
         self._seen_ms = -1
 
     def take(self, interval_s: float) -> tuple[ClusterFacts, ClockFacts | None]:
-        """All facts, and the state of the broker's clock. `interval_s` 0: one look at the groups."""
+        """Return all facts, and the state of the broker's clock. `interval_s` 0: one observation of the groups."""
         facts = ClusterFacts(self._bootstrap, client_version=__version__)
         with Admin(
             self._bootstrap,

@@ -42,7 +42,7 @@ def fetch_page(url: str, timeout_s: float, *, bytes_max: int = PAGE_BYTES_MAX) -
 
 
 def read_series(text: str) -> Series:
-    """All samples of a page in Prometheus text. Raises InvalidRequestError."""
+    """Return all samples of a page in Prometheus text. Raises InvalidRequestError."""
     from prometheus_client.parser import text_string_to_metric_families
 
     found: Series = defaultdict(list)

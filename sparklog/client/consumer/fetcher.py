@@ -149,7 +149,7 @@ class Fetcher:
             self.notify()
 
     def notify(self) -> None:
-        """All look again: with `changed` held."""
+        """Wake all waiting threads; called with `changed` held."""
         self.changed.notify_all()
         for lane in self.lanes:
             lane.turn.notify()

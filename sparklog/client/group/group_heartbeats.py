@@ -175,7 +175,7 @@ class GroupHeartbeats:
         return False
 
     def _beat(self) -> float:
-        """One heartbeat; the seconds until the next one."""
+        """Send one heartbeat; return the seconds until the next one."""
         with self._wake:
             late = time.monotonic() - self._polled_at >= self._max_poll_interval_s
         if late:

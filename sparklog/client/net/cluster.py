@@ -113,7 +113,7 @@ class Cluster:
         return response
 
     def partition_counts(self, *, timeout_ms: int = 30_000) -> dict[str, int]:
-        """All topics with the number of their partitions, without the large parts of the metadata. Raises as
+        """Return all topics with their numbers of partitions, without the large parts of the metadata. Raises as
         `metadata`."""
         response = self._ask_metadata(None, details=False, timeout_ms=timeout_ms)
         found = (t for t in response.topics if t.error_code == 0)

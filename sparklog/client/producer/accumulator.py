@@ -63,8 +63,9 @@ class PendingBatch(SequencedBatch):
 
 
 class PartitionQueue:
-    """One partition's batches in the order of the calls: those to be sent again, then those that never were.
-    `under_way`: requests without an answer."""
+    """The batches of one partition in the order of the calls: first those to be sent again, then new ones. `under_way`:
+    requests without an answer.
+    """
 
     __slots__ = ("attempts", "batches", "info", "open", "retry_at", "sequences", "session", "tp", "under_way")
 

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
-    """One partition's part of a request."""
+    """The part of a request for one partition."""
 
     queue: PartitionQueue
     batches: list[PendingBatch]

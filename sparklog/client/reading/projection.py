@@ -58,7 +58,7 @@ class Projection:
         self.schema = self._target()
 
     def copy(self) -> Projection:
-        """One for another thread, in the same layout."""
+        """Return a copy for another thread, in the same layout."""
         copied = copy.copy(self)
         copied._by_schema = dict(self._by_schema)
         return copied

@@ -29,8 +29,9 @@ DEFAULT_POLICY = RetryPolicy()
 
 
 class SharedTransaction(NamedTuple):
-    """One transaction of many participants: `app_id` and `version` name it, `run_id` and `fencing_token` the run that
-    works on it."""
+    """One transaction of many participants. `app_id` and `version` identify the transaction, `run_id` and
+    `fencing_token` the present run.
+    """
 
     app_id: str
     version: int

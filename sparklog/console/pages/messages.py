@@ -279,7 +279,7 @@ async def message(request: Request) -> Response:
 
 
 async def message_value(request: Request) -> Response:
-    """One value as it is, as a file."""
+    """Return one value unchanged, as a file."""
     wish, offset = _of_one(request)
     name = text(request.query_params, "column")
 

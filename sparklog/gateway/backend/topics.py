@@ -70,7 +70,7 @@ class Topics:
 
 
 async def read_metadata(connection: BrokerConnection, request: MetadataRequest) -> MetadataResponse:
-    """All pages of an answer. Raises the broker's errors."""
+    """Return all pages of an answer. Raises the broker's errors."""
     answer = await connection.ask(Api.METADATA, request, MetadataResponse)
     topics = list(answer.topics)
     for _ in range(PAGES_MAX):

@@ -165,7 +165,7 @@ class ClassicGroup:
     # --- rebalances --------------------------------------------------------------------------------------------------
 
     def _rebalance(self, now_ms: int) -> list[Reply]:
-        """All members have to join again."""
+        """Begin a rebalance: all members have to join again."""
         replies = []
         if self.state is not GroupState.PREPARING:
             for member in self.members.values():
@@ -357,7 +357,7 @@ class ClassicGroup:
         return None
 
     def check_generation(self, member_id: str, instance_id: str | None, generation: int) -> Kafka | None:
-        """As `check_member`, and an error for another generation than the current one."""
+        """Check the member as `check_member`, and return an error for another generation than the current one."""
         error = self.check_member(member_id, instance_id)
         if error is None and generation != self.generation:
             return Kafka.ILLEGAL_GENERATION

@@ -33,7 +33,7 @@ class Groups:
         return self._groups.get(group_id)
 
     def all(self) -> list[ClassicGroup]:
-        """All groups with members."""
+        """Return all groups with members."""
         return list(self._groups.values())
 
     async def join(self, group_id: str, join: Join) -> Joined:

@@ -16,7 +16,7 @@ BROKERS = 1
 
 
 async def describe_cluster(session: Session, request: Body, version: int) -> Body:
-    """All gateways by the ids of their brokers."""
+    """Answer with all gateways by the ids of their brokers."""
     if request.get("endpoint_type", BROKERS) != BROKERS:
         return {
             "error_code": Kafka.INVALID_REQUEST,

@@ -143,7 +143,7 @@ async def _fetch(
 
 
 async def _read(session: Session, request: OffsetFetchRequest) -> list[FetchedOffset]:
-    """All offsets, page by page. Raises the broker's errors."""
+    """Return all offsets, page by page. Raises the broker's errors."""
     broker = await session.broker()
     request.paged = True
     found: list[FetchedOffset] = []

@@ -37,7 +37,7 @@ class _RequestedPartition(NamedTuple):
 
 
 async def produce(session: Session, request: Body, version: int) -> Body | None:
-    """Each partition has its own outcome. With acks 0 nothing is answered; an error ends the connection."""
+    """Append; each partition has its own outcome. With acks 0 there is no answer, and an error ends the connection."""
     acks = request["acks"]
     if acks not in ACKS:
         return _response(request, {}, Kafka.INVALID_REQUIRED_ACKS)

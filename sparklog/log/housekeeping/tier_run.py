@@ -68,7 +68,7 @@ Stop = Callable[[], None]
 
 
 def never_stop() -> None:
-    """Never stops."""
+    """Do nothing: the default, which never stops a round."""
 
 
 class TierResult(NamedTuple):
@@ -95,7 +95,7 @@ class Role(Enum):
 def tier_log(
     log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop = never_stop, role: Role = Role.ALONE
 ) -> TierResult:
-    """One round. Raises RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
+    """Run one round. Raises RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
     cleaned = 0
     for copy in log.tier.state.orphans:
         stop()

@@ -264,8 +264,9 @@ class WatchedFiles:
             raise
 
     def _change(self, operation: Callable[[], T]) -> T:
-        """Something is to be made or removed by its name: in another directory of that name it would do harm. So there
-        is a look before, each time: such operations are rare."""
+        """Run an operation that creates or removes a file by its name, after a check of the directory: in another
+        directory of the same path it would do harm. Such operations are rare.
+        """
         if self._health.failure is None and not self._health.look():
             self._health.check()
             raise StorageUnavailableError(f"nobody knows whether {self._health.directory} is still the one it was")

@@ -28,7 +28,7 @@ from sparklog.log.state.log_state import LogState
 
 
 class ReplicaAppender:
-    """One thread at a time, under the log's write lock."""
+    """Appends a leader's batches to a follower's log. One thread at a time, under the log's write lock."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state

@@ -189,7 +189,9 @@ def _segment_bases(context: LoadContext) -> list[int]:
 
 
 def _load_segment(context: LoadContext, base: int, following: int | None, *, clean: bool) -> LogSegment | None:
-    """One segment, or None if it was the head of a file that a crash left unfinished (it is removed). Raises _Torn."""
+    """Load one segment. Returns None if it was the head of a file that a crash left unfinished, which is removed.
+    Raises _Torn.
+    """
     path = context.directory / segment_name(base)
     file = context.files.open(path)
     try:

@@ -64,7 +64,7 @@ class LogOffsets:
         self._move(appended=self.written)
 
     def flushed_to(self, offset: int) -> None:
-        """All below `offset` has been fsynced; never goes back."""
+        """Note that all records below `offset` are on the disk; never goes back."""
         self._move(flushed=max(self.flushed, offset))
 
     def recover_from(self, offset: int) -> None:

@@ -156,7 +156,7 @@ class ColumnReader:
                 yield _Batch(positions[i], head, header, checksums[i])
 
     def _fetch(self, group: list[tuple[_Batch, np.ndarray]], wanted: np.ndarray) -> Iterator[Message]:
-        """One request's worth of batches."""
+        """Fetch the batches of one request."""
         if not group:
             return
         key = f"{self._segment.prefix}/{object_name(self._segment.base_offset, '.arrow')}"

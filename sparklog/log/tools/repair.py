@@ -265,7 +265,7 @@ class _Plan:
         self._files.sync_directory(self._directory)
 
     def _lost_from(self) -> int | None:
-        """No batch below has gone; None: none at all has."""
+        """Return the offset below which no batch is lost, or None without a loss."""
         damaged = (s.base for s in self._segments if any(end > start for start, end, _ in s.bad))
         return min([*damaged, *(start for start, _ in self._gaps - self._known_gaps)], default=None)
 

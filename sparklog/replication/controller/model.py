@@ -52,13 +52,13 @@ ALL_SAFEGUARDS = Safeguards()
 
 
 class Elected(Struct, frozen=True):
-    """This broker is the controller, and `image` is the stored one. Also after a reload."""
+    """The broker has become the controller, or has reloaded; `image` is the stored one."""
 
     image: ClusterImage
 
 
 class BrokersChanged(Struct, frozen=True):
-    """All brokers that are registered now."""
+    """The set of registered brokers has changed; it has all present ones."""
 
     brokers: Mapping[int, BrokerImage]
 
@@ -105,7 +105,7 @@ class AlterConfig(Struct, frozen=True):
 
 
 class AlterSchema(Struct, frozen=True):
-    """One schema more, an Arrow IPC message. Checked by the caller (`altered_schema`)."""
+    """Add a schema to a topic, an Arrow IPC message. Checked by the caller (`altered_schema`)."""
 
     token: Hashable
     topic: str

@@ -144,6 +144,6 @@ def _assignments(
 
 
 def _new_partition(draft: Draft, replicas: tuple[int, ...]) -> PartitionImage:
-    """All replicas are in sync: there is nothing yet. A stopping one is not."""
+    """Return a new partition with all replicas in sync, because it is empty; stopping brokers are not in sync."""
     live = tuple(r for r in replicas if (b := draft.broker(r)) is not None and not b.is_stopping)
     return PartitionImage(replicas, live[0] if live else NO_LEADER, 0, 0, live)

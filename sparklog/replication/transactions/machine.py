@@ -119,7 +119,7 @@ class TransactionMachine(ABC, Generic[E]):
         return self._by_id[transactional_id].started_ms
 
     def complete(self, transactional_id: str, now_ms: int, effects: Effects) -> None:
-        """All markers are in."""
+        """Complete the transaction, whose markers are all written."""
         found = self._by_id[transactional_id]
         found.move(found.state.completed)
         self._completed(found, effects)
@@ -161,7 +161,7 @@ class TransactionMachine(ABC, Generic[E]):
         return found
 
     def ids(self) -> list[str]:
-        """All ids, in no order."""
+        """Return all ids, in no order."""
         return list(self._by_id)
 
     def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:

@@ -114,7 +114,7 @@ class IdReserve:
         return self._ids.popleft()
 
     def require(self) -> int:
-        """One of them. Raises ConcurrentTransactionsError if there is none at hand: the request is made again."""
+        """Take an id. Raises ConcurrentTransactionsError if none is at hand: the request is repeated."""
         taken = self.take()
         if taken is None:
             raise ConcurrentTransactionsError("no producer id is at hand; try again")

@@ -286,7 +286,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         )
 
     def numbers(self) -> Iterator[int]:
-        """All producer ids."""
+        """Yield all producer ids."""
         for found in self._by_id.values():
             yield from (found.identity.producer_id, found.previous.producer_id, found.next_producer_id)
 

@@ -470,7 +470,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         return app.last_committed_version, app.last_committed_input
 
     def numbers(self) -> Iterator[int]:
-        """All producer ids and fencing tokens."""
+        """Yield all producer ids and fencing tokens."""
         for app in self._by_id.values():
             yield app.fencing_token
             if app.transaction is not None:
