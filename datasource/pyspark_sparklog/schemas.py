@@ -69,7 +69,7 @@ class ReadSchema:
 
     @property
     def stored_columns(self) -> list[str]:
-        """The columns that have to be read from the log. An envelope's timestamp is one."""
+        """Return the columns to read from the log, an envelope's timestamp included."""
         names = [c.name for c in self.columns if c.origin == STORED]
         if self.kind == KIND_ENVELOPE and any(c.origin == TIMESTAMP for c in self.columns):
             names.append("timestamp")
@@ -85,7 +85,7 @@ class ReadSchema:
 
     @property
     def decoded_columns(self) -> list[str]:
-        """`stored_columns`, or one that costs little where only metadata are read: rows have to be counted."""
+        """Return `stored_columns`, or one cheap column for a read of metadata only: the rows have to be counted."""
         return self.stored_columns or [self.cheapest]
 
     def spark(self) -> StructType:

@@ -321,8 +321,7 @@ def _range(
 
 
 def _opened(output: Path | None, *, is_watched: bool) -> AbstractContextManager[BinaryIO]:
-    """The output. A file appears when it is complete, unless `is_watched`: of lines that go on forever, each is there
-    at once."""
+    """Open the output. A file appears when it is complete, unless `is_watched`: then each line appears at once."""
     from sparklog.cli.destination import destination
 
     return output.open("wb") if output is not None and is_watched else destination(output)

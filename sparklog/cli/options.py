@@ -67,7 +67,7 @@ _TIMEOUTS = {
     Scope.PRODUCER: ("request.timeout.ms", "max.block.ms", "delivery.timeout.ms"),
     Scope.CONSUMER: ("request.timeout.ms", "default.api.timeout.ms"),
 }
-"""The settings that `--timeout` stands for."""
+"""The settings that `--timeout` sets."""
 _timeout_ms: int | None = None
 
 

@@ -181,7 +181,7 @@ def _send(
 def _choose_format(
     topic: TopicDescription, path: Path | None, format: InputFormat | None, key_separator: str | None
 ) -> str:
-    """The format of the input: that of the option, else by the file's ending, else (stdin) by the topic's kind."""
+    """Return the format of the input by the first of these: the option, the file's ending, the topic's kind (stdin)."""
     envelope = topic.kind == "envelope"
     decided = file_format(path, format, InputFormat)
     if decided is not None:

@@ -56,7 +56,7 @@ def host_name(header: str) -> str:
 
 
 def allowed_hosts(listen_host: str, others: Iterable[str] = ()) -> frozenset[str]:
-    """Names under which the console is asked: this machine's own, the one it listens on, and `others`."""
+    """Return the host names of the console: this machine's own, the address it listens on, and `others`."""
     wildcard = listen_host in ("", "0.0.0.0", "::")
     own = () if wildcard else (listen_host,)
     return frozenset(name.lower().strip("[]") for name in (*LOOPBACK, *own, *others))

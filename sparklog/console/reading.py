@@ -164,7 +164,7 @@ def _forward(
 def _backward(
     read: Read, partition: int, bounds: Bounds, end: int, rows_max: int, filter_text: str, budget: Budget
 ) -> _Part:
-    """Step by step, each twice as long as the one before."""
+    """Read backwards in steps. A step that costs little doubles the next one."""
     part = _Part(reached=end)
     fitting = STEP_BYTES / bounds.record_bytes if bounds.record_bytes > 0 else rows_max
     step = max(1, min(rows_max, int(fitting)))

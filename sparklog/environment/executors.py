@@ -30,7 +30,7 @@ class Worker(Protocol[J_contra]):
         ...
 
     def stop(self) -> None:
-        """Returns when all that was put in has been run. Nothing may be put in any more."""
+        """Wait until all items are done. No item may be put in afterwards."""
         ...
 
 

@@ -29,7 +29,7 @@ from sparklog.errors import StorageError, StorageFullError, StorageUnavailableEr
 logger = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 4 << 30
-"""A segment holds at most 2 GiB of batches, its footer less; no file that is opened to be read may be larger."""
+"""A segment holds at most 2 GiB of batches, and its footer is smaller; no larger file is opened to be read."""
 SMALL_FILE_BYTES_MAX = 256 << 20
 """A file that is read as a whole. A checkpoint of a million partitions has 200 MB."""
 

@@ -58,7 +58,7 @@ class Session:
         """True when the client has authenticated, or need not."""
         self.client_id = ""
         self.mechanism = ""
-        """SASL mechanism of the exchange under way."""
+        """SASL mechanism of the exchange in progress."""
         self.steps = 0
         """Messages of the exchange that were answered."""
         self.order = asyncio.Lock()

@@ -65,7 +65,7 @@ class HistoryBatch:
 
     @property
     def next_offset(self) -> int:
-        """Offset at which reading goes on."""
+        """Offset of the next read."""
         return self._next_offset
 
     @property

@@ -327,7 +327,7 @@ class PartitionLog:
 
     @property
     def tierable_end(self) -> int:
-        """End of the records that cannot change any more and are on the disk: they may be copied."""
+        """End of the records that are final and on the disk: they may be copied to the object store."""
         return min(self.last_stable_offset, self.recovery_point)
 
     @property

@@ -40,7 +40,7 @@ class Znodes:
     """The tree of nodes. A change is made to a copy, so that a failed transaction changes nothing."""
 
     def __init__(self, nodes: Iterable[Node] = (), zxid: int = 0) -> None:
-        """`nodes`: those that are there from the beginning; `zxid`: the last one that was given out."""
+        """`nodes`: the first nodes; `zxid`: the last transaction id so far."""
         self._nodes: dict[str, _Znode] = {"/": _Znode(b"", 0, 0, 0, 0)}
         self._zxid = zxid
         children: dict[str, list[str]] = {}

@@ -186,8 +186,9 @@ class ControlledShutdownRequest(Message):
 
 
 class ControlledShutdownResponse(Message):
-    """Number of partitions that the broker still leads: it asks again until there are none, or no other broker can lead
-    them."""
+    """Number of partitions that the broker still leads. It repeats the request until there are none, or no other broker
+    can lead them.
+    """
 
     remaining: Annotated[int, Meta(ge=0)]
 
@@ -222,7 +223,7 @@ MARKERS_MAX = PARTITIONS_PER_REQUEST_MAX
 
 
 class TransactionPartitionName(Message):
-    """A partition that a transaction is to include."""
+    """A partition that is added to a transaction."""
 
     topic: Name
     partition: Partition
@@ -295,7 +296,7 @@ class FindTxnOwnersResponse(Message):
 
 
 class SecurityRecordChange(Message):
-    """A security record (`security/records.py`) as it is to be; None: gone."""
+    """The new state of a security record (`security/records.py`); None deletes it."""
 
     kind: Annotated[str, Meta(max_length=32)]
     key: Annotated[str, Meta(min_length=1, max_length=KEY_CHARS_MAX)]

@@ -123,7 +123,7 @@ class CordonBrokerResponse(Message):
 
 
 class DescribeClusterRequest(Message):
-    """Asks for the brokers; with `include_missing` also for those that have been there, and are not now."""
+    """Request the list of brokers; with `include_missing` also the unregistered ones."""
 
     include_missing: bool = True
 
@@ -154,8 +154,9 @@ class DescribeClusterResponse(Message):
 
 
 class DescribeLogDirsRequest(Message):
-    """Asks a broker for its own disks; each has to be asked for its own (KIP-113, KIP-827). `topics`: whose partitions
-    are counted; None: all."""
+    """Request the state of a broker's disks; each broker reports its own (KIP-113, KIP-827). `topics`: the topics whose
+    partitions are counted; None: all.
+    """
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
 

@@ -55,7 +55,7 @@ class DescribeClientQuotasResponse(Message):
 
 
 class QuotaAlteration(Message):
-    """Quotas that an entity is to have; None: it has none any more. Those that are not named stay."""
+    """New quotas of an entity; None removes a quota. Other quotas stay."""
 
     user: EntityName | None
     client_id: EntityName | None

@@ -171,7 +171,9 @@ class Group(Struct):
         )
 
     def _interval_ms(self, member: Member) -> int:
-        """A member that waits for the others asks more often, so that a partition without an owner is soon taken."""
+        """Return the heartbeat interval of a member. It is shorter while the member waits for others, so that a free
+        partition gets its owner soon.
+        """
         interval_ms = min(self.config.heartbeat_interval_ms, max(1, member.wish.session_timeout_ms // 3))
         return interval_ms if self.is_stable(member) else max(1, interval_ms // 10)
 
@@ -395,7 +397,7 @@ class Group(Struct):
                 del self.owners[tp]
 
     def _release(self, member: Member) -> None:
-        """The member has nothing any more."""
+        """Take all partitions from the member."""
         self._disown(member, member.owned | member.revoking)
         member.owned = member.revoking = _NONE
         member.revoke_by_ms = None

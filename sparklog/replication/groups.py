@@ -142,8 +142,8 @@ class GroupCoordinator:
         return []
 
     def set_topics(self, topics: Topics, wall_ms: int) -> list[Record]:
-        """The cluster's topics are these now: groups that want one that is new get it, the offsets of one that is gone
-        are forgotten."""
+        """Take over the cluster's topics: groups that want a new topic get it, and the offsets of deleted topics are
+        forgotten."""
         self._topics = topics
         out: list[Record] = []
         gone: dict[str, list[TopicPartition]] = {}
@@ -395,7 +395,7 @@ def _each_once(partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]
 
 
 def topic_partitions(partitions: Iterable[TopicPartition]) -> list[m.TopicPartitions]:
-    """Partitions as they are sent, sorted."""
+    """Return the partitions in the form of the message, sorted."""
     return [m.TopicPartitions(t, numbers) for t, numbers in records.by_topic(partitions).items()]
 
 

@@ -393,7 +393,7 @@ def _check_mechanism(protocol: SecurityProtocol, mechanism: str, sasl: Mapping[s
 
 
 def _login(mechanism: str, sasl: Mapping[str, object], jaas: Mapping[str, object]) -> dict[str, object]:
-    """The user's settings, from `sasl.jaas.config` or from those that stand for themselves."""
+    """Return the user's settings, from `sasl.jaas.config` or from the separate settings."""
     both = [name for name in jaas if name in sasl]
     if both:
         raise InvalidConfigError(f"{both[0]} is set, and {_JAAS} says it, too: leave one of them out")

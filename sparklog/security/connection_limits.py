@@ -79,8 +79,9 @@ class Connections:
         return wait_ms
 
     def identified(self, user: str, now_ms: int) -> int:
-        """A connection turned out to be `user`'s; how long nothing is to be read from it (ms). Raises
-        TooManyConnectionsError; then it is not the user's, and is to be closed."""
+        """Count an authenticated connection for `user`; return the time in ms for which nothing is read from it. Raises
+        TooManyConnectionsError: the connection is then not counted for the user, and has to be closed.
+        """
         quota = self.quotas.find(QuotaKey.MAX_CONNECTIONS, user)
         if quota is not None and self._by_user[user] >= quota.limit:
             raise TooManyConnectionsError(

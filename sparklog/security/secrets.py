@@ -35,7 +35,7 @@ _SPELLED_OUT = (
 
 
 class NotTextError(InvalidConfigError):
-    """A file is there, and is no text."""
+    """The file exists, but is not text."""
 
 
 class Secret:

@@ -48,10 +48,10 @@ class RecognisedOptions(NamedTuple):
 
 
 def recognised(options: Mapping[str, str], where: Where) -> RecognisedOptions:
-    """`options` by lower-case name, aliases and Kafka's settings resolved, without those that mean nothing in `where`.
+    """Return the options by lower-case name, with aliases and Kafka's settings resolved, without those that have no
+    meaning in `where`.
 
-    Raises InvalidConfigError for an unknown name, one that is given twice with different values, and one that is
-    refused.
+    Raises InvalidConfigError for an unknown name, a name with two different values, and a refused option.
     """
     given = {written.lower(): value for written, value in options.items()}
     here, everywhere = options_for(where), options_for(Where.ALL)

@@ -34,7 +34,7 @@ GROUPS_MAX = 1_000
 OFFSETS_MAX = 100_000
 LAKES_MAX = 100
 HELD_BACK_MAX = 200
-"""Partitions whose producers are asked for."""
+"""Largest number of partitions whose producers are read."""
 DESCRIBED_MAX = 20
 """Transactions, the oldest ones."""
 PLACES_MAX = 100

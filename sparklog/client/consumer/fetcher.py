@@ -254,8 +254,9 @@ class Fetcher:
             self.notify()
 
     def settle(self) -> dict[TopicPartition, Position]:
-        """The positions, those that have diverged where they are to go on, or with an error. On the thread that
-        polls."""
+        """Return the positions after the settlement of divergences: a diverged one restarts at its new offset, or has
+        an error. On the polling thread.
+        """
         with self.changed:
             self.has_diverged = False
             positions = dict(self.positions)

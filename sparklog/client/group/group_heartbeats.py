@@ -128,7 +128,7 @@ class GroupHeartbeats:
             self._wake.notify_all()
 
     def leave(self, timeout_s: float = LEAVE_TIMEOUT_MS / 1000 + 1) -> None:
-        """Leave the group and wait for the end of the thread; nothing may be read any more."""
+        """Leave the group and wait for the end of the thread; no records may be read afterwards."""
         self.begin_to_leave()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)

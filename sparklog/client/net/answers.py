@@ -1,4 +1,4 @@
-"""Checks that an answer matches its request: a broker may be broken, or the peer may be no broker."""
+"""Checks that an answer matches its request: a broker may be faulty, or the peer may not be a broker."""
 
 from __future__ import annotations
 

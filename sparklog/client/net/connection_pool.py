@@ -63,7 +63,7 @@ class ConnectionPool:
             c.close()
 
     def close(self) -> None:
-        """Closes all; more may be given back."""
+        """Close all connections; connections that are given back later are closed too."""
         with self._lock:
             idle = dict(self._idle)
             self._idle.clear()

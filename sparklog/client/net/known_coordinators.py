@@ -66,6 +66,7 @@ class KnownCoordinators:
             self._doubted_at.popitem(last=False)
 
     def order(self, brokers: Iterable[Endpoint], now: float) -> list[Endpoint]:
-        """The brokers as they are to be asked: as they come, then the doubted ones, the latest of them last."""
+        """Return the brokers in the order of requests: the given order, with doubted brokers at the end, the latest
+        last."""
         since = now - DOUBT_S
         return sorted(brokers, key=lambda e: max(self._doubted_at.get(e, since), since))

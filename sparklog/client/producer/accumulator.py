@@ -33,7 +33,7 @@ PARTITION_REQUEST_BYTES = 2 * MIB
 """Bytes of one partition in one request, unless a single batch is larger. Of 1 to 8 MiB this size costs the broker
 least per byte: there are few requests, and each is checked and written soon after its receipt."""
 PIPELINED_BYTES_MIN = 128 * 1024
-"""A request of less does not follow one that is under way: meanwhile more may come that travels with it."""
+"""Smallest request that may follow another one in flight. Smaller ones wait, so that more records can join them."""
 ROOM_BYTES = 16 * 1024
 """Bytes of memory that an open batch reserves at a time."""
 TIMER_S = 0.001
@@ -183,7 +183,7 @@ class Accumulator:
         self.used_bytes += size_bytes
 
     def _locked_take_room_back(self) -> bool:
-        """Give unused reserved memory of batches to those that need it. False: there is none."""
+        """Give unused reserved memory of batches to those that need it. Returns False if there is none."""
         before = self.used_bytes
         for queue in self.active.values():
             if queue.open is not None:
@@ -224,7 +224,7 @@ class Accumulator:
             self.outstanding.pop(batch.delivery, None)
 
     def locked_close_open(self, queue: PartitionQueue) -> None:
-        """Moves the batch being collected, if there is one, to those that wait for the sender."""
+        """Move the open batch, if there is one, to the batches that wait for the sender."""
         rows = queue.open
         if rows is None:
             return
@@ -287,7 +287,7 @@ class Accumulator:
     # -- sender's side
 
     def locked_sequences(self, queue: PartitionQueue) -> PartitionSequences | None:
-        """The partition's sequences in this session; None: there are none (yet)."""
+        """Return the partition's sequences in this session, or None before its first batch."""
         if queue.session is not self.session:
             queue.session, queue.sequences = self.session, None
         return queue.sequences

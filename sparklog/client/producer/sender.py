@@ -1,8 +1,8 @@
 """The producer's sender thread: takes ready batches, sends produce requests, reads the answers, retries.
 
-There is one thread, one connection per broker, and several requests under way per connection. `sequences` decides which
-batches of a partition may be under way together, and the outcome of a failed attempt. Without idempotence a partition
-has one request under way.
+There is one thread, one connection per broker, and several requests in flight per connection. `sequences` decides which
+batches of a partition may be in flight together, and the outcome of a failed attempt. Without idempotence a partition
+has one request in flight.
 """
 
 from __future__ import annotations

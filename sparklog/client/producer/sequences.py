@@ -111,8 +111,8 @@ class PartitionSequences:
         self._known_at: float | None = None
 
     def room(self, first: SequencedBatch | None, now: float) -> int:
-        """Number of batches, beginning with `first` (None: one that is still to be created), that may go into a request
-        now."""
+        """Return the number of batches, from `first` on (None: a batch that is not created yet), that may go into a
+        request now."""
         if first is not None and first.progress is Progress.WAITING:
             waiting = sum(b.progress is Progress.WAITING for b in self.in_flight)
             alone = waiting == len(self.in_flight) or not self._safeguards.retries_first

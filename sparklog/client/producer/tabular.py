@@ -183,7 +183,7 @@ def _is_pandas(data: Any) -> bool:
 
 
 def _of_pandas(data: Any) -> bool:
-    """True for pandas' classes and those that others derive from them (geopandas)."""
+    """True for pandas' classes and classes derived from them (geopandas)."""
     return any(c.__module__.partition(".")[0] == "pandas" for c in type(data).__mro__)
 
 

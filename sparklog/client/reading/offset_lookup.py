@@ -76,7 +76,7 @@ def find_offsets(
     isolation: int = READ_UNCOMMITTED,
     all_at_once: bool = False,
 ) -> dict[TopicPartition, FoundOffset]:
-    """`list_offsets`, with leader epochs, as long as `attempts` go on."""
+    """Look up offsets as `list_offsets`, with leader epochs, while `attempts` allow."""
     questions = {TopicPartition(*tp): [timestamp_of(spec)] for tp, spec in asked.items()}
     found = look_up_offsets(cluster, questions, attempts, isolation=isolation, all_at_once=all_at_once)
     return {tp: offset for tp, offsets in found.items() for offset in offsets}

@@ -63,7 +63,7 @@ class Problems(NamedTuple):
     lines: list[str]
     """Problems that are not a consequence of a broker that is down."""
     folded: list[str]
-    """The others."""
+    """Problems that are a consequence of a broker that is down."""
     brokers: list[int]
     """The brokers that are down and have replicas of the partitions of `folded`."""
 

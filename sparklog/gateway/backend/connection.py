@@ -287,6 +287,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 answer.exception()  # a client that has gone asks for no outcome
 
     def close(self) -> None:
-        """Close the connection; requests under way fail."""
+        """Close the connection; waiting requests fail."""
         self._fail(BrokerNotAvailableError(f"the connection to the broker at {self.place} is closed"))
         self.release()

@@ -26,7 +26,7 @@ GROUPS_MAX = 1_000
 
 
 def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> list[CommittedOffset]:
-    """The offsets of a request that the broker is asked to store; `outcomes` gets the errors of the others."""
+    """Return the offsets of a request that the broker can store; `outcomes` gets the errors of the others."""
     found = []
     for topic in topics:
         for p in topic["partitions"]:

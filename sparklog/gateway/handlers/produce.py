@@ -214,7 +214,7 @@ async def init_producer_id(session: Session, request: Body, version: int) -> Bod
 
 
 def _expected(session: Session, transactional_id: str | None, request: Body) -> ProducerIdAndEpoch:
-    """The broker's identity for the one that the client asks to continue."""
+    """Return the broker's identity for the identity that the client wants to continue."""
     client = ProducerIdAndEpoch(request.get("producer_id", -1), request.get("producer_epoch", -1))
     return client if transactional_id is None else session.gateway.identities.of_broker(transactional_id, client)
 

@@ -395,8 +395,9 @@ _OWN_FILES = frozenset(
 def make_new_partitions(
     directories: list[LogDirectory], counts: Counter[Path], owners: Iterable[LogOwner]
 ) -> dict[str, LogDirectory]:
-    """Makes the directories of new partitions together, each in the log directory that has the fewest (`counts`), and
-    tells where by name. Those of which one exists already, and those of a directory where it fails, are left out."""
+    """Make the directories of new partitions together, each in the log directory with the fewest (`counts`); return
+    their places by name. Partitions that have a directory, and those of a failing log directory, are left out.
+    """
     chosen: dict[LogDirectory, list[LogOwner]] = {}
     made: dict[str, LogDirectory] = {}
     try:

@@ -1,4 +1,4 @@
-"""Writing one segment: a thread at a time appends, seals and cuts it; others may look up and read meanwhile."""
+"""One segment of a log. One thread at a time appends, seals and cuts it; other threads may read meanwhile."""
 
 from __future__ import annotations
 

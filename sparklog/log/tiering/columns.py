@@ -46,7 +46,7 @@ GROUP_BYTES = 16 * 1024 * 1024
 
 
 class Message(NamedTuple):
-    """A batch of which only some columns are there: all else in `data` (a whole batch in size) is zero."""
+    """A batch with some of its columns: all other bytes of `data` (as large as the whole batch) are zero."""
 
     header: BatchHeader
     data: pa.Buffer

@@ -187,7 +187,7 @@ class ReadCache:
                 self._drop(key)
 
     def forget(self, copy_id: str) -> None:
-        """The copy is not read any more."""
+        """Note that the copy is no longer read."""
         with self._lock:
             if copy_id in self._entries:
                 self._drop(copy_id)

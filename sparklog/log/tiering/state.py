@@ -91,13 +91,13 @@ class CopyStarted(Struct, frozen=True, tag="copy-started", omit_defaults=True):
 
 
 class CopyFinished(Struct, frozen=True, tag="copy-finished"):
-    """All objects are there."""
+    """All objects of the copy exist."""
 
     segment: RemoteSegmentMetadata
 
 
 class DeleteStarted(Struct, frozen=True, tag="delete-started"):
-    """Some objects may be gone from now on."""
+    """Objects of the copy may be deleted from now on."""
 
     id: str
 

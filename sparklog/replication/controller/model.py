@@ -78,7 +78,7 @@ class CreateTopic(Struct, frozen=True):
 
 
 class AddPartitions(Struct, frozen=True):
-    """`partitions`: how many there are to be."""
+    """`partitions`: the new number of partitions."""
 
     token: Hashable
     topic: str

@@ -185,7 +185,7 @@ class Leader:
 
     @property
     def proposed(self) -> ProposeIsr | None:
-        """The proposal that has no answer yet."""
+        """The proposal without an answer."""
         return None if self._pending is None else self._pending.proposal
 
     @property

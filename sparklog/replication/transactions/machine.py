@@ -126,7 +126,8 @@ class TransactionMachine(ABC, Generic[E]):
         self._save(found, now_ms, effects)
 
     def prepared_ids(self) -> list[str]:
-        """Decided, but not known to be complete: to be driven on after a restart."""
+        """Return the ids of decided transactions without the note of their completion; they are continued after a
+        restart."""
         return [found.transactional_id for found in self._by_id.values() if found.state.is_prepared]
 
     def time_out(self, now_ms: int, effects: Effects) -> None:
