@@ -213,7 +213,7 @@ class FencedLeaderEpochError(SparklogError):
 
 
 class UnknownLeaderEpochError(SparklogError):
-    """The request names a newer leader epoch than the broker knows yet."""
+    """The request names a newer leader epoch than the broker knows."""
 
     code = 25
     retriable = True
@@ -349,7 +349,7 @@ class UnreleasedInstanceIdError(SparklogError):
 
 
 class UnstableOffsetCommitError(SparklogError):
-    """An offset is part of a transaction that has not ended yet."""
+    """The offset is part of an open transaction."""
 
     code = 47
     retriable = True

@@ -158,8 +158,9 @@ def follow_schema(name: str, planned: TopicShape, now: TopicShape, read: ReadSch
 
 
 def changed_columns(name: str, schemas: Mapping[int, pa.Schema], read: ReadSchema) -> str:
-    """A warning for a query that goes on from a checkpoint: the columns that it reads and that older records of the
-    topic lack, or have with a narrower type; "" if there are none."""
+    """Return a warning for a query that continues from a checkpoint: its columns that older records lack, or have with
+    a narrower type; "" if there are none.
+    """
     first = schemas[min(schemas)]
     layout = read.stored_layout
     widened = [f for f in layout if first.get_field_index(f.name) >= 0 and first.field(f.name).type != f.type]

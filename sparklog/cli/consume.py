@@ -300,9 +300,11 @@ def _partitions(topic: TopicDescription, wanted: list[int]) -> list[TopicPartiti
 def _range(
     admin: Admin, tps: list[TopicPartition], begin_at: Position, end_at: Position, level: str
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The first offset to read of every partition, and the end; that of the log is the one of isolation `level`. An
-    offset outside of the log is moved to its edge, because one number stands for all partitions. Raises
-    typer.BadParameter for one partition and a --from outside of it."""
+    """Return the first offset and the end of every partition; the log's end is that of isolation `level`.
+
+    An offset outside of a log is moved to its edge, because one number applies to all partitions. Raises
+    typer.BadParameter for a single partition with a --from outside of it.
+    """
     from sparklog.client.reading.positions import offsets_of
 
     def ask(asked: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, Any]:

@@ -57,7 +57,7 @@ def _required_field(fields: Mapping[str, str], name: str) -> str:
 
 
 def _id(fields: Mapping[str, str], name: str) -> str:
-    """An id as it is: spaces around it belong to it. Raises InvalidRequestError."""
+    """Return an id unchanged: spaces around it belong to it. Raises InvalidRequestError."""
     _required_field(fields, name)
     return fields[name]
 

@@ -296,7 +296,7 @@ class PartitionLog:
         return list(self._state.producers.aborted.entries(start_offset, end_offset))
 
     def producers(self) -> list[ProducerInfo]:
-        """Return the producers that have written here and are not forgotten yet."""
+        """Return the producers that have written to this log and have not expired."""
         return self._state.producers.infos()
 
     @property

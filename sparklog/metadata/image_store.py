@@ -49,7 +49,7 @@ def topic_of(image: TopicImage, known: Topic | None = None) -> Topic:
 
 
 def image_of(topic: Topic) -> TopicImage:
-    """The topic as the controller stores it; it has no partitions yet."""
+    """Return the topic in the controller's form, without partitions."""
     return TopicImage(
         name=topic.name,
         topic_id=topic.topic_id,

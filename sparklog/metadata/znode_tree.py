@@ -24,7 +24,7 @@ from sparklog.metadata.coordination import (
 )
 
 Change = tuple[str, bool]
-"""A path, and whether its children have changed (else the node itself)."""
+"""A path, and True if the node's children have changed, False for the node itself."""
 
 
 class _Znode(NamedTuple):

@@ -25,7 +25,7 @@ NO_SESSION = 0
 
 
 class MissingOffsets(Message):
-    """The log lacks [first_offset, next_offset) for good: a repair could not save them."""
+    """Offsets [first_offset, next_offset) that the log has lost for good: a repair could not save them."""
 
     first_offset: Int64
     next_offset: Int64
@@ -330,8 +330,9 @@ class HoldTransactionsRequest(Message):
 
 
 class HoldTransactionsResponse(Message):
-    """All transactions that were decided have their markers. `partitions`: those of the state topic that are held, with
-    their leader epochs; after a release only those that were held from the beginning to its end."""
+    """The held partitions, after all decided transactions have their markers. `partitions`: partitions of the state
+    topic, with their leader epochs; after a release only those that were held all the time.
+    """
 
     partitions: Annotated[list[int], Meta(max_length=STATE_PARTITIONS_MAX)]
     leader_epochs: Annotated[list[int], Meta(max_length=STATE_PARTITIONS_MAX)]

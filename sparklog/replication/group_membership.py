@@ -349,7 +349,7 @@ class Group(Struct):
         self.out.append((records.group_key(self.group_id), records.encode_value(value)))
 
     def _choose_assignor(self) -> str:
-        """The one that most members ask for; of equals the first by name."""
+        """Return the assignor that most members want; of equals the first by name."""
         asked = [m.wish.assignor for m in self.members.values() if m.wish.assignor]
         return min(set(asked), key=lambda a: (-asked.count(a), a)) if asked else UNIFORM
 

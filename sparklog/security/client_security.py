@@ -348,7 +348,7 @@ _EMPTY_COUNTS = (_HOST_NAMES,)
 
 
 def _check_value(setting: Setting, value: object) -> None:
-    """Types and choices. Raises InvalidConfigError without the value, where it may be a secret."""
+    """Check type and choices of a value. Raises InvalidConfigError without the value, where it may be a secret."""
     text = _text(value)
     if setting.name.endswith("store.type"):
         if text.upper() not in ("", "PEM"):

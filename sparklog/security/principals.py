@@ -19,7 +19,7 @@ NAME_CHARS_MAX = 1_024
 
 
 class Principal(NamedTuple):
-    """`kind` is "User" (case-sensitive); `name` is the one that the mechanism proved."""
+    """An authenticated peer. `kind` is "User" (case-sensitive); `name` is the name that the mechanism proved."""
 
     kind: str
     name: str

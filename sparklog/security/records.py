@@ -55,8 +55,9 @@ def size_of(changes: Records | RecordChanges) -> int:
 
 
 def settled(before: Records, changes: RecordChanges) -> RecordChanges:
-    """Return the changes without secrets that exist already: if several brokers create one at the same time, the first
-    one counts, and everything that others have derived from it stays valid."""
+    """Return the changes without secrets that exist already. If several brokers create a secret at the same time, the
+    first one counts, and values derived from it stay valid.
+    """
     return {
         name: value
         for name, value in changes.items()

@@ -40,7 +40,7 @@ SHAPES_MAX = 64
 MESSAGE_BYTES_MAX = 4_096
 
 CredentialLookup = Callable[[str], "ScramCredential | None"]
-"""The credential of a user, for one mechanism; None: there is none."""
+"""Returns a user's credential for one mechanism, or None."""
 
 
 class ScramCredential(Struct, frozen=True):

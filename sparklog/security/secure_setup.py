@@ -193,7 +193,7 @@ def renew_certificate(path: Path, authority: Authority, now: datetime.datetime) 
 
 
 def load_authority(directory: Path) -> Authority:
-    """The one of a directory that a setup has made. Raises InvalidConfigError."""
+    """Load the authority of a set-up's directory. Raises InvalidConfigError."""
     try:
         certificate = read_regular(directory / "ca.pem", FILE_BYTES_MAX).decode("ascii")
         key = read_regular(directory / "ca-key.pem", FILE_BYTES_MAX).decode("ascii")

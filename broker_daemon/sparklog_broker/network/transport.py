@@ -34,7 +34,7 @@ class SocketEvents:
         self._on_writable: Callable[[], None] = _nothing
 
     def start(self, on_readable: Callable[[], None], on_writable: Callable[[], None]) -> None:
-        """Set the functions that are called from now on; nothing is wanted yet."""
+        """Set the functions for events; nothing is reported before `resume_reading` or `resume_writing`."""
         self._readable, self._on_writable = on_readable, on_writable
         self._on_readable = on_readable if self._pending is None else self.read_now
 
@@ -122,7 +122,7 @@ class Transport(Protocol):
 
 
 class PlainTransport:
-    """Bytes as they are; slices of files are copied by the kernel."""
+    """A socket without TLS; slices of files are copied by the kernel."""
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         prepare(sock)

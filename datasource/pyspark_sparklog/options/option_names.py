@@ -104,7 +104,7 @@ def _of_kafka(setting: KafkaSetting, value: str, where: Where, given: Mapping[st
 
 
 def _own_name(written: str) -> str:
-    """The option's name in the table, if it is there."""
+    """Return the option's name in the table, or None."""
     name = OWN + written.removeprefix(KAFKA) if written.startswith(KAFKA) else written
     return ALIASES.get(name, name)
 
@@ -143,8 +143,9 @@ _warned: set[tuple[str, ...]] = set()
 
 
 def warn_once(remarks: tuple[str, ...]) -> None:
-    """Warns of options that mean nothing here, or something else than in Kafka: all in one line, once in this process,
-    which may be asked about the same query for every micro-batch."""
+    """Warn of options without a meaning here, or with another one than in Kafka: all in one line, once per process,
+    because Spark asks about the same query for every micro-batch.
+    """
     if not remarks or remarks in _warned or len(_warned) >= WARNED_MAX:
         return
     _warned.add(remarks)

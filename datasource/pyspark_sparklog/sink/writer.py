@@ -125,9 +125,8 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 def stream_writer(
     given: Mapping[str, str], schema: StructType, *, overwrite: bool, ends_only: bool = False
 ) -> SparklogStreamWriter:
-    """The writer of one micro-batch. Raises InvalidConfigError or SchemaMismatchError before anything is written.
-
-    `ends_only`: it will only be asked to commit or abort, so the broker is asked nothing yet.
+    """Return the writer of one micro-batch. Raises InvalidConfigError or SchemaMismatchError before anything is
+    written. `ends_only`: Spark will only call commit or abort, so no request to the broker is needed yet.
     """
     if overwrite:
         raise InvalidConfigError(

@@ -112,7 +112,7 @@ class _Warnings:
         self._first: OrderedDict[str, str | None] = OrderedDict()
 
     def warn_once(self, what: str, action: str, text: str, *, first_too: bool = False) -> None:
-        """Warn once, at the second action that asks, unless `first_too`."""
+        """Log a warning once, at the second action with it, or at the first one with `first_too`."""
         first = self._first.setdefault(what, action)
         if first is not None and (first_too or first != action):
             self._first[what] = None

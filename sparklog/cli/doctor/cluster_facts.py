@@ -1,4 +1,4 @@
-"""Asks a cluster for its facts. It only reads; failures become facts, too."""
+"""Collects facts about a cluster. It only reads; failures become facts too."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class ClusterLook:
     def _with_due_offsets(
         self, admin: Admin, described: Mapping[str, TopicDescription], groups: list[GroupFacts]
     ) -> list[GroupFacts]:
-        """Look-ups by time tell which unread records are about to be deleted."""
+        """Add the offsets that are due for deletion, found by time, to tell unread records that will be deleted."""
         now_ms = self._clock.now_ms()
         asked: dict[TopicPartition, str | int] = {}
         for p in (p for group in groups for p in group.partitions if p.lag):

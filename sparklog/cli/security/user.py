@@ -100,7 +100,7 @@ def remove(name: Name, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) -> None
 
 
 def _check(name: str) -> None:
-    """Refuses the name before a password is asked for. Raises InvalidConfigError."""
+    """Refuse an invalid name before the question for a password. Raises InvalidConfigError."""
     from sparklog.security.scram import checked_name
 
     checked_name(name)

@@ -81,7 +81,7 @@ def broker_page(series: Series) -> BrokerPage:
 
 
 def total(series: Series, name: str) -> float:
-    """The sum of a name's series; 0 if there is none."""
+    """Return the sum of a name's series; 0 without series."""
     return sum(value for _, value in series.get(name, ()))
 
 

@@ -59,7 +59,7 @@ class BrokerDescription:
     rack: str | None = None
     """The `broker.rack`; None: not set."""
     is_stopping: bool = False
-    """True if the broker leads no partition any more and is about to stop."""
+    """True if the broker leads no partitions any more and is about to stop."""
     is_cordoned: bool = False
     """True if the broker gets no new replicas."""
 

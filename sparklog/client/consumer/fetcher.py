@@ -195,7 +195,7 @@ class Fetcher:
         return len({id(p.lane) for p in self.positions.values()}) or 1
 
     def rotate(self, served: list[Position]) -> None:
-        """Put partitions that got data behind those that did not, so that none starves."""
+        """Move partitions that got data behind the others, so that none starves."""
         with self.changed:
             current = self.positions  # others copy it without a lock, so it is never changed itself
             moved = {p.tp: p for p in served if current.get(p.tp) is p}

@@ -75,7 +75,7 @@ class Taker(Protocol):
         ...
 
     def take_back(self, position: Position) -> None:
-        """The socket goes on with the position, if it is still wanted."""
+        """Give the position back to the socket, if it is still wanted."""
         ...
 
     def fail(self, error: BaseException) -> None:

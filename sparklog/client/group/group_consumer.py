@@ -249,7 +249,7 @@ class GroupConsumer:
             self._cannot_be_read(e)
 
     def _cannot_be_read(self, error: SparklogError) -> None:
-        """Assigned partitions; a deleted topic's are about to be taken away."""
+        """Return assigned partitions that cannot be read; a deleted topic's are revoked soon."""
         self._retry_at = time.monotonic() + RETRY_S
         if not error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
             raise error

@@ -95,7 +95,7 @@ class LakeWorker:
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """End `run` after the round that is under way. Any thread."""
+        """End `run` after the present round. Any thread."""
         self._stop.set()
 
     def close(self) -> None:

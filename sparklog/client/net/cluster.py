@@ -49,7 +49,7 @@ METADATA_RETRY_S = 1.0
 TOPICS_CACHED_MAX = 10_000
 CLUSTERS_MAX = 64
 DOUBT_S = 30.0
-"""Time in s for which a broker that has not answered is asked last."""
+"""Time in s for which a broker without an answer is asked last."""
 HUNG_MS = 3_000
 """Time in ms after which another broker is asked for information that any broker has."""
 ANY_BROKER_KNOWS = (
@@ -277,7 +277,7 @@ class Cluster:
             self.doubt(endpoint)
 
     def known_leader(self, tp: TopicPartition) -> Endpoint | None:
-        """The leader if it is known without a request, else None."""
+        """Return the leader if it is known without a request, or None."""
         with self._lock:
             info = self._fresh(tp.topic)
             if info is None or not 0 <= tp.partition < info.partitions:

@@ -14,7 +14,7 @@ from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.coordinator_key import CoordinatorKey
 
 DOUBT_S = 30.0
-"""Time in s for which a doubted broker is asked last."""
+"""Time in s for which a doubted broker comes last in the order."""
 KEYS_MAX = 1_000
 DOUBTED_MAX = 1_000
 

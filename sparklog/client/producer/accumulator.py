@@ -121,7 +121,7 @@ class Accumulator:
             raise type(self.refusal)(str(self.refusal)) from self.refusal.__cause__
 
     def close(self, reason: str) -> None:
-        """Accept no records from now on, and send those at hand at once."""
+        """Accept no more records, and send the present ones at once."""
         with self.lock:
             self.closing = True
             self.locked_refuse(ClosedError(reason))
@@ -144,7 +144,7 @@ class Accumulator:
             self.locked_refuse(None)
 
     def fail_session(self, error: SparklogError) -> None:
-        """Fail the transaction: `error` fails all batches that are not under way, and callers."""
+        """Fail the transaction: `error` fails all batches that are not in flight, and the callers."""
         with self.lock:
             if self.session is not None and self.session.error is None:
                 self.session.error = error
@@ -270,7 +270,7 @@ class Accumulator:
         return pending
 
     def close_all_open(self) -> list[Delivery]:
-        """Make everything collected ready; the result is the deliveries under way."""
+        """Make all open batches ready; return the deliveries in progress."""
         with self.lock:
             for queue in self.active.values():
                 self.locked_close_open(queue)
@@ -374,7 +374,7 @@ class Accumulator:
         return taken
 
     def locked_expired(self, now: float) -> list[tuple[PartitionQueue, PendingBatch]]:
-        """Take batches out that are not under way and whose delivery.timeout.ms is over."""
+        """Remove batches beyond their delivery.timeout.ms that are not in flight."""
         expired = []
         for queue in self.active.values():
             if self.session is None and queue.under_way:

@@ -181,7 +181,7 @@ class PartitionSequences:
         return AfterFailure.HOLD
 
     def expired(self, batch: SequencedBatch) -> None:
-        """Drop a batch that has reached its time limit and is not under way."""
+        """Drop a batch beyond its time limit that is not in flight."""
         if batch.progress is Progress.WAITING:
             self._abandon(batch)
 

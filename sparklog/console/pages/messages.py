@@ -233,7 +233,7 @@ def _tail(console: Console, wish: Wish) -> dict[str, Any]:
 
 
 async def tail(request: Request) -> Response:
-    """Return the records since the last answer, and the element that asks again."""
+    """Return the records since the last answer, and the element that requests the next ones."""
     wish = wish_of(request)
     try:
         context = await ask(request, lambda console: _tail(console, wish))

@@ -74,7 +74,7 @@ class GroupView(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """A member. `awaited` are partitions that it is to have, or to let go."""
+    """A member. `awaited`: partitions that it will get, or has to release."""
 
     name: str
     client_id: str

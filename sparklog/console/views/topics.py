@@ -74,7 +74,7 @@ def growth_sample(topic: TopicDescription, now_ms: int) -> GrowthSample:
 
 
 class SettingRow(NamedTuple):
-    """A setting as it is in effect. `origin`: "topic", "broker" or "default"."""
+    """A setting in effect. `origin`: "topic", "broker" or "default"."""
 
     name: str
     value: str

@@ -40,7 +40,7 @@ def visible(text: str) -> str:
 
 
 def cell_of(scalar: Any, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) -> Cell:
-    """An Arrow value. Looks at no more of it than it shows."""
+    """Present an Arrow value, reading no more of it than it shows."""
     if not scalar.is_valid:
         return NULL
     t = scalar.type

@@ -1,4 +1,4 @@
-"""OFFSET_COMMIT and OFFSET_FETCH: offsets are the broker's, the same ones that sparklog's consumers have."""
+"""OFFSET_COMMIT and OFFSET_FETCH: the offsets are the broker's, shared with sparklog's consumers."""
 
 from __future__ import annotations
 

@@ -218,8 +218,9 @@ class LogDirectory:
                 logger.warning("%s: that replicas are gone is not written down yet: %s", self.path, e)
 
     def _follow_moved(self, names: set[str]) -> None:
-        """Points of a partition whose replica was moved, before a crash came ahead of the next checkpoint: of one that
-        was put aside they go with it, of one that was removed they are forgotten."""
+        """Move the points of a partition whose replica was moved before a crash: those of a replica put aside go with
+        it, those of a removed one are forgotten.
+        """
         for moved in sorted(n for n in names if REMOVED.fullmatch(n) or STRAY.fullmatch(n)):
             owner = self.owner_of(moved)
             name = "" if owner is None else f"{owner.topic}-{owner.partition}"

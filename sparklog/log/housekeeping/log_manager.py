@@ -567,8 +567,8 @@ class LogManager:
             self.expiry_clock.save()
 
     def checkpoint(self) -> None:
-        """Writes recovery-points.json of every directory. Raises StorageFullError, StorageError; the others are
-        written."""
+        """Write recovery-points.json in every directory. Raises StorageFullError, StorageError after the attempts at
+        all of them."""
         with self._checkpoint_lock:
             self.directories.in_each(self._checkpoint)
 

@@ -75,7 +75,7 @@ class DirectoryHealth:
         self._count_lock = threading.Lock()
 
     def hold(self, lock: File) -> None:
-        """The directory is the one that `lock`, its lock file, is in. Raises StorageError."""
+        """Note that the directory contains `lock`, its lock file. Raises StorageError."""
         held = self._files.open_directory(self.directory)
         try:
             self._identities = [
@@ -92,7 +92,7 @@ class DirectoryHealth:
         return self._now_s() - self._looked_s if self._identities else 0.0
 
     def sync(self, file: File) -> None:
-        """Fsyncs a file, and counts how long that took. Raises StorageError."""
+        """Fsync a file, and count the time. Raises StorageError."""
         began_s = self._now_s()
         try:
             file.sync()

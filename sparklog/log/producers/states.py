@@ -80,8 +80,9 @@ class EndedTransaction(NamedTuple):
 
 
 class Guard:
-    """A verification under way. It is good until a marker of the producer comes, at or above `next_offset`, which was
-    the log end when it began. `owner`: whose it is; after a truncation they are others."""
+    """A verification in progress. It is valid until a marker of the producer arrives at or above `next_offset`, the log
+    end at its beginning. `owner`: the producer states that made it; others replace them at a truncation.
+    """
 
     __slots__ = ("next_offset", "owner", "producer_epoch", "producer_id")
 

@@ -89,7 +89,7 @@ class AddPartitions(Struct, frozen=True):
 
 
 class DeleteTopic(Struct, frozen=True):
-    """`topic_id`: only the one that has this id; "": whichever has the name."""
+    """`topic_id`: delete only the topic with this id; "": any topic of this name."""
 
     token: Hashable
     topic: str

@@ -394,8 +394,9 @@ class Leader:
         )
 
     def _may_join(self, replica: int) -> bool:
-        """Eligible in the life that has fetched, nothing that is or may be committed is missing, and nothing is there
-        that was deleted: it could be read again when this replica leads."""
+        """Return True if the replica may join the ISR: its life is eligible, it lacks no record that is or may be
+        committed, and it has no deleted record, which could be read again if it led.
+        """
         progress = self._followers[replica]
         needed = self._high_watermark
         if self._guards.epoch_start_before_join:
