@@ -266,8 +266,9 @@ def reader_of(
 def exported(
     read: Read, ranges: Mapping[int, tuple[int, int]], filter_text: str, rows_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the ranges with their metadata, partition after partition, of each `rows_max` at most. Batches are
-    empty where the filter finds nothing."""
+    """Yield the records of the ranges with their metadata, partition by partition, at most `rows_max` of each. Batches
+    without a match of the filter are empty.
+    """
     for partition, (start, end) in sorted(ranges.items()):
         left = rows_max
         for batch in read(partition, start, end) if start < end else ():

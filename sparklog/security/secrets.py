@@ -181,7 +181,7 @@ def redact(text: str, secrets: Iterable[Secret] = ()) -> str:
 
 
 def _forms(value: str) -> set[str]:
-    """The ways in which a value gets into texts: as it is, in Python, in JSON, in a URL, in Base64."""
+    """Return the forms of a value in texts: plain, in Python, in JSON, in a URL, in Base64."""
     encoded = base64.b64encode(value.encode()).decode().rstrip("=")
     forms = {value, repr(value)[1:-1], json.dumps(value)[1:-1], urllib.parse.quote(value, safe=""), encoded}
     return forms | {line.strip() for line in value.splitlines() if len(line.strip()) > 16}

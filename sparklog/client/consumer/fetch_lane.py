@@ -395,8 +395,8 @@ class FetchLane:
         )
 
     def _advance(self, parts: list[Part]) -> bool:
-        """Move the positions behind the received data; False if the next offset is not known before all batches are
-        checked."""
+        """Move the positions behind the received data. Returns False if the next offset is unknown until all batches
+        are checked."""
         if any(p.next_offset is None for p in parts):
             return False
         with self._shared.changed:

@@ -143,8 +143,7 @@ class Fetcher:
         self.notify()
 
     def _notify_of_room(self) -> None:
-        """Wakes the threads if they may be waiting for memory: to wake them for each batch would cost more than it
-        has."""
+        """Wake the threads that may wait for memory. Waking them for each batch would cost more than the batch."""
         if self.ready.size_bytes >= self._config.prefetch_bytes:
             self.notify()
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 CELL_CHARS_MAX = 240
 DETAIL_CHARS_MAX = 64 * 1024
 MODES = ("auto", "text", "json", "hex")
-"""Presentations of bytes; auto: JSON and text if the bytes are that, else hex."""
+"""Presentations of bytes; auto: as JSON or text if the bytes are valid, otherwise as hex."""
 ENTRIES_MAX = 20
 """Largest number of shown entries of a list, a map or a struct inside a cell."""
 _HEX_ROW = 16

@@ -1,4 +1,4 @@
-"""The classic groups of one gateway at work: waiting requests, time, and what other coordinators do."""
+"""The classic groups of one gateway at work: waiting requests, time, and effects of other coordinators."""
 
 from __future__ import annotations
 

@@ -86,9 +86,10 @@ class LogManager:
         inflated: InflatedMemory | None = None,
         remote: RemoteAccess = NO_ACCESS,
     ) -> None:
-        """Makes the directories if needed and locks them. `log_dirs` hold the partitions; without them `data_dir` does.
-        A log directory that cannot be used counts as failed, as long as one can be. `expiry_rate`: of the clock by
-        which things grow old (`retention/expiry_clock.py`); None: the clock itself.
+        """Make the directories if necessary, and lock them.
+
+        `log_dirs` hold the partitions; without them `data_dir` does. An unusable log directory counts as failed, unless
+        all are. `expiry_rate`: rate of the expiry clock (`retention/expiry_clock.py`); None: the machine's clock.
 
         Raises DataDirLockedError, StorageError.
         """

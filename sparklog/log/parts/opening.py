@@ -166,8 +166,9 @@ def segment_files_missing(end: int, segment_count: int) -> str:
 
 
 def _identify(directory: Path, owner: LogOwner, files: FileSystem, *, made: bool) -> None:
-    """Makes the directory if needed, and checks or writes whose it is. Raises LogCorruptError, also for one that was
-    `made` before and has lost everything, unless a repair has agreed to that."""
+    """Make the directory if necessary, and check or write its owner. Raises LogCorruptError, also for a directory that
+    was `made` before and has lost everything, unless a repair has accepted the loss.
+    """
     expected = PartitionMeta(owner.topic, owner.topic_id, owner.partition)
     files.make_directory(directory)
     data = read_whole(files, directory / PARTITION_FILE)

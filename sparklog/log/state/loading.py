@@ -381,7 +381,7 @@ class _SegmentScan:
             )
 
     def _footer_is_whole(self, data_end: int) -> bool:
-        """Return True if the footer is, byte by byte, the one that sealing these batches writes."""
+        """Return True if the footer equals, byte by byte, the footer of these batches."""
         segment = self._segment
         schema = self._context.schema_of(segment.info.schema_id)
         expected = encode_seal(

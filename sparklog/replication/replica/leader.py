@@ -164,7 +164,7 @@ class Leader:
 
     @property
     def partition(self) -> PartitionImage:
-        """The state that the controller has confirmed."""
+        """The state of the partition that the controller has confirmed."""
         return self._committed
 
     @property

@@ -53,7 +53,7 @@ E = TypeVar("E", bound=Entry)
 
 
 class TransactionMachine(ABC, Generic[E]):
-    """All ids of one policy in one coordinator."""
+    """The ids of one policy in one coordinator, with their common rules."""
 
     def __init__(self, ids: IdReserve, limits: TransactionLimits, safeguards: Safeguards) -> None:
         self._ids = ids
