@@ -97,7 +97,7 @@ class BodyLayout:
         return len(self._node_of)
 
     def buffers_of(self, columns: Sequence[int]) -> np.ndarray:
-        """The numbers of the buffers of `columns` (indexes of top-level columns)."""
+        """Return the numbers of the buffers of `columns` (indexes of top-level columns)."""
         starts = self._buffer_starts
         return np.concatenate([np.arange(starts[c], starts[c + 1]) for c in columns] or [np.zeros(0, np.int64)])
 

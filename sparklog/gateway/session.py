@@ -207,7 +207,8 @@ class Session:
         await self._write(frame(head, api.name, encode(body), version=version))
 
     async def _write(self, parts: list[Part]) -> None:
-        """Small parts go out together, large ones in slices: the transport copies what the socket does not take."""
+        """Send small parts together and large ones in slices: the transport copies bytes that the socket does not
+        take."""
         try:
             async with asyncio.timeout(self.gateway.limits.write_s):
                 small: list[Part] = []

@@ -51,7 +51,7 @@ class Znodes:
             self._nodes[path] = self._nodes[path]._replace(children=frozenset(names))
 
     def copy(self) -> Znodes:
-        """The same nodes, which change no more with these."""
+        """Return a copy that does not change with this tree."""
         copy = Znodes(zxid=self._zxid)
         copy._nodes = dict(self._nodes)
         return copy

@@ -201,9 +201,10 @@ class OfflinePartition(Message):
 
 
 class DirectoryFailedRequest(Message):
-    """The broker's replicas of these partitions are offline until it is restarted: their disk has failed, or they are
-    damaged (KIP-112). Told again to every new controller. `room`: 0, 1: the disk is full, and the replicas are not
-    offline, 2: it has room again."""
+    """Report partitions whose replicas on this broker are offline until its restart: their disk has failed, or they are
+    damaged (KIP-112). Repeated to every new controller. `room`: 0 for these; 1 for replicas on a
+    full disk, which are not offline; 2 for replicas on a disk that has room again.
+    """
 
     broker_id: BrokerId
     broker_epoch: Int64

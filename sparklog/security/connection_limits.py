@@ -96,7 +96,7 @@ class Connections:
         return wait_ms
 
     def closed(self, ip: str, user: str | None) -> None:
-        """A connection that `opened` has counted is gone; `user`: if `identified` has counted it."""
+        """Note the end of a connection that `opened` has counted; `user`: the user if `identified` has counted it."""
         for counter, name in ((self._by_ip, ip), (self._by_user, user)):
             if name is not None:
                 counter[name] -= 1

@@ -74,7 +74,7 @@ class Reader(Protocol):
         """Partitions that are assigned and not read yet."""
 
     def wake(self) -> None:
-        """Ends a poll that waits. Called on another thread."""
+        """Ends a waiting poll. Called on another thread."""
 
 
 class _Listeners(NamedTuple):

@@ -102,7 +102,7 @@ def raw_bytes(scalar: Any) -> bytes:
 
 
 class Grid(NamedTuple):
-    """A result as a table: names, which columns are numbers, and cells."""
+    """A result as a table: names, flags of numeric columns, and cells."""
 
     names: list[str]
     numbers: list[bool]

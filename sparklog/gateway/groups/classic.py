@@ -347,7 +347,8 @@ class ClassicGroup:
     # --- checks and time ---------------------------------------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None) -> Kafka | None:
-        """Error for a member that is unknown, or fenced by a newer one with the same instance id; None: it is good."""
+        """Return the error for a member that is unknown, or fenced by a newer one with the same instance id; None for a
+        valid member."""
         if instance_id is not None and instance_id in self._static and self._static[instance_id] != member_id:
             return Kafka.FENCED_INSTANCE_ID
         if member_id not in self.members:

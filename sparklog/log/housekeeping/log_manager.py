@@ -202,7 +202,8 @@ class LogManager:
 
     @property
     def put_aside(self) -> int:
-        """Number of partition directories that were put aside, in all directories. Raises StorageError."""
+        """Return the number of partition directories that were put aside, in all log directories. Raises
+        StorageError."""
         return sum(directory.count_strays() for directory in self.directories.live)
 
     def _note_boot(self, directory: LogDirectory) -> None:

@@ -291,8 +291,9 @@ def _would_release(log: PartitionLog, clock: Clock) -> bool:
 
 
 def _release(log: PartitionLog, clock: Clock) -> int:
-    """Local segments give way to their copies, as far as `local.retention.*` says. A copy that another replica has made
-    may be of several of them."""
+    """Replace local segments by their copies, as far as `local.retention.*` allows. A copy made by another replica may
+    contain several local segments.
+    """
     local, state = log.local_segments, log.tier.state
     count = _due_locally(log, clock, state.copied_to)
     by_base = {s.base_offset: s for s in state.finished}

@@ -10,7 +10,7 @@ from sparklog.environment.files import File, read_ahead
 
 OPEN_FILES_DEFAULT = 1024
 _LOOKED_AT_MAX = 64
-"""Files that one eviction looks at: when all of them are in use, the cache is larger than its limit for a while."""
+"""Files that one eviction checks: when all of them are in use, the cache exceeds its limit for a while."""
 
 
 class RemoteReadRequired(Exception):  # noqa: N818  (not an error: the caller goes where it may wait)

@@ -28,7 +28,7 @@ class OffsetOrderError(AssertionError):
 
 
 class LogOffsets:
-    """Reading an attribute needs no lock; moves may come from several threads."""
+    """The offsets of a log. Reading an attribute needs no lock; several threads may move them."""
 
     __slots__ = ("_lock", "appended", "flushed", "high_watermark", "log_start", "recovery_point", "written")
 
