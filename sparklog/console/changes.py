@@ -273,7 +273,7 @@ def _delete_topic(fields: Mapping[str, str], admin: Admin) -> Plan:
         "delete-topic",
         "Delete a topic",
         f"Delete topic {name} with all its records?",
-        ["They are gone for good.", "Who reads it fails, who writes to it may make it anew."],
+        ["They are gone for good.", "Readers of the topic fail, and writers may create it again."],
         "Delete topic",
         {"topic": name},
         f"/topics/{name}",

@@ -67,7 +67,7 @@ def check_exposure(listen: str, host: str, *, allow_insecure: bool) -> str:
     InvalidConfigError for an address that other hosts can reach, unless `allow_insecure`."""
     if is_local(host):
         return ""
-    why = f"whoever reaches {listen} sees all records that the console may read, without a password"
+    why = f"every client that reaches {listen} sees all records that the console may read, without a password"
     if not allow_insecure:
         raise InvalidConfigError(
             f"{why}: listen on 127.0.0.1 (SSH, or a proxy on this machine that knows your users, leads there), or add "

@@ -241,7 +241,7 @@ class GroupCoordinator:
             return None
         return GroupMaxSizeReachedError(
             f"{self.offsets.total} committed offsets are kept here, max.offsets.per.partition is {most}: delete groups that "
-            f"nobody uses (`sparklog group delete`), or raise it"
+            f"are not in use (`sparklog group delete`), or raise it"
         )
 
     def fetch_offsets(self, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:

@@ -71,7 +71,7 @@ class Secret:
         return hash((Secret, self._value))
 
     def __reduce__(self) -> str:
-        raise TypeError("a secret cannot be pickled: pass reveal() to whoever is to have it")
+        raise TypeError("a secret cannot be pickled: pass the result of reveal() to its user")
 
 
 def is_sensitive(name: str) -> bool:

@@ -75,7 +75,7 @@ class Frame(NamedTuple):
                 _warnings.warn_once(
                     self.name,
                     action,
-                    "the broker is older than this client: the DataFrame shows what was there at its first action; load it anew",
+                    "the broker is older than this client: the DataFrame shows the records of its first action; load it again",
                 )
                 return planned
             start = max(start, first) if edges.start else start
@@ -89,7 +89,7 @@ class Frame(NamedTuple):
             _warnings.warn_once(
                 f"{self.name}/{tp.topic}/{info.partitions}",
                 "",
-                f"topic {tp.topic!r} has {info.partitions} partitions now, the DataFrame was planned for {planned}: load it anew to "
+                f"topic {tp.topic!r} has {info.partitions} partitions now, the DataFrame was planned for {planned}: load it again to "
                 "read the others",
                 first_too=True,
             )

@@ -60,7 +60,7 @@ class HeldUp:
             return
         if oldest.transactional_id is None:
             what, since_ms = (
-                f"a transaction of producer {oldest.producer_id} that nobody knows",
+                f"a transaction of producer {oldest.producer_id} that no coordinator knows",
                 oldest.last_timestamp_ms,
             )
             remedy = f"sparklog transaction abort --topic {tp.topic} --partition {tp.partition} --producer-id {oldest.producer_id}"

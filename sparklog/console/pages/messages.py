@@ -129,7 +129,7 @@ def _cursor(console: Console, topic: str, wish: Wish, bounds: Mapping[int, Bound
         try:
             return Cursor(wish.direction, offsets_from_text(wish.at))
         except ValueError as e:
-            raise InvalidRequestError("where to go on cannot be read: begin anew") from e
+            raise InvalidRequestError("the position of the next page cannot be read: begin again") from e
     if wish.start == "newest":
         return Cursor(OLDER, {p: b.end for p, b in bounds.items()})
     if wish.start == "oldest":

@@ -62,7 +62,7 @@ class KnownDirectories:
         raise StorageError(
             f"{name} is in no log directory, and one that was used before is not there: {away}; mount the disk there, or "
             f"name the directory in log.dirs, and restart the broker. If it is lost for good, take its line out of "
-            f"{self._path}, and begin its partitions anew: sparklog log repair names what to do with each"
+            f"{self._path}, and begin its partitions again: sparklog log repair names what to do with each"
         )
 
     def remember(self, present: Mapping[str, Path], *, all_found: bool) -> None:

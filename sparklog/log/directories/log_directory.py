@@ -189,7 +189,9 @@ class LogDirectory:
             return meta
         found = decode(data, DataDirMeta)
         if found is None:
-            raise StorageError(f"{path} cannot be read; restore it from a copy, or remove it: it is made anew")
+            raise StorageError(
+                f"{path} cannot be read; restore it from a copy, or remove it: the broker creates another one"
+            )
         if found.format != 1:
             raise StorageError(f"{path} has format {found.format}, this version reads format 1; use a newer sparklog")
         if (found.cluster_id, found.broker_id) != (cluster_id, self.broker_id):

@@ -176,7 +176,9 @@ class DirectoryHealth:
     def look_before_write(self) -> None:
         """Check the directory if the last check is too old. Raises StorageError if the directory has failed."""
         if self.failure is None and self.look_age_s > LOOK_AGE_S_MAX and not self.look() and self.failure is None:
-            raise StorageUnavailableError(f"nobody knows whether {self.directory} is still the one it was; try again")
+            raise StorageUnavailableError(
+                f"it is uncertain that {self.directory} is still the same directory; try again"
+            )
         self.check()
 
 
@@ -269,7 +271,7 @@ class WatchedFiles:
         """
         if self._health.failure is None and not self._health.look():
             self._health.check()
-            raise StorageUnavailableError(f"nobody knows whether {self._health.directory} is still the one it was")
+            raise StorageUnavailableError(f"it is uncertain that {self._health.directory} is still the same directory")
         return self._do(operation)
 
     def open(self, path: Path, *, create: bool = False) -> File:

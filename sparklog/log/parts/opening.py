@@ -175,7 +175,7 @@ def _identify(directory: Path, owner: LogOwner, files: FileSystem, *, made: bool
     if data is None and made and not set(files.list_directory(directory)) - {PARTITION_FILE + TEMPORARY_SUFFIX}:
         raise LogCorruptError(
             f"{directory} is empty, though it was made with its files; restore them from a copy and restart the broker, or, "
-            f"if its records are lost for good, begin anew without them: sparklog log repair {directory}"
+            f"if its records are lost for good, begin again without them: sparklog log repair {directory}"
         )
     found = decode(data, PartitionMeta) if data is not None else None
     if found is None:

@@ -124,7 +124,7 @@ def _begin_empty(directory: Path, files: FileSystem, *, dry_run: bool) -> Repair
     points = read_points(directory, files)
     end = max(points.log_start_offset, points.high_watermark, points.recovery_point)
     gaps = [(0, end)] if end else []
-    finding = RepairFinding(".", 0, 0, f"everything is gone: the partition begins anew, empty, at offset {end}")
+    finding = RepairFinding(".", 0, 0, f"all records are lost: the partition begins again, empty, at offset {end}")
     if not dry_run:
         _leave_in_sync_replicas(directory, files)
         files.make_directory(directory)

@@ -355,7 +355,9 @@ class Leader:
     def _resign(self, leader: int, leader_epoch: int, effects: list[LeaderEffect]) -> None:
         self.has_resigned = True
         self._pending = None
-        error = NotLeaderError(f"broker {leader} leads in epoch {leader_epoch}" if leader >= 0 else "nobody leads now")
+        error = NotLeaderError(
+            f"broker {leader} leads in epoch {leader_epoch}" if leader >= 0 else "there is no leader now"
+        )
         effects += [Refuse(token, error, leader, leader_epoch) for token in self._waiters]
         self._waiters.clear()
 
