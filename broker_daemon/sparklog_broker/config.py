@@ -183,7 +183,7 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     check_names(Scope.BROKER, common)
     parsed = {name: parse_value(name, value) for name, value in common.items()}
     everything = {n: s.default for n, s in settings_of(Scope.BROKER).items()} | parsed
-    values = {name: _plain_value(value) for name, value in everything.items() if not is_security_setting(name)}
+    values = {name: _shown(value) for name, value in everything.items() if not is_security_setting(name)}
     security = {name: value for name, value in everything.items() if is_security_setting(name)} | own
     if security["listeners"] and "listen" in given:
         raise InvalidConfigError("listen and listeners are both set: use one of them")
@@ -209,7 +209,7 @@ def _is_of_listener(name: str) -> bool:
     return name.startswith(LISTENER_PREFIX)
 
 
-def _plain_value(value: object) -> Any:
+def _shown(value: object) -> Any:
     """Return the plain value of a setting, also of a secret one."""
     return value.reveal() if isinstance(value, Secret) else value
 

@@ -219,10 +219,10 @@ def _write_topic(old: TopicImage | None, new: TopicImage) -> list[Op]:
         ops.append(SetData(f"{path}/config", encode(dict(new.configs))))
     there = old.schemas if old is not None else {}
     ops += [Create(f"{path}/schemas/{i}", schema) for i, schema in sorted(new.schemas.items()) if i not in there]
-    old_chunks = _chunks(old) if old is not None else 0
+    chunks_there = _chunks(old) if old is not None else 0
     for chunk in range(_chunks(new)):
         data = _chunk(new, chunk)
-        if chunk >= old_chunks:
+        if chunk >= chunks_there:
             ops.append(Create(_chunk_path(new.name, chunk), data))
         elif old is not None and data != _chunk(old, chunk):
             ops.append(SetData(_chunk_path(new.name, chunk), data))

@@ -393,7 +393,7 @@ class Cluster:
         async with self._follow_lock:
             try:
                 self._security.follow(image.security)
-                self.replicas.image = image  # roles of new partitions begin with this image
+                self.replicas.image = image  # roles of new partitions begin with it
                 absent = await self._topics.follow(image)
                 self.replicas.follow_image(image)
                 self._disks.look(image)

@@ -31,9 +31,9 @@ class TransactionAccess:
     """Finds the coordinator of a transaction. Event-loop thread only."""
 
     def __init__(self, here: TransactionCoordinator, topic: InternalTopic, elsewhere: OtherBrokers) -> None:
-        self._local = here
+        self._here = here
         self._topic = topic
-        self._other_brokers = elsewhere
+        self._elsewhere = elsewhere
         self._names = count(1)
 
     async def add_partitions(
@@ -44,13 +44,13 @@ class TransactionAccess:
         """
         wanted = tuple(partitions)
         try:
-            await self._local.add_partitions(transactional_id, producer_id, producer_epoch, wanted)
+            await self._here.add_partitions(transactional_id, producer_id, producer_epoch, wanted)
         except NotCoordinatorError:
             await self._ask(transactional_id, producer_id, producer_epoch, wanted)
 
     async def stale(self, transactional_id: str, producer_id: int, producer_epoch: int) -> SparklogError:
         """Return the error for a producer whose batch a partition has refused for its old epoch."""
-        found = self._local.stale(transactional_id, producer_id, producer_epoch)
+        found = self._here.stale(transactional_id, producer_id, producer_epoch)
         if not isinstance(found, NotCoordinatorError):
             return found
         try:
@@ -63,9 +63,9 @@ class TransactionAccess:
         """Return the transactional ids, by producer id, of all brokers' open transactions that include the partition.
         Raises CoordinatorLoadingError, CoordinatorNotAvailableError: an unreachable coordinator may have one.
         """
-        found = self._local.owners(tp)
-        for broker_id in self._other_brokers.ids():
-            found |= await self._other_brokers.owners(broker_id, tp)
+        found = self._here.owners(tp)
+        for broker_id in self._elsewhere.ids():
+            found |= await self._elsewhere.owners(broker_id, tp)
         return found
 
     async def while_nothing_is_decided(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -74,7 +74,7 @@ class TransactionAccess:
         No coordinator decides anything during the work, and earlier decisions are visible everywhere before it. Raises
         the errors of `work`, and CoordinatorNotAvailableError if some coordinators cannot be held.
         """
-        elsewhere = self._other_brokers
+        elsewhere = self._elsewhere
         if not self._topic.exists:
             return await work()
         last = "not all of them could be held"
@@ -103,17 +103,17 @@ class TransactionAccess:
         raise CoordinatorNotAvailableError(f"the coordinators of transactions are changing: {last}")
 
     async def _hold(self, broker_id: int, name: str, *, release: bool = False) -> dict[int, int]:
-        if broker_id != self._other_brokers.broker_id:
-            return await self._other_brokers.hold(broker_id, name, HOLD_S, release=release)
-        return self._local.release(name) if release else await self._local.hold(name, HOLD_S)
+        if broker_id != self._elsewhere.broker_id:
+            return await self._elsewhere.hold(broker_id, name, HOLD_S, release=release)
+        return self._here.release(name) if release else await self._here.hold(name, HOLD_S)
 
     async def _ask(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: tuple[TopicPartition, ...]
     ) -> None:
         leader = self._topic.leader_of(self._topic.partition_for(transactional_id))
-        if leader not in self._other_brokers.ids():
+        if leader not in self._elsewhere.ids():
             raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} at the moment")
         try:
-            await self._other_brokers.add_partitions(leader, transactional_id, producer_id, producer_epoch, partitions)
+            await self._elsewhere.add_partitions(leader, transactional_id, producer_id, producer_epoch, partitions)
         except NotCoordinatorError as e:
             raise CoordinatorNotAvailableError(f"the coordinator of {transactional_id!r} is moving: {e}") from e

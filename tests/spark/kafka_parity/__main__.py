@@ -18,7 +18,7 @@ import pytest
 
 from tests.benchmarks.kafka import SPARK_VERSION, KafkaInstallation, KafkaServer
 from tests.spark.kafka_parity import table
-from tests.spark.kafka_parity.checks import CheckResult
+from tests.spark.kafka_parity.checks import Seen
 from tests.spark.kafka_parity.systems import KafkaSystem
 
 HERE = Path(__file__).parent
@@ -35,7 +35,7 @@ class Parity:
     def __init__(self, kafka: KafkaSystem, systems: list[str]) -> None:
         self.kafka = kafka
         self.systems = systems
-        self.seen: list[CheckResult] = []
+        self.seen: list[Seen] = []
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ class Differs(NamedTuple):
     why: str
 
 
-class CheckResult(NamedTuple):
+class Seen(NamedTuple):
     """One check of a case on one system: the result, in full and in a few words, and the reason if it may differ."""
 
     case: str
@@ -30,7 +30,7 @@ class Checks:
     def __init__(self, case: str, system: str) -> None:
         self.case = case
         self._system = system
-        self.seen: list[CheckResult] = []
+        self.seen: list[Seen] = []
         self.problems: list[str] = []
 
     def __call__(self, check: str, found: Any, kafka: Any, differs: Differs | None = None) -> None:
@@ -38,7 +38,7 @@ class Checks:
         if any(s.check == check for s in self.seen):
             raise AssertionError(f"two checks are called {check!r}")
         why = "" if differs is None else differs.why
-        self.seen.append(CheckResult(self.case, check, self._system, repr(found), shown(found), why))
+        self.seen.append(Seen(self.case, check, self._system, repr(found), shown(found), why))
         expected = differs.sparklog if differs is not None and self._system == "sparklog" else kafka
         if differs is not None and (differs.sparklog == kafka or not differs.why.strip()):
             self.problems.append(f"{check}: a difference has to be one, and to have a reason")

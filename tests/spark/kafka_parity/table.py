@@ -7,14 +7,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.spark.kafka_parity.checks import CheckResult
+from tests.spark.kafka_parity.checks import Seen
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "moving-from-kafka.md"
 BEGIN, END = "<!-- parity: written by make parity -->", "<!-- end of parity -->"
 _SECTION = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
 
 
-def render(seen: Sequence[CheckResult]) -> str:
+def render(seen: Sequence[Seen]) -> str:
     """One row for each check that found other things on the two systems."""
     kafka = {(s.case, s.check): s for s in seen if s.system == "kafka"}
     lines = ["| case | Kafka | sparklog | why |", "|---|---|---|---|"]
@@ -27,7 +27,7 @@ def render(seen: Sequence[CheckResult]) -> str:
     return "\n".join(lines)
 
 
-def summary(seen: Sequence[CheckResult]) -> str:
+def summary(seen: Sequence[Seen]) -> str:
     """Return the numbers of cases and checks."""
     both = {(s.case, s.check) for s in seen if s.system == "kafka"}
     ours = [s for s in seen if s.system == "sparklog" and (s.case, s.check) in both]
@@ -37,7 +37,7 @@ def summary(seen: Sequence[CheckResult]) -> str:
     return f"{cases} cases with {len(ours)} checks ran on both; {differ} checks differ"
 
 
-def remember(seen: Sequence[CheckResult], directory: Path, *, whole: bool) -> list[CheckResult]:
+def remember(seen: Sequence[Seen], directory: Path, *, whole: bool) -> list[Seen]:
     """Keep the results, for a run of the other system alone; returns the known results of both. A run of some cases
     adds to the kept ones, a `whole` one replaces them."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def remember(seen: Sequence[CheckResult], directory: Path, *, whole: bool) -> li
     for system in ("sparklog", "kafka"):
         path = directory / f"{system}.json"
         new = [s for s in seen if s.system == system]
-        old = [CheckResult(*s) for s in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+        old = [Seen(*s) for s in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
         known = {(s.case, s.check): s for s in ([] if whole and new else old)} | {(s.case, s.check): s for s in new}
         path.write_text(json.dumps(list(known.values()), indent=1), encoding="utf-8")
         result += known.values()
