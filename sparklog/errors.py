@@ -62,7 +62,7 @@ class CorruptBatchError(SparklogError):
 
 
 class UnknownTopicOrPartitionError(SparklogError):
-    """No such topic, or the topic has no such partition."""
+    """The topic does not exist, or has no such partition."""
 
     code = 3
 
@@ -121,7 +121,7 @@ class FrameTooLargeError(SparklogError):
 
 
 class RequestTimedOutError(SparklogError):
-    """No answer within the time limit; the request may have taken effect."""
+    """The answer did not arrive within the time limit; the request may have taken effect."""
 
     code = 11
     retriable = True
@@ -213,7 +213,7 @@ class FencedLeaderEpochError(SparklogError):
 
 
 class UnknownLeaderEpochError(SparklogError):
-    """The request names a newer leader epoch than the broker knows yet."""
+    """The request names a newer leader epoch than the broker knows."""
 
     code = 25
     retriable = True
@@ -349,7 +349,7 @@ class UnreleasedInstanceIdError(SparklogError):
 
 
 class UnstableOffsetCommitError(SparklogError):
-    """An offset is part of a transaction that has not ended yet."""
+    """The offset is part of an open transaction."""
 
     code = 47
     retriable = True

@@ -21,7 +21,7 @@ class HistogramCounts(NamedTuple):
 
 
 class Histogram:
-    """One thread observes, or several that take turns. Any thread may ask for the `counts`."""
+    """Counts of durations by bucket. One thread observes, or several in turn; any thread may read the `counts`."""
 
     __slots__ = ("_bounds", "_buckets", "sum_s")
 

@@ -82,7 +82,7 @@ def time_ms_of(value: str | datetime | date, now_ms: int) -> int:
 
 
 def _calendar_time(text: str, now_ms: int) -> int:
-    """Raises ValueError and OverflowError."""
+    """Parse a date, or a date and time, to ms since 1970. Raises ValueError and OverflowError."""
     found = _ZONE.fullmatch(text)
     if found is None:
         return _ms(_moment(text, now_ms, UTC), UTC)
@@ -93,7 +93,8 @@ def _calendar_time(text: str, now_ms: int) -> int:
 
 
 def _moment(text: str, now_ms: int, zone: tzinfo | None) -> datetime:
-    """Raises ValueError and OverflowError."""
+    """Parse an ISO 8601 time, or a day such as `yesterday` with or without a time. Raises ValueError and
+    OverflowError."""
     day = _DAY.fullmatch(text)
     if day is None:
         return datetime.fromisoformat(text)
@@ -103,7 +104,7 @@ def _moment(text: str, now_ms: int, zone: tzinfo | None) -> datetime:
 
 
 def _zone(name: str) -> tzinfo | None:
-    """None: the machine's zone."""
+    """Return the zone of this name; None for the machine's own."""
     from zoneinfo import ZoneInfo  # reads files, and few times name a zone
 
     if name.lower() == "local":

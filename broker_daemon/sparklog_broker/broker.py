@@ -1,4 +1,4 @@
-"""The broker: its parts, each with what it needs, and their life together. It knows no rule."""
+"""The broker: creates its parts, connects them, starts and stops them. The rules are in the parts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from sparklog_broker.security.users import SECRET_BYTES, Users
 
 
 class Broker:
-    """Made by `open`. Everything here belongs to the event loop's thread."""
+    """A broker, made by `open`. Its parts belong to the event loop's thread."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Broker:
         self.security_records.watch(RecordKind.SECRETS, self.users.follow_secrets)
         self.security_records.watch(RecordKind.USERS, self.users.follow)
         self.access = Access.of(config, self.security_records)
-        """None: everybody may do everything."""
+        """None if everything is allowed to everybody."""
         self.owned_ids = OwnedIds(self.security_records, environment.randomness.token_bytes)
         self.producer_owners = None if self.access is None else ProducerOwners(self.owned_ids)
         self.throttling = Throttling(config, self.security_records, clock.monotonic_s)
@@ -87,7 +87,7 @@ class Broker:
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.groups = Groups(config, loop, clock, storage, self.partitions, offsets)
         self.elsewhere = elsewhere = OtherBrokers(cluster.peers, config.broker_id, cluster.registered)
-        """Client for questions about partitions of other brokers."""
+        """Client for requests about other brokers' partitions."""
         self.markers = MarkerWriter(self.partitions, self.appender, self.groups.on_offsets_marker, elsewhere)
         states = InternalTopic(TRANSACTION_STATE_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.transactions = TransactionCoordinator(config, loop, clock, storage, self.partitions, states, self.markers)
@@ -110,8 +110,8 @@ class Broker:
         environment: Environment | None = None,
         cluster: Cluster | None = None,
     ) -> Broker:
-        """Locks and loads the data directory; blocks while damaged logs are recovered. `loop` must not serve yet.
-        `cluster` None: one of this broker alone, whose store is in the data directory.
+        """Lock and load the data directory; block while damaged logs are recovered. `loop` must not serve yet. With
+        `cluster` None the broker is a cluster of its own, whose store is in the data directory.
 
         Raises DataDirLockedError, StorageError, InvalidConfigError (`remote.log.storage.*`).
         """
@@ -134,7 +134,8 @@ class Broker:
         return broker
 
     def start(self, on_all_disks_failed: Callable[[str], None] = lambda _: None) -> None:
-        """Begins the background work. `on_all_disks_failed` is told why when no log directory can be used any more."""
+        """Begin the background work. `on_all_disks_failed` is called with the reason when no log directory is usable
+        any more."""
         for topic in self.partitions.topics.values():
             self.storage.run(partial(self.storage.topic_directories.note, topic))
         self.background.start(on_all_disks_failed)
@@ -142,33 +143,35 @@ class Broker:
         self.transactions.start()
 
     async def join(self, endpoints: Sequence[str], on_lost: Callable[[str], None] = lambda _: None) -> None:
-        """Registers the broker in its cluster, after `start`; see `Cluster.join`."""
+        """Register the broker in its cluster, after `start`; see `Cluster.join`."""
         await self.cluster.join(endpoints, on_lost)
         self.transactions.joined(is_sole=not self.elsewhere.ids())
 
     def is_issued(self, producer_id: int, principal: Principal) -> bool:
-        """Whether this id has been given out, and, if it says whose it is, to the principal; as far as this broker can
-        know: others of a cluster give out theirs. Any thread."""
-        may_come = not self.storage.metadata.is_sole  # what another broker has made
+        """True if this id has been issued, and an owned id to the principal, as far as this broker can know: other
+        brokers of a cluster issue theirs. Any thread.
+        """
+        may_come = not self.storage.metadata.is_sole  # issued by another broker
         if is_owned(producer_id) and not self.owned_ids.is_of(producer_id, principal, if_unknown=may_come):
             return False
         return self.storage.is_issued(producer_id)
 
     def check_drawn(self, fencing_token: int, principal: Principal) -> None:
-        """Raises InvalidProducerIdMappingError for a token that says whose it is, and is not the principal's: with one
-        that is made up somebody would fence all runs to come."""
+        """Raise InvalidProducerIdMappingError for an owned token that is not the principal's: an invented token would
+        fence all later runs.
+        """
         if is_owned(fencing_token) and not self.is_issued(fencing_token, principal):
             raise InvalidProducerIdMappingError(
                 f"fencing token {fencing_token} was never drawn by {principal}: draw one with INIT_PRODUCER_ID"
             )
 
     def stop_waiting(self) -> None:
-        """Ends all waiting requests: they are answered with what there is."""
+        """End all waiting requests: they are answered with the present state."""
         self.partitions.stop_waiting()
         self.transactions.stop_waiting()
 
     async def close(self) -> bool:
-        """Finishes what runs, seals and closes the logs. Returns whether the stop is a clean one."""
+        """Finish running work, seal and close the logs. Returns True after a clean stop."""
         await self.cluster.stop()
         await self.transactions.stop()
         await self.groups.stop()

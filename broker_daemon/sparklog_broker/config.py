@@ -33,12 +33,13 @@ from sparklog_broker.security_config import (
 TOPIC_TABLE = "topic"
 _DOTTED_KEY = re.compile(r"^([ \t]*)([\w-]+(?:\.[\w-]+)+)([ \t]*=)", re.MULTILINE)
 _RENAMED = {"connections.max.per.ip": "max.connections.per.ip"}
-"""What earlier releases called settings that have Kafka's names now."""
+"""Names of settings in earlier releases, and Kafka's names that replaced them."""
 
 
 class BrokerConfig(Struct, frozen=True):
-    """Every broker setting under its Python name, those of security together in `security`; and the defaults of topic
-    settings (Kafka names)."""
+    """Every broker setting under its Python name, with the security settings in `security`, and the defaults of topic
+    settings (Kafka's names).
+    """
 
     broker_id: int
     listen: str
@@ -134,7 +135,8 @@ class BrokerConfig(Struct, frozen=True):
         return parse_address(self.listen)
 
     def warnings(self) -> tuple[str, ...]:
-        """What to say at every start. Raises InvalidConfigError for what nobody may reach, as BrokerSecurity."""
+        """Return the warnings for every start. Raises InvalidConfigError for an insecure configuration, as
+        BrokerSecurity."""
         host = parse_address(self.metrics_listen, "metrics.listen")[0] if self.metrics_listen else LOCALHOST
         warnings = list(self.security.warnings())
         if not is_local(host):
@@ -147,7 +149,7 @@ class BrokerConfig(Struct, frozen=True):
         return tuple(warnings)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """What is shown: without `remote_log_storage_options`, which may hold secrets."""
+        """Return the fields without `remote_log_storage_options`, which may hold secrets."""
         return [(f, getattr(self, f)) for f in self.__struct_fields__ if f != "remote_log_storage_options"]
 
     def __repr__(self) -> str:
@@ -157,7 +159,7 @@ class BrokerConfig(Struct, frozen=True):
 def load_config(
     path: Path | None = None, *, data_dir: str | None = None, listen: str | None = None, **overrides: object
 ) -> BrokerConfig:
-    """The configuration of the file at `path` (None: defaults only), overlaid with the arguments that are given.
+    """Return the configuration of the file at `path` (None: the defaults), with the given arguments taking precedence.
 
     `overrides` are broker settings by their Python names. Raises InvalidConfigError, which names the file.
     """
@@ -174,7 +176,7 @@ def load_config(
 
 
 def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object] | None = None) -> BrokerConfig:
-    """The configuration of settings by their dotted names. Raises InvalidConfigError."""
+    """Return the configuration for settings by their dotted names. Raises InvalidConfigError."""
     secret = resolve_secrets(given, os.environ)
     own = {name: parse_listener_setting(name, value) for name, value in secret.items() if _is_of_listener(name)}
     common = {_RENAMED.get(name, name): value for name, value in secret.items() if not _is_of_listener(name)}
@@ -199,7 +201,7 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
         security, str(values["listen"]), str(values["advertised.listeners"])
     )
     _check_cluster(values, made)
-    # A setting without a field here belongs to a part of the program that reads it from the table itself.
+    # A setting without a field here is read from the table by another part of the program.
     return BrokerConfig(**{f: by_parameter[f] for f in BrokerConfig.__struct_fields__})
 
 
@@ -208,12 +210,12 @@ def _is_of_listener(name: str) -> bool:
 
 
 def _shown(value: object) -> Any:
-    """The text of a value that is used as it is, wherever it came from."""
+    """Return the plain value of a setting, also of a secret one."""
     return value.reveal() if isinstance(value, Secret) else value
 
 
 def _check_cluster(values: Mapping[str, Value], security: BrokerSecurity) -> None:
-    """Raises InvalidConfigError."""
+    """Check the settings that concern other brokers. Raises InvalidConfigError."""
     everywhere = [str(one) for one in security.listeners.bound if is_any_address(one.host)]
     if values["zookeeper.connect"] and not values["advertised.listeners"] and everywhere:
         raise InvalidConfigError(
@@ -230,7 +232,7 @@ def _check_cluster(values: Mapping[str, Value], security: BrokerSecurity) -> Non
 
 
 def _check_super_users(text: str) -> None:
-    """Raises InvalidConfigError."""
+    """Raise InvalidConfigError unless the text lists principals."""
     try:
         parse_super_users(text)
     except InvalidConfigError as e:
@@ -238,7 +240,7 @@ def _check_super_users(text: str) -> None:
 
 
 def _check_utf8(setting: str, path: Path) -> None:
-    """The broker writes its directories' paths into files and messages, which are UTF-8. Raises InvalidConfigError."""
+    """Raise InvalidConfigError for a path that is not UTF-8: files and messages contain the directories' paths."""
     try:
         str(path).encode()
     except UnicodeEncodeError as e:
@@ -246,7 +248,8 @@ def _check_utf8(setting: str, path: Path) -> None:
 
 
 def parse_log_dirs(text: str) -> tuple[Path, ...]:
-    """The directories of `log.dirs`. Raises InvalidConfigError if one is named twice or lies in another."""
+    """Return the directories of `log.dirs`. Raises InvalidConfigError for a repeated directory, or one inside
+    another."""
     paths = tuple(Path(part.strip()).expanduser().absolute() for part in text.split(",") if part.strip())
     real = [path.resolve() for path in paths]
     for i, path in enumerate(real):
@@ -259,7 +262,7 @@ def parse_log_dirs(text: str) -> tuple[Path, ...]:
 
 
 def parse_address(text: str, setting: str = "listen") -> tuple[str, int]:
-    """`HOST:PORT` (an IPv6 host in brackets) as a pair. Raises InvalidConfigError, which names `setting`."""
+    """Parse `HOST:PORT` (an IPv6 host in brackets). Raises InvalidConfigError, which names `setting`."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -273,13 +276,14 @@ def parse_address(text: str, setting: str = "listen") -> tuple[str, int]:
 
 
 def format_address(host: str, port: int) -> str:
-    """The inverse of `parse_address`."""
+    """Return `HOST:PORT`, the inverse of `parse_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """A file's table. In TOML `max.connections` cannot be a number beside `max.connections.per.ip`; such names, which
-    are Kafka's, are taken as they stand. Raises TOMLDecodeError."""
+    """Parse a file. TOML does not allow a number `max.connections` beside `max.connections.per.ip`; such names, which
+    are Kafka's, are read as plain keys. Raises TOMLDecodeError.
+    """
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -291,7 +295,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Broker settings and topic defaults of a file. Raises InvalidConfigError."""
+    """Return the broker settings and topic defaults of a file. Raises InvalidConfigError."""
     try:
         table = _parse(read_regular(path, FILE_BYTES_MAX).decode().replace("\r\n", "\n"))
     except OSError as e:

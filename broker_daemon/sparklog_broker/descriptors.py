@@ -1,4 +1,4 @@
-"""How the process's file descriptors are shared out between segment files, connections and everything else."""
+"""Shares of the process's file descriptors: segment files, connections, and the rest."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from msgspec import Struct
 from sparklog_broker.config import BrokerConfig
 
 STORE_MAX = 128
-"""For the metadata store, indexes and checkpoints being written, compaction and recovery, the event loop."""
+"""Descriptors for the metadata store, files being written, compaction, recovery, and the event loop."""
 STORE_PART = 8
-"""At most this part (one in STORE_PART) of few descriptors."""
+"""Largest share of a small limit for these: one in STORE_PART."""
 REFUSALS_MAX = 100
-"""Connections above the limit that are kept long enough to tell them so."""
+"""Connections above the limit that are kept long enough to send the error."""
 REFUSALS_PART = 10
 
 
 class Descriptors(Struct, frozen=True):
-    """What each may have open at once."""
+    """The most open files, connections and refused connections at once."""
 
     files: int
     connections: int
@@ -27,7 +27,7 @@ class Descriptors(Struct, frozen=True):
 
 
 def raise_limit() -> None:
-    """Connections and segments each take a descriptor; the usual soft limit of 1024 is for programs with few."""
+    """Raise the soft limit of open files to the hard one: the usual 1024 is too low for connections and segments."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):  # some systems refuse an unlimited number: the old limit stays
@@ -35,15 +35,16 @@ def raise_limit() -> None:
 
 
 def of_process(config: BrokerConfig) -> Descriptors:
-    """As the limit of this process is now."""
+    """Return the shares of this process's present limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = None if soft == resource.RLIM_INFINITY else soft
     return share_out(limit, config.log_open_files_max, config.max_connections)
 
 
 def share_out(limit: int | None, files_wanted: int, connections_wanted: int) -> Descriptors:
-    """Of `limit` descriptors (None: any number) at most half for segment files, and of the rest what the store leaves
-    for connections: they must never take the one that an append needs."""
+    """Return the shares of `limit` descriptors (None: unlimited). Segment files get at most half; connections get the
+    rest after the store's share, so that they never take a descriptor that an append needs.
+    """
     if limit is None:
         return Descriptors(files_wanted, connections_wanted, REFUSALS_MAX)
     files = min(files_wanted, limit // 2)

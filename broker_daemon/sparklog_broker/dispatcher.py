@@ -1,4 +1,4 @@
-"""From a frame to a handler and back: decodes the request, turns every error into an error frame."""
+"""From a frame to a handler and back: decodes the request, and turns every error into an error frame."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HEADER_BYTES_MAX = 4 * 1024 * 1024
-"""Of a request, except for the APIs that name many partitions with more than a number each."""
+"""Longest header of a request, except for the APIs that name many partitions with more than a number each."""
 _LONG_REQUESTS = frozenset(
     {
         Api.PRODUCE,
@@ -62,11 +62,11 @@ _LONG_REQUESTS = frozenset(
     }
 )
 LONG_HEADER_BYTES = 32 * 1024
-"""Longer headers are decoded when it is their turn (`LongRequests`), and one per turn of the loop."""
+"""Longer headers are decoded in their turn (`LongRequests`), and one per turn of the loop."""
 AMONG_BROKERS = frozenset(
     api for api, rules in PERMISSIONS.items() if rules and all(r.operation is Operation.CLUSTER_ACTION for r in rules)
 )
-"""What only brokers ask each other."""
+"""APIs of requests between brokers."""
 ABOUT_THE_CLUSTER = frozenset(
     {
         Api.METADATA,
@@ -89,9 +89,9 @@ ABOUT_THE_CLUSTER = frozenset(
         Api.DESCRIBE_CLIENT_QUOTAS,
     }
 )
-"""What any broker answers, once it has joined its cluster: others are asked until then."""
+"""APIs that a broker answers after it has joined its cluster; before that, clients ask other brokers."""
 BEHIND_S = 5.0
-"""How long a client whose change this broker has not heard of waits for it."""
+"""Longest wait of a client whose change this broker does not know yet."""
 RESULTS_INLINE_MAX = 1_000
 ERROR_TEXTS_CHARS_MAX = 1024 * 1024
 RESULT_LISTS: Mapping[type[Any], str] = {
@@ -110,7 +110,7 @@ _Result = (
 
 
 May = Callable[[Operation, ResourceType, str], bool]
-"""Whether the peer may do something to the resource of a type with this name."""
+"""Returns True if the peer may do an operation on the resource of a type with this name."""
 _NOTHING_DENIED: Mapping[str, SparklogError] = {}
 
 
@@ -119,33 +119,32 @@ def _may_everything(operation: Operation, resource_type: ResourceType, name: str
 
 
 class RequestContext(Struct, frozen=True):
-    """What a handler may know besides the request: the broker, and who is connected to which of its addresses."""
+    """The context of a request: the broker, and the peer with its connection."""
 
     broker: Broker
     local_address: tuple[str, int]
     peer_host: str
     peer_name: str = ""
     older_version: int | None = None
-    """Of the request, if there is a newer one: the answer is encoded in it, too."""
+    """Version of the request if it is not the newest one, also for the answer."""
     times: RequestTimes = struct_field(default_factory=RequestTimes)
-    """Where a handler that waits for others notes how long."""
+    """Takes the time that a handler waits for other events."""
     principal: Principal = ANONYMOUS
-    """Who asks."""
+    """The peer."""
     listener: str = ""
-    """Through which listener; "": a broker without one, as in a simulation."""
+    """Name of the peer's listener; "" without listeners, as in a simulation."""
     local_socket: str = ""
-    """What the peer may be offered beside TCP, if it is on this host; "": nothing."""
+    """Name of the Unix socket that a peer on this host may use instead of TCP; "" for none."""
     authenticate: Callable[[Any], Awaitable[Response]] | None = None
-    """Takes a message of SASL; None: the connection has none."""
+    """Takes a message of SASL; None if the connection has no SASL."""
     denied: Mapping[str, SparklogError] = _NOTHING_DENIED
-    """Of the resources that the request names one by one: those that nothing is to be done to or told of, and the
-    error that is told instead."""
+    """Resources named in the request that are denied, and the error for each."""
     may: May = _may_everything
     client_id: str = ""
-    """What the client calls itself."""
+    """The client's own name for itself."""
 
     def shown(self, api: Api, pieces: Iterable[T]) -> Iterable[T]:
-        """The pieces of an answer, each as the peer may see it (`sparklog.protocol.visibility`)."""
+        """Return the pieces of an answer, each as the peer may see it (`sparklog.protocol.visibility`)."""
         if self.may is _may_everything:
             return pieces
         return visibility.shown(api, pieces, partial(self.may, Operation.DESCRIBE))
@@ -153,13 +152,13 @@ class RequestContext(Struct, frozen=True):
     def note_denial(
         self, api: Api, error: SparklogError, operation: Operation | None, resource: Resource | None
     ) -> None:
-        """Something is denied: a line in the audit log, if there is one."""
+        """Write a denial to the audit log, if there is one."""
         if self.broker.audit is not None:
             about = operation, resource, self.client_id
             self.broker.audit.denial(api, self.principal, self.peer_host, self.listener, error, *about)
 
     def note_act(self, api: Api, resources: Iterable[str], error_code: int, detail: str = "") -> None:
-        """An administrative act has been done, or has failed: a line in the audit log, if there is one."""
+        """Write an administrative act, successful or not, to the audit log, if there is one."""
         if self.broker.audit is not None:
             about = resources, error_code, self.client_id, detail
             self.broker.audit.act(api, self.principal, self.peer_host, self.listener, *about)
@@ -170,7 +169,7 @@ Handler = Callable[[Any, memoryview, RequestContext], Awaitable[Response]]
 
 
 class Dispatcher:
-    """Answers requests with the handlers it is given."""
+    """Answers requests with its handlers."""
 
     def __init__(
         self,
@@ -182,8 +181,9 @@ class Dispatcher:
         throttling: Throttling | None = None,
         audit: AuditLog | None = None,
     ) -> None:
-        """`requests`: where errors are counted. `access` None: everybody may do everything. `authenticator` None: every
-        peer is known by its address. `throttling` None: nobody has a quota."""
+        """`requests`: counters of errors. `access` None: everything is allowed to everybody. `authenticator` None: no
+        peer has to authenticate. `throttling` None: there are no quotas.
+        """
         self._broker = broker
         self._access = access
         self._authenticator = authenticator
@@ -193,7 +193,7 @@ class Dispatcher:
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
 
     async def answer(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
-        """The reply to one request; it never raises but for cancellation."""
+        """Return the reply to one request. Raises nothing but a cancellation."""
         try:
             return await self._answered(prefix, body, connection)
         except Exception as e:  # noqa: BLE001 - every error has an answer
@@ -262,8 +262,7 @@ class Dispatcher:
         return frame_response(prefix.api, prefix.correlation_id, response, older)
 
     def _is_broker(self, api: int, connection: Connection) -> bool:
-        """Whether it is one of the cluster's brokers that asks, on their own listener or what only brokers ask: they
-        have no quota, whoever they are."""
+        """True for a broker of the cluster, on the brokers' own listener or with an API of brokers: it has no quota."""
         assert self._throttling is not None
         if api not in AMONG_BROKERS and connection.listener != self._throttling.protected_listener:
             return False
@@ -281,7 +280,7 @@ class Dispatcher:
         context: RequestContext,
         connection: Connection,
     ) -> Response:
-        """Counts what the request costs its user, also if it fails, and mutes the connection when that is too much."""
+        """Charge the request to its user, also if it fails, and mute the connection if a quota is exceeded."""
         request, begun = throttling.fitted(request, begun)
         answer, given_bytes = None, 0
         try:
@@ -301,8 +300,8 @@ class Dispatcher:
     async def _guarded(
         self, access: Access, api: Api, request: Message, payload: memoryview, context: RequestContext
     ) -> Response:
-        """Does what of the request the peer may do. Rights that have changed while a fetch waited count for what it
-        found."""
+        """Carry out the parts of the request that are allowed. If rights change during the wait of a fetch, it is
+        judged again."""
         peer = peer_of(context.principal, context.peer_host)
         context = structs.replace(context, may=partial(access.may, peer))
         is_noted = False
@@ -354,7 +353,7 @@ class Dispatcher:
         return response
 
     async def _noted(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
-        """The handler's answer. Notes administrative acts, however they end; what was denied is none."""
+        """Return the handler's answer, and note administrative acts, successful or not, except denied ones."""
         if self._audit is None or number not in ADMINISTRATIVE:
             return await self._handlers[number](request, payload, context)
         api, code = Api(number), UnknownServerError.code
@@ -369,7 +368,7 @@ class Dispatcher:
         return response
 
     async def _encode_long(self, response: Response, field: str, older: int | None) -> None:
-        """Encodes very many results in pieces. Releases the slices if that fails."""
+        """Encode very many results in pieces. Releases the slices on failure."""
         message = response.message
         assert message is not None
         results = getattr(message, field)
@@ -386,7 +385,7 @@ class Dispatcher:
 
 
 def _told(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
-    """The error that the peer is told, and whether it is disconnected then. What it cannot know is logged."""
+    """Return the error for the peer, and True if the connection is then closed. Internal errors are logged."""
     match error:
         case UnsupportedVersionError():
             is_handshake = api == Api.HANDSHAKE  # a newer client tries again in an older version
@@ -408,8 +407,9 @@ def _told(error: Exception, api: int, peer: str) -> tuple[SparklogError, bool]:
 
 
 def client_id_of(hello: m.HandshakeRequest) -> str:
-    """What quotas and the audit log are to call the client: its `client.id`, else the name of its library. Raises
-    InvalidRequestError for what would spoil a log's line."""
+    """Return the client's name for quotas and the audit log: its `client.id`, otherwise the name of its library. Raises
+    InvalidRequestError for a name that would break a line of the log.
+    """
     name = hello.client_id or hello.client_name
     if not is_client_id(name):
         raise InvalidRequestError(
@@ -419,20 +419,22 @@ def client_id_of(hello: m.HandshakeRequest) -> str:
 
 
 def _kind_of(api: int) -> str:
-    """Whose turns long requests of an API wait for."""
+    """Return the kind of turns that long requests of an API wait for."""
     if api in AMONG_BROKERS:
         return "brokers"
     return "waiting" if api in (Api.FETCH, Api.PRODUCE) else "others"
 
 
 def check_header_size(api: int, header_bytes: int) -> None:
-    """A request's header is decoded as a whole: what has no long lists may not be long. Raises InvalidRequestError."""
+    """Check the size of a header, which is decoded as a whole: it is small for APIs without long lists. Raises
+    InvalidRequestError.
+    """
     if header_bytes > HEADER_BYTES_MAX and api not in _LONG_REQUESTS:
         raise InvalidRequestError(f"a request header of {header_bytes} bytes; this API takes {HEADER_BYTES_MAX}")
 
 
 def _shortened(results: Iterable[_Result]) -> Iterator[_Result]:
-    """Texts of errors up to a limit, then only their codes: of thousands, the first tell enough."""
+    """Keep the texts of errors up to a limit, then only their codes: of thousands, the first are enough."""
     left = ERROR_TEXTS_CHARS_MAX
     for result in results:
         if result.message:

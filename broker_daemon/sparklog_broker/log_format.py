@@ -1,11 +1,11 @@
-"""The broker's log on stderr: lines to read, or (`log.format=json`) one JSON object per line.
+"""The broker's log on stderr: lines of text, or (`log.format=json`) one JSON object per line.
 
-A line has `time` (ISO 8601, UTC, milliseconds), `level`, `logger`, `thread`, `event` and `message`. `event` is what all
-lines of one kind share: the text before its values are filled in, or a name that the caller gives. What the caller
-gives as `extra={"fields": {…}}` are more keys, and an exception's traceback is in `exception`. No line holds records.
+An object has `time` (ISO 8601, UTC, milliseconds), `level`, `logger`, `thread`, `event` and `message`. `event` is
+common to all lines of one kind: the text before its values are filled in, or a name from the caller. `extra={"fields":
+{…}}` adds keys, and an exception's traceback is in `exception`. No line holds records.
 
-Peers choose names that get into messages. Whatever a message holds, it makes no line of its own: line ends, control
-characters and marks of direction are escaped, here and for every logger. A traceback follows its line, indented.
+Peers choose names that get into messages. A message never begins a line of its own: line ends, control characters and
+marks of text direction are escaped, for every logger. A traceback follows its line, indented.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sparklog.errors import one_line
 TEXT, JSON = "text", "json"
 _TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 VALUE_CHARS_MAX = 16 * 1024
-"""A longer message or traceback is cut."""
+"""Length at which a message or traceback is cut."""
 
 
 _INDENT = "    "
 
 
 class TextFormatter(logging.Formatter):
-    """See the module."""
+    """Formats lines of text."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT_FORMAT)
@@ -45,7 +45,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """See the module."""
+    """Formats JSON objects."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,13 +70,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def _cut(text: str) -> str:
-    """No longer than VALUE_CHARS_MAX. What is no UTF-8 (in the name of a file) is escaped."""
+    """Cut a text at VALUE_CHARS_MAX, and escape characters that are not UTF-8 (in a file's name)."""
     text = text if len(text) <= VALUE_CHARS_MAX else text[:VALUE_CHARS_MAX] + "…"
     return text if text.isprintable() else text.encode(errors="backslashreplace").decode()
 
 
 def set_up_logging(level: str = "INFO", log_format: str = TEXT) -> None:
-    """Log lines to stderr, from now on in this form."""
+    """Log to stderr in this format from now on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == JSON else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)

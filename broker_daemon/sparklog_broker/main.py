@@ -1,8 +1,8 @@
-"""Starting and stopping the broker: `python -m sparklog_broker`, and what `sparklog broker` calls.
+"""Starts and stops the broker, for `python -m sparklog_broker` and `sparklog broker`.
 
-Start: bind (a taken port is found before any file is touched), open the data directory, listen, say so on stdout.
-Stop (SIGTERM, SIGINT): stop accepting, end waiting fetches, finish running requests, seal and close the logs. A second
-signal ends the process at once; the data directory then recovers at the next start.
+Start: bind (a used port is found before any file is touched), open the data directory, listen, print the address on
+stdout. Stop (SIGTERM, SIGINT): stop accepting, end waiting fetches, finish running requests, seal and close the logs. A
+second signal ends the process at once; the data directory then recovers at the next start.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ log = logging.getLogger(__name__)
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 STOP_TIMEOUT_S = 10.0
 SWITCH_INTERVAL_S = 0.0005
-"""How long a thread may keep the interpreter while another wants it: an I/O thread that verifies batches would make
-the event loop wait for Python's default of 5 ms."""
+"""Time for which a thread may keep the interpreter while another waits: with Python's default of 5 ms, an I/O thread
+that verifies batches would delay the event loop.
+"""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _STDIN = 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code: 0 stopped, 1 failed, 2 wrong usage or configuration."""
+    """Run the command line. Returns the exit code: 0 stopped, 1 failed, 2 wrong usage or configuration."""
     parser = argparse.ArgumentParser(
         prog="sparklog_broker",
         description="Runs a sparklog broker in the foreground until SIGTERM or Ctrl-C.",
@@ -108,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(config, lifeline=_STDIN)
     finally:
-        if given.temporary and has_ended(_STDIN):  # else it is the parent's to remove
+        if given.temporary and has_ended(_STDIN):  # otherwise the parent removes it
             import shutil  # a start need not wait for it
 
             shutil.rmtree(config.data_dir, ignore_errors=True)
@@ -125,13 +126,13 @@ def _cluster_settings(given: argparse.Namespace) -> dict[str, object]:
 
 
 def run(config: BrokerConfig, *, lifeline: int | None = None) -> int:
-    """Runs a broker until it is told to stop by a signal, or the descriptor `lifeline` reads the end of the file.
-    Returns the exit code."""
+    """Run a broker until a signal, or until the descriptor `lifeline` reaches the end of its file. Returns the exit
+    code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     descriptors.raise_limit()
     if config.metrics_listen:
         from sparklog_broker.metrics import rendering  # noqa: F401 - before the freeze; others need not wait for it
-    gc.freeze()  # what imports have made stays; a full collection would stop the event loop for it, 20 ms each time
+    gc.freeze()  # a full collection of the imported objects would stop the event loop for 20 ms each time
     gc.enable()
     try:
         return asyncio.run(_run(config, lifeline))
@@ -140,13 +141,13 @@ def run(config: BrokerConfig, *, lifeline: int | None = None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    """One line on stderr; what was wrong is in the message, a traceback would hide it."""
+    """Print one line on stderr and return `code`. The message names the error; a traceback would hide it."""
     print(f"error: {message}", file=sys.stderr, flush=True)
     return code
 
 
 class _Parts(NamedTuple):
-    """What is opened before anybody is served."""
+    """The parts that are opened before the first request."""
 
     broker: Broker
     peers: PeerSecurity
@@ -188,7 +189,7 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         await broker.join(_endpoints(config, server, kafka), end)
         metrics.serving(_watched(broker, server, peers.authenticator.counters))
         lines = [*server.addresses, *([] if kafka is None else kafka.addresses)]
-        _say("".join(f"listening on {line}\n" for line in lines))
+        _print_line("".join(f"listening on {line}\n" for line in lines))
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         if config.lake_worker_enable:
             children.add(_lake_worker(config, loop, broker, server))
@@ -224,8 +225,9 @@ async def _open(
     environment: Environment,
     contexts: Mapping[str, RenewedContext],
 ) -> _Parts:
-    """Opens the data directory, and the way to the cluster if there is one. Raises InvalidConfigError, and what
-    `Broker.open` raises."""
+    """Open the data directory, and the connection to the cluster if there is one. Raises InvalidConfigError, and the
+    errors of `Broker.open`.
+    """
     if config.data_file_group:
         give_to_group(config, environment)
     others = _secure_connect(config, environment)
@@ -250,7 +252,7 @@ def _server(
     sockets: list[tuple[Listener, socket.socket]],
     kafka: KafkaGateway | None,
 ) -> Server:
-    """What answers requests of the sockets with the broker's handlers; not started."""
+    """Make the server that answers requests of the sockets with the broker's handlers; it is not started."""
     broker, peers = parts
     answer = Dispatcher(
         broker,
@@ -279,8 +281,9 @@ def _server(
 
 
 def _endpoints(config: BrokerConfig, server: Server, kafka: KafkaGateway | None) -> Sequence[str]:
-    """The addresses that the broker registers. In a cluster of its own it registers none unless they are configured:
-    clients reach it where they have connected to, and other brokers there are none."""
+    """Return the addresses that the broker registers. A broker without a cluster registers none unless they are
+    configured: clients use the address that they have connected to, and there are no other brokers.
+    """
     is_explicit = config.security.is_advertised
     if not config.zookeeper_connect and not is_explicit:
         return ()
@@ -289,8 +292,9 @@ def _endpoints(config: BrokerConfig, server: Server, kafka: KafkaGateway | None)
 
 
 def give_to_group(config: BrokerConfig, environment: Environment) -> None:
-    """Gives the data directories to `data.file.group`, so that all that is made in them from now on belongs to it.
-    Raises InvalidConfigError, StorageError."""
+    """Give the data directories to `data.file.group`, so that all later files in them belong to it. Raises
+    InvalidConfigError, StorageError.
+    """
     name = config.data_file_group
     try:
         group = int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
@@ -310,7 +314,8 @@ def give_to_group(config: BrokerConfig, environment: Environment) -> None:
 
 
 def _secure_connect(config: BrokerConfig, environment: Environment) -> SecureConnect | None:
-    """How this broker connects to others; None: in plain text, or there are none. Raises InvalidConfigError."""
+    """Return the secure connections to other brokers; None for plain text or without a cluster. Raises
+    InvalidConfigError."""
     if not config.zookeeper_connect or config.security.listeners.inter_broker.protocol is SecurityProtocol.PLAINTEXT:
         return None
     threads = environment.executors.pool("peer-authentication", 1)
@@ -318,7 +323,7 @@ def _secure_connect(config: BrokerConfig, environment: Environment) -> SecureCon
 
 
 def _renew_others(others: SecureConnect, loop: asyncio.AbstractEventLoop) -> bool:
-    """On a thread. Says whether anything has changed; raises InvalidConfigError."""
+    """Read the certificates again, on a thread. Returns True if they have changed. Raises InvalidConfigError."""
     changed = others.renew()
     if changed:
         loop.call_soon_threadsafe(others.retire)
@@ -328,7 +333,7 @@ def _renew_others(others: SecureConnect, loop: asyncio.AbstractEventLoop) -> boo
 async def _cluster(
     config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment, others: SecureConnect | None
 ) -> Cluster:
-    """Raises StorageUnavailableError, InvalidConfigError."""
+    """Connect to ZooKeeper. Raises StorageUnavailableError, InvalidConfigError."""
     try:
         from sparklog.metadata.zookeeper import ZooKeeper
     except ImportError as e:
@@ -394,13 +399,13 @@ def _watched(broker: Broker, server: Server, authentication: AuthenticationCount
     )
 
 
-def _say(text: str) -> None:
-    """Writes to standard output what its reader may not want, or be able to take: a full disk, a closed pipe."""
+def _print_line(text: str) -> None:
+    """Write to standard output; its reader may have ended (a closed pipe) or be unable to take it (a full disk)."""
     try:
         os.write(sys.stdout.fileno(), text.encode())
     except BrokenPipeError:
-        pass  # who has read enough of it may have closed the pipe
-    except (OSError, ValueError, AttributeError) as e:  # closed: there is no stream
+        pass  # the reader has closed the pipe
+    except (OSError, ValueError, AttributeError) as e:  # there is no stream
         log.warning("standard output cannot be written (%s): %s", e, text.strip())
 
 

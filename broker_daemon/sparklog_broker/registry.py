@@ -1,4 +1,4 @@
-"""Which handler answers which API."""
+"""The handlers of the broker by API."""
 
 from __future__ import annotations
 

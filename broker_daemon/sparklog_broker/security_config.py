@@ -1,7 +1,7 @@
-"""The broker's security settings: its listeners, and what each of them asks of its connections.
+"""The broker's security settings: its listeners, and the rules for their connections.
 
-A listener's own setting, `listener.name.<name in lower case>.x`, comes before `x`. Values may refer to what lies
-elsewhere (`${file:/path}`, `${env:NAME}`); what came from there, and what is secret by its name, is a `Secret` here.
+A listener's own setting, `listener.name.<name in lower case>.x`, comes before `x`. Values may refer to other places
+(`${file:/path}`, `${env:NAME}`); such values, and those with secret names, are `Secret` objects.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _PREFIXES = ("ssl.", "sasl.", "https.", "connection.failed.", "connections.max.r
 LISTENER_PREFIX = "listener.name."
 _NOT_PER_LISTENER = ("ssl.reload.interval.ms", "connections.authenticating.max")
 PLAIN_NAME = SecurityProtocol.PLAINTEXT.value
-"""Of the listener that `listen` makes."""
+"""Name of the listener that `listen` makes."""
 
 
 def is_security_setting(name: str) -> bool:
-    """Whether `BrokerSecurity` has this broker setting."""
+    """True if `BrokerSecurity` has this broker setting."""
     return name in _NAMES or name.startswith(_PREFIXES)
 
 
 def parse_listener_setting(name: str, value: object) -> Value | Secret:
-    """The value of `listener.name.<name>.x`. Raises InvalidConfigError."""
+    """Parse the value of `listener.name.<name>.x`. Raises InvalidConfigError."""
     listener, dot, inner = name.removeprefix(LISTENER_PREFIX).partition(".")
     known = {
         n: s for n, s in settings_of(Scope.BROKER).items() if n.startswith(_PREFIXES) and n not in _NOT_PER_LISTENER
@@ -69,8 +69,9 @@ def parse_listener_setting(name: str, value: object) -> Value | Secret:
 
 
 def parse_value(name: str, value: object) -> Value | Secret:
-    """A broker setting's value; a secret text stays one, and other values that came from elsewhere show nothing of it
-    when they are wrong. Raises InvalidConfigError."""
+    """Parse a broker setting's value. A secret text stays secret, and an error for another referenced value does not
+    show it. Raises InvalidConfigError.
+    """
     setting = settings_of(Scope.BROKER)[name]
     if not isinstance(value, Secret):
         return setting.parse(value)
@@ -83,23 +84,23 @@ def parse_value(name: str, value: object) -> Value | Secret:
 
 
 class BrokerSecurity(Struct, frozen=True):
-    """Made by `make_security`. `settings`: those of this page under their dotted names, with those of listeners."""
+    """The security settings, made by `make_security`. `settings`: by dotted names, including those of listeners."""
 
     listeners: Listeners
     settings: Mapping[str, object]
     is_advertised: bool = False
-    """Whether `advertised.listeners` is set."""
+    """True if `advertised.listeners` is set."""
     kafka: Listeners | None = None
-    """`kafka.listeners`; None: there is no gateway."""
+    """`kafka.listeners`; None without a gateway."""
 
     @property
     def gateways(self) -> tuple[Listener, ...]:
-        """The gateway's listeners under the names that brokers have for them."""
+        """The gateway's listeners under their names at the brokers."""
         bound = () if self.kafka is None else self.kafka.bound
         return tuple(one._replace(name=GATEWAY_PREFIX + one.name) for one in bound)
 
     def advertised_of(self, listener: str) -> tuple[str, int] | None:
-        """What `advertised.listeners` says of a listener; None: nothing, or it is not set."""
+        """Return the address of a listener in `advertised.listeners`, or None."""
         if self.kafka is not None and listener.startswith(GATEWAY_PREFIX):
             name = listener.removeprefix(GATEWAY_PREFIX)
             explicit = bool(self.settings["kafka.advertised.listeners"])
@@ -110,8 +111,9 @@ class BrokerSecurity(Struct, frozen=True):
         return next(((one.host, one.port) for one in self.listeners.advertised if one.name == listener), None)
 
     def as_client(self) -> ClientSecurity:
-        """How this broker connects to others through the inter-broker listener: with the listener's certificates, and
-        as whom `sasl.jaas.config` says. Raises InvalidConfigError."""
+        """Return this broker's security as a client of the inter-broker listener: the listener's certificates, and the
+        user of `sasl.jaas.config`. Raises InvalidConfigError.
+        """
         listener = self.listeners.inter_broker
         own = self.of(listener)
         given: dict[str, object] = {"security.protocol": listener.protocol.value}
@@ -128,11 +130,11 @@ class BrokerSecurity(Struct, frozen=True):
             raise InvalidConfigError(f"inter.broker.listener.name = {listener.name}: {e}") from None
 
     def of(self, listener: Listener) -> dict[str, object]:
-        """The settings as this listener has them."""
+        """Return the settings of this listener."""
         return listener_settings(self.settings, listener.name.removeprefix(GATEWAY_PREFIX))
 
     def rules(self, listener: Listener) -> ListenerRules:
-        """What it asks of its connections. Raises InvalidConfigError."""
+        """Return the rules for the listener's connections. Raises InvalidConfigError."""
         own = self.of(listener)
         return ListenerRules(
             listener.name,
@@ -144,8 +146,9 @@ class BrokerSecurity(Struct, frozen=True):
         )
 
     def warnings(self) -> tuple[str, ...]:
-        """What to say at every start. Raises InvalidConfigError for a listener that lets anybody in from other hosts,
-        unless `allow.insecure` says that it may."""
+        """Return the warnings for every start. Raises InvalidConfigError for a listener that admits everybody from
+        other hosts, unless `allow.insecure` is set.
+        """
         found: tuple[str, ...] = ()
         for listeners in (self.listeners, self.kafka):
             if listeners is not None:
@@ -158,7 +161,7 @@ class BrokerSecurity(Struct, frozen=True):
 
     @property
     def zookeeper_login(self) -> tuple[str, Secret] | None:
-        """Name and password; None: nobody in particular. Raises InvalidConfigError for half of it."""
+        """Name and password for ZooKeeper, or None. Raises InvalidConfigError if only one is set."""
         name, password, set_acl = (self.settings[setting] for setting in _ZOOKEEPER)
         given = name.reveal() if isinstance(name, Secret) else str(name)
         secret = password if isinstance(password, Secret) else Secret(str(password))
@@ -170,7 +173,8 @@ class BrokerSecurity(Struct, frozen=True):
 
     @property
     def zookeeper_tls(self) -> ZooKeeperTls | None:
-        """None: in plain text. Raises InvalidConfigError for files without `zookeeper.ssl.client.enable`."""
+        """TLS to ZooKeeper; None for plain text. Raises InvalidConfigError for files without
+        `zookeeper.ssl.client.enable`."""
         enabled, trusted, own, algorithm = (self.settings[name] for name in _ZOOKEEPER_TLS)
         if not enabled and (trusted or own):
             raise InvalidConfigError(
@@ -180,7 +184,7 @@ class BrokerSecurity(Struct, frozen=True):
 
     @property
     def initial_users(self) -> dict[str, Credentials]:
-        """`sasl.scram.initial.credentials`. Raises InvalidConfigError."""
+        """Users of `sasl.scram.initial.credentials`. Raises InvalidConfigError."""
         text = self.settings["sasl.scram.initial.credentials"]
         return parse_initial(text.reveal() if isinstance(text, Secret) else str(text))
 
@@ -191,8 +195,9 @@ class BrokerSecurity(Struct, frozen=True):
 
 
 def make_security(settings: Mapping[str, object], listen: str, advertised: str) -> BrokerSecurity:
-    """The security of settings that have been parsed; `listen` and `advertised.listeners` as they are set. Raises
-    InvalidConfigError."""
+    """Return the security for parsed settings; `listen` and `advertised.listeners` as they are set. Raises
+    InvalidConfigError.
+    """
     names = str(settings["listeners"]) or f"{PLAIN_NAME}://{listen}"
     if advertised and "://" not in advertised:
         first = names.partition("://")[0].strip()
@@ -221,7 +226,7 @@ def make_security(settings: Mapping[str, object], listen: str, advertised: str) 
 
 
 def _kafka_listeners(settings: Mapping[str, object]) -> Listeners | None:
-    """`kafka.listeners`; None: there are none. Raises InvalidConfigError."""
+    """Return `kafka.listeners`, or None. Raises InvalidConfigError."""
     names, advertised = str(settings["kafka.listeners"]), str(settings["kafka.advertised.listeners"])
     if not names:
         if advertised:
@@ -234,7 +239,7 @@ def _kafka_listeners(settings: Mapping[str, object]) -> Listeners | None:
 
 
 def parse_mechanisms(text: str) -> tuple[str, ...]:
-    """`sasl.enabled.mechanisms`. Raises InvalidConfigError if there is none; ListenerRules says which are known."""
+    """Parse `sasl.enabled.mechanisms`. Raises InvalidConfigError for an empty list; ListenerRules checks the names."""
     found = tuple(dict.fromkeys(part.strip().upper() for part in text.split(",") if part.strip()))
     if not found:
         raise InvalidConfigError(f"sasl.enabled.mechanisms is empty: name some of {', '.join(MECHANISMS)}")

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
-"""The program of the process that a streaming source lives in."""
+"""The main program of the processes of streaming sources."""
 
 IDS = "$ids"
 INITIAL = "$initial"

@@ -23,7 +23,7 @@ from pathlib import Path
 
 
 def spark_home() -> Path:
-    """SPARK_HOME, else the directory of the PySpark that this Python imports."""
+    """Return SPARK_HOME, or the directory of the PySpark that this Python imports."""
     given = os.environ.get("SPARK_HOME")
     if given:
         return Path(given)

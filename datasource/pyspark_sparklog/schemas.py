@@ -25,7 +25,8 @@ TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE_ID = "topic", "partition", "
 
 
 class OutputColumn(NamedTuple):
-    """One column of a read's rows. `origin`: STORED (a column of that name in the log), or which metadata it is."""
+    """One column of a read's rows. `origin`: STORED (a column of that name in the log), or the name of a metadata
+    field."""
 
     name: str
     type: Any
@@ -68,7 +69,7 @@ class ReadSchema:
 
     @property
     def stored_columns(self) -> list[str]:
-        """The columns that have to be read from the log. An envelope's timestamp is one."""
+        """Return the columns to read from the log, an envelope's timestamp included."""
         names = [c.name for c in self.columns if c.origin == STORED]
         if self.kind == KIND_ENVELOPE and any(c.origin == TIMESTAMP for c in self.columns):
             names.append("timestamp")
@@ -84,7 +85,7 @@ class ReadSchema:
 
     @property
     def decoded_columns(self) -> list[str]:
-        """`stored_columns`, or one that costs little where only metadata are read: rows have to be counted."""
+        """Return `stored_columns`, or one cheap column for a read of metadata only: the rows have to be counted."""
         return self.stored_columns or [self.cheapest]
 
     def spark(self) -> StructType:
@@ -157,8 +158,9 @@ def follow_schema(name: str, planned: TopicShape, now: TopicShape, read: ReadSch
 
 
 def changed_columns(name: str, schemas: Mapping[int, pa.Schema], read: ReadSchema) -> str:
-    """A warning for a query that goes on from a checkpoint: the columns that it reads and that older records of the
-    topic lack, or have with a narrower type; "" if there are none."""
+    """Return a warning for a query that continues from a checkpoint: its columns that older records lack, or have with
+    a narrower type; "" if there are none.
+    """
     first = schemas[min(schemas)]
     layout = read.stored_layout
     widened = [f for f in layout if first.get_field_index(f.name) >= 0 and first.field(f.name).type != f.type]
@@ -183,7 +185,7 @@ def _cast(before: pa.Field) -> str:
 
 
 def full_schema(shape: TopicShape, *, include_headers: bool, include_metadata: bool) -> ReadSchema:
-    """All columns of topics of `shape`."""
+    """Return all columns of topics of `shape`."""
     if shape.kind == KIND_ENVELOPE:
         columns = ENVELOPE_COLUMNS + ((HEADERS_COLUMN,) if include_headers else ())
     else:

@@ -57,8 +57,9 @@ def _read(ctx: typer.Context, path: str | None) -> None:
 
 
 def default_address(ctx: Any) -> str | None:
-    """The value of `--bootstrap-servers`, else the profile's, else the variable's, else that of the file, else the
-    default."""
+    """Return the addresses of the brokers from the first source that has some: `--bootstrap-servers`, the profile, the
+    environment variable, the settings file, the default.
+    """
     given: str | None = ctx.params[BOOTSTRAP_PARAMETER]
     source = ctx.get_parameter_source(BOOTSTRAP_PARAMETER)
     weaker = ("DEFAULT", "DEFAULT_MAP") if _profile is None else ("DEFAULT", "DEFAULT_MAP", "ENVIRONMENT")
@@ -102,7 +103,7 @@ def _command_config() -> Any:
             ),
         ] = None,
     ) -> None:
-        """Never run."""
+        """Declare the options of every client command; the function itself is never called."""
 
     return next(p for p in typer.main.get_command(probe).params if p.name == "command_config")
 

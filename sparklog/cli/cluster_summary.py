@@ -83,7 +83,7 @@ def _problems(cluster: ClusterDescription, found: dict[str, list[str]], missing:
         problems.append("there is no controller: is ZooKeeper running, and can the brokers reach it?")
     problems += [f"broker {i} is down, and has replicas: start it, or decommission it" for i in missing]
     told = {
-        "offline": "offline: nobody leads, what is in them can neither be read nor written",
+        "offline": "offline: without a leader, their records can neither be read nor written",
         "under_min_insync": "below min.insync.replicas: acks=all is refused",
         "under_replicated": "under-replicated: another failure can make them unavailable",
     }

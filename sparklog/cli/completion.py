@@ -85,7 +85,7 @@ def _first_sentence(setting: Setting) -> str:
 
 
 def _values(setting: Setting) -> list[str]:
-    """Values worth offering: the choices, else the default and the negative number that stands for something."""
+    """Return the values to offer: the choices, or the default and a negative number with a special meaning."""
     if isinstance(setting.default, bool):
         return ["true", "false"]
     if setting.choices:

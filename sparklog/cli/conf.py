@@ -94,8 +94,9 @@ def facts(setting: Setting) -> str:
 
 
 def toml_key(setting: Setting) -> str:
-    """The name as TOML takes it: in quotes if another setting's name begins it, for in TOML `a` is either a value or
-    the beginning of `a.b`."""
+    """Return the name for a TOML file: in quotes if another setting's name begins with it, because `a` in TOML is
+    either a value or the beginning of `a.b`.
+    """
     parts = setting.name.split(".")
     others = settings_of(setting.scope)
     is_begun = any(".".join(parts[:i]) in others for i in range(1, len(parts)))

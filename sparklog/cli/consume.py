@@ -188,7 +188,7 @@ def consume(
 
 
 def _form(text: str | None, format: OutputFormat | None) -> list[Part] | None:
-    """Raises typer.BadParameter."""
+    """Parse the output format. Raises typer.BadParameter."""
     if text is None:
         return None
     if format is not None:
@@ -230,7 +230,7 @@ class View(NamedTuple):
 
 
 def _view(topic: TopicDescription, columns: str | None, key: str | None, form: list[Part] | None) -> View:
-    """Raises typer.BadParameter."""
+    """Return the view of a topic's records for the options. Raises typer.BadParameter."""
     wanted = _columns(topic, columns)
     if wanted is not None and form is not None:
         wanted = None if topic.kind == "envelope" else [*wanted, *(k for k in topic.key_columns if k not in wanted)]
@@ -250,7 +250,7 @@ def _read_columns(views: Mapping[str, View]) -> list[str] | None:
 
 
 def _check_same_columns(views: Mapping[str, View], format: OutputFormat) -> None:
-    """Raises typer.BadParameter."""
+    """Raise typer.BadParameter if the topics have different columns."""
     first, *others = views.values()
     for view in others:
         if _schema(view) != _schema(first) or view.topic.kind != first.topic.kind:
@@ -268,7 +268,7 @@ def _schema(view: View) -> Any:
 
 
 def _format(given: OutputFormat | None, output: Path | None) -> OutputFormat:
-    """Raises typer.BadParameter."""
+    """Return the format of the output. Raises typer.BadParameter."""
     format = file_format(output, given, OutputFormat) or OutputFormat.json
     if format in (OutputFormat.arrow, OutputFormat.parquet) and output is None:
         raise typer.BadParameter(f"--format {format.value} needs --output FILE")
@@ -300,9 +300,11 @@ def _partitions(topic: TopicDescription, wanted: list[int]) -> list[TopicPartiti
 def _range(
     admin: Admin, tps: list[TopicPartition], begin_at: Position, end_at: Position, level: str
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The first offset to read of every partition, and the end; that of the log is the one of isolation `level`. An
-    offset outside of the log is moved to its edge, because one number stands for all partitions. Raises
-    typer.BadParameter for one partition and a --from outside of it."""
+    """Return the first offset and the end of every partition; the log's end is that of isolation `level`.
+
+    An offset outside of a log is moved to its edge, because one number applies to all partitions. Raises
+    typer.BadParameter for a single partition with a --from outside of it.
+    """
     from sparklog.client.reading.positions import offsets_of
 
     def ask(asked: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, Any]:
@@ -321,8 +323,7 @@ def _range(
 
 
 def _opened(output: Path | None, *, is_watched: bool) -> AbstractContextManager[BinaryIO]:
-    """The output. A file appears when it is complete, unless `is_watched`: of lines that go on forever, each is there
-    at once."""
+    """Open the output. A file appears when it is complete, unless `is_watched`: then each line appears at once."""
     from sparklog.cli.destination import destination
 
     return output.open("wb") if output is not None and is_watched else destination(output)

@@ -1,4 +1,4 @@
-"""`sparklog broker decommission`: a broker gives its partitions to the others, and can then be stopped for good."""
+"""`sparklog broker decommission`: moves a broker's partitions to other brokers, so that the broker can be removed."""
 
 from __future__ import annotations
 

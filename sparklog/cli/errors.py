@@ -116,7 +116,7 @@ def hint_for(error: SparklogError) -> str:
 
 
 def report(title: str, message: str, hint: str = "") -> None:
-    """One line on stderr, red where stderr is a terminal, and the next step below it. Does without rich."""
+    """Print one line on stderr, red on a terminal, and the next step below it. Works without rich."""
     red, dim, off = ("\033[31m", "\033[2m", "\033[0m") if sys.stderr.isatty() else ("", "", "")
     print(f"{red}{title}:{off} {message}", file=sys.stderr)
     if hint:

@@ -63,7 +63,7 @@ def kafka(
     host, port = _address(listen, "--listen")
     if not sasl and not is_local(host) and not allow_insecure:
         raise InvalidConfigError(
-            f"--listen {listen} can be reached from other hosts, and asks nobody for a password: listen on 127.0.0.1, use "
+            f"--listen {listen} can be reached from other hosts, without a password: listen on 127.0.0.1, use "
             "--sasl or kafka.listeners in the broker's configuration, or allow it with --allow-insecure"
         )
     security = client_security() or PLAINTEXT

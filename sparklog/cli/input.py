@@ -141,7 +141,7 @@ def _jsonl(file: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
 
 def _json_table(block: bytes, schema: pa.Schema) -> pa.Table:
-    """Raises ArrowException, SchemaMismatchError."""
+    """Parse a block of JSON lines. Raises ArrowException, SchemaMismatchError."""
     from pyarrow import json as arrow_json
 
     # PyArrow's reader takes any zone into a column without one, and gives a float beyond its range as infinity

@@ -98,8 +98,9 @@ def fitting(
     reason: Callable[[Exception, Piece], str],
     refuse: Refuse,
 ) -> Iterator[pa.Table]:
-    """The tables of all pieces that `convert` takes, in order; the others go to `refuse`. Halves the pieces until each
-    that is refused stands alone, so that a block without faults costs one conversion."""
+    """Yield the tables of all pieces that `convert` accepts, in order; the others go to `refuse`. A refused piece is
+    halved until each refused line stands alone, so that a block without faults costs one conversion.
+    """
     if not pieces:
         return
     try:

@@ -106,7 +106,7 @@ def resume(
     ] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Go on with commits."""
+    """Resume the commits of a paused table."""
     with open_admin(bootstrap_servers) as admin:
         admin.resume_lake(topic, from_table=from_table)
     print(f"the Delta table of topic {topic} goes on")

@@ -67,7 +67,7 @@ _TIMEOUTS = {
     Scope.PRODUCER: ("request.timeout.ms", "max.block.ms", "delivery.timeout.ms"),
     Scope.CONSUMER: ("request.timeout.ms", "default.api.timeout.ms"),
 }
-"""The settings that `--timeout` stands for."""
+"""The settings that `--timeout` sets."""
 _timeout_ms: int | None = None
 
 
@@ -83,7 +83,7 @@ def timeout_ms() -> int:
 
 
 def open_admin(bootstrap_servers: str) -> Admin:
-    """An Admin that waits as long as `--timeout` says, and connects as `--command-config` does."""
+    """Return an Admin with the timeout of `--timeout` and the connection settings of `--command-config`."""
     from sparklog.client.admin.admin import Admin
 
     return Admin(bootstrap_servers, request_timeout_ms=timeout_ms(), security=client_security())

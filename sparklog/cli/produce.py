@@ -181,7 +181,7 @@ def _send(
 def _choose_format(
     topic: TopicDescription, path: Path | None, format: InputFormat | None, key_separator: str | None
 ) -> str:
-    """The format of the input: that of the option, else by the file's ending, else (stdin) by the topic's kind."""
+    """Return the format of the input by the first of these: the option, the file's ending, the topic's kind (stdin)."""
     envelope = topic.kind == "envelope"
     decided = file_format(path, format, InputFormat)
     if decided is not None:
@@ -255,7 +255,7 @@ class _Sent:
         print(f"records acknowledged before the failure: {self.records:,}", file=sys.stderr)
 
     def summary(self, partitions: int) -> str:
-        """One line: records, partitions, time, rates."""
+        """Return one line: records, partitions, time, rates."""
         seconds = max(time.monotonic() - self._started, 1e-6)
         rate, mib_rate = self.records / seconds, self._bytes / seconds / 2**20
         return (

@@ -124,7 +124,7 @@ def _as_json(moves: Mapping[TopicPartition, tuple[int, ...]]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[TopicPartition, list[int]]:
-    """Raises typer.BadParameter for a file that is no plan."""
+    """Read a plan. Raises typer.BadParameter for another file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         moves = {

@@ -15,7 +15,7 @@ FILE_ENDINGS = (".json", ".arrow", ".ipc", ".feather", ".arrows", ".parquet", ".
 
 
 def load_schema(text: str) -> pa.Schema:
-    """The schema that `text` (a path or a DDL string) stands for. Raises InvalidTopicError."""
+    """Load the schema in `text`, a path or a DDL string. Raises InvalidTopicError."""
     path = Path(text)
     if path.suffix.lower() not in FILE_ENDINGS:
         return parse_ddl(text)

@@ -355,7 +355,7 @@ def _moved_keys(topic: TopicDescription) -> str:
     if "compact" in str(topic.setting("cleanup.policy")).split(","):
         text += (
             "\nwarning: the topic is compacted within each partition: what was the last record of such a key stays in its old "
-            "partition beside the new one, for ever; to avoid that copy the topic into a new one"
+            "partition beside the new one, forever; to avoid that copy the topic into a new one"
         )
     return text
 

@@ -190,7 +190,9 @@ def start_broker(
     timeout_s: float = START_TIMEOUT_S,
     kafka: bool = False,
 ) -> LocalBroker:
-    """See `start_local`. `listen` None: the setting `listeners` has the addresses, and the first one is used."""
+    """Start a local broker; see `start_local`. With `listen` None the setting `listeners` has the addresses, and the
+    first one is used.
+    """
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else Path(data_dir).absolute()
     given = KEEP_FOR_EVER | (KAFKA if kafka else {}) | dict(settings or {})

@@ -409,7 +409,7 @@ def _read_layout(directory: Path) -> _Layout:
 
 
 def _keep_port(port: int, free: Iterator[int]) -> int:
-    """`port` if no other process has taken it meanwhile, else a free one."""
+    """Return `port` if it is still free, otherwise another free one."""
     with socket.socket() as probe, contextlib.suppress(OSError):
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if port:

@@ -141,7 +141,7 @@ class ZooKeeperProcess:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let the process go on after `pause`."""
+        """Continue the process after `pause`."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:

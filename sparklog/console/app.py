@@ -42,7 +42,7 @@ STATUS: dict[type[SparklogError], int] = {
     errors.TransactionalIdAuthorizationFailedError: 403,
     errors.UnknownServerError: 502,
 }
-"""Status codes of answers that are errors; 400 for the others."""
+"""HTTP status codes of errors; 400 for all others."""
 
 _log = logging.getLogger(__name__)
 

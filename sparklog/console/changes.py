@@ -57,7 +57,7 @@ def _required_field(fields: Mapping[str, str], name: str) -> str:
 
 
 def _id(fields: Mapping[str, str], name: str) -> str:
-    """An id as it is: spaces around it belong to it. Raises InvalidRequestError."""
+    """Return an id unchanged: spaces around it belong to it. Raises InvalidRequestError."""
     _required_field(fields, name)
     return fields[name]
 
@@ -273,7 +273,7 @@ def _delete_topic(fields: Mapping[str, str], admin: Admin) -> Plan:
         "delete-topic",
         "Delete a topic",
         f"Delete topic {name} with all its records?",
-        ["They are gone for good.", "Who reads it fails, who writes to it may make it anew."],
+        ["They are gone for good.", "Readers of the topic fail, and writers may create it again."],
         "Delete topic",
         {"topic": name},
         f"/topics/{name}",

@@ -83,7 +83,7 @@ def file_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: st
 
 
 def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """For each of `batches`, yield the batches to write now: none, or large ones, which become row groups."""
+    """Group `batches`: yield for each one the batches to write now: none, or large ones, which become row groups."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:

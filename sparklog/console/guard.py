@@ -56,7 +56,7 @@ def host_name(header: str) -> str:
 
 
 def allowed_hosts(listen_host: str, others: Iterable[str] = ()) -> frozenset[str]:
-    """Names under which the console is asked: this machine's own, the one it listens on, and `others`."""
+    """Return the host names of the console: this machine's own, the address it listens on, and `others`."""
     wildcard = listen_host in ("", "0.0.0.0", "::")
     own = () if wildcard else (listen_host,)
     return frozenset(name.lower().strip("[]") for name in (*LOOPBACK, *own, *others))
@@ -67,7 +67,7 @@ def check_exposure(listen: str, host: str, *, allow_insecure: bool) -> str:
     InvalidConfigError for an address that other hosts can reach, unless `allow_insecure`."""
     if is_local(host):
         return ""
-    why = f"whoever reaches {listen} sees all records that the console may read, without a password"
+    why = f"every client that reaches {listen} sees all records that the console may read, without a password"
     if not allow_insecure:
         raise InvalidConfigError(
             f"{why}: listen on 127.0.0.1 (SSH, or a proxy on this machine that knows your users, leads there), or add "

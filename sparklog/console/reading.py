@@ -91,7 +91,7 @@ class Budget:
         return self.bytes_left <= 0 or self.clock.monotonic_s() >= self.until_s
 
 
-class Found(NamedTuple):
+class RecordPage(NamedTuple):
     """A page of records, the newest first, and how to go on; None: there is nothing there. `is_partial`: the budget
     was spent before the page was full."""
 
@@ -112,7 +112,7 @@ class _Part:
 
 def look_through(
     read: Read, bounds: Mapping[int, Bounds], cursor: Cursor, rows_max: int, filter_text: str, budget: Budget
-) -> Found:
+) -> RecordPage:
     """The next `rows_max` records in the cursor's direction, those that have the text in one of their columns."""
     newer = cursor.direction == NEWER
     asked = {p: min(max(cursor.offsets[p], b.start), b.end) for p, b in bounds.items() if p in cursor.offsets}
@@ -132,7 +132,7 @@ def look_through(
     ahead = Cursor(cursor.direction, goes_on) if forth else None
     behind = Cursor(OLDER if newer else NEWER, asked) if back else None
     older, newest = (behind, ahead) if newer else (ahead, behind)
-    return Found(shown[::-1] if newer else shown, older, newest, budget.scanned_rows, is_partial)
+    return RecordPage(shown[::-1] if newer else shown, older, newest, budget.scanned_rows, is_partial)
 
 
 def _resume_offset(partition: int, part: _Part, unshown: Sequence[Row], newer: bool) -> int:
@@ -164,7 +164,7 @@ def _forward(
 def _backward(
     read: Read, partition: int, bounds: Bounds, end: int, rows_max: int, filter_text: str, budget: Budget
 ) -> _Part:
-    """Step by step, each twice as long as the one before."""
+    """Read backwards in steps. A step that costs little doubles the next one."""
     part = _Part(reached=end)
     fitting = STEP_BYTES / bounds.record_bytes if bounds.record_bytes > 0 else rows_max
     step = max(1, min(rows_max, int(fitting)))
@@ -266,8 +266,9 @@ def reader_of(
 def exported(
     read: Read, ranges: Mapping[int, tuple[int, int]], filter_text: str, rows_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the ranges with their metadata, partition after partition, of each `rows_max` at most. Batches are
-    empty where the filter finds nothing."""
+    """Yield the records of the ranges with their metadata, partition by partition, at most `rows_max` of each. Batches
+    without a match of the filter are empty.
+    """
     for partition, (start, end) in sorted(ranges.items()):
         left = rows_max
         for batch in read(partition, start, end) if start < end else ():

@@ -123,7 +123,7 @@ def job_frame(job: Job) -> bytes:
 
 
 def frame(kind: bytes, content: bytes | memoryview) -> bytes:
-    """A frame as it is sent."""
+    """Encode a frame."""
     return _HEAD.pack(kind, len(content)) + content
 
 

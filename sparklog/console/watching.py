@@ -61,7 +61,7 @@ class TopicNames:
         self._until_s = float("-inf")
 
     def forget(self) -> None:
-        """Something has changed: the next one asks."""
+        """Drop the kept names after a change: the next call asks the broker."""
         with self._lock:
             self._until_s = float("-inf")
 
@@ -115,8 +115,8 @@ class BrokerWatch:
         return sorted(self._with_replicas - self._registered_brokers)
 
     def measure(self) -> None:
-        """One round; for one thread at a time. Replicas are asked for when the registered brokers have changed, and
-        once a minute."""
+        """Measure once; for one thread at a time. Replicas are read when the registered brokers have changed, and once
+        a minute."""
         try:
             registered = frozenset(b.broker_id for b in self._source.describe_cluster().brokers)
             if registered != self._registered_brokers or self._clock.monotonic_s() >= self._until_s:
@@ -146,7 +146,7 @@ class GroupWatch:
         return self._groups
 
     def measure(self) -> None:
-        """One round; for one thread at a time."""
+        """Measure once; for one thread at a time."""
         try:
             listed = self._source.list_groups()
         except SparklogError as e:

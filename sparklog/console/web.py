@@ -89,7 +89,7 @@ async def ask(request: Request, fn: Callable[[Console], T]) -> T:
 
 
 def text(values: Mapping[str, str], name: str, default: str = "") -> str:
-    """Raises InvalidRequestError."""
+    """Return a text field of a form, without spaces at its ends. Raises InvalidRequestError."""
     return exact_text(values, name, default).strip()
 
 
@@ -135,7 +135,7 @@ def url(path: str, **parameters: object) -> str:
 
 
 def require_changes(console: Console) -> None:
-    """Raises RefusedError."""
+    """Raise RefusedError if the console does not allow changes."""
     if not console.options.allow_changes:
         raise RefusedError("this console only shows: start it with --allow-changes to change anything")
 

@@ -27,8 +27,9 @@ class MachineClock(Clock, Protocol):
 
 
 class SteadyClock:
-    """Wall-clock time as it was when this was made, which goes on without jumps: for durations between times that are
-    shown, or stored."""
+    """Wall-clock time of this object's creation, continued without jumps: for durations between times that are shown or
+    stored.
+    """
 
     def __init__(self, clock: MachineClock) -> None:
         self._clock = clock

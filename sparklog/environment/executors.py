@@ -30,7 +30,7 @@ class Worker(Protocol[J_contra]):
         ...
 
     def stop(self) -> None:
-        """Returns when all that was put in has been run. Nothing may be put in any more."""
+        """Wait until all items are done. No item may be put in afterwards."""
         ...
 
 
@@ -42,7 +42,8 @@ class Executors(Protocol):
         ...
 
     def daemon(self, name: str) -> Executor:
-        """One thread for jobs that may hang: it keeps no process from ending. It ends with its executor."""
+        """Return a thread for jobs that may hang: it does not keep the process from ending. It ends with its
+        executor."""
         ...
 
     def worker(self, name: str, run: Callable[[list[J]], None]) -> Worker[J]:

@@ -29,7 +29,7 @@ from sparklog.errors import StorageError, StorageFullError, StorageUnavailableEr
 logger = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 4 << 30
-"""A segment holds at most 2 GiB of batches, its footer less; no file that is opened to be read may be larger."""
+"""A segment holds at most 2 GiB of batches, and its footer is smaller; no larger file is opened to be read."""
 SMALL_FILE_BYTES_MAX = 256 << 20
 """A file that is read as a whole. A checkpoint of a million partitions has 200 MB."""
 
@@ -182,8 +182,9 @@ def put_aside(files: FileSystem, path: Path, reason: object) -> None:
 
 
 def read_hint(files: FileSystem, path: Path) -> bytes | None:
-    """As `read_rebuildable`, for a file that is written again by its path: an odd one is put aside. Raises
-    StorageError."""
+    """Read a file as `read_rebuildable`. An odd file is put aside, because it is written again by its path. Raises
+    StorageError.
+    """
     try:
         return read_whole(files, path)
     except OddFileError as e:

@@ -23,7 +23,7 @@ class Lifeline:
     """`read_end` is the child's standard input; `cut` the lifeline when the child is to end, or has."""
 
     def __init__(self) -> None:
-        """Raises OSError if the process has no descriptors left."""
+        """Open a pipe. Raises OSError if the process has no descriptors left."""
         with _lock:
             self.read_end, self._write_end = os.pipe()  # neither is inherited by a program that is executed
             _held.add(self)

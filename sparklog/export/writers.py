@@ -105,7 +105,7 @@ class ArrowWriter:
 
 
 def distinct(names: list[str]) -> list[str]:
-    """Column names, with a number behind those that were there before: SQL allows the same twice."""
+    """Return the column names with a number after repeated ones: SQL allows the same name twice."""
     seen: set[str] = set()
     found = []
     for name in names:

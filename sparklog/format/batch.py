@@ -275,7 +275,7 @@ def _write_batch(sink: Any, batch: pa.RecordBatch, header: bytes, options: Any) 
 def assign_producer(
     data: memoryview, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = False
 ) -> None:
-    """Writes a producer's identity and a sequence into the one batch in `data`, and its CRC; all else stays."""
+    """Write a producer's identity and a sequence into the one batch in `data`, and the new CRC."""
     mark = _find_mark(data, 0, _PREFIX.unpack_from(data, 0)[1])
     stamp_position = mark + 4
     fields_position = stamp_position + STAMP_CHARS

@@ -69,7 +69,7 @@ class BodyLayout:
     """The nodes and buffers that a schema requires: see the module. `layout_of_schema` creates one per schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Raises CorruptBatchError for a type that no topic has."""
+        """Compile the layout of a schema. Raises CorruptBatchError for a type that no topic has."""
         compiled = _CompiledLayout()
         node_starts, buffer_starts = [], []
         for field in schema:
@@ -97,7 +97,7 @@ class BodyLayout:
         return len(self._node_of)
 
     def buffers_of(self, columns: Sequence[int]) -> np.ndarray:
-        """The numbers of the buffers of `columns` (indexes of top-level columns)."""
+        """Return the numbers of the buffers of `columns` (indexes of top-level columns)."""
         starts = self._buffer_starts
         return np.concatenate([np.arange(starts[c], starts[c + 1]) for c in columns] or [np.zeros(0, np.int64)])
 

@@ -100,7 +100,7 @@ class _Frames:
         self._body = body
 
     def key(self, columns: Sequence[int], layout: BodyLayout) -> bytes:
-        """All that decides whether `columns` are sound."""
+        """Return the bytes that decide the soundness of `columns`."""
         places = [self._places[buffer] for buffer in layout.buffers_of(columns)]
         sizes = [size for _, size in places]
         head = repr((columns, self._codec, sizes)).encode()
@@ -134,7 +134,7 @@ class _Frames:
         return stored - _I64.size if size == -1 else int(size)
 
     def _inflate(self, number: int) -> Any:
-        """Raises CorruptBatchError."""
+        """Decompress one buffer. Raises CorruptBatchError."""
         at, stored = self._places[number]
         frame = pa.py_buffer(self._body[at + _I64.size : at + stored])
         if not stored or _I64.unpack_from(self._body, at)[0] == -1:

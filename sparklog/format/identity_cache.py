@@ -12,8 +12,9 @@ KEPT_MAX = 64
 
 
 def kept_by_identity(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """`make`, which is asked once per argument as long as there are not too many. The arguments must not change; they
-    are held, so that an identity stays its owner's."""
+    """Return a cached form of `make`, which is called once per argument while there are not too many. The arguments
+    must not change; they are kept alive, so that an identity stays unique.
+    """
     kept: dict[int, tuple[Any, T]] = {}
 
     def kept_or_made(argument: Any) -> T:

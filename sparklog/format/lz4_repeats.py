@@ -23,7 +23,7 @@ _U32 = struct.Struct("<I")
 _STORED = 1 << 31
 """Bit of a block's size: not compressed."""
 _MATCHED_BYTES_MIN = 20
-"""A match begins at least 12 bytes before the block's end."""
+"""Smallest block with a match: a match begins at least 12 bytes before the block's end."""
 _LITERALS_LAST = 5
 _MATCH_MIN = 4
 _PATTERN_AT = len(_HEADER) + 5

@@ -305,7 +305,7 @@ def _is_double_to_float(source: Any, target: Any) -> bool:
 
 
 def _require_finite(before: Any, after: Any) -> None:
-    """Raises pa.ArrowInvalid that shows the first double that is beyond the range of float."""
+    """Raise pa.ArrowInvalid that shows the first double beyond the range of float."""
     import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
 
     for doubles, floats in _rounded_leaves(before, after):
@@ -336,7 +336,7 @@ def _rounded_leaves(before: Any, after: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _require_equal(before: Any, after: Any) -> None:
-    """Raises pa.ArrowInvalid that shows the first value that a cast and its reverse have changed."""
+    """Raise pa.ArrowInvalid that shows the first value changed by a cast and its reverse."""
     import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
 
     same = pc.equal(before, after)

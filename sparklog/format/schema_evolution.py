@@ -129,7 +129,7 @@ def is_evolution(schema: pa.Schema, later: pa.Schema) -> bool:
 
 
 def check_versions(topic: str, schemas: Mapping[int, pa.Schema]) -> None:
-    """Raises InvalidTopicError when a topic would have more versions than its metadata can carry."""
+    """Raise InvalidTopicError if a topic would have more schemas than its metadata can carry."""
     size = sum(s.serialize().size for s in schemas.values())
     if len(schemas) > SCHEMA_VERSIONS_MAX or size > SCHEMA_VERSIONS_BYTES_MAX:
         raise InvalidTopicError(
@@ -148,7 +148,8 @@ class RowAdapter:
     __slots__ = ("_sources", "_unchanged", "indexes", "wanted")
 
     def __init__(self, written: pa.Schema, wanted: pa.Schema, topic: str) -> None:
-        """Raises SchemaMismatchError if a column of `written` has become wider than `wanted` has it."""
+        """Adapt rows of `written` to `wanted`. Raises SchemaMismatchError if a column of `written` is wider than in
+        `wanted`."""
         self.wanted = wanted
         self._sources = [written.get_field_index(f.name) for f in wanted]
         self.indexes = sorted(i for i in self._sources if i >= 0)

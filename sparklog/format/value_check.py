@@ -18,8 +18,9 @@ _ASCII_MAX = 0x7F
 
 
 def check_values(batch: pa.RecordBatch, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
-    """Raises pa.ArrowInvalid if offsets, nulls or text of a column are not sound. `batch` has the columns of `schema`,
-    or only `columns`, which begin with their buffers' first row, as decoded ones do."""
+    """Raise pa.ArrowInvalid if offsets, nulls or text of a column are not sound. `batch` has the columns of `schema`,
+    or only `columns`, which begin with their buffers' first row, as decoded ones do.
+    """
     types = _types_as_bytes(schema)
     if types is None:
         batch.validate(full=True)

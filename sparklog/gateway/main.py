@@ -46,7 +46,7 @@ class GatewayConfig(Struct, frozen=True):
     listeners: Sequence[Listener]
     """Listeners for clients."""
     advertised: Mapping[str, tuple[str, int]] = {}
-    """Host and port that clients are told, by the listener's name."""
+    """Advertised host and port by the listener's name."""
     limits: Limits = Limits()
     context: ssl.SSLContext | None = None
     """TLS towards the broker; None: its listener does not encrypt."""

@@ -63,7 +63,7 @@ HANDLERS: dict[str, Handler] = {
 
 
 def served_apis() -> dict[int, Served]:
-    """All APIs by their keys."""
+    """Return all APIs by their keys."""
     found = {}
     for name, handler in HANDLERS.items():
         message = messages()[REQUEST, name]

@@ -58,7 +58,7 @@ class Session:
         """True when the client has authenticated, or need not."""
         self.client_id = ""
         self.mechanism = ""
-        """SASL mechanism of the exchange under way."""
+        """SASL mechanism of the exchange in progress."""
         self.steps = 0
         """Messages of the exchange that were answered."""
         self.order = asyncio.Lock()
@@ -207,7 +207,8 @@ class Session:
         await self._write(frame(head, api.name, encode(body), version=version))
 
     async def _write(self, parts: list[Part]) -> None:
-        """Small parts go out together, large ones in slices: the transport copies what the socket does not take."""
+        """Send small parts together and large ones in slices: the transport copies bytes that the socket does not
+        take."""
         try:
             async with asyncio.timeout(self.gateway.limits.write_s):
                 small: list[Part] = []

@@ -290,7 +290,7 @@ class LakeTable:
         """Check that plain Parquet files may be appended to the table.
 
         Raises:
-            LakePausedError: The table has a feature that asks more of a writer.
+            LakePausedError: The table has a feature that this writer does not support.
         """
         protocol = self._handle.protocol()
         configuration = self._handle.metadata().configuration

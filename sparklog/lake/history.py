@@ -55,7 +55,7 @@ class HistoryBatch:
 
     @property
     def decoder(self) -> None:
-        """None: the rows are decoded already."""
+        """Return None: the rows are decoded already."""
         return None
 
     @property
@@ -65,7 +65,7 @@ class HistoryBatch:
 
     @property
     def next_offset(self) -> int:
-        """Offset at which reading goes on."""
+        """Offset of the next read."""
         return self._next_offset
 
     @property

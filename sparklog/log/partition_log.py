@@ -39,7 +39,7 @@ from sparklog.log.tiering.remote_segment import RemoteAccess
 
 
 class PartitionLog:
-    """See the module. Made by `open`."""
+    """The log of one partition, made by `open`."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
@@ -182,7 +182,7 @@ class PartitionLog:
 
     @property
     def config(self) -> LogConfig:
-        """See `reconfigure`."""
+        """The log's settings; `reconfigure` replaces them."""
         return self._state.config
 
     @property
@@ -296,7 +296,7 @@ class PartitionLog:
         return list(self._state.producers.aborted.entries(start_offset, end_offset))
 
     def producers(self) -> list[ProducerInfo]:
-        """Return the producers that have written here and are not forgotten yet."""
+        """Return the producers that have written to this log and have not expired."""
         return self._state.producers.infos()
 
     @property
@@ -327,7 +327,7 @@ class PartitionLog:
 
     @property
     def tierable_end(self) -> int:
-        """End of the records that cannot change any more and are on the disk: they may be copied."""
+        """End of the records that are final and on the disk: they may be copied to the object store."""
         return min(self.last_stable_offset, self.recovery_point)
 
     @property

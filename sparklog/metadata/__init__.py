@@ -1,1 +1,1 @@
-"""Where topics are stored."""
+"""The stores of a cluster's metadata: ZooKeeper nodes, or a local file of a single broker."""

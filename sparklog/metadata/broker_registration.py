@@ -1,16 +1,17 @@
-"""A broker's place among the live ones: an ephemeral node `/brokers/ids/<id>`, whose czxid is the broker epoch.
+"""The registration of a live broker: an ephemeral node `/brokers/ids/<id>`, whose czxid is the broker epoch.
 
-| what is found | what is done |
+| state of the store | action |
 |---|---|
-| no node | created; its czxid is the epoch |
-| a node of the own session | the answer to its creation was lost: it is ours |
-| a node of an earlier session of this process | deleted, made anew (KAFKA-7165): it would go when that session ends |
-| a node of another process | `on_duplicate`; waited for, a former life's goes with its session |
+| no node | the broker creates the node; its czxid is the epoch |
+| a node of this session | the reply to its creation was lost: the broker keeps the node |
+| a node of an earlier session of this process | delete the node, create another (KAFKA-7165): ZooKeeper deletes the old
+one when its session ends |
+| a node of another process | call `on_duplicate` and wait: a node of a former process ends with its session |
 | an older store than the broker has seen (`store_history`) | the broker keeps its epoch, as while ZooKeeper is away |
 
-From SUSPENDED on a timer runs: when the session may have ended the broker is not sure of its place any more
-(`is_certain`) and begins to lead nothing. What it leads it may go on leading: nothing is committed without those who
-could be elected in its place.
+A timer runs from SUSPENDED on. When the session may have ended, the broker is not certain of its registration
+(`is_certain`) and takes no new leaderships. It keeps the partitions that it leads: records are committed only with the
+replicas that could be elected in its place.
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ from sparklog.replication.cluster_image import NO_EPOCH
 
 
 def _never_older() -> Steps:
-    """For a broker that compares no histories."""
+    """Return False: the default of `is_older`, without a comparison of histories."""
     yield from ()
     return False
 
 
 class BrokerRegistration:
-    """`on_registered(broker_epoch)` after every registration; `call` as in ControllerSession."""
+    """Keeps this broker registered in the store.
+
+    `on_registered(broker_epoch)` is called after every registration; `call` is as in ControllerSession.
+    """
 
     def __init__(
         self,
@@ -55,7 +59,7 @@ class BrokerRegistration:
         call: Callable[[Callable[[], None]], None] = lambda step: step(),
         is_older: Callable[[], Steps] = _never_older,
     ) -> None:
-        """`is_older`: steps that return True if the store is older than what the broker has seen."""
+        """`is_older`: steps that return True if the store is older than the newest image of this broker."""
         self._zk = coordination
         self._path = f"{znodes.BROKER_IDS}/{broker_id}"
         self._registration = registration
@@ -70,8 +74,8 @@ class BrokerRegistration:
         """True from the end of the session on, until the broker registers again."""
         self._suspended_ms: int | None = None
         self._is_registering = False
-        self._is_asked_again = False
-        """Somebody wanted to register while that was under way, on a connection that may have broken since."""
+        self._is_retry_wanted = False
+        """True if a registration was requested during another one, whose connection may be broken."""
         self.broker_epoch = NO_EPOCH
 
     def start(self) -> None:
@@ -80,11 +84,11 @@ class BrokerRegistration:
 
     @property
     def lives(self) -> Lives:
-        """Those before the present one of which everything is there."""
+        """The earlier lives of this broker whose records are complete on its disks."""
         return Lives(self._registration.clean_epochs, self._registration.flushed_epochs)
 
     def is_certain(self) -> bool:
-        """Whether the session cannot have ended yet."""
+        """True if the session cannot have ended yet."""
         if self.broker_epoch == NO_EPOCH or self._has_ended:
             return False
         return self._suspended_ms is None or self._now_ms() - self._suspended_ms < self._zk.session_timeout_ms
@@ -103,13 +107,13 @@ class BrokerRegistration:
     def _is_unregistered(self) -> bool:
         return self.broker_epoch == NO_EPOCH or self._has_ended
 
-    def look_again(self) -> None:
-        """Register if the store that was refused is another one now."""
+    def recheck(self) -> None:
+        """Register if the store has changed since this broker refused it as older."""
         if self._is_refused and self._is_unregistered:
             self._register()
 
     def _begin_life(self) -> None:
-        """The session has ended, and the process lives: what it has in memory and in caches is there."""
+        """Begin a life after the end of a session. The process continues, so its memory and page cache are complete."""
         self._has_ended = False
         if self.broker_epoch != NO_EPOCH:
             lives = self.lives.then(self.broker_epoch)
@@ -118,9 +122,9 @@ class BrokerRegistration:
 
     def _register(self) -> None:
         if self._is_registering:
-            self._is_asked_again = True
+            self._is_retry_wanted = True
         else:
-            self._is_registering, self._is_asked_again = True, False
+            self._is_registering, self._is_retry_wanted = True, False
             drive(self._steps(), self._call)
 
     def _steps(self) -> Steps:
@@ -136,7 +140,7 @@ class BrokerRegistration:
                     node = yield self._zk.create(self._path, znodes.encode(self._registration), ephemeral=True)
                     break
                 except NodeExistsError:
-                    node = yield self._zk.get(self._path, lambda: self._call(self._again))
+                    node = yield self._zk.get(self._path, lambda: self._call(self._retry))
                 if node is None:
                     continue
                 if node.owner == self._zk.session_id:
@@ -154,9 +158,9 @@ class BrokerRegistration:
             return
         finally:
             self._is_registering = False
-            if self._is_asked_again and self._is_unregistered:
-                self._call(self._again)
+            if self._is_retry_wanted and self._is_unregistered:
+                self._call(self._retry)
 
-    def _again(self) -> None:
+    def _retry(self) -> None:
         if self._is_unregistered:
             self._register()

@@ -75,21 +75,22 @@ _BASE = (
     (CONTROLLER_EPOCH, b"0"),
 )
 READS_MAX = 20
-"""So often a broker that starts reads the image, each time a topic was deleted meanwhile."""
+"""Limit of a starting broker's reads of the image; each topic deletion during a read costs one."""
 T = TypeVar("T")
 _FIELDS = PartitionImage.__struct_fields__
-json_decoder(PartitionImage)  # `convert` needs what making it has learnt
+json_decoder(PartitionImage)  # prepare the decoder now, `convert` uses it
 encode = msgspec.json.encode
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """What a node says. Raises msgspec.DecodeError."""
+    """Decode the content of a node. Raises msgspec.DecodeError."""
     return json_decoder(kind).decode(data)
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What a broker writes about itself. `incarnation`: of the process, so that it knows a node of its own.
-    The epochs as in BrokerImage."""
+    """The content of a broker's node. `incarnation` identifies the process: a broker recognises its own node by it.
+    Epochs are as in BrokerImage.
+    """
 
     incarnation: str
     rack: str | None = None
@@ -100,7 +101,7 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
-    """Which cluster it is; `format` of the nodes."""
+    """The identity of the cluster. `format`: version of the node layout."""
 
     cluster_id: str
     format: int = 1
@@ -109,15 +110,16 @@ class ClusterNode(msgspec.Struct, frozen=True):
 
 
 class ControllerNode(msgspec.Struct, frozen=True):
-    """Who the controller is."""
+    """The broker that is the controller, and its epoch."""
 
     broker_id: int
     epoch: int
 
 
 class Term(msgspec.Struct, frozen=True, array_like=True):
-    """A controller epoch: the session in which its controller was elected, and the version of `/controller_epoch` at
-    which it began. Controllers of earlier releases note none."""
+    """A controller epoch: the session of its controller, and the version of `/controller_epoch` at its beginning.
+    Controllers of earlier releases write no terms.
+    """
 
     epoch: int
     session: int
@@ -125,17 +127,17 @@ class Term(msgspec.Struct, frozen=True, array_like=True):
 
 
 def begin_term(terms: tuple[Term, ...], term: Term) -> Op:
-    """Make the operation that notes a new term, after `terms`."""
+    """Make the operation that appends a new term to `terms`."""
     return SetData(TERMS, encode((*terms, term)[-TERMS_MAX:]))
 
 
 def base_ops() -> list[Op]:
-    """Make the operations that create the nodes which are always there."""
+    """Make the operations that create the fixed nodes."""
     return [Create(path, data) for path, data in _BASE]
 
 
 def make_base(coordination: Any) -> Steps:
-    """Create the nodes that are always there; those that exist stay."""
+    """Create the fixed nodes; existing ones are kept."""
     if (yield coordination.get(_BASE[-1][0])) is not None:
         return
     try:
@@ -147,7 +149,7 @@ def make_base(coordination: Any) -> Steps:
 
 
 def take_cluster_id(coordination: Any, new_id: str) -> Steps:
-    """Returns the cluster's id; `new_id` if it has none yet, from now on."""
+    """Return the cluster's id. `new_id` becomes the id of a cluster that has none."""
     with contextlib.suppress(NodeExistsError):
         yield coordination.create(CLUSTER, encode(ClusterNode(new_id)))
     node = yield coordination.get(CLUSTER)
@@ -155,7 +157,7 @@ def take_cluster_id(coordination: Any, new_id: str) -> Steps:
 
 
 def broker_image(broker_id: int, node: Node) -> BrokerImage:
-    """A registered broker. Raises msgspec.ValidationError for a node that is none."""
+    """Decode a registered broker. Raises msgspec.ValidationError for other content."""
     found = decode(node.data, Registration)
     return BrokerImage(
         broker_id,
@@ -172,7 +174,7 @@ def broker_image(broker_id: int, node: Node) -> BrokerImage:
 
 
 def write_ops(delta: ClusterDelta, before: ClusterImage, after: ClusterImage) -> list[Op]:
-    """`delta` as operations; `before` is what is stored, `after` what will be."""
+    """Make the operations that write `delta`; `before` is the stored image, `after` the new one."""
     ops: list[Op] = []
     chunks = {chunk_of(tp) for tp in delta.partitions if tp.topic not in delta.topics}
     for name, topic in delta.topics.items():
@@ -276,9 +278,10 @@ def partitions_in(data: bytes) -> list[PartitionImage]:
 
 
 def load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int = UNKNOWN_WRITES) -> Steps:
-    """Returns the ClusterImage that is stored, without brokers; reads all topics at once, and all of it again if one is
-    deleted meanwhile: a broker that starts reads while the controller writes. Raises what the calls fail with,
-    msgspec.ValidationError for nodes that make no sense."""
+    """Return the stored ClusterImage, without brokers. All topics are read at once, and read again if one is deleted
+    during the read: a starting broker reads while the controller writes. Raises the errors of the calls, and
+    msgspec.ValidationError for invalid nodes.
+    """
     for reads_left in reversed(range(READS_MAX)):
         try:
             return (yield from _load_image(coordination, controller_epoch, zxid, writes))
@@ -289,7 +292,7 @@ def load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int 
 
 
 def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int) -> Steps:
-    """Raises NoNodeError if something is deleted while it is read."""
+    """Read the image once. Raises NoNodeError if a node is deleted during the read."""
     names, deleted_ids, known_ids, config, cluster, terms = yield [
         coordination.children(TOPICS),
         coordination.children(DELETED),
@@ -309,12 +312,12 @@ def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int
     found = yield calls
     for i, name in enumerate(names):
         definition, settings, schema_ids, chunk_ids = found[4 * i : 4 * i + 4]
-        definition, settings = _there(definition), _there(settings)
+        definition, settings = _existing(definition), _existing(settings)
         path = f"{TOPICS}/{name}"
         chunks = yield [coordination.get(f"{path}/state/{c}") for c in sorted(map(int, chunk_ids))]
-        chunks = [_there(chunk) for chunk in chunks]
+        chunks = [_existing(chunk) for chunk in chunks]
         schemas = yield [coordination.get(f"{path}/schemas/{s}") for s in schema_ids]
-        by_id = {int(s): _there(node).data for s, node in zip(schema_ids, schemas, strict=True)}
+        by_id = {int(s): _existing(node).data for s, node in zip(schema_ids, schemas, strict=True)}
         topics[name] = _topic(
             name, msgspec.json.decode(definition.data), msgspec.json.decode(settings.data), chunks, by_id
         )
@@ -326,7 +329,7 @@ def _load_image(coordination: Any, controller_epoch: int, zxid: int, writes: int
         topics,
         msgspec.json.decode(config.data),
         security,
-        {i: decode(_there(node).data, DeletedTopic) for i, node in zip(deleted_ids, deleted, strict=True)},
+        {i: decode(_existing(node).data, DeletedTopic) for i, node in zip(deleted_ids, deleted, strict=True)},
         writes,
         next((t.session for t in terms_in(terms) if t.epoch == controller_epoch), 0),
         0 if cluster is None else decode(cluster.data, ClusterNode).generation,
@@ -338,8 +341,8 @@ def terms_in(node: Node | None) -> tuple[Term, ...]:
     return () if node is None else decode(node.data, tuple[Term, ...])
 
 
-def _there(node: Node | None) -> Node:
-    """Raises NoNodeError."""
+def _existing(node: Node | None) -> Node:
+    """Return `node`. Raises NoNodeError if it is None."""
     if node is None:
         raise NoNodeError("a node was deleted while the cluster's nodes were read")
     return node
@@ -349,7 +352,7 @@ def _load_security(coordination: Any) -> Steps:
     keys = yield [coordination.children(f"{SECURITY}/{kind}") for kind in RecordKind]
     names = [(kind, key) for kind, found in zip(RecordKind, keys, strict=True) for key in found]
     nodes = yield [coordination.get(f"{SECURITY}/{kind}/{key}") for kind, key in names]
-    return {RecordId(kind, unquote(key)): _there(node).data for (kind, key), node in zip(names, nodes, strict=True)}
+    return {RecordId(kind, unquote(key)): _existing(node).data for (kind, key), node in zip(names, nodes, strict=True)}
 
 
 def _topic(

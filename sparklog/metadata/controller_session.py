@@ -1,10 +1,10 @@
 """Runs the controller's rules on a `Coordination`: election, loading, fenced writes, the watch on brokers.
 
-Election is one transaction: `/controller` is created and `/controller_epoch` set to the next epoch. Whatever a
-controller writes sets `/controller_epoch` again at the version that it knows. So a controller that has been replaced
-cannot write (BadVersion on the first operation), and a write whose answer was lost can be judged: in the same session
-and epoch the version has moved by one, or the write is made again, which can succeed only once. Kafka's recipe checks
-the version without moving it, and cannot tell.
+An election is one transaction: it creates `/controller` and sets `/controller_epoch` to the next epoch. Every write of
+a controller sets `/controller_epoch` again at the version that this controller knows. A replaced controller therefore
+cannot write: its first operation fails with BadVersion. A write whose reply was lost can be judged: in the same session
+and epoch either the version has moved by one, or the write is repeated, which can succeed only once. Kafka's recipe
+checks the version without moving it, and cannot distinguish the two.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ logger = logging.getLogger(__name__)
 
 
 class ControllerSession:
-    """One per broker. Events go in with `handle`; answers and publications come out of `on_effect`.
+    """Runs the controller's rules on one broker. Events go in with `handle`; replies and publications come out of
+    `on_effect`.
 
-    `now_ms`: the clock; `call`: brings a step to where everything of this object runs. `fenced` False only in tests
-    that show what the fence is for.
+    `now_ms` is the clock; `call` runs a step where all steps of this object run. `fenced` is False only in tests that
+    show the purpose of the fence.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class ControllerSession:
         fenced: bool = True,
         seen: Callable[[], StoreMark] = StoreMark,
     ) -> None:
-        """`seen`: mark of the newest image that this broker has had (`store_history`)."""
+        """`seen`: returns the mark of the newest image of this broker (`store_history`)."""
         self._zk = coordination
         self._broker_id = broker_id
         self._controller = controller
@@ -85,26 +86,28 @@ class ControllerSession:
         self._stored = ClusterImage()
         self._seen = seen
         self.older = ""
-        """The reason why the store is older than what this broker has seen; "": it is not. Then the broker is not
-        elected, and takes no images, until the store is another one."""
+        """The reason why the store is older than this broker's newest image; "" if it is not. While it is set, the
+        broker is not elected and takes no images.
+        """
         self.is_comparing = False
-        """True from a new connection on until the store's history has been compared."""
+        """True from a new connection until the store's history has been compared."""
         self._unwritten: Write | None = None
         self._is_retired = False
         self._is_contending = False
-        self._is_asked_again = False
-        """Somebody wanted to contend while that was under way, on a connection that may have broken since."""
+        self._is_retry_wanted = False
+        """True if an attempt was requested during another one, whose connection may be broken."""
         self._has_failed = False
-        """True from a write that the store's disk has refused until the next election or reload is tried."""
+        """True from a write that the store's disk refused until the next election or reload."""
 
     def start(self) -> None:
-        """Stands for election, now and whenever there is no controller."""
+        """Stand for election now, and whenever there is no controller."""
         self._zk.listen(lambda state: self._call(lambda: self._on_state(state)))
         self._contend()
 
     def retire(self) -> None:
-        """This broker is about to stop: it is the controller no more, and another one is elected at once, not when the
-        session ends."""
+        """Give up the controller's role before this broker stops, so that another broker is elected at once, not at the
+        end of the session.
+        """
         self._is_retired = True
         self.handle(SessionLost())
         self._drive(self._give_up_node())
@@ -118,12 +121,13 @@ class ControllerSession:
             logger.info("another controller is elected when the session ends: %s", e)
 
     def handle(self, event: Event) -> None:
-        """An event for the controller, of whatever this broker was asked."""
+        """Pass an event to the controller, and carry out the effects."""
         self._carry_out(self._controller.handle(event, self._now_ms()))
 
-    def look_again(self) -> None:
-        """Compare the store's history again if the last comparison has found an older one, and try again what the
-        store's disk has refused."""
+    def recheck(self) -> None:
+        """Compare the store's history again if the last comparison found an older one, and repeat the election or
+        reload after a refused write.
+        """
         if self.older or self._has_failed:
             self._has_failed = False
             self._contend()
@@ -151,18 +155,19 @@ class ControllerSession:
         if self._is_retired:
             return
         if self._is_contending:
-            self._is_asked_again = True
+            self._is_retry_wanted = True
         else:
-            self._is_contending, self._is_asked_again = True, False
+            self._is_contending, self._is_retry_wanted = True, False
             self._drive(self._stand())
 
-    def _again(self) -> None:
+    def _retry(self) -> None:
         if self._controller.image is None:
             self._contend()
 
     def _stand(self) -> Steps:
-        """Ends as the controller, or with a watch on the one there is; when the connection breaks, the next one
-        tries."""
+        """Stand for election. It ends as the controller, or with a watch on the present controller; if the connection
+        breaks, the next one stands again.
+        """
         turn = self._turn
         try:
             if (yield from self.is_older()):
@@ -170,7 +175,7 @@ class ControllerSession:
             yield from znodes.make_base(self._zk)
             while True:
                 epoch_node, terms = yield [self._zk.get(znodes.CONTROLLER_EPOCH), self._zk.get(znodes.TERMS)]
-                current = yield self._zk.get(znodes.CONTROLLER, lambda: self._call(self._again))
+                current = yield self._zk.get(znodes.CONTROLLER, lambda: self._call(self._retry))
                 epoch = int(epoch_node.data)
                 if current is not None and current.owner == self._zk.session_id:
                     if znodes.decode(current.data, znodes.ControllerNode).epoch == epoch:
@@ -200,15 +205,15 @@ class ControllerSession:
         finally:
             if turn == self._turn:
                 self._is_contending = False
-                if self._is_asked_again:
-                    self._call(self._again)
+                if self._is_retry_wanted:
+                    self._call(self._retry)
 
     def _on_failed(self, error: StoreWriteError) -> None:
         logger.error("the cluster's metadata cannot be written, which is tried again: %s", error)
         self._has_failed = True
 
     def is_older(self) -> Steps:
-        """Compare the store's history with what this broker has seen. Returns True if the store is older."""
+        """Compare the store's history with the newest image of this broker. Returns True if the store is older."""
         found = yield from read_mark(self._zk)
         seen = self._seen()
         reason = older(found, seen) or older(found, mark_of(seen.cluster_id, self._stored))
@@ -235,8 +240,9 @@ class ControllerSession:
         self._watch_own_node()
 
     def _watch_own_node(self) -> None:
-        """Somebody may delete it to have another controller elected. This one would go on answering until its next
-        write."""
+        """Watch the controller's node: an operator may delete it to have another controller elected. Without the watch
+        this controller would reply until its next write.
+        """
         self._own_watch += 1
         self._drive(self._read_own_node(self._own_watch))
 
@@ -250,17 +256,18 @@ class ControllerSession:
             fence = yield self._zk.get(znodes.CONTROLLER_EPOCH)
         except (ConnectionLossError, SessionExpiredError):
             return  # read again with the next connection
-        self.is_comparing = False  # a controller's own knowledge is the newest, and its writes are fenced
+        self.is_comparing = False  # a controller's own image is the newest, and its writes are fenced
         is_own = node is not None and node.owner == self._zk.session_id
         if not is_own or znodes.decode(node.data, znodes.ControllerNode).epoch != self._epoch:
             self.handle(SessionLost())
         elif self._controller.image is not None and (fence is None or fence.version < self._fence):
-            self.handle(SessionLost())  # an older copy of the store; whoever contends compares
+            self.handle(SessionLost())  # an older copy of the store; the next candidate compares
 
     # --- brokers
 
     def _watch_brokers(self) -> None:
-        """Reads and watches anew; only the last watch counts, so that they do not multiply with every connection."""
+        """Read and watch the brokers again. Only the last watch counts, so that watches do not multiply with
+        connections."""
         if self._controller.image is not None:
             self._watch += 1
             self._drive(self._read_brokers(self._watch))
@@ -345,7 +352,7 @@ class ControllerSession:
         self.handle(Written(write.tag, outcome, version, error))
 
     def _drive(self, steps: Steps) -> None:
-        """Steps of a session that is over go no further."""
+        """Run `steps` until the session ends."""
         drive(self._of_this_turn(steps), self._call)
 
     def _of_this_turn(self, steps: Steps) -> Steps:

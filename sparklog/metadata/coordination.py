@@ -1,21 +1,21 @@
-"""The store of a cluster's metadata, as a protocol of few calls, and the promises of every implementation: ZooKeeper
+"""The store of a cluster's metadata as a protocol of few calls, and the promises of every implementation: ZooKeeper
 (`zookeeper.py`), a SQLite file for a cluster of one broker (`local_coordination.py`), a simulated ZooKeeper.
 
-Paths are absolute. Every call returns a future at once and never blocks; its callbacks run wherever the implementation
-likes (kazoo: on a thread of its own), so a caller that has an event loop goes over to it first. Calls of one client
-take effect in their order.
+Paths are absolute. Every call returns a future at once and never blocks. Its callbacks run on a thread of the
+implementation (kazoo has its own), so a caller with an event loop first switches to that loop. Calls of one client take
+effect in their order.
 
-A call that fails with ConnectionLossError may or may not have taken effect. One that fails with SessionExpiredError has
-not, unless it was sent before the connection broke. Only reading again tells: of a transaction, whether the version of
-a node that it sets has moved.
+A call that fails with ConnectionLossError may or may not have taken effect. A call that fails with SessionExpiredError
+has not, unless it was sent before the connection broke. Only another read tells: for a transaction, the moved version
+of a node that it sets.
 
-A watch calls back once: when what it was set on changes (for `get`: the node is set, deleted, or created if it was not
-there; for `children`: a child comes or goes, or the node is deleted), or when the connection breaks, after which it is
-gone. Whoever is called back reads again and watches again; what has changed in between is seen then.
+A watch calls back once: when its node changes (for `get`: the node is set, deleted or created; for `children`: a child
+is created or deleted, or the node is deleted), or when the connection breaks. The watch has then ended. The owner of
+the watch reads and watches again; the read shows the changes in between.
 
-A session that ends takes its ephemeral nodes along. The client does not learn of it before it is connected again: from
-SUSPENDED on whoever depends on his session has to keep a timer of his own (`session_timeout_ms`). After LOST it has a
-new session without anything.
+The end of a session deletes its ephemeral nodes. The client learns of the end only when it is connected again, so a
+client that depends on its session keeps a timer (`session_timeout_ms`) from SUSPENDED on. After LOST it has a new,
+empty session.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ NO_SESSION = 0
 
 
 class CoordinationError(Exception):
-    """Base of what calls fail with. None of them is ever sent to a client of the cluster. `index`: of the operation of
-    a transaction that has failed, -1 outside of one."""
+    """Base of the errors of calls. None of them is sent to a client of the cluster.
+
+    `index`: position of the failed operation in a transaction, -1 outside of one.
+    """
 
     def __init__(self, message: str = "", *, index: int = -1) -> None:
         super().__init__(message)
@@ -41,15 +43,15 @@ class CoordinationError(Exception):
 
 
 class NoNodeError(CoordinationError):
-    """There is no such node, or no parent for a new one."""
+    """The node, or the parent of a new node, does not exist."""
 
 
 class NodeExistsError(CoordinationError):
-    """There is such a node already."""
+    """The node exists already."""
 
 
 class BadVersionError(CoordinationError):
-    """The node's version is another one."""
+    """The node has another version."""
 
 
 class NotEmptyError(CoordinationError):
@@ -57,11 +59,11 @@ class NotEmptyError(CoordinationError):
 
 
 class NoChildrenForEphemeralsError(CoordinationError):
-    """Ephemeral nodes have no children."""
+    """The parent of a new node is ephemeral, and cannot have children."""
 
 
 class ConnectionLossError(CoordinationError):
-    """No answer: it may have taken effect."""
+    """The connection broke before the reply: the call may have taken effect."""
 
 
 class SessionExpiredError(CoordinationError):
@@ -69,7 +71,7 @@ class SessionExpiredError(CoordinationError):
 
 
 class StoreWriteError(CoordinationError):
-    """The store cannot write to its disk, and has not. `reason`: the error for clients of the cluster."""
+    """The store could not write to its disk; nothing was written. `reason`: the error for clients of the cluster."""
 
     def __init__(self, reason: SparklogError) -> None:
         super().__init__(str(reason))
@@ -77,27 +79,29 @@ class StoreWriteError(CoordinationError):
 
 
 class ZooKeeperTls(NamedTuple):
-    """How ZooKeeper is talked to. `authorities`: PEM file of whom its certificate has to be signed by, "": those of the
-    system; `identity`: PEM file of the own key and certificate, "": none."""
+    """TLS to ZooKeeper."""
 
     authorities: str = ""
+    """PEM file of the authorities that sign ZooKeeper's certificate; "": those of the system."""
     identity: str = ""
+    """PEM file of this client's key and certificate; "": none."""
     check_hostname: bool = True
 
 
 class SessionState(Enum):
-    """What a client knows of its session."""
+    """The state of a session as its client knows it."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
     """No connection; the session may have ended."""
     LOST = "lost"
-    """It has ended. CONNECTED with a new one follows."""
+    """The session has ended. CONNECTED with a new session follows."""
 
 
 class Node(NamedTuple):
-    """A node. `czxid`, `mzxid`: of the transactions that made and last changed it, ordered in the whole ensemble.
-    `owner`: the session of an ephemeral node, 0 of another."""
+    """A node. `czxid`, `mzxid`: the transactions that created and last changed it, ordered in the whole ensemble.
+    `owner`: the session of an ephemeral node, 0 for other nodes.
+    """
 
     path: str
     data: bytes
@@ -108,7 +112,7 @@ class Node(NamedTuple):
 
 
 class Create(NamedTuple):
-    """A new node; its parent is there."""
+    """Creates a node; its parent exists."""
 
     path: str
     data: bytes
@@ -127,7 +131,7 @@ class Delete(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Nothing changes, but the node has this version, or the transaction fails."""
+    """Changes nothing, but fails the transaction if the node has another version."""
 
     path: str
     version: int
@@ -138,7 +142,7 @@ Watch = Callable[[], None]
 
 
 class OpResult(NamedTuple):
-    """Of one operation. `path`: of a created node; `version`, `mzxid`: of a set one, -1 otherwise."""
+    """The result of one operation. `path`: of a created node; `version`, `mzxid`: of a set node, -1 otherwise."""
 
     path: str
     version: int = -1
@@ -146,59 +150,61 @@ class OpResult(NamedTuple):
 
 
 class Coordination(Protocol):
-    """See the module. One session at a time."""
+    """The calls of the store; their promises are in the module's text. One session at a time."""
 
     @property
     def session_id(self) -> int:
-        """NO_SESSION before the first connection."""
+        """The session's id; NO_SESSION before the first connection."""
         ...
 
     @property
     def session_timeout_ms(self) -> int:
-        """How long the session outlives the last sign of life, as agreed with the server."""
+        """Lifetime of the session after the last sign of life, in ms, as agreed with the server."""
         ...
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Future[Node]:
-        """Fails with NodeExistsError, NoNodeError (no parent), NoChildrenForEphemeralsError."""
+        """Create a node. Fails with NodeExistsError, NoNodeError (no parent), NoChildrenForEphemeralsError."""
         ...
 
     def set_data(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Node]:
-        """Fails with NoNodeError, BadVersionError."""
+        """Set a node's data if it has this version. Fails with NoNodeError, BadVersionError."""
         ...
 
     def get(self, path: str, watch: Watch | None = None) -> Future[Node | None]:
-        """None: there is no such node."""
+        """Read a node; None if it does not exist."""
         ...
 
     def children(self, path: str, watch: Watch | None = None) -> Future[list[str]]:
-        """Names, sorted. Fails with NoNodeError; then nothing is watched."""
+        """Read the names of a node's children, sorted. Fails with NoNodeError; then no watch is set."""
         ...
 
     def delete(self, path: str, version: int = ANY_VERSION) -> Future[None]:
-        """Fails with NoNodeError, BadVersionError, NotEmptyError."""
+        """Delete a node if it has this version. Fails with NoNodeError, BadVersionError, NotEmptyError."""
         ...
 
     def transaction(self, ops: Sequence[Op]) -> Future[list[OpResult]]:
-        """All operations or none. Fails with the error of the first one that cannot be done, with its `index`."""
+        """Do all operations or none. Fails with the error of the first impossible one, with its `index`."""
         ...
 
     def listen(self, listener: Callable[[SessionState], None]) -> None:
-        """`listener` is told every change from now on."""
+        """Call `listener` with every later change of the session's state."""
         ...
 
     def close(self) -> None:
-        """Ends the session; its ephemeral nodes go."""
+        """End the session, and delete its ephemeral nodes."""
         ...
 
 
 Steps = Generator["Future[Any] | Sequence[Future[Any]]", Any, Any]
-"""A sequence of calls, written as a generator: it yields a future, or several that run at once, and is sent the result
-or results; what a future fails with is raised in it."""
+"""A sequence of calls, written as a generator. It yields a future, or several that run at once, and receives their
+results; the error of a future is raised in it.
+"""
 
 
 def drive(steps: Steps, call: Callable[[Callable[[], None]], None] = lambda step: step()) -> None:
-    """Runs `steps` to their end as their futures are done. `call` brings a step to where the generator may run (an
-    event loop's `call_soon_threadsafe`)."""
+    """Run `steps` to their end as their futures complete. `call` runs a step where the generator may run (an event
+    loop's `call_soon_threadsafe`).
+    """
 
     def advance(send: Callable[[], Any]) -> None:
         try:

@@ -38,7 +38,7 @@ _TOPICS = (
     "LEFT JOIN topic_requests USING (topic_id) ORDER BY name"
 )
 _TABLES = "schemas", "topic_owners", "topic_requests", "topics", "security_records", "unfinished_topics"
-"""A table before those that it refers to."""
+"""The tables, each before those that it refers to."""
 _ADDED = (
     "CREATE TABLE IF NOT EXISTS topic_owners (topic_id TEXT PRIMARY KEY, owner TEXT NOT NULL) STRICT",
     "CREATE TABLE IF NOT EXISTS topic_requests (topic_id TEXT PRIMARY KEY, request_id TEXT NOT NULL) STRICT",

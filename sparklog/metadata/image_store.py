@@ -49,7 +49,7 @@ def topic_of(image: TopicImage, known: Topic | None = None) -> Topic:
 
 
 def image_of(topic: Topic) -> TopicImage:
-    """The topic as the controller stores it; it has no partitions yet."""
+    """Return the topic in the controller's form, without partitions."""
     return TopicImage(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -96,11 +96,11 @@ class IdBlocks:
             raise StorageUnavailableError(f"ZooKeeper cannot be reached to take new ids ({path}): {e}") from e
 
     def take_producer_ids(self, count: int, at_least: int = 0) -> int:
-        """As `take`, of the ids of producers."""
+        """Take ids of producers, as `take`."""
         return self.take(PRODUCER_IDS, count, at_least)
 
     def take_schema_id(self) -> int:
-        """As `take`, of one schema id: it is given out once in a cluster's life."""
+        """Take one schema id, as `take`: it is issued once in a cluster's life."""
         return self.take(SCHEMA_IDS, 1, ENVELOPE_SCHEMA_ID + 1)
 
     def producer_ids_end(self) -> int:
@@ -108,7 +108,7 @@ class IdBlocks:
         return self.end(PRODUCER_IDS)
 
     def end(self, path: str) -> int:
-        """All ids below have been taken. Raises StorageUnavailableError."""
+        """Return the first id that was not taken. Raises StorageUnavailableError."""
         try:
             node = self._wait(self._zk.get(path))
         except (CoordinationError, TimeoutError) as e:

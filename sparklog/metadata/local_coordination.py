@@ -79,7 +79,7 @@ class _Call(Future[Any]):
 
 
 class LocalCoordination:
-    """See the module, and `Coordination`. Thread-safe."""
+    """`Coordination` on a SQLite file. Thread-safe."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class LocalCoordination:
         return self._ask(read, is_read=True)
 
     def stored(self) -> list[Node]:
-        """All nodes that outlive the session, each behind its parent."""
+        """Return all nodes that outlive the session, each after its parent."""
         with self._lock:
             return [node for node in self._tree.nodes() if not node.owner]
 

@@ -1,8 +1,8 @@
-"""Producer ids: never given out twice, each larger than those before.
+"""Producer ids: never given out twice, and each larger than the earlier ones.
 
-They are taken from the metadata store in blocks, durably before the first of a block is given out: a broker that dies
-leaves the rest of its block unused. Whether an id has been given to anybody is known without a list of them: it is
-below the next one, and does not wait in a reserve.
+Ids are taken from the metadata store in blocks. A block is durable before its first id is given out: a broker that dies
+leaves the rest of its block unused. An id has been issued if it is below the next one and is not in a reserve, so no
+list of issued ids is needed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from sparklog.security.owned_ids import number_of
 from sparklog.types import PRODUCER_ID_END
 
 BLOCK_IDS = 100_000
-"""As many as the tasks of a busy Spark application draw in some minutes, for which the store may be away. A broker has
-one block or two at hand, and leaves them when it dies; there are 2^62 ids."""
+"""The ids that a busy Spark application draws in some minutes, for which the store may be away. A broker holds one or
+two blocks, and loses them when it dies; there are 2^62 ids.
+"""
 SMALL_BLOCK_IDS = 1_000
-"""Of fencing tokens, of which a run of an application draws one, and of a broker whose store is always there."""
+"""Block size for fencing tokens, of which an application's run draws one, and for a broker with a local store."""
 
 
 class ProducerIds:
-    """Gives out ids, one at a time; thread-safe. `take_block(count, at_least)` reserves as many, from `at_least` on,
-    and returns the first; `end`: all below have been reserved before. Other brokers may take blocks of the same store,
-    and the store may be away for long: the next block is there before the one at hand is used up (`take_ahead`). Only
-    who needs a new block waits for the store.
+    """Gives out ids one at a time; thread-safe.
+
+    `take_block(count, at_least)` reserves `count` ids from `at_least` on and returns the first; all ids below `end`
+    were reserved earlier. Other brokers may take blocks of the same store, and the store may be away for long, so the
+    next block is taken before the present one is used up (`take_ahead`). Only a caller that needs a new block waits for
+    the store.
     """
 
     def __init__(self, take_block: Callable[[int, int], int], end: int = 0, *, block_ids: int = BLOCK_IDS) -> None:
@@ -36,14 +39,15 @@ class ProducerIds:
         self._ahead: range | None = None
         self._at_least = 0
         self._taken = [end]
-        """The end of the blocks that this broker has taken, of all sources."""
+        """End of the blocks that this broker has taken, over all sources."""
         self._sources = [self]
         """All sources that share `_taken`."""
         self._reserved: set[int] = set()
 
-    def anew(self, block_ids: int) -> ProducerIds:
-        """Another source of the same store's ids: all of them are larger than any that a client, on whatever broker,
-        has been given by now."""
+    def successor(self, block_ids: int) -> ProducerIds:
+        """Return another source of the same store's ids. Each of its ids is larger than any id that a client has
+        received from any broker so far.
+        """
         made = ProducerIds(self._take_block, block_ids=block_ids)
         made._taken, made._sources = self._taken, self._sources
         self._sources.append(made)
@@ -52,19 +56,18 @@ class ProducerIds:
         return made
 
     @property
-    def left(self) -> int:
-        """How many can be given out before the store is needed."""
+    def remaining(self) -> int:
+        """Number of ids that can be given out without the store."""
         with self._lock:
             return self._end - self._next + len(self._ahead or ())
 
     @property
     def wants_block(self) -> bool:
-        """Whether it is time for `take_ahead`."""
+        """True if it is time for `take_ahead`."""
         return self._ahead is None
 
     def take_ahead(self) -> None:
-        """The block after the one at hand is taken from the store, if it has not been. Blocks. Raises StorageError,
-        StorageFullError."""
+        """Take the next block from the store, unless it was taken. Blocks. Raises StorageError, StorageFullError."""
         with self._filling:
             if self._ahead is None:
                 first = self._take_block(self._block_ids, max(self._next, self._at_least))
@@ -73,18 +76,18 @@ class ProducerIds:
                     self._note_taken(first + self._block_ids)
 
     def _usable(self, first: int) -> int:
-        """The first id of a new block that has not been found in use meanwhile."""
+        """Return the first id of a new block above all ids that were found in use."""
         return min(max(first, self._at_least), first + self._block_ids)
 
     def _note_taken(self, end: int) -> None:
         self._taken[0] = max(self._taken[0], end)
 
     def next(self) -> int:
-        """A new id. Writes to the store once per block. Raises StorageError, StorageFullError."""
+        """Return a new id. Writes to the store once per block. Raises StorageError, StorageFullError."""
         return self._take(reserve=False)
 
     def at_hand(self, *, reserve: bool = False) -> int | None:
-        """As `next`, or `reserve`, but never waits. None: the store is needed for it."""
+        """Do as `next`, or `reserve`, without waiting. Returns None if the store is needed."""
         with self._lock:
             if self._next >= self._end and self._ahead is not None:
                 self._next, self._end, self._ahead = self._ahead.start, self._ahead.stop, None
@@ -104,7 +107,7 @@ class ProducerIds:
     def _fill(self) -> None:
         with self._filling:
             with self._lock:
-                if self._next < self._end or self._ahead is not None:  # who came first has taken a block
+                if self._next < self._end or self._ahead is not None:  # an earlier caller has taken a block
                     return
                 wanted = max(self._next, self._at_least)
             first = self._take_block(self._block_ids, wanted)
@@ -114,16 +117,17 @@ class ProducerIds:
                 self._note_taken(self._end)
 
     def reserve(self) -> int:
-        """As `next`, but the id does not count as issued until `hand_out`."""
+        """Return a new id that does not count as issued until `hand_out`."""
         return self._take(reserve=True)
 
     def hand_out(self, producer_id: int) -> None:
-        """Somebody is given the id that was reserved."""
+        """Count the reserved id as issued."""
         self._reserved.discard(producer_id)
 
     def is_issued(self, producer_id: int) -> bool:
-        """True if this id, owned or not, may have been given out: it is below the end of the blocks that this broker
-        has taken, and is not left in one of them."""
+        """True if this id, owned or not, may have been given out: it is below the end of this broker's blocks, and is
+        not left in one of them.
+        """
         number = number_of(producer_id)
         return 0 <= number < self._taken[0] and not any(source._has_left(number) for source in list(self._sources))
 
@@ -135,10 +139,11 @@ class ProducerIds:
                 or number in self._reserved
             )
 
-    def found(self, producer_id: int) -> None:
-        """The id is in use. A store that was restored from an older copy does not know that, and may have given this
-        broker a block with the id, which is not given out again. Owned ids do not count: one that is made up could be
-        any, and the number of one that is given out again makes the same id for the same principal only."""
+    def note_used(self, producer_id: int) -> None:
+        """Note an id that is in use. A store restored from an older copy does not know such ids, and may have given
+        this broker a block that contains them; they are not given out again. Owned ids do not count: an invented one
+        could have any value, and a repeated number makes the same id for the same principal only.
+        """
         with self._lock:
             if self._next <= producer_id < self._end:
                 self._next = producer_id + 1

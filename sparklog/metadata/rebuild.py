@@ -1,8 +1,8 @@
-"""Making the metadata store anew from the partitions' directories, when it is lost.
+"""Rebuilds a lost metadata store from the partitions' directories.
 
-Each directory says whose it is (partition.json), that of partition 0 all of its topic (topic.json, which older brokers
-did not write), each segment's head the schema of its batches. What nothing says any more is listed: it has the
-defaults then.
+Each directory names its partition (partition.json). The directory of partition 0 describes its whole topic (topic.json,
+which older brokers did not write). The head of each segment has the schema of its batches. Facts that no file has are
+listed, and get their defaults.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ from sparklog.log.segments.header_walk import walk_headers
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic
 from sparklog.security.records import RecordId
 
-KEPT_FOR_EVER: Mapping[str, int] = MappingProxyType({"retention.ms": -1, "retention.bytes": -1})
-"""Settings of a topic whose own are not known: nothing is deleted that it would have kept."""
+KEPT_FOREVER: Mapping[str, int] = MappingProxyType({"retention.ms": -1, "retention.bytes": -1})
+"""Settings of a topic whose own are lost: retention deletes none of its records."""
 PRODUCER_IDS_SKIPPED = 1_000_000
-"""Above the largest id in any log: ids that were given out but have written nothing are not given out again."""
+"""Distance above the largest id in any log: an issued id that has written no records is not issued again."""
 
 
 class Rebuilt(Struct):
-    """What the directories say. `unknown`: per topic what nothing says; `left_out`: directories that make no topic,
-    and why. `security_records`: users, ACLs, quotas, from elsewhere (`lost_security`)."""
+    """The content of the directories."""
 
     cluster_id: str
     broker_id: int = 0
@@ -46,16 +45,19 @@ class Rebuilt(Struct):
     next_schema_id: int = ENVELOPE_SCHEMA_ID + 1
     next_producer_id: int = 0
     unknown: dict[str, list[str]] = field(default_factory=dict)
+    """Facts that no file has, by topic name."""
     left_out: list[tuple[Path, str]] = field(default_factory=list)
+    """Directories that belong to no rebuilt topic, and the reason."""
     security_records: Mapping[RecordId, bytes] = MappingProxyType({})
+    """Users, ACLs and quotas, from another source (`lost_security`)."""
     leader_epochs: dict[tuple[str, int], int] = field(default_factory=dict)
     """By topic id and partition: the highest leader epoch in the partition's files."""
     session: int = 0
-    """Number of a session of the store (`local_coordination.py`) that no broker epoch in the directories is above."""
+    """Number of a store's session (`local_coordination.py`); no broker epoch in the directories is above it."""
 
 
 class _Found(Struct):
-    """A topic's directories by partition, and what is in them."""
+    """A topic's directories by partition, and their content."""
 
     name: str
     directories: dict[int, Path] = field(default_factory=dict)
@@ -63,11 +65,11 @@ class _Found(Struct):
     schemas: dict[int, pa.Schema] = field(default_factory=dict)
     created_ms: int = 0
     leader_epoch: int = 0
-    """The highest one in the headers of the directory that is being read."""
+    """The highest leader epoch in the headers of the directory that is being read."""
 
 
 def topic_record(topic: Topic) -> TopicRecord:
-    """What topic.json holds of `topic`."""
+    """Make the content of topic.json for `topic`."""
     return TopicRecord(
         topic.name,
         topic.topic_id,
@@ -89,9 +91,16 @@ def rebuild(
     known_configs: Mapping[str, Mapping[str, int | float | str | bool]] = MappingProxyType({}),
     on_directory: Callable[[Path], None] = lambda _: None,
 ) -> Rebuilt:
-    """Reads all partitions' directories in `log_dirs`; writes nothing. `known_configs`: settings of topics, by name,
-    that no file need say. `on_directory` is called before each directory is read. Raises StorageError, also when the
-    log directories are of several clusters, or of none.
+    """Read all partitions' directories in `log_dirs`; write nothing.
+
+    Args:
+        log_dirs: The broker's log directories.
+        files: The file system.
+        known_configs: Settings of topics, by name, for topics whose files have none.
+        on_directory: Called before each directory is read.
+
+    Raises:
+        StorageError: A directory cannot be read, or the log directories belong to several clusters, or to none.
     """
     rebuilt = Rebuilt(*_identity(log_dirs, files))
     found: dict[str, _Found] = {}
@@ -132,7 +141,7 @@ def rebuild(
 
 
 def _identity(log_dirs: Sequence[Path], files: FileSystem) -> tuple[str, int]:
-    """The cluster and the broker."""
+    """Return the cluster's and the broker's id."""
     ids: dict[tuple[str, int], Path] = {}
     for path in log_dirs:
         data = read_whole(files, path / META_FILE)
@@ -160,7 +169,7 @@ def _partitions(log_dirs: Sequence[Path], files: FileSystem, rebuilt: Rebuilt) -
 
 
 def _read_segments(path: Path, files: FileSystem, topic: _Found, rebuilt: Rebuilt) -> int:
-    """Enters the schemas of a partition's segments; returns the largest producer id in its files, or -1."""
+    """Add the schemas of a partition's segments; return the largest producer id in its files, or -1."""
     highest = -1
     for name in files.list_directory(path):
         if name.endswith(SNAPSHOT_SUFFIX):
@@ -190,7 +199,7 @@ def _read_segments(path: Path, files: FileSystem, topic: _Found, rebuilt: Rebuil
 def _topic(
     topic_id: str, found: _Found, rebuilt: Rebuilt, configs: Mapping[str, int | float | str | bool]
 ) -> Topic | None:
-    """The topic, or None (and its directories are left out) when nothing says which columns it has."""
+    """Return the topic. If no file has its columns, return None and leave its directories out."""
     unknown: list[str] = []
     record = found.record
     schemas = dict(found.schemas)
@@ -208,8 +217,8 @@ def _topic(
             found.created_ms,
         )  # fmt: skip
         if not configs:
-            record.configs.update(KEPT_FOR_EVER)
-            unknown.append(f"settings ({', '.join(f'{k}={v}' for k, v in KEPT_FOR_EVER.items())} until you set them)")
+            record.configs.update(KEPT_FOREVER)
+            unknown.append(f"settings ({', '.join(f'{k}={v}' for k, v in KEPT_FOREVER.items())} until you set them)")
         unknown.append("owner (the topic counts for no user's max_topics and max_partitions)")
         unknown += [] if is_envelope else ["key columns", "timestamp column", "schemas without records"]
         unknown.append(f"partitions above {highest}")

@@ -21,16 +21,18 @@ from sparklog.types import check_topic_name
 PARTITIONS_MAX = 10_000
 TIMESTAMP_TYPE_SETTING = "message.timestamp.type"
 ENVELOPE_SCHEMA_ID = 1
-"""All envelope topics have this schema. Other ids are given out once per cluster and never again, so that a batch
-made for a topic that has been deleted and made anew with other columns is refused, not misread."""
+"""All envelope topics have this schema. Other ids are issued once per cluster: a batch for a deleted topic is refused,
+not misread, by a new topic of the same name with other columns.
+"""
 
 
 class TopicSpec(Struct, frozen=True):
-    """A topic to be created. `schema` None: an envelope topic, which has no key columns or timestamp column to name.
+    """A topic to be created.
 
-    `configs` are topic settings under Kafka's names. `replication_factor` -1: the cluster's default; `assignment`:
-    broker ids of each partition's replicas, None: they are placed. `owner`: the user who makes it, "": nobody.
-    `request_id`: of the request that asks for it, which may come twice.
+    `schema` None makes an envelope topic, which has no key columns or timestamp column to name. `configs` are topic
+    settings under Kafka's names. `replication_factor` -1 is the cluster's default. `assignment` has the broker ids of
+    each partition's replicas; with None the controller places them. `owner` is the user that creates the topic, "" for
+    none. `request_id` identifies the request, which may arrive twice.
     """
 
     name: str
@@ -46,9 +48,12 @@ class TopicSpec(Struct, frozen=True):
 
 
 class Topic(Struct, frozen=True):
-    """A topic as it is stored. `schemas` by id, the newest last; `configs` only what was set for the topic. `owner`:
-    the user who made it and for whom it is counted ("": nobody); `request_id`: of the request that it was made for ("":
-    not known)."""
+    """A topic as it is stored.
+
+    `schemas` by id, the newest last; `configs` only the settings of this topic. `owner` is the user that created the
+    topic, and in whose limits it counts ("" for none). `request_id` identifies the request that created it ("" if not
+    known).
+    """
 
     name: str
     topic_id: str
@@ -63,32 +68,32 @@ class Topic(Struct, frozen=True):
     request_id: str = ""
 
     def is_made_by(self, request_id: str) -> bool:
-        """Whether it is what this request has made."""
+        """True if this request created the topic."""
         return bool(request_id) and self.request_id == request_id
 
     @property
     def record_timestamp_column(self) -> str | None:
-        """The column that holds the records' timestamps, if there is one."""
+        """The column of the records' timestamps, or None."""
         return "timestamp" if self.kind == KIND_ENVELOPE else self.timestamp_column
 
     @property
     def record_key_columns(self) -> tuple[str, ...]:
-        """The columns that make a record's key, if there are any."""
+        """The columns of a record's key; empty without a key."""
         return ("key",) if self.kind == KIND_ENVELOPE else self.key_columns
 
     @property
     def record_value_columns(self) -> tuple[str, ...]:
-        """The columns that are null in a tombstone; empty: all that are not of the key."""
+        """The columns that are null in a tombstone; empty for all columns outside of the key."""
         return ("value",) if self.kind == KIND_ENVELOPE else ()
 
     @property
     def schema_id(self) -> int:
-        """The newest schema's."""
+        """Id of the newest schema."""
         return max(self.schemas)
 
 
 def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
-    """`topic` with `changes` to its settings (None: the default again). Raises InvalidConfigError."""
+    """Return `topic` with `changes` to its settings (None: the default again). Raises InvalidConfigError."""
     given = check(Scope.TOPIC, {name: value for name, value in changes.items() if value is not None})
     check_names(Scope.TOPIC, changes)
     kept = {name: value for name, value in topic.configs.items() if name not in changes}
@@ -104,7 +109,7 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
 
 
 def grown_topic(topic: Topic, total: int) -> Topic:
-    """`topic` with `total` partitions. Raises InvalidPartitionsError unless they are more than it has."""
+    """Return `topic` with `total` partitions. Raises InvalidPartitionsError unless `total` is larger than before."""
     if isinstance(total, bool) or not 1 <= total <= PARTITIONS_MAX:
         raise InvalidPartitionsError(f"topic {topic.name!r}: {total} partitions; use 1 to {PARTITIONS_MAX}")
     if total <= topic.partitions:
@@ -116,7 +121,7 @@ def grown_topic(topic: Topic, total: int) -> Topic:
 
 
 def check_cleanup_policy(name: str, key_columns: Sequence[str], configs: Mapping[str, object]) -> None:
-    """Raises InvalidConfigError for a topic that is to be compacted but has no key to go by."""
+    """Raise InvalidConfigError for a compacted topic without key columns."""
     policy = str(configs.get("cleanup.policy", ""))
     if POLICY_COMPACT in policy.split(",") and not key_columns:
         raise InvalidConfigError(
@@ -126,7 +131,8 @@ def check_cleanup_policy(name: str, key_columns: Sequence[str], configs: Mapping
 
 
 def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -> Topic:
-    """The topic `spec` asks for, checked, with a new id; `typed_schema_id` is its schema's if it is typed.
+    """Return a new topic after `spec`, checked, with a new id. `typed_schema_id` is its schema's id if the topic is
+    typed.
 
     Raises InvalidTopicError, InvalidPartitionsError, InvalidConfigError.
     """
@@ -169,7 +175,7 @@ def changed_columns(
     key_columns: Sequence[str],
     timestamp_column: str | None,
 ) -> pa.Schema:
-    """The columns of a topic after a change; `newest` itself if nothing changes. Raises InvalidTopicError."""
+    """Return a topic's columns after a change; `newest` itself if nothing changes. Raises InvalidTopicError."""
     if kind == KIND_ENVELOPE:
         raise InvalidTopicError(
             f"topic {name!r} is an envelope topic: its columns are key, value, headers, timestamp and stay so; "
@@ -182,8 +188,9 @@ def changed_columns(
 
 
 def altered_schema(topic: Topic, change: SchemaChange, schema_id: int) -> Topic:
-    """`topic` with one schema more, under `schema_id`, or `topic` itself if the change is there already. Raises
-    InvalidTopicError."""
+    """Return `topic` with one more schema, under `schema_id`, or `topic` itself if it has the change already. Raises
+    InvalidTopicError.
+    """
     newest = topic.schemas[topic.schema_id]
     schema = changed_columns(topic.name, topic.kind, newest, change, topic.key_columns, topic.timestamp_column)
     if schema is newest:

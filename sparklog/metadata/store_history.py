@@ -73,7 +73,8 @@ def older(one: StoreMark, other: StoreMark) -> str:
 
 
 def _branch(terms: tuple[Term, ...], other: StoreMark) -> str:
-    """The reason why a history with `terms` does not contain the point `other`, though it has gone on for longer."""
+    """Return the reason why a history with `terms` does not contain the point `other`, although the history is
+    longer."""
     for term in terms:
         if term.epoch == other.controller_epoch and other.term not in (0, term.session):
             return f"another controller had the controller epoch {term.epoch}"

@@ -24,7 +24,7 @@ from sparklog.metadata.coordination import (
 )
 
 Change = tuple[str, bool]
-"""A path, and whether its children have changed (else the node itself)."""
+"""A path, and True if the node's children have changed, False for the node itself."""
 
 
 class _Znode(NamedTuple):
@@ -37,10 +37,10 @@ class _Znode(NamedTuple):
 
 
 class Znodes:
-    """All nodes. Changes are made to a copy, so that a transaction that fails has changed nothing."""
+    """The tree of nodes. A change is made to a copy, so that a failed transaction changes nothing."""
 
     def __init__(self, nodes: Iterable[Node] = (), zxid: int = 0) -> None:
-        """`nodes`: those that are there from the beginning; `zxid`: the last one that was given out."""
+        """`nodes`: the first nodes; `zxid`: the last transaction id so far."""
         self._nodes: dict[str, _Znode] = {"/": _Znode(b"", 0, 0, 0, 0)}
         self._zxid = zxid
         children: dict[str, list[str]] = {}
@@ -51,7 +51,7 @@ class Znodes:
             self._nodes[path] = self._nodes[path]._replace(children=frozenset(names))
 
     def copy(self) -> Znodes:
-        """The same nodes, which change no more with these."""
+        """Return a copy that does not change with this tree."""
         copy = Znodes(zxid=self._zxid)
         copy._nodes = dict(self._nodes)
         return copy
@@ -74,18 +74,18 @@ class Znodes:
         return None if node is None else Node(path, node.data, node.version, node.czxid, node.mzxid, node.owner)
 
     def nodes(self) -> list[Node]:
-        """All nodes but the root, each behind its parent."""
+        """Return all nodes but the root, each after its parent."""
         return [node for path in sorted(self._nodes) if path != "/" and (node := self.find(path)) is not None]
 
     def read(self, path: str) -> Node:
-        """Raises NoNodeError."""
+        """Return a node. Raises NoNodeError."""
         node = self.find(path)
         if node is None:
             raise NoNodeError(path)
         return node
 
     def children(self, path: str) -> list[str]:
-        """Raises NoNodeError."""
+        """Return the names of a node's children, sorted. Raises NoNodeError."""
         return sorted(_find_existing(self._nodes, path).children)
 
     def commit(

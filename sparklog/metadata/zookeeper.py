@@ -77,7 +77,7 @@ class ZooKeeper:
         self._lock = threading.Lock()
         self._listeners: list[Callable[[SessionState], None]] = []
         self._waited_s = 0.0
-        """Time between attempts to connect, since there was a connection."""
+        """Time between attempts to connect since the last connection, in s."""
         client.add_listener(self._on_state)
 
     @classmethod
@@ -245,8 +245,9 @@ def _future(result: Any, convert: Callable[[Any], Any]) -> Future[Any]:
 
 
 def _results(ops: Sequence[Op], results: Sequence[Any]) -> list[OpResult]:
-    """Of a transaction that fails, the operation at fault has its own error, the others have RolledBackError (those
-    before) or RuntimeInconsistency (those behind)."""
+    """Return the results of a transaction, or raise the error of the failed operation. Of a failed transaction that
+    operation has its own error; earlier ones have RolledBackError, later ones RuntimeInconsistency.
+    """
     innocent = exceptions.RolledBackError, exceptions.RuntimeInconsistency
     errors = [(i, r) for i, r in enumerate(results) if isinstance(r, Exception)]
     for index, error in errors:

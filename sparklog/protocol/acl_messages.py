@@ -43,7 +43,7 @@ class AclFilterEntry(Message):
 
 
 class CreateAclsRequest(Message):
-    """All are added, or none. One that is there already stays."""
+    """Add ACLs: all or none. Existing ones stay."""
 
     acls: Annotated[list[AclEntry], Meta(min_length=1, max_length=ACLS_PER_REQUEST_MAX)]
 

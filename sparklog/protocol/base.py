@@ -41,7 +41,7 @@ MetadataVersion = tuple[Int64, Int64]
 """Version of the metadata that a broker of a cluster uses: its controller's epoch, and the zxid of the write.
 Ordered."""
 NO_VERSION: MetadataVersion = (-1, -1)
-"""Version of a single broker, or of one of an earlier release."""
+"""The version for a single broker, or for a broker of an earlier release."""
 AnswerVersion = Annotated[MetadataVersion, Since(4, ignorable=True)]
 """Field of an answer to a change: the version that the broker uses now, which has the change."""
 AtLeast = Annotated[MetadataVersion, Since(4, ignorable=True)]

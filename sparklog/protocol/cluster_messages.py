@@ -25,7 +25,7 @@ NO_SESSION = 0
 
 
 class MissingOffsets(Message):
-    """The log lacks [first_offset, next_offset) for good: a repair could not save them."""
+    """Offsets [first_offset, next_offset) that the log has lost for good: a repair could not save them."""
 
     first_offset: Int64
     next_offset: Int64
@@ -48,7 +48,7 @@ class ReplicaFetchPartition(Message):
 
 
 class ForgottenPartition(Message):
-    """One that the follower does not copy from here any more."""
+    """A partition that the follower no longer copies from this leader."""
 
     topic: Name
     partition: Partition
@@ -186,23 +186,25 @@ class ControlledShutdownRequest(Message):
 
 
 class ControlledShutdownResponse(Message):
-    """Number of partitions that the broker still leads: it asks again until there are none, or no other broker can lead
-    them."""
+    """Number of partitions that the broker still leads. It repeats the request until there are none, or no other broker
+    can lead them.
+    """
 
     remaining: Annotated[int, Meta(ge=0)]
 
 
 class OfflinePartition(Message):
-    """One whose log this broker cannot use."""
+    """A partition whose log this broker cannot use."""
 
     topic: Name
     partition: Partition
 
 
 class DirectoryFailedRequest(Message):
-    """The broker's replicas of these partitions are offline until it is restarted: their disk has failed, or they are
-    damaged (KIP-112). Told again to every new controller. `room`: 0, 1: the disk is full, and the replicas are not
-    offline, 2: it has room again."""
+    """Report partitions whose replicas on this broker are offline until its restart: their disk has failed, or they are
+    damaged (KIP-112). Repeated to every new controller. `room`: 0 for these; 1 for replicas on a
+    full disk, which are not offline; 2 for replicas on a disk that has room again.
+    """
 
     broker_id: BrokerId
     broker_epoch: Int64
@@ -222,7 +224,7 @@ MARKERS_MAX = PARTITIONS_PER_REQUEST_MAX
 
 
 class TransactionPartitionName(Message):
-    """A partition that a transaction is to include."""
+    """A partition that is added to a transaction."""
 
     topic: Name
     partition: Partition
@@ -295,7 +297,7 @@ class FindTxnOwnersResponse(Message):
 
 
 class SecurityRecordChange(Message):
-    """A security record (`security/records.py`) as it is to be; None: gone."""
+    """The new state of a security record (`security/records.py`); None deletes it."""
 
     kind: Annotated[str, Meta(max_length=32)]
     key: Annotated[str, Meta(min_length=1, max_length=KEY_CHARS_MAX)]
@@ -329,8 +331,9 @@ class HoldTransactionsRequest(Message):
 
 
 class HoldTransactionsResponse(Message):
-    """All transactions that were decided have their markers. `partitions`: those of the state topic that are held, with
-    their leader epochs; after a release only those that were held from the beginning to its end."""
+    """The held partitions, after all decided transactions have their markers. `partitions`: partitions of the state
+    topic, with their leader epochs; after a release only those that were held all the time.
+    """
 
     partitions: Annotated[list[int], Meta(max_length=STATE_PARTITIONS_MAX)]
     leader_epochs: Annotated[list[int], Meta(max_length=STATE_PARTITIONS_MAX)]

@@ -27,7 +27,7 @@ class _Items(NamedTuple):
 
 
 def _text(item: Any, error: SparklogError) -> str:
-    """One error is for all denied items: each says which topic it is about."""
+    """Return the message for one denied item: the common error with the item's topic."""
     return f"{error}: {item.topic!r}"
 
 

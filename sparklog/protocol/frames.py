@@ -30,7 +30,7 @@ PREFIX_BYTES = 16
 assert PREFIX.size == RESPONSE_PREFIX.size == PREFIX_BYTES
 
 HEADER_BYTES_MAX = 16 * 1024 * 1024
-"""Metadata of 10,000 topics with schemas fit; nothing else comes near."""
+"""Limit of a header: the metadata of 10,000 topics with schemas fit, and every other header is much smaller."""
 FRAME_LENGTH_MIN = PREFIX_BYTES - 4
 
 

@@ -52,7 +52,7 @@ class ReportLakeResponse(Message):
 
 
 class DescribeLakesRequest(Message):
-    """Asks a broker for the reports about partitions that it leads."""
+    """Request a broker's reports about partitions that it leads."""
 
     topics: Annotated[list[Name], Meta(min_length=1, max_length=TOPICS_PER_REQUEST_MAX)]
 

@@ -277,7 +277,7 @@ class FetchResponse(Message):
 
 
 class EpochPartition(Message):
-    """Asks where `epoch` ends. `leader_epoch`: as in FetchPartition."""
+    """A request for the end of `epoch` in a partition. `leader_epoch`: as in FetchPartition."""
 
     topic: Name
     partition: Partition
@@ -372,7 +372,7 @@ class SnapshotOffsetsResponse(Message):
 
 
 class LocateSegmentsRequest(Message):
-    """Asks for the file ranges that hold [start_offset, end_offset), to be mapped by a client on the same host."""
+    """Request the file ranges of [start_offset, end_offset) for a client on the same host that maps the files."""
 
     topic: Name
     partition: Partition
@@ -594,12 +594,12 @@ def encode_value(value: object, version: int | None = None) -> bytes:
 
 
 def older_version(api: int, version: int) -> int | None:
-    """`version` if the API has a newer one, else None: nothing has to be left out."""
+    """Return `version` if the API has a newer one, otherwise None: all fields are encoded."""
     return version if version < APIS[api].version_max else None  # type: ignore[index]
 
 
 def decode_request(api: int, version: int, header: bytes | bytearray | memoryview) -> Message:
-    """Raises UnsupportedApiError, UnsupportedVersionError or InvalidRequestError, nothing else."""
+    """Decode a request. Raises UnsupportedApiError, UnsupportedVersionError or InvalidRequestError, nothing else."""
     spec = APIS.get(api)  # type: ignore[call-overload]
     if spec is None:
         raise UnsupportedApiError(f"no API {api}")

@@ -38,7 +38,7 @@ class SpokenVersions:
         InvalidRequestError for a list that no broker sends."""
         self._broker = broker
         try:
-            self._theirs, self._common = _agree(tuple((r.api, r.version_min, r.version_max) for r in apis))
+            self._peer_ranges, self._common = _agree(tuple((r.api, r.version_min, r.version_max) for r in apis))
         except ValueError as e:
             raise InvalidRequestError(f"{broker} cannot be understood: {e}") from e
 
@@ -46,7 +46,7 @@ class SpokenVersions:
         """The version to send a request in. Raises UnsupportedApiError, or UnsupportedVersionError."""
         version = self._common.get(api)
         if version is None:
-            raise self.no_common_version(api, self._theirs.get(api))
+            raise self.no_common_version(api, self._peer_ranges.get(api))
         return version
 
     def no_common_version(self, api: Api, theirs: tuple[int, int] | None) -> SparklogError:

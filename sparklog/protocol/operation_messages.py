@@ -71,8 +71,9 @@ class ListPartitionReassignmentsRequest(Message):
 
 
 class PartitionReassignment(Message):
-    """One that is under way: `replicas` has the old and the new ones, of which `adding` are new and `removing` are to
-    go when all new ones are in `isr`."""
+    """A reassignment in progress. `replicas` has the old and the new replicas; `adding` are the new ones, and
+    `removing` leave when all new ones are in `isr`.
+    """
 
     topic: str
     partition: int
@@ -115,14 +116,14 @@ class CordonBrokerRequest(Message):
 
 
 class CordonBrokerResponse(Message):
-    """All brokers that are cordoned now."""
+    """The ids of all brokers that are excluded from new replicas."""
 
     cordoned: list[int]
     throttle_ms: ThrottleMs = 0
 
 
 class DescribeClusterRequest(Message):
-    """Asks for the brokers; with `include_missing` also for those that have been there, and are not now."""
+    """Request the list of brokers; with `include_missing` also the unregistered ones."""
 
     include_missing: bool = True
 
@@ -153,8 +154,9 @@ class DescribeClusterResponse(Message):
 
 
 class DescribeLogDirsRequest(Message):
-    """Asks a broker for its own disks; each has to be asked for its own (KIP-113, KIP-827). `topics`: whose partitions
-    are counted; None: all."""
+    """Request the state of a broker's disks; each broker reports its own (KIP-113, KIP-827). `topics`: the topics whose
+    partitions are counted; None: all.
+    """
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
 

@@ -39,7 +39,7 @@ class ThrottledGroup(Message):
 
 
 class DescribeClientQuotasRequest(Message):
-    """All quotas. `after`: those whose keys (`security/quota_records.py`) come after this one."""
+    """Request all quotas. `after`: only those whose keys (`security/quota_records.py`) follow this one."""
 
     after: Annotated[str, Meta(max_length=64)] = ""
     at_least: AtLeast = NO_VERSION
@@ -55,7 +55,7 @@ class DescribeClientQuotasResponse(Message):
 
 
 class QuotaAlteration(Message):
-    """Quotas that an entity is to have; None: it has none any more. Those that are not named stay."""
+    """New quotas of an entity; None removes a quota. Other quotas stay."""
 
     user: EntityName | None
     client_id: EntityName | None
@@ -64,7 +64,7 @@ class QuotaAlteration(Message):
 
 
 class AlterClientQuotasRequest(Message):
-    """All are made, or none."""
+    """Change quotas: all or none."""
 
     alterations: Annotated[list[QuotaAlteration], Meta(min_length=1, max_length=ENTITIES_PER_REQUEST_MAX)]
     at_least: AtLeast = NO_VERSION

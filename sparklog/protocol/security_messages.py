@@ -107,7 +107,7 @@ class ScramCredentialInfo(Message):
 
 
 class UserCredentials(Message):
-    """A user. `credentials` empty: a name that was asked for and is not there."""
+    """A user. `credentials` is empty for a requested name that does not exist."""
 
     name: str
     credentials: list[ScramCredentialInfo]

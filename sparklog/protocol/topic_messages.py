@@ -163,8 +163,9 @@ class CreateTopicResponse(Message):
 
 
 class DeleteTopicRequest(Message):
-    """Deletes a topic with all its data. `topic_id`: only the one with this id, so that the request can be sent again:
-    another topic may have the name meanwhile."""
+    """Delete a topic with all its data. `topic_id`: delete only the topic with this id, so that the request can be
+    repeated: a newer topic may have the name.
+    """
 
     name: Name
     topic_id: Annotated[str, Meta(max_length=TOPIC_ID_CHARS_MAX), Since(4, ignorable=True)] = ""
@@ -209,8 +210,9 @@ class CreatePartitionsResponse(Message):
 
 
 class AlterSchemaRequest(Message):
-    """Changes a typed topic's schema. All three are Arrow IPC schema messages: columns to append, columns with the type
-    they shall be widened to, or (alone) the whole schema as it shall be."""
+    """Change a typed topic's schema. All three fields are Arrow IPC schema messages: columns to append, columns with
+    their wider types, or (alone) the whole new schema.
+    """
 
     name: Name
     add_columns: bytes | None = None

@@ -13,7 +13,7 @@ INPUT_CHARS_MAX = 1_000
 PARTICIPANTS_MAX = 100_000
 """Largest number of participants of one shared transaction."""
 TransactionalId = Annotated[str, Meta(max_length=1_024 + len(SHARED_PREFIX))]
-"""One that there may be: an application's, too."""
+"""A transactional id, of a producer or of an application of shared transactions."""
 
 
 class InitProducerIdRequest(Message):
@@ -69,8 +69,9 @@ class JoinSharedTxnRequest(Message):
 
 
 class JoinSharedTxnResponse(Message):
-    """`committed`: the version has been committed before, nothing is to be written; else the identity to write with,
-    once. `last_committed_*`: the application's newest commit, see EndSharedTxnRequest; -1: not told."""
+    """`committed`: True if the version is committed already, so that no task may write; otherwise the answer has an
+    identity for one task. `last_committed_*`: the application's newest commit, see EndSharedTxnRequest; -1: not sent.
+    """
 
     committed: bool
     producer_id: int = -1

@@ -203,7 +203,7 @@ def _keeps_rows(node: Node, row_functions: frozenset[str]) -> bool:
 
 
 def _renames(select_list: Sequence[Node], by: str) -> bool:
-    """True if the ORDER BY's name may be that of another column of the result."""
+    """True if the name in ORDER BY could be that of another column of the result."""
     for item in select_list:
         if item["class"] == "STAR":
             if set(item) - _PLAIN_STAR and any(item[key] for key in set(item) - _PLAIN_STAR):

@@ -186,7 +186,7 @@ class _RangeNarrower:
         return runs
 
     def _first(self, piece: Interval) -> int:
-        """The first number of `piece` that may do; the one behind it if none does."""
+        """Return the first possible offset of `piece`, or the one after its end if no offset is possible."""
         while piece.first < piece.last and self._questions_left > 0:
             smaller = next((p for p, may in self._ask_offsets(_cut(piece)) if may), None)
             if smaller is None:

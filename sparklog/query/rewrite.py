@@ -50,7 +50,7 @@ class NewestRewriter:
         self._registered_names: list[str] = []
 
     def find(self, query: str) -> list[NewestRows]:
-        """The parts of a SELECT that may be bounded. Raises duckdb.Error."""
+        """Find the parts of a SELECT that may be bounded. Raises duckdb.Error."""
         if "limit" not in query.lower() or "desc" not in query.lower():
             return []
         ((text,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
@@ -60,7 +60,7 @@ class NewestRewriter:
         return find_newest_rows(statement["statements"][0], query.encode(), self._row_functions())
 
     def rewrite(self, query: str, found: Sequence[tuple[NewestRows, TopicPart]]) -> str:
-        """The statement on bounded tables; they are there until `end`. Raises duckdb.Error."""
+        """Return the statement on bounded tables, which exist until `end`. Raises duckdb.Error."""
         replaced = []
         for number, (newest, part) in enumerate(found):
             name = _NAME.format(number)

@@ -62,7 +62,7 @@ class ReadOptions(NamedTuple):
 
 @dataclass
 class ScanStatistics:
-    """Counts of a statement's reading so far."""
+    """Counters of a statement's reading so far."""
 
     batches_read: int = 0
     """Number of batches read."""
@@ -83,7 +83,7 @@ class Control:
     """The state that the scans of a statement share."""
 
     statistics: ScanStatistics = field(default_factory=ScanStatistics)
-    """Counts of the statement."""
+    """Counters of the statement."""
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Set when the statement is cancelled."""
     failure: BaseException | None = None

@@ -36,7 +36,7 @@ Assignor = Callable[[Mapping[str, Subscriber], Mapping[str, int]], Assignment]
 
 
 def assignor_of(name: str) -> Assignor:
-    """Raises UnsupportedAssignorError."""
+    """Return the assignor of this name. Raises UnsupportedAssignorError."""
     found = ASSIGNORS.get(name)
     if found is None:
         raise UnsupportedAssignorError(f"there is no assignor {name!r}: use {' or '.join(sorted(ASSIGNORS))}")

@@ -142,8 +142,11 @@ class ClusterDelta(Struct, frozen=True):
 
 
 class ClusterImage(Struct, frozen=True):
-    """See the module. `brokers`: those that are registered now; `known`: the last broker epoch of every broker there
-    has ever been; `configs`: settings of the cluster, which topics inherit; `security`: see `security.records`."""
+    """The cluster's metadata at one version.
+
+    `brokers`: the registered ones; `known`: the last broker epoch of every broker so far; `configs`: settings of the
+    cluster, which topics inherit; `security`: see `security.records`.
+    """
 
     version: Version = Version()
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
@@ -200,8 +203,9 @@ class ClusterImage(Struct, frozen=True):
         return {b.broker_id: b.broker_epoch for b in self.brokers.values() if not b.is_stopping}
 
     def setting(self, topic: TopicImage, name: str, default: Value) -> Value:
-        """Return the topic's setting, else the cluster's, else `default`. A single broker's setting never counts:
-        acknowledgements must not depend on the leader (KAFKA-16540)."""
+        """Return a setting of the topic, or the cluster's, or `default`. A single broker's setting never counts:
+        acknowledgements must not depend on the leader (KAFKA-16540).
+        """
         return topic.configs.get(name, self.configs.get(name, default))
 
     @property
@@ -215,7 +219,7 @@ class ClusterImage(Struct, frozen=True):
         return cordoned_brokers(self.configs.get(CORDONED_SETTING, ""))
 
     def min_insync(self, topic: TopicImage, replication_factor: int) -> int:
-        """`min.insync.replicas`, but no more than there are replicas."""
+        """Return `min.insync.replicas`, at most the number of replicas."""
         return min(int(self.setting(topic, MIN_INSYNC_SETTING, 1)), replication_factor)
 
 

@@ -98,7 +98,8 @@ class Member(Struct):
     last_commit: int = -1
 
     def note_commit(self, sequence: int, safeguards: Safeguards) -> None:
-        """Raises StaleMemberEpochError if a later commit of this member has been taken already."""
+        """Note a commit's sequence. Raises StaleMemberEpochError if a later commit of this member was accepted
+        already."""
         if safeguards.order and 0 <= sequence <= self.last_commit:
             raise StaleMemberEpochError("a later commit of this member has been taken already")
         self.last_commit = max(self.last_commit, sequence)
@@ -170,7 +171,9 @@ class Group(Struct):
         )
 
     def _interval_ms(self, member: Member) -> int:
-        """A member that waits for the others asks more often, so that a partition without an owner is soon taken."""
+        """Return the heartbeat interval of a member. It is shorter while the member waits for others, so that a free
+        partition gets its owner soon.
+        """
         interval_ms = min(self.config.heartbeat_interval_ms, max(1, member.wish.session_timeout_ms // 3))
         return interval_ms if self.is_stable(member) else max(1, interval_ms // 10)
 
@@ -346,7 +349,7 @@ class Group(Struct):
         self.out.append((records.group_key(self.group_id), records.encode_value(value)))
 
     def _choose_assignor(self) -> str:
-        """The one that most members ask for; of equals the first by name."""
+        """Return the assignor that most members want; of equals the first by name."""
         asked = [m.wish.assignor for m in self.members.values() if m.wish.assignor]
         return min(set(asked), key=lambda a: (-asked.count(a), a)) if asked else UNIFORM
 
@@ -394,7 +397,7 @@ class Group(Struct):
                 del self.owners[tp]
 
     def _release(self, member: Member) -> None:
-        """The member has nothing any more."""
+        """Take all partitions from the member."""
         self._disown(member, member.owned | member.revoking)
         member.owned = member.revoking = _NONE
         member.revoke_by_ms = None

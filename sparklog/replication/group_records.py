@@ -111,7 +111,7 @@ def encode_current(value: CurrentValue) -> bytes:
 
 
 def decode_key(key: bytes) -> DecodedKey:
-    """Raises LogCorruptError."""
+    """Decode a record's key. Raises LogCorruptError."""
     try:
         version, kind, group_id, *rest = _decode(key)
         if version == VERSION:

@@ -68,9 +68,10 @@ class GroupCoordinator:
     # -- reading the log again
 
     def replay(self, key: bytes, value: bytes | None, producer_id: int = -1) -> None:
-        """One record in the log's order; `producer_id` of the transaction it belongs to, else -1.
+        """Replay one record in the log's order; `producer_id` is that of its transaction, or -1.
 
-        Raises LogCorruptError."""
+        Raises LogCorruptError.
+        """
         decoded = records.decode_key(key)
         parsed = None if value is None else records.decode_value(decoded.kind, value)
         if decoded.kind == records.KIND_OFFSET:
@@ -141,8 +142,8 @@ class GroupCoordinator:
         return []
 
     def set_topics(self, topics: Topics, wall_ms: int) -> list[Record]:
-        """The cluster's topics are these now: groups that want one that is new get it, the offsets of one that is gone
-        are forgotten."""
+        """Take over the cluster's topics: groups that want a new topic get it, and the offsets of deleted topics are
+        forgotten."""
         self._topics = topics
         out: list[Record] = []
         gone: dict[str, list[TopicPartition]] = {}
@@ -240,7 +241,7 @@ class GroupCoordinator:
             return None
         return GroupMaxSizeReachedError(
             f"{self.offsets.total} committed offsets are kept here, max.offsets.per.partition is {most}: delete groups that "
-            f"nobody uses (`sparklog group delete`), or raise it"
+            f"are not in use (`sparklog group delete`), or raise it"
         )
 
     def fetch_offsets(self, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
@@ -345,7 +346,7 @@ class GroupCoordinator:
         return [member.member_id for member in sorted(members, key=lambda member: (member.name, member.member_id))]
 
     def member(self, group_id: str, member_id: str) -> m.GroupMember:
-        """Raises KeyError."""
+        """Describe a member. Raises KeyError."""
         group = self._groups[group_id]
         member = group.members[member_id]
         return m.GroupMember(
@@ -377,7 +378,7 @@ class GroupCoordinator:
 
 
 def check_group_id(group_id: str) -> None:
-    """Raises InvalidGroupIdError."""
+    """Raise InvalidGroupIdError for an empty or too long id."""
     if not group_id or len(group_id) > GROUP_ID_CHARS_MAX:
         raise InvalidGroupIdError(f"group id {group_id[:40]!r}: 1 to {GROUP_ID_CHARS_MAX} characters")
 
@@ -394,7 +395,7 @@ def _each_once(partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]
 
 
 def topic_partitions(partitions: Iterable[TopicPartition]) -> list[m.TopicPartitions]:
-    """Partitions as they are sent, sorted."""
+    """Return the partitions in the form of the message, sorted."""
     return [m.TopicPartitions(t, numbers) for t, numbers in records.by_topic(partitions).items()]
 
 

@@ -1,7 +1,7 @@
-"""Images and deltas of the cluster as bytes, for the way from the controller to the brokers: MessagePack, structs as
-maps with the names of their fields, so that a field with a default can be added.
+"""Images and deltas of the cluster as bytes, for the messages from the controller to the brokers: MessagePack, structs
+as maps with the names of their fields, so that a field with a default can be added.
 
-They are stored nowhere in this form; the store's own is in `metadata/cluster_znodes.py`.
+They are not stored in this form; the store's form is in `metadata/cluster_znodes.py`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def encode(value: Encoded) -> bytes:
 
 
 def decode_image(data: bytes) -> ClusterImage:
-    """Raises InvalidRequestError."""
+    """Decode an image. Raises InvalidRequestError."""
     return _decode(_IMAGE, data)
 
 
 def decode_delta(data: bytes) -> ClusterDelta:
-    """Raises InvalidRequestError."""
+    """Decode a change of the image. Raises InvalidRequestError."""
     return _decode(_DELTA, data)
 
 
 def decode_partition(data: bytes) -> PartitionImage:
-    """Raises InvalidRequestError."""
+    """Decode a partition of the image. Raises InvalidRequestError."""
     return _decode(_PARTITION, data)
 
 

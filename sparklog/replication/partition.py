@@ -32,11 +32,11 @@ class ReplicaRole(Protocol):
         ...
 
     def check_leads(self) -> None:
-        """Raises NotLeaderError unless this broker leads the partition."""
+        """Raise NotLeaderError unless this broker leads the partition."""
         ...
 
     def check_follows(self) -> None:
-        """Raises NotLeaderError unless this broker leads the partition, or copies it from its leader."""
+        """Raise NotLeaderError unless this broker leads the partition, or copies it from its leader."""
         ...
 
     def leads_in(self, leader_epoch: int) -> bool:

@@ -34,7 +34,7 @@ class Restoration(NamedTuple):
     """The result of the rules."""
 
     after: ClusterImage
-    """The image to be stored."""
+    """The image that the restoration writes."""
     restored: tuple[str, ...]
     """Topics that the store lacks and gets back."""
     refused: tuple[str, ...]

@@ -110,8 +110,9 @@ def acl_from_texts(
 def stored_acl(
     resource_type: str, pattern_type: str, name: str, principal: str, host: str, operation: str, permission: str
 ) -> Acl:
-    """As `acl_from_texts`, of an ACL that is there: an earlier release may have taken a name that no user can have any
-    more. Raises InvalidConfigError."""
+    """Return a stored ACL as `acl_from_texts`: an earlier release may have accepted a name that users can no longer
+    have. Raises InvalidConfigError.
+    """
     return check_acl(
         Acl(
             parse_choice(ResourceType, resource_type, "resource type"),

@@ -49,7 +49,8 @@ class Authority:
 
     @classmethod
     def load(cls, identity: Identity) -> Authority:
-        """One that was made before. Raises InvalidConfigError: not PEM, or the two do not belong together."""
+        """Load an existing authority. Raises InvalidConfigError: not PEM, or key and certificate do not belong
+        together."""
         require("cryptography.x509", "certificates")
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization

@@ -122,7 +122,7 @@ class AclAuthorizer:
 
     @property
     def acls(self) -> frozenset[Acl]:
-        """All entries."""
+        """Return all entries."""
         return frozenset(self._acls)
 
     def add(self, acls: Iterable[Acl]) -> int:
@@ -180,7 +180,7 @@ class AclAuthorizer:
         return known
 
     def _decide_by_type(self, peer: Peer, operation: Operation, resource_type: ResourceType) -> bool:
-        """An allowance counts unless a denial covers all that it matches."""
+        """Return True if an allowance exists whose whole pattern no denial covers."""
         if peer.principal in self._super_users:
             return True
         index = self._by_type[resource_type]

@@ -122,7 +122,7 @@ class ClientSecurity:
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """All that must be in no text; for `redact`."""
+        """The secrets that must not appear in texts; for `redact`."""
         endpoint = (self.token_endpoint.client_secret,) if self.token_endpoint else ()
         keys = tuple(value for _, value in self.tls if isinstance(value, Secret))
         return tuple(secret for secret in (self.password, *endpoint, *keys) if secret)
@@ -348,7 +348,7 @@ _EMPTY_COUNTS = (_HOST_NAMES,)
 
 
 def _check_value(setting: Setting, value: object) -> None:
-    """Types and choices. Raises InvalidConfigError without the value, where it may be a secret."""
+    """Check type and choices of a value. Raises InvalidConfigError without the value, where it may be a secret."""
     text = _text(value)
     if setting.name.endswith("store.type"):
         if text.upper() not in ("", "PEM"):
@@ -362,7 +362,7 @@ def _check_value(setting: Setting, value: object) -> None:
 
 
 def _check_used(protocol: SecurityProtocol, tls: list[str], sasl: list[str]) -> None:
-    """Raises InvalidConfigError for settings that `security.protocol` gives no meaning to."""
+    """Raise InvalidConfigError for settings that have no meaning with this `security.protocol`."""
     if sasl and not protocol.sasl:
         better = "SASL_SSL" if protocol.tls or tls else "SASL_SSL (or SASL_PLAINTEXT)"
         raise InvalidConfigError(
@@ -393,7 +393,7 @@ def _check_mechanism(protocol: SecurityProtocol, mechanism: str, sasl: Mapping[s
 
 
 def _login(mechanism: str, sasl: Mapping[str, object], jaas: Mapping[str, object]) -> dict[str, object]:
-    """The user's settings, from `sasl.jaas.config` or from those that stand for themselves."""
+    """Return the user's settings, from `sasl.jaas.config` or from the separate settings."""
     both = [name for name in jaas if name in sasl]
     if both:
         raise InvalidConfigError(f"{both[0]} is set, and {_JAAS} says it, too: leave one of them out")

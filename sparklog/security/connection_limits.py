@@ -79,8 +79,9 @@ class Connections:
         return wait_ms
 
     def identified(self, user: str, now_ms: int) -> int:
-        """A connection turned out to be `user`'s; how long nothing is to be read from it (ms). Raises
-        TooManyConnectionsError; then it is not the user's, and is to be closed."""
+        """Count an authenticated connection for `user`; return the time in ms for which nothing is read from it. Raises
+        TooManyConnectionsError: the connection is then not counted for the user, and has to be closed.
+        """
         quota = self.quotas.find(QuotaKey.MAX_CONNECTIONS, user)
         if quota is not None and self._by_user[user] >= quota.limit:
             raise TooManyConnectionsError(
@@ -95,7 +96,7 @@ class Connections:
         return wait_ms
 
     def closed(self, ip: str, user: str | None) -> None:
-        """A connection that `opened` has counted is gone; `user`: if `identified` has counted it."""
+        """Note the end of a connection that `opened` has counted; `user`: the user if `identified` has counted it."""
         for counter, name in ((self._by_ip, ip), (self._by_user, user)):
             if name is not None:
                 counter[name] -= 1
@@ -107,7 +108,7 @@ class Connections:
         return self._by_ip.get(ip, 0) if ip is not None else self._by_user.get(user or "", 0)
 
     def _charge(self, limits: list[tuple[str, str, float, str]], now_ms: int, who: str) -> int:
-        """One connection, of all that are limited or of none. Raises TooManyConnectionsError."""
+        """Charge one connection to all of its rates, or to none. Raises TooManyConnectionsError."""
         charged = []
         for what, name, per_second, setting in limits:
             rate = Rate(per_second, max(1.0, per_second))

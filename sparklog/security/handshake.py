@@ -136,7 +136,7 @@ Effect = LetThrough | OfferMechanisms | Challenge | Authenticated | Fail
 
 
 class State(Enum):
-    """See the module's table."""
+    """A state of the authentication; the module has the table of transitions."""
 
     UNKNOWN = "unknown"
     EXCHANGE = "exchange"

@@ -107,7 +107,9 @@ def parse_listeners(
         if one.name not in names:
             raise InvalidConfigError(f"advertised.listeners: {one.name} is none of the listeners {', '.join(names)}")
         if is_any_address(one.host):
-            raise InvalidConfigError(f"advertised.listeners: nobody can connect to {one}: name the address others use")
+            raise InvalidConfigError(
+                f"advertised.listeners: no client can connect to {one}: name the address for clients"
+            )
     if len({one.name for one in told}) != len(told):
         raise InvalidConfigError("advertised.listeners: a name stands there twice")
     inner = inter_broker_name or bound[0].name
@@ -245,5 +247,5 @@ def check_exposure(
         if why:
             warnings.append(f"allow.insecure: everybody who reaches {listener} is let in: {why}")
         elif not listener.protocol.tls:
-            warnings.append(f"{listener} does not encrypt: whoever is on the way can read and change what is sent")
+            warnings.append(f"{listener} does not encrypt: a third party on the network can read and change the data")
     return tuple(warnings)

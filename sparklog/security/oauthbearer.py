@@ -206,7 +206,7 @@ class OAuthBearerServer:
         return str(self._failure or "")
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
-        """See `sasl.SaslServer`."""
+        """Take a client's message; see `sasl.SaslServer`."""
         self._messages += 1
         if self._messages > 1:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)

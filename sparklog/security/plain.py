@@ -29,7 +29,7 @@ class PlainServer:
         self._is_used = False
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
-        """See `sasl.SaslServer`."""
+        """Take a client's message; see `sasl.SaslServer`."""
         if self._is_used:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)
         self._is_used = True

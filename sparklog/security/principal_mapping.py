@@ -156,8 +156,9 @@ def certificate_name(der: bytes) -> str:
 
 
 def certificate_expiry_ms(der: bytes) -> int:
-    """Until when a certificate (DER bytes) is valid, in ms since 1970. Raises SaslAuthenticationFailedError for one
-    that TLS takes and that cannot be read here."""
+    """Return the end of a certificate (DER bytes), in ms since 1970. Raises SaslAuthenticationFailedError for a
+    certificate that TLS accepts but this function cannot read.
+    """
     x509 = require("cryptography.x509", "the end of a certificate")
     try:
         return int(x509.load_der_x509_certificate(der).not_valid_after_utc.timestamp() * 1000)

@@ -15,11 +15,11 @@ from sparklog.errors import InvalidConfigError
 
 USER_TYPE = "User"
 NAME_CHARS_MAX = 1_024
-"""Distinguished names are long; nothing longer is one."""
+"""Distinguished names are long, but not longer than this."""
 
 
 class Principal(NamedTuple):
-    """`kind` is "User" (case-sensitive); `name` is the one that the mechanism proved."""
+    """An authenticated peer. `kind` is "User" (case-sensitive); `name` is the name that the mechanism proved."""
 
     kind: str
     name: str
@@ -89,8 +89,9 @@ def parse_principal(text: str, *, wildcard: bool = False) -> Principal:
 
 
 def stored_principal(text: str) -> Principal:
-    """A principal that is stored or looked for. The name may be one that no user can have any more: what names it has
-    no effect, and can be shown and removed. Raises InvalidConfigError."""
+    """Parse a principal that is stored or searched for. Its name may be one that users can no longer have: such an
+    entry has no effect, but can be shown and removed. Raises InvalidConfigError.
+    """
     kind, colon, name = text.partition(":")
     if not colon or kind != USER_TYPE or not name:
         raise InvalidConfigError(f"{text!r} is no principal: write {USER_TYPE}:name")

@@ -99,7 +99,7 @@ class Window(NamedTuple):
 
     @property
     def burst_s(self) -> float:
-        """One sample is the one being filled, as in Kafka."""
+        """Time of the largest burst, in s: all samples but the one being filled, as in Kafka."""
         return max(1, self.num - 1) * self.size_s
 
 
@@ -190,7 +190,7 @@ def check_rates(quotas: Mapping[QuotaKey, float]) -> None:
     for key, limit in quotas.items():
         if key in RATES_MIN and limit < RATES_MIN[key]:
             raise InvalidConfigError(
-                f"{key} = {limit:g}: at least {RATES_MIN[key]:g}; to keep somebody out, use an ACL (sparklog acl)"
+                f"{key} = {limit:g}: at least {RATES_MIN[key]:g}; to keep a user out, use an ACL (sparklog acl)"
             )
 
 

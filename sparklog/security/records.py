@@ -55,8 +55,9 @@ def size_of(changes: Records | RecordChanges) -> int:
 
 
 def settled(before: Records, changes: RecordChanges) -> RecordChanges:
-    """Return the changes without secrets that exist already: if several brokers create one at the same time, the first
-    one counts, and everything that others have derived from it stays valid."""
+    """Return the changes without secrets that exist already. If several brokers create a secret at the same time, the
+    first one counts, and values derived from it stay valid.
+    """
     return {
         name: value
         for name, value in changes.items()
@@ -65,7 +66,7 @@ def settled(before: Records, changes: RecordChanges) -> RecordChanges:
 
 
 def check_changes(before: Records, changes: RecordChanges) -> None:
-    """Raises InvalidConfigError for a record that cannot be, PolicyViolationError if there would be too many."""
+    """Raise InvalidConfigError for an impossible record, PolicyViolationError if there would be too many."""
     if len(changes) > CHANGES_MAX or size_of(changes) > CHANGE_BYTES_MAX:
         raise PolicyViolationError(
             f"{len(changes)} security records with {size_of(changes)} bytes at once; change at most {CHANGES_MAX} with "

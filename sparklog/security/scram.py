@@ -40,7 +40,7 @@ SHAPES_MAX = 64
 MESSAGE_BYTES_MAX = 4_096
 
 CredentialLookup = Callable[[str], "ScramCredential | None"]
-"""The credential of a user, for one mechanism; None: there is none."""
+"""Returns a user's credential for one mechanism, or None."""
 
 
 class ScramCredential(Struct, frozen=True):
@@ -163,8 +163,10 @@ class UnknownUsers:
         )
 
     def _shape(self, name: str) -> Shape:
-        """One of the known shapes, as often as users have it. Each shape draws a number of its own from the name and
-        the largest one wins: a new user changes the shape of few unknown names, as known names keep theirs, too."""
+        """Return one of the known shapes for an unknown name, with the frequency of the shapes among users. Each shape
+        draws a number from the name, and the largest wins: a new user changes the shape of few unknown names, because
+        known names keep theirs.
+        """
         if len(self._shapes) == 1:
             return self._shapes[0][0]
 
@@ -192,7 +194,7 @@ class ScramServer:
         self._exchange = _mechanism(mechanism).make_server(self._auth_info)
 
     def respond(self, token: bytes, now_ms: int) -> SaslStep:
-        """See `sasl.SaslServer`. Also raises the errors of the credential's look-up."""
+        """Take a client's message; see `sasl.SaslServer`. Also raises the errors of the credential's look-up."""
         self._messages += 1
         if self._messages > 2 or len(token) > MESSAGE_BYTES_MAX:
             raise SaslAuthenticationFailedError(CREDENTIALS_WRONG)

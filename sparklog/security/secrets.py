@@ -35,7 +35,7 @@ _SPELLED_OUT = (
 
 
 class NotTextError(InvalidConfigError):
-    """A file is there, and is no text."""
+    """The file exists, but is not text."""
 
 
 class Secret:
@@ -71,7 +71,7 @@ class Secret:
         return hash((Secret, self._value))
 
     def __reduce__(self) -> str:
-        raise TypeError("a secret cannot be pickled: pass reveal() to whoever is to have it")
+        raise TypeError("a secret cannot be pickled: pass the result of reveal() to its user")
 
 
 def is_sensitive(name: str) -> bool:
@@ -181,7 +181,7 @@ def redact(text: str, secrets: Iterable[Secret] = ()) -> str:
 
 
 def _forms(value: str) -> set[str]:
-    """The ways in which a value gets into texts: as it is, in Python, in JSON, in a URL, in Base64."""
+    """Return the forms of a value in texts: plain, in Python, in JSON, in a URL, in Base64."""
     encoded = base64.b64encode(value.encode()).decode().rstrip("=")
     forms = {value, repr(value)[1:-1], json.dumps(value)[1:-1], urllib.parse.quote(value, safe=""), encoded}
     return forms | {line.strip() for line in value.splitlines() if len(line.strip()) > 16}

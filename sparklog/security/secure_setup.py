@@ -100,7 +100,7 @@ def new_super_user(name: str) -> SuperUser:
 
 
 def new_password() -> Secret:
-    """One that cannot be guessed."""
+    """Return a password that cannot be guessed."""
     return Secret(random.token_urlsafe(PASSWORD_BYTES))
 
 
@@ -129,7 +129,7 @@ def _broker_toml(directory: Path, place: Place, super_user: SuperUser) -> str:
 
 
 def toml(settings: Mapping[str, object]) -> str:
-    """One line for each setting."""
+    """Return the settings as TOML, one line for each."""
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
 
 
@@ -193,7 +193,7 @@ def renew_certificate(path: Path, authority: Authority, now: datetime.datetime) 
 
 
 def load_authority(directory: Path) -> Authority:
-    """The one of a directory that a setup has made. Raises InvalidConfigError."""
+    """Load the authority of a set-up's directory. Raises InvalidConfigError."""
     try:
         certificate = read_regular(directory / "ca.pem", FILE_BYTES_MAX).decode("ascii")
         key = read_regular(directory / "ca-key.pem", FILE_BYTES_MAX).decode("ascii")

@@ -225,7 +225,7 @@ class _SimDirectory(SimFile):
 
 
 class SimFiles:
-    """See the module. For one thread at a time."""
+    """A file system in memory with power cuts. For one thread at a time."""
 
     def __init__(self, *, cut_at: int | None = None) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -258,8 +258,8 @@ class SimFiles:
             raise storage_error(operation, path, error) from error
 
     def power_cut(self, rng: random.Random, *, cut_at: int | None = None) -> None:
-        """The machine stops here, and starts again; `cut_at` counts from the start on. Open files must not be used
-        any more."""
+        """Stop the machine, and start it again; `cut_at` counts from the start on. Open files must not be used
+        afterwards."""
         self._root.lose_power(rng)
         self.kill()
         self._boots += 1

@@ -60,7 +60,7 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """End all processes. The clean-up of their coroutines happens here, and counts for nothing."""
+        """End all processes. The clean-up of their coroutines happens here, and has no effect."""
         for loop in list(self._loops):
             loop.kill()
         for task in self._unfinished:
@@ -178,7 +178,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.simulation.now_s
 
     def due_s(self) -> float:
-        """Return the time of the next timer; infinity: there is none."""
+        """Return the time of the next timer; infinity without timers."""
         scheduled = self._scheduled  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._cancelled:
             heapq.heappop(scheduled)._scheduled = False
@@ -204,7 +204,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def __del__(self) -> None:
-        """Do nothing: it owns nothing that would have to be closed."""
+        """Do nothing: the loop owns nothing to close."""
 
     def is_running(self) -> bool:
         return events._get_running_loop() is self

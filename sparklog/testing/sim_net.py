@@ -157,7 +157,7 @@ class SimNet:
             or self.is_cut(from_host, to_host)
             or self.is_cut(to_host, from_host)
         ):
-            raise ConnectionRefusedError(f"nobody listens at {to_host}")
+            raise ConnectionRefusedError(f"no process listens at {to_host}")
         near, far = SimConnection.pair(self, (loop, from_host), (listener[0], to_host))
         listener[1](far)
         return near

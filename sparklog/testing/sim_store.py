@@ -46,7 +46,7 @@ class SimStore:
         _stores.pop(self._name, None)
 
     def called(self, operation: str) -> None:
-        """Raises SimStoreError for a fault."""
+        """Raise SimStoreError if a fault is set for this operation."""
         if self.fault(operation):
             raise SimStoreError(f"the store does not answer ({operation})")
 

@@ -53,7 +53,7 @@ RECONNECT_MS = (50, 500)
 
 
 class _Answer(Future[Any]):
-    """See the module about threads that wait."""
+    """An answer. A thread that waits for it gets the result at once, after the client's earlier requests."""
 
     ask_now: Callable[[], None] = staticmethod(lambda: None)
 
@@ -91,7 +91,7 @@ class _Watches(Struct):
 
 
 class SimZooKeeper:
-    """See the module."""
+    """A ZooKeeper in memory."""
 
     def __init__(self, seed: int = 0, *, session_timeout_ms: int = 12_000, loop: SimLoop | None = None) -> None:
         self.random = random.Random(seed)
@@ -140,7 +140,7 @@ class SimZooKeeper:
         return client
 
     def cut(self, client: SimClient, notice_ms: int = 0) -> None:
-        """See the module."""
+        """Cut a client off; it notices after `notice_ms`."""
         client.is_reachable = False
         client.break_connection(notice_ms)
 
@@ -149,7 +149,7 @@ class SimZooKeeper:
         client.connect_soon()
 
     def stop(self) -> None:
-        """No server answers."""
+        """Stop all servers; none answers."""
         self.is_up = False
         for session in list(self._sessions.values()):
             if session.client is not None:

@@ -50,7 +50,7 @@ class Context:
         self.stack = contextlib.ExitStack()
         made = tempfile.TemporaryDirectory(prefix="sparklog-bench-", dir=directory, ignore_cleanup_errors=True)
         self.scratch = Path(self.stack.enter_context(made))
-        self._made: dict[str, Any] = {}
+        self._objects: dict[str, Any] = {}
         self._row_stack = contextlib.ExitStack()
 
     def __enter__(self) -> Context:
@@ -62,17 +62,17 @@ class Context:
 
     def once(self, name: str, make: Callable[[], T], end: Callable[[T], object] | None = None) -> T:
         """The result of the first successful call of `make` under a name; `end` gets it at the campaign's end."""
-        if name not in self._made:
+        if name not in self._objects:
             made = make()
-            self._made[name] = made
+            self._objects[name] = made
             if end is not None:
                 self.stack.callback(end, made)
-        found: T = self._made[name]
+        found: T = self._objects[name]
         return found
 
     def after_row(self, name: str, undo: Callable[[], object]) -> None:
         """Limit the result of `once` under a name to this row, and call `undo` at the row's end."""
-        self._row_stack.callback(self._made.pop, name, None)
+        self._row_stack.callback(self._objects.pop, name, None)
         self._row_stack.callback(undo)
 
     def end_row(self) -> None:
@@ -164,9 +164,9 @@ class Context:
         """A Spark session in a process of its own; another one after its death."""
         from .spark_session import SparkProcess
 
-        found = self._made.get("spark")
+        found = self._objects.get("spark")
         if found is not None and not found.running:
-            del self._made["spark"]
+            del self._objects["spark"]
         return self.once("spark", lambda: SparkProcess(self.installation, self.scratch), SparkProcess.stop)
 
     # -- clients

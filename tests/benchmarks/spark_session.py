@@ -67,7 +67,7 @@ class SparkProcess:
             self._process.stdin.write(command.encode() + b"\n")
             self._process.stdin.flush()
         except OSError as e:
-            raise MeasurementError(f"Spark is gone: {self._last_words()}") from e
+            raise MeasurementError(f"Spark is gone: {self._last_output()}") from e
         return self._receive(COMMAND_TIMEOUT_S)
 
     def stop(self) -> None:
@@ -93,7 +93,7 @@ class SparkProcess:
         finally:
             timer.cancel()
         self._process.wait()
-        raise MeasurementError(f"Spark ended, or did not answer for {timeout_s:.0f} s: {self._last_words()}")
+        raise MeasurementError(f"Spark ended, or did not answer for {timeout_s:.0f} s: {self._last_output()}")
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         return self._log.read_text(errors="replace")[-1500:]

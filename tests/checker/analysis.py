@@ -297,6 +297,6 @@ def _sending_order(v: _View) -> Iterable[Found]:
 def _groups(v: _View) -> Iterable[Found]:
     c = v.c
     there = v.is_seen & ~v.fails(np.arange(len(v.is_seen)))
-    seen = groups.Seen(there, v.seen_place, v.complete)
+    seen = groups.SentStates(there, v.seen_place, v.complete)
     for found in groups.check(c, seen):
         yield Found(Anomaly(found.name), found.count, found.examples)

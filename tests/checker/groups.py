@@ -18,7 +18,7 @@ from tests.checker.history import NEVER_NS, NO_SOURCE, Kind, Operation, Outcome
 EXAMPLES_MAX = 10
 
 
-class Seen(NamedTuple):
+class SentStates(NamedTuple):
     """Per send: whether a reader of committed records has read it, and where; per partition: whether all was read."""
 
     there: Bools
@@ -44,7 +44,7 @@ class _Move(NamedTuple):
     operation: int
 
 
-def check(c: Columns, seen: Seen) -> Iterator[GroupFound]:
+def check(c: Columns, seen: SentStates) -> Iterator[GroupFound]:
     """Everything about groups."""
     yield from _moves(c)
     yield from _skipped(c, seen)
@@ -106,7 +106,7 @@ def _committed(c: Columns, group: str, *, in_transactions: bool = False) -> Ints
     return highest
 
 
-def _skipped(c: Columns, seen: Seen) -> Iterator[GroupFound]:
+def _skipped(c: Columns, seen: SentStates) -> Iterator[GroupFound]:
     """Behind a group's committed offset there is nothing that no member has read."""
     for group in sorted({o.group for o in c.operations if o.group}):
         behind = seen.there & (seen.place < _committed(c, group)[c.sends.partition])
@@ -122,7 +122,7 @@ def _skipped(c: Columns, seen: Seen) -> Iterator[GroupFound]:
         )
 
 
-def _processed(c: Columns, seen: Seen) -> Iterator[GroupFound]:
+def _processed(c: Columns, seen: SentStates) -> Iterator[GroupFound]:
     """Each input that a pipeline is done with has one output."""
     source = c.sends.source
     outputs = np.flatnonzero((source != NO_SOURCE) & seen.there)

@@ -122,7 +122,7 @@ def make_case(seed: int, only: tuple[int, ...] | None = None) -> Case:
         source = Random(f"{seed}/{i}")
         if only is not None and i not in only:
             continue
-        lie = _tell(message, roles, source, is_first=not names)
+        lie = _apply_lie(message, roles, source, is_first=not names)
         if lie is None:
             break
         names.append(lie)
@@ -140,7 +140,7 @@ def shrunk(case: Case, fails: Callable[[Case], bool]) -> tuple[Case, tuple[int, 
     return case, None
 
 
-def _tell(message: Message, roles: Sequence[BufferRole], source: Random, *, is_first: bool) -> str | None:
+def _apply_lie(message: Message, roles: Sequence[BufferRole], source: Random, *, is_first: bool) -> str | None:
     """Tells a lie that changes the batch; None if one before has left nothing that could be changed."""
     before = message.sealed()
     for _ in range(TRIES):

@@ -20,7 +20,7 @@ from tests.support.logs import OWNER, SCHEMAS, LimitedFiles, ManualClock, batch
 HELD_MAX = 60
 STEPS = 80
 STEPS_BY_WEIGHT = (
-    ["append"] * 4 + ["commit"] * 4 + ["locate"] * 4 + ["cut"] * 3 + ["restart"] * 2 + ["delete", "begin_anew"]
+    ["append"] * 4 + ["commit"] * 4 + ["locate"] * 4 + ["cut"] * 3 + ["restart"] * 2 + ["delete", "start_again"]
 )
 
 
@@ -71,7 +71,7 @@ class Replica:
         least = max(self.log.log_start_offset, self.log.log_end_offset - 10)
         self.log.truncation.truncate_to(self.chance.randint(least, self.log.log_end_offset))
 
-    def begin_anew(self) -> None:
+    def start_again(self) -> None:
         self.log.truncation.restart_at(self.log.log_end_offset + self.chance.randint(0, 20))
 
     def delete(self) -> None:

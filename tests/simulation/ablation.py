@@ -1,4 +1,4 @@
-"""Safeguards of the product switched off, one at a time: a simulation that notices nothing then proves nothing."""
+"""Safeguards of the product switched off one by one: a simulation that does not notice the loss proves nothing."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ MODULES = (
     "sparklog.replication.group_membership",
     "sparklog.client.producer.sequences",
 )
-"""Where a dataclass `Safeguards` is."""
+"""Modules with a dataclass `Safeguards`."""
 
 CLUSTER_MODULES = (
     "sparklog.replication.replica.model",
     "sparklog.replication.controller.model",
 )
-"""Of rules that only several brokers have."""
+"""Modules with rules for several brokers only."""
 
 ANSWERS_FIRST = "sparklog_broker.coordinators.transaction_shard:records_before_answers"
-"""No field: the transaction coordinator answers, and writes markers, before its records are in."""
+"""Not a field: the transaction coordinator answers, and writes markers, before its records are stored."""
 
 
 def safeguards(modules: Sequence[str] = MODULES) -> list[str]:
-    """All of them, as `module:field`."""
+    """Return all safeguards as `module:field`."""
     return [
         f"{module}:{field.name}"
         for module in modules
@@ -42,7 +42,7 @@ def safeguards(modules: Sequence[str] = MODULES) -> list[str]:
 
 @contextlib.contextmanager
 def without(safeguard: str) -> Iterator[None]:
-    """Every instance has the field off: those that are default arguments, and those that are made meanwhile."""
+    """Switch the field off in every instance: default arguments, and instances made meanwhile."""
     if safeguard == ANSWERS_FIRST:
         with _answers_first():
             yield

@@ -1,8 +1,8 @@
-"""One life of a simulated world: a real broker, clients at work, what goes wrong, healing, a final reading, a verdict.
+"""One life of a simulated world: a real broker, active clients, faults, healing, a final reading, a verdict.
 
-A seed decides everything, the kind of life, too (`plans.py`). `live(seed)` gives the verdict of the campaigns' checker
-and the trace's hash; a violation names kind and seed, and `python -m tests.simulation.life SEED [KIND] [LENGTH]` lives
-it again.
+A seed decides everything, including the kind of life (`plans.py`). `live(seed)` returns the verdict of the campaigns'
+checker and the trace's hash. A violation names kind and seed; `python -m tests.simulation.life SEED [KIND] [LENGTH]`
+repeats it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.simulation.world import World
 
 
 class Life(NamedTuple):
-    """What has happened in one life."""
+    """The results of one life."""
 
     verdict: Verdict
     trace_hash: str
@@ -38,11 +38,10 @@ class Life(NamedTuple):
 
 
 def live(seed: int, kind: str | None = None, length: float = 1.0) -> Life:
-    """One life. `length`: of the time in which things go wrong, compared with the plan's. Raises AssertionError for a
-    violation."""
+    """Run one life. `length`: factor of the plan's time with faults. Raises AssertionError for a violation."""
     kind = plan_of(seed) if kind is None else kind
     was_enabled = gc.isenabled()
-    gc.disable()  # a life leaves little behind, and collecting meanwhile takes a fifth of the time
+    gc.disable()  # a life leaves little garbage, and collections would take a fifth of the time
     try:
         return _lived(seed, PLANS[kind].of_length(length))
     except (AssertionError, SimulationStuckError) as e:
@@ -53,7 +52,7 @@ def live(seed: int, kind: str | None = None, length: float = 1.0) -> Life:
 
 
 class _CopyIds:
-    """In place of `uuid` where tiered copies get their names, which decide nothing but are in messages."""
+    """Replacement of `uuid` for the names of tiered copies, which appear in messages."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -63,13 +62,13 @@ class _CopyIds:
 
 
 def asked(words: Sequence[str]) -> tuple[int, str | None, float]:
-    """What `live` is given, from the words SEED [KIND] [LENGTH] of a command."""
+    """Return the arguments of `live` from the words SEED [KIND] [LENGTH] of a command."""
     return int(words[0]), words[1] if len(words) > 1 else None, float(words[2]) if len(words) > 2 else 1.0
 
 
 @contextlib.contextmanager
 def simulated(seed: int, plan: Plan) -> Iterator[tuple[Simulation, SimStore | None]]:
-    """What a life begins with: all that it draws follows from the seed. And the object store, where there is one."""
+    """Begin a life: return the simulation, whose choices follow from the seed, and the object store or None."""
     with (
         mock.patch.object(tier_run, "uuid", _CopyIds(seed)),
         Simulation(seed) as simulation,

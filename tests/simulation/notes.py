@@ -1,8 +1,7 @@
-"""What the clients of a life note beside their histories, and the promises that are judged by it.
+"""Notes of a life's clients beside their histories, and the promises that are judged by them.
 
-The checker judges histories. Here is what a history does not show: a producer that is refused although it has done
-nothing wrong, two owners of a partition, a run that commits after another one has taken over, and logs whose batches
-and markers are not as they should be.
+The checker judges histories. These notes show the facts that a history lacks: a correct producer that is refused, two
+owners of a partition, a run that commits after a later one has taken over, and logs with wrong batches or markers.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _IDENTITY_ERRORS = OutOfOrderSequenceError, InvalidProducerEpochError, InvalidPr
 
 
 class SharedEnd(NamedTuple):
-    """What a driver asks for at the end of a batch."""
+    """A driver's request at the end of a batch."""
 
     app: str
     batch: int
@@ -37,7 +36,7 @@ class SharedEnd(NamedTuple):
 
 
 class _Grant(NamedTuple):
-    """A member was given a partition: at some time between the heartbeat that asked and its answer."""
+    """The assignment of a partition to a member, at some time between the heartbeat's request and its answer."""
 
     member: str
     asked_s: float
@@ -45,14 +44,14 @@ class _Grant(NamedTuple):
 
 
 class Notes:
-    """See the module. `check` raises AssertionError for what was found meanwhile, the others for what they look at."""
+    """Notes and checks. `check` raises AssertionError for earlier violations, the other checks for their own."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._violations: list[str] = []
         self._strangers: set[int] = set()
         self._refusals: list[tuple[int, str]] = []
-        """By producer id. Whose ids they share may be known only later."""
+        """Refusals by producer id. An id may turn out later to be shared."""
         self._repaired: set[str] = set()
         self._given_up: set[tuple[str, int, int]] = set()
         self._grants: dict[tuple[str, TopicPartition], list[_Grant]] = {}
@@ -64,11 +63,12 @@ class Notes:
         self._aged: dict[int, int] = {}
         self._deleted = self._asked_deletion = 0
         self.deletes_everywhere: Callable[[], bool] | None = None
-        """Where several brokers have the records: whether all are there. What was deleted on request is gone for good
-        only then; what retention has deleted may be there again when another one leads."""
+        """Returns True if all replicas have deleted the records; None with one broker. Only then a requested deletion
+        is final; records deleted by retention may be on another replica, which leads later.
+        """
         self._deleted_for_good = 0
         self.aged_start = 0
-        """Where the log of the topic that keeps little begins, as far as anybody was told."""
+        """Reported log start of the topic with a small retention."""
 
     def check(self) -> None:
         if self._violations:
@@ -80,30 +80,32 @@ class Notes:
     # -- producers
 
     def shared_identity(self, producer_id: int) -> None:
-        """Several use it: they refuse each other."""
+        """Note a producer id that several producers use: they refuse each other."""
         self._strangers.add(producer_id)
 
     def repaired(self, partition: str) -> None:
-        """A power cut has left a hole in what was not on the disk yet, and a repair has kept what is behind it:
-        producers find that some of their last batches are there and some before them are not."""
+        """Note a partition with a hole after a power cut and a repair: some of a producer's last batches exist, and
+        earlier ones do not.
+        """
         self._repaired.add(partition)
 
     def refused(self, producer_id: int, error: SparklogError) -> None:
-        """The broker does not take the next batch of a producer that has given up none before it."""
+        """Note a refusal of the next batch of a producer without failed batches."""
         if not self._repaired and isinstance(error, _IDENTITY_ERRORS):
             what = f"refused without a cause: {type(error).__name__}: {error} (at {self._simulation.now_s:.3f} s)"
             self._refusals.append((producer_id, what))
 
     def gave_up(self, partition: TopicPartition, identity: ProducerIdAndEpoch | None) -> None:
-        """A batch has failed for good. If it was the first of its epoch, the one that follows is the first that the
-        partition hears of: it takes any sequence."""
+        """Note a batch that has failed for good. If it was the first of its epoch, the next one is the first that the
+        partition gets, and may have any sequence.
+        """
         if identity is not None:
             self._given_up.add((str(partition), *identity))
 
     # -- groups
 
     def granted(self, group: str, member: str, asked_s: float, partitions: frozenset[TopicPartition]) -> None:
-        """What a heartbeat's answer says that the member owns."""
+        """Note the partitions of a member in a heartbeat's answer."""
         before = self._owned.get((group, member), frozenset())
         self._owned[group, member] = partitions
         for tp in partitions - before:
@@ -111,8 +113,9 @@ class Notes:
             self._grants.setdefault((group, tp), []).append(grant)
 
     def confirmed(self, group: str, member: str, asked_s: float, held: frozenset[TopicPartition]) -> None:
-        """A heartbeat in which the member said that it has these was answered as one of a member: nobody else was given
-        one of them between its own grant and that heartbeat."""
+        """Note a heartbeat with these partitions that was answered as a member's: no other member was assigned one of
+        them between the member's own assignment and this heartbeat.
+        """
         for tp in held:
             grants = self._grants.get((group, tp), [])
             mine = max((g.answered_s for g in grants if g.member == member), default=None)
@@ -123,30 +126,30 @@ class Notes:
                     self.violated(f"{group} {tp}: {other.member} was given it while {member} had it")
 
     def lost(self, group: str, member: str) -> None:
-        """The member begins anew, or has left."""
+        """Note that the member starts again, or has left."""
         self._owned.pop((group, member), None)
 
     def committed(self, offset: int) -> None:
-        """A group that commits with and without transactions has set this offset, and none below it since."""
+        """Note an offset that a group with and without transactions has committed, without a lower one since."""
         self._committed = max(self._committed, offset)
 
-    def told_committed(self, offset: int) -> None:
-        """What the broker says that such a group has committed, when nothing of it was under way."""
+    def check_committed(self, offset: int) -> None:
+        """Check the broker's committed offset of such a group, at a moment without commits in progress."""
         if offset < self._committed:
             self.violated(f"a group had committed {self._committed}, the broker says {offset}")
 
     # -- shared transactions
 
     def joined(self, app: str, run: str, fencing_token: int) -> None:
-        """A join was answered: older runs are fenced from now on."""
+        """Note the answer to a join: earlier runs are fenced from now on."""
         self._joined.setdefault(app, []).append((self._simulation.now_s, fencing_token, run))
 
     def ends(self, end: SharedEnd) -> None:
-        """A driver is about to end its batch."""
+        """Note that a driver is about to end its batch."""
         self._ends.append((self._simulation.now_s, end))
 
     def on_final(self, rows: Mapping[str, Sequence[Row]]) -> None:
-        """What readers of committed records find: each batch is what one driver has chosen."""
+        """Check the final rows of readers of committed records: each batch is the choice of one driver."""
         writers: dict[tuple[str, int, int], set[int]] = {}
         for row in (r for found in rows.values() for r in found if r.key is not None and r.key.count(b"/") == 4):
             assert row.key is not None
@@ -174,12 +177,12 @@ class Notes:
     # -- keys
 
     def keyed(self, key: bytes, value: int, offset: int) -> None:
-        """A record of a compacted topic was acknowledged."""
+        """Note the acknowledgement of a record of a compacted topic."""
         if offset > self._keyed.get(key, (-1, 0))[0]:
             self._keyed[key] = offset, value
 
     def check_keyed(self, rows: Mapping[str, Sequence[Row]]) -> None:
-        """The last record of each key is there."""
+        """Check that the last record of each key exists."""
         last = {row.key: row for found in rows.values() for row in found}
         for key, (offset, value) in self._keyed.items():
             row = last.get(key)
@@ -189,31 +192,31 @@ class Notes:
 
     # -- what grows old
 
-    def stored(self, offset: int, values: Sequence[int]) -> None:
-        """Records of the topic that keeps little were acknowledged."""
+    def on_stored(self, offset: int, values: Sequence[int]) -> None:
+        """Note the acknowledgement of records of the topic with a small retention."""
         self._aged |= dict(zip(range(offset, offset + len(values)), values, strict=True))
 
-    def begins_at(self, offset: int) -> None:
-        """Somebody was told where its log begins: that never goes back."""
+    def check_log_start(self, offset: int) -> None:
+        """Check a reported start of that topic's log, which never decreases."""
         known = self._deleted_for_good if self.deletes_everywhere is not None else self.aged_start
         if offset < known:
             self.violated(f"the log began at {known}, now at {offset}")
         self.aged_start = max(self.aged_start, offset)
 
-    def deletes(self, before_offset: int) -> None:
-        """Somebody asks for a deletion; without an answer it may have happened."""
+    def on_deletion_request(self, before_offset: int) -> None:
+        """Note the request of a deletion; without an answer it may have happened."""
         self._asked_deletion = max(self._asked_deletion, before_offset)
 
-    def deleted(self, offset: int) -> None:
-        """Deletion up to there was acknowledged."""
+    def on_deletion(self, offset: int) -> None:
+        """Note the acknowledgement of a deletion up to this offset."""
         self._deleted = max(self._deleted, offset)
         if self.deletes_everywhere is None or self.deletes_everywhere():
             self._deleted_for_good = max(self._deleted_for_good, offset)
         self.aged_start = max(self.aged_start, offset)
 
     def check_aged(self, start: int, size_bytes: int, kept_bytes: int, rows: Mapping[int, int]) -> None:
-        """What is there at the end, from the offset `start` on."""
-        self.begins_at(start)
+        """Check the final records of that topic, from the offset `start` on."""
+        self.check_log_start(start)
         if start > max(self._deleted, self._asked_deletion) and size_bytes < kept_bytes:
             self.violated(f"{size_bytes} bytes are left, {kept_bytes} are to be kept")
         for offset, value in self._aged.items():
@@ -224,8 +227,9 @@ class Notes:
     # -- logs
 
     def check_logs(self, logs: Mapping[str, Sequence[BatchHeader]], decided: Mapping[str, int]) -> None:
-        """The batches of each partition from its first one, as a reader of everything gets them. `decided`: how far
-        readers of committed records have got: what a dead client has sent may still have come after that."""
+        """Check the batches of each partition from its first one on, as a reader of all records gets them. `decided`:
+        the end of readers of committed records; batches of a dead client may follow.
+        """
         self._violations += [what for producer, what in self._refusals if producer not in self._strangers]
         for partition, headers in logs.items():
             if partition in self._repaired:
@@ -233,7 +237,7 @@ class Notes:
             for producer_id in {h.producer_id for h in headers} - {-1}:
                 mine = [h for h in headers if h.producer_id == producer_id]
                 open_ended = {e for p, i, e in self._given_up if (p, i) == (partition, producer_id)}
-                if producer_id in self._strangers:  # they go on after batches that have failed, too
+                if producer_id in self._strangers:  # they continue after failed batches too
                     open_ended = {h.producer_epoch for h in mine}
                 is_whole = headers[0].base_offset == 0
                 for what in _faults_of(mine, decided[partition], open_ended, from_start=is_whole):
@@ -242,8 +246,9 @@ class Notes:
 
 
 def _faults_of(headers: Sequence[BatchHeader], decided: int, open_ended: Set[int], *, from_start: bool) -> list[str]:
-    """What is wrong with one producer's batches and markers in one partition. `open_ended`: epochs that may begin with
-    any sequence."""
+    """Return the faults of one producer's batches and markers in one partition. `open_ended`: epochs that may begin
+    with any sequence.
+    """
     found: list[str] = []
     epoch, due, marked, open_from = -1, 0, -1, -1
     for header in headers:

@@ -1,5 +1,6 @@
-"""Kinds of lives: who is there, what goes wrong and how often, and what the broker is told. Each aims trouble at
-something; a seed draws its kind (`plan_of`)."""
+"""Kinds of lives: their clients, their faults and frequencies, and the broker's settings. Each kind aims its faults at
+one area; a seed selects its kind (`plan_of`).
+"""
 
 from __future__ import annotations
 
@@ -11,42 +12,42 @@ SMALL: Mapping[str, object] = {
     "offsets.topic.num.partitions": 2,
     "num.io.threads": 2,
 }
-"""What makes starts quick and changes no rule."""
+"""Settings for quick starts, which change no rule."""
 INPUT, OUTPUT = "in", "out"
 KEYED, AGED = "keyed", "aged"
 HOUR_MS = 3_600_000
 
 
 class Plan(NamedTuple):
-    """What a life is like."""
+    """The plan of a kind of life."""
 
     clients: Mapping[str, int]
     faults: Mapping[str, int]
-    """How often each kind is drawn (methods of `Trouble`)."""
+    """Frequencies of the faults (methods of `Trouble`)."""
     seconds: float = 1.0
     settings: Mapping[str, object] = {}
-    """Of the broker; with `topic.` before it, of all topics."""
+    """Settings of the broker; names after `topic.` are settings of all topics."""
     topics: Mapping[str, Mapping[str, object]] = {INPUT: {}, OUTPUT: {}}
     """Topics and their settings."""
     internal: Mapping[str, object] = {}
-    """Settings that the broker's own topics get as soon as they are there."""
+    """Settings of the broker's own topics, set after their creation."""
     disks: tuple[str, ...] = ()
-    """Log directories beside the data directory; the faults of disks are theirs."""
+    """Log directories beside the data directory, for the faults of disks."""
     has_store: bool = False
-    """Whether there is an object store."""
+    """True if there is an object store."""
     brokers: tuple[int, ...] = ()
-    """How many there may be, where there are several; (): as usual."""
+    """Numbers of brokers for a cluster; () for the default."""
     replicas_differ: bool = False
-    """What is in the replicas' files may differ: each cleans its own. What readers get must not."""
+    """True if the files of replicas may differ, because each is cleaned alone. Readers get the same records."""
     slow_share: float = 0.02
-    """Of messages: they take their time."""
+    """Share of messages with a delay."""
     think_s: float = 0.2
     calls_in_flight: int = 6
     delivery_s: tuple[float, ...] = (60.0,)
-    """How long producers try, one of these each."""
+    """Delivery timeouts of producers; each uses one of them."""
 
     def of_length(self, length: float) -> Plan:
-        """The same, with so much of its time."""
+        """Return the plan with its time multiplied by `length`."""
         return self._replace(seconds=self.seconds * length)
 
 
@@ -68,7 +69,7 @@ OFTEN = {
     "remote.log.manager.task.interval.ms": 100,
     "log.flush.interval.ms": 300,
 }
-"""Background work that is to happen in lives of a few seconds."""
+"""Settings for frequent background work in lives of a few seconds."""
 
 QUICK_HEARTBEATS = {"group.consumer.heartbeat.interval.ms": 100}
 
@@ -196,10 +197,10 @@ PLANS: dict[str, Plan] = {
         think_s=0.05,
     ),
 }
-"""By name."""
+"""Plans by name."""
 
 
 def plan_of(seed: int) -> str:
-    """The kind of life that a seed draws."""
+    """Return the kind of life that a seed selects."""
     names = tuple(PLANS)
     return names[seed % len(names)]

@@ -1,12 +1,12 @@
-"""Power cuts during the life of a broker's logs: what was flushed is there, what is there was appended.
+"""Power cuts during the life of a broker's logs: flushed records survive, and every record was appended.
 
 A script (`actions_of(seed)`) of appends, rolls, flushes, checkpoints, truncations, deletions, retention, compaction and
-restarts runs over a disk in memory; before call number `cut` the power goes off, `loss` seeds what of the unsynced
-survives. Then the logs are opened, compared with the model, opened again (nothing may change), and written to again;
-the power may go off during that recovery, too. Of the log that is compacted the last record of each key has to be
-there, a tombstone for its time; what was removed does not come back.
+restarts runs over a disk in memory. The power fails before call number `cut`; `loss` seeds the choice of the surviving
+unsynced data. Then the logs are opened, compared with the model, opened again (without a change), and appended to. The
+power may fail during that recovery too. The compacted log must have the last record of each key, and tombstones for
+their time; removed records do not come back.
 
-    python tests/simulation/power_cut.py SEED CUT LOSS      runs one case and prints what happens
+    python tests/simulation/power_cut.py SEED CUT LOSS      runs one case and prints its events
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ COMPACTED = LogConfig.from_settings(
 )
 CONFIGS = (KEPT, KEPT, COMPACTED)
 KEYED = 2
-"""The partition that is compacted."""
+"""The compacted partition."""
 RECOVERY_CUTS_MAX = 5
 
 Record = tuple[bytes | None, bytes | None]
-"""Key and value; apart from tombstones no two are alike."""
+"""Key and value; apart from tombstones all are different."""
 
 
 @cache
@@ -72,35 +72,36 @@ def records_for(rng: random.Random, number: int, size: int, count: int, *, keyed
 
 @dataclass
 class Model:
-    """What one partition should hold. `records[i]` has offset i; those below `start` are deleted."""
+    """The expected content of one partition. `records[i]` has offset i; those below `start` are deleted."""
 
     records: list[Record] = field(default_factory=list)
     start: int = 0
     flushed: int = 0
-    """Everything below is on the disk."""
+    """End of the records that are on the disk."""
     durable_start: int = 0
-    """The log start cannot be below this any more."""
+    """Lower bound of the log start."""
     under_way: list[Record] = field(default_factory=list)
-    """What is being appended."""
+    """Records of the append in progress."""
     truncating_to: int | None = None
     missing: set[int] = field(default_factory=set)
-    """Offsets that a repair has given up, or compaction has removed."""
+    """Offsets lost in a repair, or removed by compaction."""
     first_run_ms: dict[int, int] = field(default_factory=dict)
-    """When the first compaction began that may have looked at the record."""
+    """Start of the first compaction that may have read the record, by offset."""
 
     def may_be(self, offset: int) -> Record | None:
-        """The record at `offset`, if it may exist."""
+        """Return the record at `offset`, if it may exist."""
         known = [*self.records, *self.under_way]
         return known[offset] if offset < len(known) else None
 
     @property
     def must_reach(self) -> int:
-        """The log end after any power cut, at the least."""
+        """Return the smallest log end after any power cut."""
         return self.flushed if self.truncating_to is None else min(self.flushed, self.truncating_to)
 
     def removable(self, found: set[int], end: int, now_ms: int) -> set[int]:
-        """The offsets below `end` that compaction may have removed if `found` is left: those with a newer record of
-        their key in it, and a tombstone whose time is over, with all before it, if it has nothing left to delete."""
+        """Return the offsets below `end` that compaction may have removed if `found` is left: those with a newer record
+        of their key in it, and expired tombstones with all earlier records of the key, if none is left to delete.
+        """
         of_key: dict[bytes, list[int]] = {}
         known = [*self.records, *self.under_way][:end]
         for offset, (key, _) in enumerate(known):
@@ -119,7 +120,7 @@ class Model:
 
 
 class Machine:
-    """A broker's logs on a disk that can lose its power, and what they should hold."""
+    """A broker's logs on a disk that can lose its power, and their models."""
 
     def __init__(self, files: SimFiles, say: Callable[[str], None]) -> None:
         self.files = files
@@ -132,7 +133,7 @@ class Machine:
         self.manager: LogManager
 
     def start(self) -> None:
-        """Opens all logs; raises LogCorruptError if one is damaged."""
+        """Open all logs. Raises LogCorruptError if one is damaged."""
         self.manager = LogManager(DATA, files=self.files, clock=self.clock)
         specs = []
         for i, config in enumerate(CONFIGS):
@@ -252,7 +253,7 @@ class Machine:
         self.compare()
 
     def kill(self, _i: int, _rng: random.Random) -> None:
-        """The process dies, the machine lives: nothing is lost."""
+        """Kill the process; the machine lives, and no data are lost."""
         self.files.kill()
         for model in self.models:
             model.start = model.durable_start
@@ -263,7 +264,7 @@ class Machine:
     # --- checks ---
 
     def compare(self, *, exactly: bool = True) -> None:
-        """The logs against the models; not `exactly`: after a power cut, after which the models are what is left."""
+        """Compare the logs with the models. With `exactly` False, after a power cut, the models take over the rest."""
         for i, model in enumerate(self.models):
             log = self.log(i)
             found = records_of(log)
@@ -279,7 +280,7 @@ class Machine:
             assert offsets == sorted(set(offsets))
             assert end >= model.must_reach, (i, end, model)
             assert all(o >= model.must_reach for o in missing - model.missing - removable), (i, missing, model)
-            # the first segments may be lost, as any others may, if nothing of them was flushed
+            # the first segments may be lost, like any others without flushed records
             assert model.durable_start <= start, (i, start, model)
             assert start <= model.start or model.must_reach <= model.start, (i, start, model)
             if exactly:
@@ -299,7 +300,7 @@ class Machine:
 
 
 def records_of(log: PartitionLog) -> list[tuple[int, Record]]:
-    """(offset, record) of every record from the log start on."""
+    """Return (offset, record) of every record from the log start on."""
     return [(row.offset, (row.key, row.value)) for row in stored(log, max_bytes=3000)]
 
 
@@ -310,7 +311,7 @@ truncate append commit compact wait compact append"""
 
 
 def actions_of(seed: int) -> Iterator[tuple[str, int]]:
-    """(action, partition): every action at least once, then, unless the seed is 0, at random."""
+    """Yield (action, partition): every action at least once, then at random, unless the seed is 0."""
     rng = random.Random(seed)
     yield from ((action, 0) for action in FIRST.split())
     yield from ((action, KEYED) for action in THEN.split())
@@ -322,7 +323,7 @@ def actions_of(seed: int) -> Iterator[tuple[str, int]]:
 
 
 def run(seed: int, cut: int | None, loss: int, say: Callable[[str], None] = lambda _: None) -> tuple[int, int]:
-    """One case; returns how many calls the script made, and how often a repair was needed. Raises AssertionError."""
+    """Run one case; return the number of the script's calls, and of repairs. Raises AssertionError."""
     rng = random.Random(seed)
     machine = Machine(SimFiles(cut_at=cut), say)
     try:
@@ -338,7 +339,7 @@ def run(seed: int, cut: int | None, loss: int, say: Callable[[str], None] = lamb
 
 
 def _recover(machine: Machine, rng: random.Random, say: Callable[[str], None]) -> int:
-    """The machine starts again, losing power again while it does; then everything has to work."""
+    """Start the machine again, with further power cuts meanwhile; then everything has to work."""
     for _ in range(rng.randint(0, RECOVERY_CUTS_MAX)):
         machine.files.power_cut(rng, cut_at=rng.randint(0, 25))
         try:
@@ -360,7 +361,7 @@ def _recover(machine: Machine, rng: random.Random, say: Callable[[str], None]) -
 
 
 def command(seed: int, cut: int | None, loss: int) -> str:
-    """What runs the case again."""
+    """Return the command that runs the case again."""
     return f"python tests/simulation/power_cut.py {seed} {cut} {loss}"
 
 

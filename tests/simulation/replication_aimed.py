@@ -8,8 +8,9 @@ from tests.simulation.replication_world import SESSION_MS, World
 
 
 class OverlappingControllers(World):
-    """A controller cannot reach ZooKeeper for a while, is about to write, and another one is elected and writes. Its
-    session goes on, so that its own write comes through, late."""
+    """A controller loses ZooKeeper for a while before a write; another one is elected and writes. The first one's
+    session survives, so its write arrives late.
+    """
 
     def fault(self) -> None:
         old = self.controller()

@@ -1,5 +1,6 @@
-"""A broker of `replication_world`: the rules of sparklog around a model of a log. All that happens to it goes through
-`run`, so that a crash ends it and a pause holds it up."""
+"""A broker of `replication_world`: sparklog's rules around a model of a log. All its events go through `run`, so that a
+crash ends it and a pause delays it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ CONFIG = replica_model.ReplicaConfig(lag_max_ms=2_500, fetch_backoff_ms=80, prop
 
 
 class Broker:
-    """One machine: its log survives, everything else is made anew by `start`."""
+    """One machine: its log survives, `start` makes everything else again."""
 
     def __init__(self, world: World, broker_id: int, log: SimLog) -> None:
         self.world = world
@@ -103,7 +104,7 @@ class Broker:
             self.run(action)
 
     def run(self, action: Callable[[], None]) -> None:
-        """Does `action` unless the broker is dead; later if it is paused."""
+        """Run `action` unless the broker is dead; later if it is paused."""
         if self.is_paused:
             self._held.append(action)
         elif self.is_alive:
@@ -135,7 +136,7 @@ class Broker:
         self._follow_image()
 
     def _poll(self) -> None:
-        """Asks whoever may be the controller for its image."""
+        """Request the image from a broker that may be the controller."""
         target = self.world.brokers[self.believed_controller]
         if target.controller_image() is None and self.world.choose(2):
             target = self.world.brokers[self.world.choose(len(self.world.brokers)) + 1]
@@ -213,7 +214,7 @@ class Broker:
     # --- leading
 
     def produce(self, value: int, answer: Callable[[str], None]) -> None:
-        """A producer's request; it is answered `answer("acknowledged")`, or with the error's name, or never."""
+        """Handle a producer's request. The answer is "acknowledged" or the name of an error, or never comes."""
         leader = self.leader
         if leader is None:
             answer("NOT_LEADER")
@@ -272,7 +273,7 @@ class Broker:
         self.log.high_watermark = offset
 
     def serve(self, fetch: replica_model.FollowerFetch, answer: Callable[[Any], None]) -> None:
-        """A follower's fetch; answered with FetchAnswer's or Failed's fields but the number."""
+        """Handle a follower's fetch; the answer has the fields of FetchAnswer or Failed, without the number."""
         leader = self.replica
         if not isinstance(leader, Leader):
             answer(("failed", errors.NotLeaderError("no leader"), 0, 0))

@@ -1,4 +1,4 @@
-"""A replica's log as far as replication is concerned: records with epochs, what of them is on the disk, and marks."""
+"""A replica's log as replication sees it: records with epochs, the part on the disk, and marks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sparklog.log.state.leader_epochs import LeaderEpochs
 
 
 class SimRecord(NamedTuple):
-    """`value` is unique in a run."""
+    """A record. `value` is unique in a run."""
 
     epoch: int
     value: int
 
 
 class SimLog:
-    """Survives crashes with what was flushed. `flush_each` is `flush.mode=group`."""
+    """A log that keeps its flushed records in a crash. `flush_each` is `flush.mode=group`."""
 
     def __init__(self, *, flush_each: bool) -> None:
         self._flush_each = flush_each
@@ -33,7 +33,7 @@ class SimLog:
 
     @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
-        """Nothing is damaged, nor repaired."""
+        """Return no gaps: nothing is damaged or repaired."""
         return ()
 
     @property
@@ -69,7 +69,7 @@ class SimLog:
         self.checkpointed_high_watermark = self.high_watermark
 
     def crash(self, choose: Callable[[int], int], *, loses: bool) -> None:
-        """Of what is not flushed a random part is gone if `loses`; of the marks what was not checkpointed, always."""
+        """Lose a random part of the unflushed records if `loses`, and always the marks after the last checkpoint."""
         unflushed = self.log_end_offset - self.flushed_end
         if loses and unflushed:
             self.truncate_to(self.flushed_end + choose(unflushed + 1))

@@ -1,4 +1,4 @@
-"""What must hold in `replication_world`, whatever happens there."""
+"""The promises of replication that hold in every state of `replication_world`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tests.simulation.replication_log import SimLog, SimRecord
 
 
 class ViolationError(AssertionError):
-    """A promise is broken."""
+    """A broken promise."""
 
 
 class Acknowledged(NamedTuple):
-    """A record that a producer with acks=all was told is safe."""
+    """A record acknowledged to a producer with acks=all."""
 
     offset: int
     value: int
@@ -25,7 +25,7 @@ def check(holds: bool, message: str) -> None:
 
 
 class Promises:
-    """Notes what has been acknowledged and shown, and checks what follows from it."""
+    """Notes the acknowledged and the visible records, and checks the consequences."""
 
     def __init__(self) -> None:
         self.acknowledged: list[Acknowledged] = []
@@ -38,7 +38,7 @@ class Promises:
         return len(self._leader_of)
 
     def on_leader(self, epoch: int, broker: tuple[int, int], log: SimLog) -> None:
-        """`broker` (id and life) begins to lead in `epoch`: all that earlier leaders have acknowledged is in its
+        """Check that `broker` (id and life), which begins to lead in `epoch`, has all acknowledged records in its
         log."""
         for offset, value, ack_epoch in self.acknowledged:
             if ack_epoch < epoch:
@@ -56,7 +56,7 @@ class Promises:
         self.acknowledged.append(Acknowledged(offset, value, epoch))
 
     def on_high_watermark(self, broker: int, before: int, after: int, log: SimLog) -> None:
-        """Below the high watermarks all logs agree, for ever."""
+        """Check that all logs agree below the high watermarks, forever."""
         check(after <= log.log_end_offset, f"broker {broker}: high watermark {after} beyond {log.log_end_offset}")
         for offset in range(before, after):
             found = log.at(offset)
@@ -68,14 +68,14 @@ class Promises:
         check(offset >= log.high_watermark, f"broker {broker} cuts {offset}, {log.high_watermark} was shown")
 
     def on_latest(self, epoch: int, latest: int) -> None:
-        """What consumers, who never go back to an older leader, are told of the end (KIP-207)."""
+        """Check the end offset for consumers, which never return to an older leader (KIP-207)."""
         newest, shown = self._latest
         if epoch >= newest:
             check(latest >= shown, f"the end goes back from {shown} to {latest} with epoch {epoch}")
             self._latest = epoch, latest
 
     def at_rest(self, leader: SimLog, logs: dict[int, SimLog]) -> None:
-        """Everything has come back: what was acknowledged is there, and all replicas have the same."""
+        """Check, after all brokers are back, that acknowledged records exist and all replicas are equal."""
         for offset, value, _ in self.acknowledged:
             found = leader.at(offset)
             check(found is not None and found.value == value, f"{value}, acknowledged at {offset}, is lost: {found}")

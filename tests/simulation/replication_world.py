@@ -1,14 +1,14 @@
 """A small cluster: real rules (leader, follower, controller, elections, registration) on a simulated ZooKeeper and
 network.
 
-Three to five brokers hold one partition, as models of logs. Producers with acks=all and consumers use it while
-messages are delayed, lost, repeated and overtake each other, connections are cut in one or both directions, brokers
-crash (with loss of what was not flushed), stop cleanly, or sleep and wake up as zombies, and ZooKeeper itself goes
-away. All of it follows from the seed. What must hold is in `replication_promises.py`.
+Three to five brokers hold one partition, as models of logs. Producers with acks=all and consumers use it while messages
+are delayed, lost, repeated and overtake each other, connections are cut in one or both directions, brokers crash (with
+the loss of unflushed records), stop cleanly, or pause and return as zombies, and ZooKeeper itself fails. The seed
+decides all of it. The promises are in `replication_promises.py`.
 
-With `flush_each` (even seeds; `flush.mode=group`) any number of brokers may crash at any time. Without, a broker
-crashes only while all that crashed before are in sync again: more than min.insync.replicas - 1 crashes at once lose
-data by contract.
+With `flush_each` (even seeds; `flush.mode=group`) any number of brokers may crash at any time. Without it, a broker
+crashes only while all earlier crashed ones are in sync again: more than min.insync.replicas - 1 simultaneous crashes
+lose data by contract.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MIN_INSYNC = 2
 
 @dataclass(frozen=True)
 class AllSafeguards:
-    """Of all rules together. `fence`: a controller's writes carry the epoch's version."""
+    """The safeguards of all rules. `fence`: a controller's writes carry the epoch's version."""
 
     replica: replica_model.Safeguards = field(default_factory=replica_model.Safeguards)
     controller: controller_model.Safeguards = field(default_factory=controller_model.Safeguards)
@@ -44,7 +44,7 @@ class AllSafeguards:
 
 
 class World:
-    """See the module."""
+    """A run of the cluster."""
 
     def __init__(
         self, seed: int, safeguards: AllSafeguards | None = None, *, brokers: int = 0, flush_each: bool | None = None
@@ -83,13 +83,13 @@ class World:
         self.zk.advance(self.zk.now_ms + duration_ms)
 
     def _carry(self, source: int, target: int, action: Callable[[], None]) -> None:
-        """A message; every one takes its own time, so they overtake each other."""
+        """Carry a message; each has its own delay, so that messages overtake each other."""
         if source == target:
             self.later(1, action)
         elif (source, target) not in self.cut_links and self.choose(100) >= self.loss_percent:
             self.later(self.random.randint(*self.delay_ms), action)
             if self.choose(30) == 0:
-                self.later(self.random.randint(300, 4_000), action)  # a copy on a connection that stalls
+                self.later(self.random.randint(300, 4_000), action)  # a copy on a stalled connection
 
     def ask(
         self,
@@ -98,7 +98,7 @@ class World:
         perform: Callable[[Callable[[Any], None]], None],
         on_answer: Callable[..., None],
     ) -> None:
-        """A request, sometimes twice; `perform` answers now or later."""
+        """Send a request, sometimes twice; `perform` answers now or later."""
 
         def answer(result: Any) -> None:
             self._carry(target.id, source.id, lambda: on_answer(result))
@@ -118,7 +118,7 @@ class World:
     # --- clients
 
     def create_topic(self) -> None:
-        """With a replica on every broker. Waits for the controller."""
+        """Create the topic with a replica on every broker, through the controller."""
         configs = {"min.insync.replicas": MIN_INSYNC, "flush.mode": "group" if self.flush_each else "none"}
         assignment = [list(self.brokers)]
         for _ in range(200):
@@ -134,12 +134,12 @@ class World:
         check(False, "no topic")
 
     def controller(self) -> Broker | None:
-        """The one with the newest image."""
+        """Return the controller with the newest image."""
         live = [b for b in self.brokers.values() if b.controller_image() is not None]
         return max(live, key=lambda b: b.controller.image.version, default=None)  # type: ignore[union-attr]
 
     def produce(self) -> None:
-        """To whoever some broker believes to be the leader, zombies too."""
+        """Produce to a broker that believes to lead, zombies included."""
         live = [b for b in self.brokers.values() if b.is_alive]
         if not live:
             return
@@ -151,7 +151,7 @@ class World:
         )
 
     def look(self) -> None:
-        """A consumer asks a leader for the end."""
+        """Ask a leader for the end offset, as a consumer."""
         for broker in self.brokers.values():
             if broker.leader is not None and broker.is_alive and not broker.is_paused:
                 try:
@@ -202,8 +202,7 @@ class World:
         self.later(duration_ms, wake)
 
     def isolate(self, broker: Broker, duration_ms: int, direction: int) -> None:
-        """From the other brokers: 0 both ways, 1 nothing gets out, 2 nothing gets in, 3 both and from ZooKeeper,
-        too."""
+        """Cut the broker off from the others: 0 both ways, 1 outgoing, 2 incoming, 3 both ways and from ZooKeeper."""
         links = {(broker.id, other) for other in self.brokers if direction in (0, 1, 3)}
         links |= {(other, broker.id) for other in self.brokers if direction in (0, 2, 3)}
         self.cut_links |= links
@@ -218,13 +217,13 @@ class World:
         self.later(duration_ms, heal)
 
     def move_leader(self) -> None:
-        """An operator prefers another order of the replicas, and elects by it."""
+        """Move the leader: an operator sets another order of the replicas, and elects by it."""
         controller = self.controller()
         if controller is not None and not controller.is_paused:
             self.move_leader_at(controller)
 
     def move_leader_at(self, controller: Broker) -> None:
-        """Tells this broker, which may be the controller no more."""
+        """Move the leader through this broker, which may have lost the controller's role."""
         order = list(self.brokers)
         self.random.shuffle(order)
         controller.session.handle(controller_model.Reassign(self.fresh(), {TP: tuple(order)}))
@@ -263,7 +262,7 @@ class World:
     # --- a run
 
     def run(self, duration_ms: int = RUN_MS) -> None:
-        """Raises ViolationError."""
+        """Run the world with its faults. Raises ViolationError."""
         self.create_topic()
         self.advance(500)
         end = self.zk.now_ms + duration_ms
@@ -279,7 +278,7 @@ class World:
         self.settle()
 
     def settle(self) -> bool:
-        """Everything comes back. Returns whether there is a leader then: after too many crashes there may be none."""
+        """End all faults. Returns True if there is a leader then: after too many crashes there may be none."""
         self.loss_percent = 0
         self.cut_links.clear()
         self.zk.start()

@@ -1,5 +1,6 @@
-"""What goes wrong in lives of one broker and of several alike: clients, the network, clocks, disks, the object store.
-Each kind is a method, drawn by the plan."""
+"""The common faults of lives of one broker and of several: clients, the network, clocks, disks, the object store. Each
+kind is a method, drawn by the plan.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import Scene
 
 REPLACED = frozenset({"transactional", "pipeline", "member", "shared"})
-"""Roles whose next life fences the one before."""
+"""Roles whose next life fences the previous one."""
 CHANGES = frozenset({"write", "truncate", "create", "make directory", "rename"})
-"""What needs space."""
+"""Operations that need space."""
 OPENS = frozenset({"open", "create", "list"})
 
 
@@ -30,14 +31,14 @@ class Disks:
         self.broken: set[str] = set()
         self.short = False
         self.once: tuple[str, str, int] | None = None
-        """The next call of such an operation on such a disk, and what it fails with."""
+        """Operation, disk and error number of a single failing call, or None."""
         self.touched = 0
-        """How many calls have failed."""
+        """Number of failed calls."""
         self.compacted = 0
-        """How many segments compaction has put in the place of others."""
+        """Number of segments that compaction has replaced."""
 
     def fault(self, operation: str, path: Path) -> int:
-        """For `SimFiles`."""
+        """Return the error number of a call for `SimFiles`; 0 for success."""
         self.compacted += operation == "rename" and path.suffix == CLEANED_SUFFIX
         if not (self.full or self.broken or self.short or self.once):
             return 0
@@ -64,7 +65,7 @@ class Disks:
 
 
 class SharedTrouble:
-    """See the module. What a world of one broker waits for happens meanwhile in one of several: see `after`."""
+    """The common faults. A world of one broker waits during a fault; a world of several continues (`after`)."""
 
     world: Scene
 
@@ -78,29 +79,29 @@ class SharedTrouble:
         getattr(self, kind.replace(" ", "_"))()
 
     def equip(self, machine: SimMachine, disks: Disks) -> None:
-        """The machine's disks fail as they are told."""
+        """Connect the machine's file system with the faults of its disks."""
         machine.files.fault = disks.fault
         machine.files.part_of = lambda size_bytes: self.rng.randint(0, size_bytes)
 
     # --- what differs
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
-        """`action` happens when so much time has passed."""
+        """Run `action` after `seconds`."""
         raise NotImplementedError
 
     def pause(self, loop: SimLoop | None) -> None:
-        """SIGSTOP for a while."""
+        """Pause a process for a while (SIGSTOP)."""
         raise NotImplementedError
 
     def some_host(self) -> str:
-        """A broker's."""
+        """Return the host of a broker."""
         raise NotImplementedError
 
     def some_machine(self) -> SimMachine:
         raise NotImplementedError
 
     def some_disks(self) -> Disks:
-        """Of one machine."""
+        """Return the disks of a machine."""
         raise NotImplementedError
 
     def all_disks(self) -> list[Disks]:
@@ -117,7 +118,7 @@ class SharedTrouble:
         self.pause(self.rng.choice(self.world.clients).loop)
 
     def zombie_client(self) -> None:
-        """A client sleeps while its next life begins; then both go on."""
+        """Pause a client while its next life begins; then both continue."""
         client = self.rng.choice([c for c in self.world.clients if c.role in REPLACED])
         zombie = client.loop
         assert zombie is not None
@@ -127,7 +128,7 @@ class SharedTrouble:
         self.after(self.rng.random() * 1.5, lambda: wake(zombie))
 
     def leave_group(self) -> None:
-        """A member is closed, and another one begins."""
+        """Close a member; another one begins."""
         members = [c for c in self.world.clients if c.role in ("member", "pipeline")]
         self.rng.choice(members).leaves = True
 
@@ -137,11 +138,11 @@ class SharedTrouble:
         self.world.net.reset_some(0.3)
 
     def late_requests(self) -> None:
-        """What some say to a broker gets stuck on its way; they give up, come back and go on; then it arrives."""
+        """Delay clients' requests: the clients give up, reconnect and continue, and then the requests arrive."""
         self._leave_late(answers=False)
 
     def late_answers(self) -> None:
-        """What a broker says does not arrive for so long that those who wait ask again."""
+        """Delay a broker's answers until the clients repeat their requests."""
         self._leave_late(answers=True)
 
     def _leave_late(self, *, answers: bool) -> None:
@@ -155,7 +156,7 @@ class SharedTrouble:
         self.some_machine().clock.offset_ms += self.rng.choice([-3_600_000, -500, 500, 60_000, 3_600_000])
 
     def jump_clock_far(self) -> None:
-        """Forward, by more than anything may be old."""
+        """Set the clock forward by more than any age limit."""
         self.some_machine().clock.offset_ms += self.rng.choice([1, 3, 24, 24 * 30]) * 3_600_000
 
     def _disk(self) -> str:
@@ -165,7 +166,7 @@ class SharedTrouble:
         self.some_disks().full.add(self._disk())
 
     def shortage(self) -> None:
-        """Of descriptors."""
+        """Let the descriptors run out."""
         self.some_disks().short = True
 
     def space_again(self) -> None:
@@ -179,7 +180,7 @@ class SharedTrouble:
         self.some_disks().once = once
 
     def one_full_write(self) -> None:
-        """Somebody else takes the last space for a moment."""
+        """Fail one write for lack of space."""
         self.some_disks().once = self._disk(), "write", errno.ENOSPC
 
     def store_fails(self) -> None:
@@ -193,5 +194,5 @@ class SharedTrouble:
 
 
 def wake(loop: SimLoop) -> None:
-    """SIGCONT."""
+    """Continue a paused process (SIGCONT)."""
     loop.is_paused = False

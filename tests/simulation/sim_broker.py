@@ -29,7 +29,7 @@ FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 
 class SimBroker:
-    """A broker that can be started, killed and stopped again and again on one machine, reachable as `host`."""
+    """A broker on one machine that can be started, killed and stopped repeatedly, reachable as `host`."""
 
     def __init__(self, machine: SimMachine, net: SimNet, host: str, settings: Mapping[str, object]) -> None:
         self.machine = machine
@@ -42,7 +42,7 @@ class SimBroker:
         self.broker: Broker | None = None
         self.has_joined = False
         self.failed = ""
-        """Why it cannot go on; what its main module would end for."""
+        """The reason for which its main module would end; empty while there is none."""
         self._joining: asyncio.Task[None] | None = None
         self._sound_since_boot = ""
 
@@ -51,8 +51,9 @@ class SimBroker:
         return self.loop is not None
 
     def start(self) -> None:
-        """Opens the data directory (which takes no virtual time) and listens; the broker joins its cluster from then
-        on. Raises PowerCut, StorageError."""
+        """Open the data directory (in no virtual time) and listen; the broker joins its cluster afterwards. Raises
+        PowerCut, StorageError.
+        """
         loop, environment = self.machine.process()
         self.failed, self.has_joined = "", False
         self.loop = loop
@@ -62,7 +63,7 @@ class SimBroker:
         self._net.listen(self.host, loop, lambda connection: self._accept(connection, dispatcher, loop))
 
     async def _join(self, broker: Broker) -> None:
-        """As `sparklog_broker.main`. A power cut ends it anywhere."""
+        """Join the cluster as `sparklog_broker.main` does. A power cut ends it anywhere."""
         try:
             broker.start(self._on_failed)
             await broker.join((f"{self.host}:{PORT}",), self._on_failed)
@@ -71,7 +72,7 @@ class SimBroker:
             return  # the world sees that the machine is off
 
     def try_start(self) -> bool:
-        """False: it does not come up, because of its disks. Raises PowerCut."""
+        """Start the broker. Returns False if its disks prevent that. Raises PowerCut."""
         try:
             self.start()
         except (StorageError, StorageFullError):
@@ -80,9 +81,10 @@ class SimBroker:
         return True
 
     def repair(self) -> list[TopicPartition]:
-        """What an operator does about partitions that are offline because of what a power cut has left: a broker that
-        is stopped, `sparklog log repair`, a start. The partitions. Raises AssertionError if the power was never gone
-        since all of them were sound."""
+        """Repair partitions that are offline after a power cut, as an operator would: stop the broker, run `sparklog
+        log repair`, start it. Returns the partitions. Raises AssertionError if there was no power cut since all of them
+        were sound.
+        """
         broker = self.broker
         assert broker is not None
         damaged = [
@@ -112,16 +114,16 @@ class SimBroker:
         ServerConnection(connection, dispatcher, loop)
 
     def kill(self) -> None:
-        """SIGKILL: what was written stays."""
-        loop = self._gone()
+        """Kill the process (SIGKILL); written data stay."""
+        loop = self._detach()
         self.machine.kill(loop)
 
     def power_cut(self) -> None:
-        """The machine stops; what was not synced may be lost."""
-        loop = self._gone()
+        """Stop the machine; unsynced data may be lost."""
+        loop = self._detach()
         self.machine.power_cut(loop)
 
-    def _gone(self) -> SimLoop:
+    def _detach(self) -> SimLoop:
         loop, self.loop, self.broker = self.loop, None, None
         assert loop is not None
         self.has_joined = False
@@ -129,11 +131,11 @@ class SimBroker:
         return loop
 
     def stop(self) -> None:
-        """SIGTERM. Returns when it has ended."""
+        """Stop the broker (SIGTERM), and wait until it has ended."""
         loop, broker = self.loop, self.broker
         assert loop is not None and broker is not None
         self.machine.simulation.complete(loop, self._stop(broker))
-        self._gone()
+        self._detach()
         self.machine.kill(loop)
 
     async def _stop(self, broker: Broker) -> None:
@@ -143,7 +145,7 @@ class SimBroker:
 
 
 class ServerConnection:
-    """Requests of one connection, one after the other, as `sparklog_broker.network.connection` has them."""
+    """Requests of one connection in order, as in `sparklog_broker.network.connection`."""
 
     def __init__(self, connection: SimConnection, dispatcher: Dispatcher, loop: SimLoop) -> None:
         self.local_address = ("127.0.0.1", 9292)
@@ -180,7 +182,7 @@ class ServerConnection:
             if reply is not None:
                 self._send(reply)
         except PowerCut:
-            return  # the machine is off: nothing is sent any more
+            return  # the machine is off: nothing more is sent
         except BaseException:
             self._connection.close()
             raise

@@ -1,7 +1,7 @@
 """A client's side of a simulated connection: requests as coroutines, with time-outs and retries.
 
-What goes over the wire, and the rules about it (sequences, transactions, membership, aborted batches), is the
-product's own; only sockets and threads are not.
+Messages, and the rules for sequences, transactions, membership and aborted batches, are the product's own; only sockets
+and threads are replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 
 
 class SimClient:
-    """One connection to a broker, made anew when it is lost. Belongs to the process of `loop`."""
+    """One connection to a broker, opened again after a loss. Belongs to the process of `loop`."""
 
     def __init__(self, loop: SimLoop, net: SimNet, host: str, broker_host: str) -> None:
         self.loop = loop
@@ -46,8 +46,9 @@ class SimClient:
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> tuple[R, memoryview]:
-        """The answer's header and payload. Raises what the broker answers, BrokerNotAvailableError when there is no
-        answer: then nobody knows whether the request has had an effect."""
+        """Return the answer's header and payload. Raises the broker's error, and BrokerNotAvailableError without an
+        answer: the request may have had an effect.
+        """
         answer = self.send(api, request, payload)
         try:
             async with asyncio.timeout(timeout_s):
@@ -58,7 +59,9 @@ class SimClient:
         return self.decode(api, frame, response)
 
     def send(self, api: Api, request: Message, payload: bytes = b"") -> asyncio.Future[bytes]:
-        """Sends ahead: answers come in the order of requests. Raises BrokerNotAvailableError; the future does, too."""
+        """Send a request without waiting; answers come in the order of requests. Raises BrokerNotAvailableError, as the
+        future does.
+        """
         connection = self._connect()
         future: asyncio.Future[bytes] = self.loop.create_future()
         correlation_id = next(self._ids)
@@ -98,7 +101,7 @@ class SimClient:
         for _, future in waiting:
             if not future.done():
                 future.set_exception(BrokerNotAvailableError("the connection was lost"))
-                future.exception()  # somebody may have stopped to wait for it
+                future.exception()  # the waiting task may have ended
 
     def disconnect(self) -> None:
         if self._connection is not None:
@@ -108,7 +111,7 @@ class SimClient:
     async def ask_until(
         self, api: Api, request: Message, response: type[R], payload: bytes = b"", *, deadline_s: float = 60.0
     ) -> R:
-        """`ask`, again after retriable errors until `deadline_s` seconds have passed. Raises the last error."""
+        """Repeat `ask` after retriable errors, for at most `deadline_s`. Raises the last error."""
         end, backoff_s = self.loop.time() + deadline_s, BACKOFF_S
         while True:
             try:

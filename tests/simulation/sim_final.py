@@ -1,4 +1,4 @@
-"""What is read at a life's end, when everything is healed and the clients are gone."""
+"""The final reading of a life, after healing and without clients."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tests.simulation.sim_roles import ends, partition_of, polls_of
 async def read_committed(
     client: SimClient, names: Sequence[str], history: Recorder | None = None
 ) -> tuple[dict[str, list[Row]], dict[str, int]]:
-    """Everything up to the high watermarks, which waits for every transaction below; and these. `history`: who writes
-    it down."""
+    """Return everything up to the high watermarks, and these; it waits for every earlier transaction. `history`:
+    records the reading.
+    """
     until = await ends(client, names)
     reader = SimReader(client, committed=True)
     reader.assign({partition_of(p): 0 for p in names})
@@ -43,7 +44,7 @@ async def read_committed(
 
 
 async def audit(client: SimClient, name: str) -> list[BatchHeader]:
-    """The headers of all batches, markers among them, from the log start on."""
+    """Return the headers of all batches, markers included, from the log start on."""
     end = (await ends(client, [name]))[name]
     offset = await log_start(client, name)
     headers: list[BatchHeader] = []
@@ -69,7 +70,7 @@ async def log_start(client: SimClient, name: str) -> int:
 
 
 async def committed_offsets(client: SimClient, group: str, names: Sequence[str], history: Recorder) -> None:
-    """Where a group has got to."""
+    """Read a group's committed offsets."""
     topics: dict[str, list[int]] = {}
     for name in names:
         topics.setdefault(partition_of(name).topic, []).append(partition_of(name).partition)

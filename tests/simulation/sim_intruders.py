@@ -1,5 +1,4 @@
-"""Clients in a life that do what no well-behaved one does: the broker has to refuse them, and the others must not
-suffer."""
+"""Clients in a life that break the rules: the broker has to refuse them, without harm to others."""
 
 from __future__ import annotations
 
@@ -18,17 +17,24 @@ from tests.checker.history import Kind, Outcome
 from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_members import Member
 from tests.simulation.sim_producer import PRODUCE_TIMEOUT_MS, encode_values
-from tests.simulation.sim_roles import TRANSACTION_TIMEOUT_MS, Role, Told, Transactions, note_poll, partition_of
+from tests.simulation.sim_roles import (
+    TRANSACTION_TIMEOUT_MS,
+    ClientContext,
+    Role,
+    Transactions,
+    note_poll,
+    partition_of,
+)
 
 TWIN_VALUES = 1 << 24
-"""Values of the second twin are so much above the first one's."""
+"""Difference between the values of the two twins."""
 
 AHEAD = 6, 12
-"""How far above the last one an invented producer id is."""
+"""Distance of an invented producer id above the last issued one."""
 
 
 async def _produce(
-    told: Told,
+    context: ClientContext,
     client: SimClient,
     identity: ProducerIdAndEpoch,
     sequence: int,
@@ -37,8 +43,8 @@ async def _produce(
     *,
     transactional: bool = False,
 ) -> int:
-    """One batch, one attempt, in a request that names no transaction; its base offset. Raises SparklogError."""
-    payload = encode_values(values, told.now_ms())
+    """Send one batch once, in a request without a transaction; return its base offset. Raises SparklogError."""
+    payload = encode_values(values, context.now_ms())
     assign_producer(
         memoryview(payload),
         producer_id=identity.producer_id,
@@ -54,87 +60,92 @@ async def _produce(
     return result.base_offset
 
 
-async def twins(told: Told) -> None:
-    """Two processes with one identity, as after a machine was copied: what one of them is told to be stored is
+async def twins(context: ClientContext) -> None:
+    """Run two processes with one identity, as after a copy of a machine: a batch acknowledged to one of them is
     stored."""
-    drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
+    drawn = await context.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
     identity = ProducerIdAndEpoch(drawn.producer_id, drawn.producer_epoch)
-    told.notes.shared_identity(identity.producer_id)
-    await asyncio.gather(*(_twin(told, identity, first) for first in (0, TWIN_VALUES)))
+    context.notes.shared_identity(identity.producer_id)
+    await asyncio.gather(*(_twin(context, identity, first) for first in (0, TWIN_VALUES)))
 
 
-async def _twin(told: Told, identity: ProducerIdAndEpoch, first: int) -> None:
-    values = generate.unique_values(told.number)
+async def _twin(context: ClientContext, identity: ProducerIdAndEpoch, first: int) -> None:
+    values = generate.unique_values(context.number)
     sequence = 0
-    partition = told.inputs[0]
-    while told.wanted():
-        await told.think()
+    partition = context.inputs[0]
+    while context.wanted():
+        await context.think()
         mine = [next(values) + first for _ in range(2)]
-        operation = told.history.begin(Kind.SEND, [(partition, mine)])
+        operation = context.history.begin(Kind.SEND, [(partition, mine)])
         try:
-            base_offset = await _produce(told, told.client, identity, sequence, partition, mine)
+            base_offset = await _produce(context, context.client, identity, sequence, partition, mine)
         except SparklogError:
-            told.history.end(operation, Outcome.UNKNOWN)
+            context.history.end(operation, Outcome.UNKNOWN)
         else:
-            told.history.end(operation, Outcome.OK, [list(range(base_offset, base_offset + 2))])
+            context.history.end(operation, Outcome.OK, [list(range(base_offset, base_offset + 2))])
         sequence += 2
 
 
-async def inventor(told: Told) -> None:
-    """Writes with producer ids that nobody has been given yet, but soon will be."""
-    values = generate.unique_values(told.number)
-    while told.wanted():
-        await asyncio.sleep(told.rng.random() * 0.2)
-        drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
-        invented = ProducerIdAndEpoch(drawn.producer_id + told.rng.randint(*AHEAD), told.rng.choice([0, 0, 5]))
-        partition = told.rng.choice(told.inputs)
-        mine = [next(values) for _ in range(told.rng.randint(1, 3))]
-        operation = told.history.begin(Kind.SEND, [(partition, mine)])
+async def inventor(context: ClientContext) -> None:
+    """Write with producer ids that are not issued yet, but soon will be."""
+    values = generate.unique_values(context.number)
+    while context.wanted():
+        await asyncio.sleep(context.rng.random() * 0.2)
+        drawn = await context.client.ask_until(
+            Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse
+        )
+        invented = ProducerIdAndEpoch(drawn.producer_id + context.rng.randint(*AHEAD), context.rng.choice([0, 0, 5]))
+        partition = context.rng.choice(context.inputs)
+        mine = [next(values) for _ in range(context.rng.randint(1, 3))]
+        operation = context.history.begin(Kind.SEND, [(partition, mine)])
         accepted = False
         try:
-            await _produce(told, told.client, invented, 0, partition, mine)
+            await _produce(context, context.client, invented, 0, partition, mine)
             accepted = True
         except InvalidProducerIdMappingError:
             continue
-        except SparklogError:  # a request that comes late finds an id that somebody has been given meanwhile
-            told.notes.shared_identity(invented.producer_id)
+        except SparklogError:  # the id may have been issued before a late request arrives
+            context.notes.shared_identity(invented.producer_id)
         finally:
-            told.history.end(operation, Outcome.UNKNOWN)
-        drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse)
+            context.history.end(operation, Outcome.UNKNOWN)
+        drawn = await context.client.ask_until(
+            Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(), t.InitProducerIdResponse
+        )
         if drawn.producer_id > invented.producer_id:
-            told.notes.shared_identity(invented.producer_id)
+            context.notes.shared_identity(invented.producer_id)
         elif accepted:
-            told.notes.violated(f"producer {invented.producer_id} has written, and nobody has been given that id")
+            context.notes.violated(f"producer {invented.producer_id} has written, and nobody has been given that id")
 
 
-async def squatter(told: Told) -> None:
-    """Writes transactional batches into partitions that its transaction does not include: nobody would ever end what
-    they begin, and readers of committed records would wait behind it for ever."""
-    values = generate.unique_values(told.number)
-    while told.wanted():
-        await told.think()
-        request = t.InitProducerIdRequest(f"squatter-{told.slot}", TRANSACTION_TIMEOUT_MS)
-        drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, request, t.InitProducerIdResponse)
+async def squatter(context: ClientContext) -> None:
+    """Write transactional batches into partitions outside of the transaction: such batches would never be ended, and
+    would block readers of committed records forever.
+    """
+    values = generate.unique_values(context.number)
+    while context.wanted():
+        await context.think()
+        request = t.InitProducerIdRequest(f"squatter-{context.slot}", TRANSACTION_TIMEOUT_MS)
+        drawn = await context.client.ask_until(Api.INIT_PRODUCER_ID, request, t.InitProducerIdResponse)
         identity = ProducerIdAndEpoch(drawn.producer_id, drawn.producer_epoch)
-        partition, mine = told.rng.choice(told.inputs), [next(values)]
-        operation = told.history.begin(Kind.SEND, [(partition, mine)])
+        partition, mine = context.rng.choice(context.inputs), [next(values)]
+        operation = context.history.begin(Kind.SEND, [(partition, mine)])
         with contextlib.suppress(SparklogError):
-            await _produce(told, told.client, identity, 0, partition, mine, transactional=True)
-        told.history.end(operation, Outcome.UNKNOWN)
+            await _produce(context, context.client, identity, 0, partition, mine, transactional=True)
+        context.history.end(operation, Outcome.UNKNOWN)
 
 
-async def trespasser(told: Told) -> None:
-    """A member that goes on committing what it has read when the partition is not its own any more."""
-    member = Member(told, "group")
+async def trespasser(context: ClientContext) -> None:
+    """Run a member that commits offsets of partitions that it no longer owns."""
+    member = Member(context, "group")
     read: dict[str, int] = {}
-    while told.wanted():
-        await told.think()
+    while context.wanted():
+        await context.think()
         try:
             polls = await member.poll()
-            note_poll(told, polls)
+            note_poll(context, polls)
             read |= {partition: offsets[-1] + 1 for partition, offsets, _ in polls}
             for partition in sorted(read):
-                await _trespass(told, member, partition, read[partition])
+                await _trespass(context, member, partition, read[partition])
         except SparklogError as e:
             if not e.retriable:
                 raise
@@ -142,9 +153,8 @@ async def trespasser(told: Told) -> None:
     await member.leave()
 
 
-async def _trespass(told: Told, member: Member, partition: str, offset: int) -> None:
-    """Commits if the partition is not the member's. What the broker tells of its ownership comes on the same
-    connection."""
+async def _trespass(context: ClientContext, member: Member, partition: str, offset: int) -> None:
+    """Commit if the partition is not the member's. The broker reports the ownership on the same connection."""
     membership = member.membership
 
     def is_mine() -> bool:
@@ -152,37 +162,39 @@ async def _trespass(told: Told, member: Member, partition: str, offset: int) -> 
 
     if is_mine():
         return
-    operation = told.history.begin(Kind.COMMIT, offsets={partition: offset})
+    operation = context.history.begin(Kind.COMMIT, offsets={partition: offset})
     with contextlib.suppress(SparklogError):
         await member.commit({partition: offset})
         if not is_mine():
-            told.notes.violated(f"{partition} is not {membership.member_id}'s, and it could commit {offset}")
-    told.history.end(operation, Outcome.UNKNOWN)
+            context.notes.violated(f"{partition} is not {membership.member_id}'s, and it could commit {offset}")
+    context.history.end(operation, Outcome.UNKNOWN)
 
 
-async def mixed(told: Told) -> None:
-    """Commits a group's offsets in a transaction, and while that is open the next ones without: these are newer, and
-    stay. After a request that had no answer it goes on with another group: it may still arrive, and neither kind of
-    commit has a number that would tell its age."""
-    transactions = Transactions(told, f"mixed-{told.slot}")
+async def mixed(context: ClientContext) -> None:
+    """Commit a group's offsets in a transaction, and later ones without it while it is open: these are newer, and stay.
+
+    After a request without an answer it continues with another group: the request may still arrive, and neither kind of
+    commit has a number that shows its age.
+    """
+    transactions = Transactions(context, f"mixed-{context.slot}")
     await transactions.init()
-    tp = partition_of(told.inputs[0])
-    position = told.number * 1_000_000
+    tp = partition_of(context.inputs[0])
+    position = context.number * 1_000_000
     group = f"mixed-{position}"
-    while told.wanted():
-        await told.think()
+    while context.wanted():
+        await context.think()
         position += 10
         commit = g.OffsetCommitRequest(group, [g.CommittedOffset(*tp, position + 1)], "", -1)
         fetch = g.OffsetFetchRequest(group, [g.TopicPartitions(tp.topic, [tp.partition])], require_stable=True)
         try:
             await transactions.send_offsets({str(tp): position}, group, "", -1, once=True)
-            answer, _ = await told.client.ask(Api.OFFSET_COMMIT, commit, g.OffsetCommitResponse)
+            answer, _ = await context.client.ask(Api.OFFSET_COMMIT, commit, g.OffsetCommitResponse)
             if not answer.results[0].error_code:
-                told.notes.committed(position + 1)
+                context.notes.committed(position + 1)
             await transactions.end(commit=True)
-            found, _ = await told.client.ask(Api.OFFSET_FETCH, fetch, g.OffsetFetchResponse)
+            found, _ = await context.client.ask(Api.OFFSET_FETCH, fetch, g.OffsetFetchResponse)
             if not found.offsets[0].error_code:
-                told.notes.told_committed(found.offsets[0].offset)
+                context.notes.check_committed(found.offsets[0].offset)
         except ProducerFencedError:
             raise
         except SparklogError:

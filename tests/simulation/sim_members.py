@@ -1,4 +1,4 @@
-"""Members of groups in a life: those that commit what they have read, and those that consume, transform and produce."""
+"""Members of groups in a life: those that commit their positions, and those that consume, transform and produce."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.checker.history import Kind, Outcome
 from tests.simulation.sim_final import committed_offsets
 from tests.simulation.sim_reader import SimReader
 from tests.simulation.sim_roles import (
+    ClientContext,
     Role,
-    Told,
     Transactions,
     end_transaction,
     note_assignment,
@@ -30,25 +30,25 @@ SESSION_TIMEOUT_MS = 6_000
 
 
 class Member:
-    """A member of a group that reads the inputs; heartbeats go on beside it."""
+    """A member of a group that reads the inputs, with heartbeats in the background."""
 
-    def __init__(self, told: Told, group: str) -> None:
-        self._told = told
+    def __init__(self, context: ClientContext, group: str) -> None:
+        self._context = context
         self.group = group
         self.membership = Membership(MemberConfig(group, session_timeout_ms=SESSION_TIMEOUT_MS))
-        self.membership.member_id = f"{told.seed}-{told.number}"
-        self.membership.subscribe({partition_of(p).topic for p in told.inputs})
-        self.reader = SimReader(told.client, committed=True)
+        self.membership.member_id = f"{context.seed}-{context.number}"
+        self.membership.subscribe({partition_of(p).topic for p in context.inputs})
+        self.reader = SimReader(context.client, committed=True)
         self._sequence = 0
-        self._beating = told.client.loop.create_task(self._beat())
+        self._beating = context.client.loop.create_task(self._beat())
 
     async def _beat(self) -> None:
-        notes, me = self._told.notes, self.membership.member_id
+        notes, me = self._context.notes, self.membership.member_id
         while True:
             wait_s = 0.1
-            held, sent_s = self.membership.held, self._told.client.loop.time()
+            held, sent_s = self.membership.held, self._context.client.loop.time()
             try:
-                answer, _ = await self._told.client.ask(
+                answer, _ = await self._context.client.ask(
                     Api.GROUP_HEARTBEAT, self.membership.request(), g.GroupHeartbeatResponse
                 )
                 self.membership.answered(answer)
@@ -60,13 +60,13 @@ class Member:
                     raise
                 if self.membership.epoch == EPOCH_JOIN:
                     notes.lost(self.group, me)
-            due = self._told.client.loop.time() + wait_s
+            due = self._context.client.loop.time() + wait_s
             await asyncio.sleep(0.05)
-            while self._told.client.loop.time() < due and not self.membership.has_news:
+            while self._context.client.loop.time() < due and not self.membership.has_news:
                 await asyncio.sleep(0.1)
 
     async def take_changes(self) -> None:
-        """Lets go of what others get, takes what is new, from where the group has got to. Raises SparklogError."""
+        """Release revoked partitions, and start new ones at the group's offsets. Raises SparklogError."""
         lost, revoked, added = self.membership.changes()
         for tp in lost | revoked:
             self.reader.positions.pop(tp, None)
@@ -79,7 +79,7 @@ class Member:
                 self.membership.not_taken(added)
                 raise
             self.reader.positions |= positions
-            note_assignment(self._told, {str(tp): -1 for tp in added})
+            note_assignment(self._context, {str(tp): -1 for tp in added})
 
     async def committed(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, int]:
         topics: dict[str, list[int]] = {}
@@ -92,9 +92,9 @@ class Member:
             member_id=self.membership.member_id,
             member_epoch=self.membership.epoch,
         )
-        history = self._told.history
+        history = self._context.history
         operation = history.begin(Kind.FETCH_COMMITTED)
-        answer, _ = await self._told.client.ask(Api.OFFSET_FETCH, request, g.OffsetFetchResponse)
+        answer, _ = await self._context.client.ask(Api.OFFSET_FETCH, request, g.OffsetFetchResponse)
         for found in answer.offsets:
             if found.error_code:
                 raise error_from_code(found.error_code, found.message)
@@ -108,22 +108,22 @@ class Member:
         request = g.OffsetCommitRequest(
             self.group, committed, self.membership.member_id, self.membership.epoch, self._sequence
         )
-        answer, _ = await self._told.client.ask(Api.OFFSET_COMMIT, request, g.OffsetCommitResponse)
+        answer, _ = await self._context.client.ask(Api.OFFSET_COMMIT, request, g.OffsetCommitResponse)
         for result in answer.results:
             if result.error_code:
                 raise error_from_code(result.error_code, result.message)
 
     async def leave(self) -> None:
-        """Says good-bye."""
+        """Leave the group."""
         self._beating.cancel()
         await asyncio.gather(self._beating, return_exceptions=True)
-        self._told.notes.lost(self.group, self.membership.member_id)
+        self._context.notes.lost(self.group, self.membership.member_id)
         if self.membership.epoch != EPOCH_JOIN:
             request = self.membership.leave_request()
-            await self._told.client.ask(Api.GROUP_HEARTBEAT, request, g.GroupHeartbeatResponse)
+            await self._context.client.ask(Api.GROUP_HEARTBEAT, request, g.GroupHeartbeatResponse)
 
     async def poll(self) -> list[tuple[str, list[int], list[int]]]:
-        """What is there for this member. Raises SparklogError."""
+        """Return the next records of this member. Raises SparklogError."""
         if self._beating.done():
             self._beating.result()
         if self.membership.changed:
@@ -135,27 +135,27 @@ class Member:
         found = await self.reader.poll()
         restarts = self.reader.take_restarts()
         if restarts:
-            note_assignment(self._told, restarts)
+            note_assignment(self._context, restarts)
         return polls_of({tp: rows for tp, rows in found.items() if tp in held and tp in self.membership.held})
 
 
-async def member(told: Told) -> None:
-    """A member of a group that commits what it has read."""
-    member = Member(told, "group")
-    while told.wanted():
-        await told.think()
+async def member(context: ClientContext) -> None:
+    """Run a member that commits its positions."""
+    member = Member(context, "group")
+    while context.wanted():
+        await context.think()
         try:
             polls = await member.poll()
-            note_poll(told, polls)
+            note_poll(context, polls)
             if polls:
                 positions = {partition: offsets[-1] + 1 for partition, offsets, _ in polls}
-                operation = told.history.begin(Kind.COMMIT, offsets=positions)
+                operation = context.history.begin(Kind.COMMIT, offsets=positions)
                 try:
                     await member.commit(positions)
                 except SparklogError:
-                    told.history.end(operation, Outcome.UNKNOWN)
+                    context.history.end(operation, Outcome.UNKNOWN)
                 else:
-                    told.history.end(operation, Outcome.OK)
+                    context.history.end(operation, Outcome.OK)
         except SparklogError as e:
             if not e.retriable:
                 raise
@@ -163,15 +163,15 @@ async def member(told: Told) -> None:
     await member.leave()
 
 
-async def pipeline(told: Told) -> None:
+async def pipeline(context: ClientContext) -> None:
     """Consume, transform, produce: one output for each input, with the offsets in one transaction."""
-    values = generate.unique_values(told.number)
-    transactions = Transactions(told, f"pipeline-{told.slot}")
+    values = generate.unique_values(context.number)
+    transactions = Transactions(context, f"pipeline-{context.slot}")
     await transactions.init()
-    member = Member(told, "pipeline")
-    intents = generate.pipelines(told.seed, told.number, told.outputs)
-    while told.wanted():
-        await told.think()
+    member = Member(context, "pipeline")
+    intents = generate.pipelines(context.seed, context.number, context.outputs)
+    while context.wanted():
+        await context.think()
         try:
             polls = await member.poll()
         except SparklogError as e:
@@ -180,20 +180,20 @@ async def pipeline(told: Told) -> None:
             await asyncio.sleep(0.1)
             continue
         if polls:
-            await _transform(told, member, transactions, polls, next(intents), values)
+            await _transform(context, member, transactions, polls, next(intents), values)
     await member.leave()
 
 
 async def _transform(
-    told: Told, member: Member, transactions: Transactions, polls: list[Any], intent: Any, values: Any
+    context: ClientContext, member: Member, transactions: Transactions, polls: list[Any], intent: Any, values: Any
 ) -> None:
     sources = [value for _, _, polled in polls for value in polled]
     mine = [next(values) for _ in sources]
     positions = {partition: offsets[-1] + 1 for partition, offsets, _ in polls}
-    operation = told.history.begin(Kind.TRANSACTION)
-    told.history.polls(operation, polls)
-    told.history.sends(operation, [(intent.partition, mine, sources)])
-    told.history.offsets(operation, positions)
+    operation = context.history.begin(Kind.TRANSACTION)
+    context.history.polls(operation, polls)
+    context.history.sends(operation, [(intent.partition, mine, sources)])
+    context.history.offsets(operation, positions)
     commit = intent.commit
     acked: list[list[int]] = []
     try:
@@ -201,23 +201,23 @@ async def _transform(
         await transactions.send_offsets(positions, member.group, member.membership.member_id, member.membership.epoch)
     except SparklogError:
         commit = False
-    outcome = await end_transaction(told, transactions, operation, acked, commit=commit)
+    outcome = await end_transaction(context, transactions, operation, acked, commit=commit)
     back = {p: offsets[0] for p, offsets, _ in polls if partition_of(p) in member.reader.positions}
     if outcome is Outcome.FAILED:
         member.reader.positions |= {partition_of(p): offset for p, offset in back.items()}
-        note_assignment(told, back)
-    elif outcome is Outcome.UNKNOWN:  # the group knows
+        note_assignment(context, back)
+    elif outcome is Outcome.UNKNOWN:  # the group has the outcome
         for p in back:
             del member.reader.positions[partition_of(p)]
         member.membership.not_taken(frozenset(map(partition_of, back)) & member.membership.assigned)
 
 
-async def auditor(told: Told) -> None:
-    """Looks again and again where the group has got to."""
-    while told.wanted():
-        await asyncio.sleep(told.rng.random() * 0.1)
+async def auditor(context: ClientContext) -> None:
+    """Read the group's committed offsets repeatedly."""
+    while context.wanted():
+        await asyncio.sleep(context.rng.random() * 0.1)
         try:
-            await committed_offsets(told.client, "group", told.inputs, told.history)
+            await committed_offsets(context.client, "group", context.inputs, context.history)
         except SparklogError as e:
             if not e.retriable:
                 raise

@@ -1,5 +1,6 @@
-"""An idempotent producer over a simulated connection: several requests under way, retried by the product's own rules
-(`sparklog.client.producer.sequences`)."""
+"""An idempotent producer over a simulated connection: several requests in flight, retried by the product's rules
+(`sparklog.client.producer.sequences`).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ PRODUCE_TIMEOUT_MS = 5_000
 
 
 def encode_values(values: Sequence[int], now_ms: int, keys: Sequence[bytes] = ()) -> bytearray:
-    """The values as one batch of an envelope topic, of no producer yet. Without `keys` the values are the keys."""
+    """Encode the values as one batch of an envelope topic, without a producer. Without `keys` the values are the
+    keys."""
     texts = [str(v).encode() for v in values]
     rows = pa.record_batch(
         [
@@ -49,7 +51,7 @@ def encode_values(values: Sequence[int], now_ms: int, keys: Sequence[bytes] = ()
 
 
 class Batch(SequencedBatch):
-    """`done(base_offset)` is called once: -1 when the batch has failed, or nobody knows."""
+    """A batch. `done(base_offset)` is called once: with -1 if it has failed, or its outcome is unknown."""
 
     __slots__ = ("alone", "done", "expires_s", "payload")
 
@@ -72,12 +74,12 @@ class _Partition:
 
     @property
     def waiting(self) -> list[Batch]:
-        """Batches that are to be sent again, in their order."""
+        """The batches that have to be sent again, in order."""
         return [b for b in self.sequences.in_flight if b.progress is Progress.WAITING]  # type: ignore[misc]
 
 
 class SimProducer:
-    """Made by `begin`."""
+    """An idempotent producer, made by `begin`."""
 
     def __init__(self, client: SimClient, identity: ProducerIdAndEpoch, notes: Notes, delivery_s: float) -> None:
         self._client = client
@@ -88,7 +90,7 @@ class SimProducer:
 
     @classmethod
     async def begin(cls, client: SimClient, notes: Notes, *, delivery_s: float) -> SimProducer:
-        """Asks for an identity. `delivery_s`: how long a batch is tried."""
+        """Request an identity and return the producer. `delivery_s`: delivery timeout of a batch."""
         answer = await client.ask_until(Api.INIT_PRODUCER_ID, InitProducerIdRequest(), InitProducerIdResponse)
         return cls(client, ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch), notes, delivery_s)
 
@@ -99,7 +101,7 @@ class SimProducer:
         self._drain(partition)
 
     def _drain(self, partition: _Partition) -> None:
-        """Sends what may be sent."""
+        """Send all batches that may be sent."""
         loop = self._client.loop
         self._expire(partition)
         while True:
@@ -122,7 +124,7 @@ class SimProducer:
             self._send(partition, taken)
 
     def _expire(self, partition: _Partition) -> None:
-        """Gives up what has been tried for too long and is not under way."""
+        """Fail the batches beyond their delivery timeout that are not in flight."""
         now = self._client.loop.time()
         late = [b for b in partition.waiting if b.expires_s <= now]
         for batch in late:
@@ -130,7 +132,7 @@ class SimProducer:
             self._notes.gave_up(partition.tp, batch.identity)
             batch.done(-1)
         if late:
-            self._begin_anew(partition)
+            self._reset(partition)
 
     def _send(self, partition: _Partition, batches: list[Batch]) -> None:
         partition.sequences.take(batches)
@@ -168,7 +170,7 @@ class SimProducer:
                 offset = result.base_offsets[i]
             batch.done(offset)
             offset += batch.record_count
-        self._go_on(partition)
+        self._continue(partition)
 
     def _failed(self, partition: _Partition, batches: list[Batch], error: SparklogError, *, definite: bool) -> None:
         refusal = Refusal.RETRIABLE if error.retriable else Refusal.FATAL
@@ -182,7 +184,7 @@ class SimProducer:
         then = partition.sequences.refused(batches, refusal, definite=definite)
         loop = self._client.loop
         if then is AfterFailure.RETRY:
-            if partition.retry_at_s <= loop.time():  # else another request of the partition has failed at the same time
+            if partition.retry_at_s <= loop.time():  # otherwise another request has failed
                 partition.retry_at_s = loop.time() + partition.backoff_s
                 loop.call_later(partition.backoff_s, self._drain, partition)
                 partition.backoff_s = min(2 * partition.backoff_s, BACKOFF_S_MAX)
@@ -193,14 +195,14 @@ class SimProducer:
             for batch in batches:
                 self._notes.gave_up(partition.tp, batch.identity)
                 batch.done(-1)
-        self._go_on(partition)
+        self._continue(partition)
 
-    def _go_on(self, partition: _Partition) -> None:
-        self._begin_anew(partition)
+    def _continue(self, partition: _Partition) -> None:
+        self._reset(partition)
         self._drain(partition)
 
     @staticmethod
-    def _begin_anew(partition: _Partition) -> None:
-        if partition.sequences.may_begin_anew:
-            again = partition.sequences.begin_anew()
+    def _reset(partition: _Partition) -> None:
+        if partition.sequences.may_reset:
+            again = partition.sequences.reset()
             partition.queue.extendleft(reversed(again))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Reading partitions over a simulated connection, with the product's own rules for what an answer means."""
+"""Reading partitions over a simulated connection, with the product's rules for answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 class SimReader:
-    """Positions of partitions, moved on by `poll`."""
+    """Positions of partitions, advanced by `poll`."""
 
     def __init__(self, client: SimClient, *, committed: bool) -> None:
         self._client = client
@@ -39,15 +39,15 @@ class SimReader:
         self.positions = dict(positions)
 
     def take_restarts(self) -> dict[str, int]:
-        """Partitions whose position had been deleted since the last call, and the log starts at which they go on."""
+        """Return the partitions whose position was deleted since the last call, with the log starts at which they
+        continue."""
         restarted, self._restarted = self._restarted, {}
         return restarted
 
     async def poll(
         self, *, wait_ms: int = FETCH_WAIT_MS, max_bytes: int = FETCH_BYTES
     ) -> dict[TopicPartition, list[Row]]:
-        """The next rows. Raises BrokerNotAvailableError, and what the broker answers of a partition if there are no
-        rows of another."""
+        """Return the next rows. Raises BrokerNotAvailableError, and a partition's error if no other one has rows."""
         asked = sorted(self.positions)
         if not asked:
             return {}
@@ -62,7 +62,7 @@ class SimReader:
         for tp, result in zip(asked, answer.results, strict=True):
             data = payload[start : start + result.length_bytes]
             start += result.length_bytes
-            if tp in self.positions:  # may have been let go meanwhile
+            if tp in self.positions:  # it may have been released meanwhile
                 try:
                     rows = self._take(tp, result, data)
                 except SparklogError as e:

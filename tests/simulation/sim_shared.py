@@ -1,4 +1,4 @@
-"""Shared transactions in a life, as Spark's sink uses them."""
+"""Shared transactions in a life, in the way of Spark's sink."""
 
 from __future__ import annotations
 
@@ -9,50 +9,52 @@ from sparklog.protocol import transaction_messages as t
 from sparklog.protocol.messages import Api
 from sparklog.types import ProducerIdAndEpoch, shared_transactional_id
 from tests.simulation.notes import SharedEnd
-from tests.simulation.sim_roles import TRANSACTION_TIMEOUT_MS, Role, Told, write
+from tests.simulation.sim_roles import TRANSACTION_TIMEOUT_MS, ClientContext, Role, write
 from tests.torture.shared import rows_of
 
 
-async def shared(told: Told) -> None:
-    """Shared transactions, as Spark's sink uses them: batches with a number, tasks that fail, are repeated, and
+async def shared(context: ClientContext) -> None:
+    """Run shared transactions in the way of Spark's sink: numbered batches, with tasks that fail, are repeated, and
     lose."""
-    rng = random.Random(f"tasks/{told.seed}/{told.number}")
+    rng = random.Random(f"tasks/{context.seed}/{context.number}")
     run = 0
-    while told.wanted():
-        await told.think()
-        batch = told.done_batches.get(told.slot, 0)
+    while context.wanted():
+        await context.think()
+        batch = context.done_batches.get(context.slot, 0)
         draw = t.InitProducerIdRequest(fencing_token=True)
-        drawn = await told.client.ask_until(Api.INIT_PRODUCER_ID, draw, t.InitProducerIdResponse)
-        key = (f"app-{told.slot}", batch, f"{told.number}-{run}", drawn.producer_id)
+        drawn = await context.client.ask_until(Api.INIT_PRODUCER_ID, draw, t.InitProducerIdResponse)
+        key = (f"app-{context.slot}", batch, f"{context.number}-{run}", drawn.producer_id)
         try:
-            if await _write_batch(told, key, batch, rng):
-                told.done_batches[told.slot] = max(batch + 1, told.done_batches.get(told.slot, 0))  # a file per batch
+            if await _write_batch(context, key, batch, rng):
+                context.done_batches[context.slot] = max(
+                    batch + 1, context.done_batches.get(context.slot, 0)
+                )  # a file per batch
         except SparklogError:
-            run += 1  # what Spark does: the query fails and is started again
+            run += 1  # as in Spark: the query fails and is started again
 
 
-async def _write_batch(told: Told, key: tuple[str, int, str, int], batch: int, rng: random.Random) -> bool:
-    """Whether the batch is committed, now or before. Raises SparklogError."""
+async def _write_batch(context: ClientContext, key: tuple[str, int, str, int], batch: int, rng: random.Random) -> bool:
+    """Write a batch. Returns True if it is committed, now or earlier. Raises SparklogError."""
     tasks: list[list[tuple[str, list[int]]]] = [[] for _ in range(rng.randint(1, 3))]
-    for rows in rows_of(told.slot, batch, told.inputs):
+    for rows in rows_of(context.slot, batch, context.inputs):
         rng.choice(tasks).append(rows)
     committed_participants = []
     for task in tasks:
         for is_last in [*(False for _ in range(rng.choices([0, 1, 2], [6, 3, 1])[0])), True]:
             request = t.JoinSharedTxnRequest(*key, TRANSACTION_TIMEOUT_MS)
-            joined = await told.client.ask_until(Api.JOIN_SHARED_TXN, request, t.JoinSharedTxnResponse)
-            told.notes.joined(key[0], key[2], key[3])
+            joined = await context.client.ask_until(Api.JOIN_SHARED_TXN, request, t.JoinSharedTxnResponse)
+            context.notes.joined(key[0], key[2], key[3])
             if joined.committed:
                 return True
             identity = ProducerIdAndEpoch(joined.producer_id, joined.producer_epoch)
             for partition, values in task:
                 names = [f"{key[0]}/{batch}/{key[3]}/{identity.producer_id}/{value}".encode() for value in values]
-                await write(told, shared_transactional_id(key[0]), identity, 0, partition, values, names)
+                await write(context, shared_transactional_id(key[0]), identity, 0, partition, values, names)
             if is_last:
                 committed_participants.append(identity.producer_id)
     end = t.EndSharedTxnRequest(*key, rng.random() < 0.9, committed_participants)
-    told.notes.ends(SharedEnd(key[0], batch, key[2], key[3], end.committed, frozenset(committed_participants)))
-    return (await told.client.ask_until(Api.END_SHARED_TXN, end, t.EndSharedTxnResponse)).committed
+    context.notes.ends(SharedEnd(key[0], batch, key[2], key[3], end.committed, frozenset(committed_participants)))
+    return (await context.client.ask_until(Api.END_SHARED_TXN, end, t.EndSharedTxnResponse)).committed
 
 
 ROLES: dict[str, Role] = {"shared": shared}

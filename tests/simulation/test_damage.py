@@ -1,8 +1,8 @@
 """One flipped bit anywhere in a partition's files, and a tail torn at any byte: never a wrong record, never an
 unexpected exception.
 
-A batch's stamp (offset, leader epoch, append time) has no checksum: where footers are trusted and nothing is scanned (a
-clean start) a flipped bit there is not noticed by reading, so that case asks for right values only.
+A batch's stamp (offset, leader epoch, append time) has no checksum. After a clean start footers are trusted without a
+scan, and reading does not notice a bit flipped in a stamp, so that case checks only the values.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LOOKED_UP_MS = (0, *range(1000, 2500, 70), 10**9)
 EXPECTED_ERRORS = (LogCorruptError, CorruptBatchError)
 
 
-class Made(NamedTuple):
-    """A stopped log of one 64 KiB segment with its indexes: its files, records, and where its stamps are."""
+class StoppedLog(NamedTuple):
+    """A stopped log of one 64 KiB segment with its indexes: its files, records, and the positions of its stamps."""
 
     directory: Path
     files: dict[str, bytes]
@@ -42,8 +42,8 @@ class Made(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    logging.disable(logging.CRITICAL)  # a line per case is what nobody reads
+def made(tmp_path_factory: pytest.TempPathFactory) -> StoppedLog:
+    logging.disable(logging.CRITICAL)  # a line per case, which is never read
     root = tmp_path_factory.mktemp("damage")
     log = open_log(root, SETTINGS, files=LimitedFiles())
     values: list[bytes] = []
@@ -63,7 +63,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     ends = [position + header.size_bytes for position, header in segment.headers_from(None)]
     log.close()
     directory = root / "events-0"
-    return Made(directory, {p.name: p.read_bytes() for p in directory.iterdir()}, values, timestamps_ms, stamps, ends)
+    return StoppedLog(
+        directory, {p.name: p.read_bytes() for p in directory.iterdir()}, values, timestamps_ms, stamps, ends
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,7 +75,7 @@ def logging_again() -> Iterator[None]:
 
 
 def records_of(log: PartitionLog) -> list[tuple[int, bytes]]:
-    """What a consumer gets, which goes on behind a batch it cannot use only by being told to."""
+    """Return the records of a consumer, which passes an unusable batch only with an explicit position."""
     found, offset = [], log.log_start_offset
     while (piece := log.reader.read(offset, 20_000)) is not None:
         try:
@@ -89,12 +91,12 @@ def records_of(log: PartitionLog) -> list[tuple[int, bytes]]:
     return found
 
 
-def check_damaged(made: Made, root: Path, *, clean: bool, exact: bool) -> str:
-    """Opens, reads, looks up, appends; what became of it."""
+def check_damaged(made: StoppedLog, root: Path, *, clean: bool, exact: bool) -> str:
+    """Open, read, look up, append; return the result."""
     log = None
     try:
         log = open_log(root, SETTINGS, files=LimitedFiles(), clean=clean)
-        latest = log.reader.offset_of_max_timestamp()  # first: it looks at the end of the time index alone
+        latest = log.reader.offset_of_max_timestamp()  # first: this reads only the end of the time index
         answers = {t: log.reader.offset_for_timestamp(t) for t in LOOKED_UP_MS}
         found = records_of(log)
         log.appender.append(batch([5]))
@@ -117,7 +119,7 @@ def check_damaged(made: Made, root: Path, *, clean: bool, exact: bool) -> str:
     return "whole" if len(found) == len(made.values) else "cut"
 
 
-def flip_and_check(made: Made, root: Path, name: str, position: int, *, clean: bool) -> str:
+def flip_and_check(made: StoppedLog, root: Path, name: str, position: int, *, clean: bool) -> str:
     directory = root / "events-0"
     if directory.exists():
         shutil.rmtree(directory)
@@ -135,12 +137,12 @@ def flip_and_check(made: Made, root: Path, name: str, position: int, *, clean: b
     return outcome
 
 
-def positions_of(made: Made, name: str, step: int) -> range:
+def positions_of(made: StoppedLog, name: str, step: int) -> range:
     return range(0, len(made.files[name]), step)
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_flipped_bit_in_a_sample_of_bytes(made: Made, tmp_path: Path, clean: bool) -> None:
+def test_a_flipped_bit_in_a_sample_of_bytes(made: StoppedLog, tmp_path: Path, clean: bool) -> None:
     outcomes = set()
     for name in made.files:
         step = 211 if name.endswith(".arrow") else 7
@@ -150,14 +152,14 @@ def test_a_flipped_bit_in_a_sample_of_bytes(made: Made, tmp_path: Path, clean: b
 
 @pytest.mark.torture
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_flipped_bit_in_every_byte(made: Made, tmp_path: Path, clean: bool) -> None:
+def test_a_flipped_bit_in_every_byte(made: StoppedLog, tmp_path: Path, clean: bool) -> None:
     for name in made.files:
         for position in positions_of(made, name, 1):
             flip_and_check(made, tmp_path, name, position, clean=clean)
 
 
-def repair_and_check(made: Made, root: Path, position: int) -> None:
-    """After a repair the log opens, and every record in it is right; at most the batch with the bit is gone."""
+def repair_and_check(made: StoppedLog, root: Path, position: int) -> None:
+    """Repair the log: it opens, every record in it is right, and at most the batch with the bit is lost."""
     name = next(n for n in made.files if n.endswith(".arrow"))
     flip_and_check(made, root, name, position, clean=False)
     shutil.rmtree(root / "events-0")
@@ -178,20 +180,20 @@ def repair_and_check(made: Made, root: Path, position: int) -> None:
 
 
 @pytest.mark.nightly
-def test_a_repair_saves_all_but_one_batch_for_a_sample_of_bytes(made: Made, tmp_path: Path) -> None:
+def test_a_repair_saves_all_but_one_batch_for_a_sample_of_bytes(made: StoppedLog, tmp_path: Path) -> None:
     name = next(n for n in made.files if n.endswith(".arrow"))
     for position in positions_of(made, name, 499):
         repair_and_check(made, tmp_path, position)
 
 
 @pytest.mark.torture
-def test_a_repair_saves_all_but_one_batch_for_a_fine_sample_of_bytes(made: Made, tmp_path: Path) -> None:
+def test_a_repair_saves_all_but_one_batch_for_a_fine_sample_of_bytes(made: StoppedLog, tmp_path: Path) -> None:
     name = next(n for n in made.files if n.endswith(".arrow"))
     for position in positions_of(made, name, 13):
         repair_and_check(made, tmp_path, position)
 
 
-def torn(made: Made, root: Path, size: int, tail: bytes) -> None:
+def torn(made: StoppedLog, root: Path, size: int, tail: bytes) -> None:
     directory = root / "events-0"
     if directory.exists():
         shutil.rmtree(directory)
@@ -209,7 +211,7 @@ def torn(made: Made, root: Path, size: int, tail: bytes) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"", bytes(700), b"\xff\xff\xff\xff\x88\x01\0\0" * 9])
-def test_a_tail_torn_in_a_sample_of_bytes(made: Made, tmp_path: Path, tail: bytes) -> None:
+def test_a_tail_torn_in_a_sample_of_bytes(made: StoppedLog, tmp_path: Path, tail: bytes) -> None:
     name = next(n for n in made.files if n.endswith(".arrow"))
     for size in range(len(made.files[name]) - 1, 0, -401):
         torn(made, tmp_path, size, tail)
@@ -217,7 +219,7 @@ def test_a_tail_torn_in_a_sample_of_bytes(made: Made, tmp_path: Path, tail: byte
 
 @pytest.mark.torture
 @pytest.mark.parametrize("tail", [b"", bytes(700), b"\xff\xff\xff\xff\x88\x01\0\0" * 9])
-def test_a_tail_torn_at_every_byte_of_the_last_batches(made: Made, tmp_path: Path, tail: bytes) -> None:
+def test_a_tail_torn_at_every_byte_of_the_last_batches(made: StoppedLog, tmp_path: Path, tail: bytes) -> None:
     """Every byte of the last two batches and of the footer behind them, and a fine sample of what is before."""
     name = next(n for n in made.files if n.endswith(".arrow"))
     for size in range(len(made.files[name]) - 1, made.ends[-3], -1):
@@ -227,8 +229,8 @@ def test_a_tail_torn_at_every_byte_of_the_last_batches(made: Made, tmp_path: Pat
 
 
 @pytest.mark.torture
-def test_a_flipped_bit_in_every_byte_of_the_stamps_and_the_small_files(made: Made, tmp_path: Path) -> None:
-    """What has no checksum, after a clean stop: the first to look at, and quick."""
+def test_a_flipped_bit_in_every_byte_of_the_stamps_and_the_small_files(made: StoppedLog, tmp_path: Path) -> None:
+    """Flip bits in the parts without a checksum, after a clean stop."""
     for name in made.files:
         in_stamps = (p for stamp in made.stamps for p in stamp)
         for position in in_stamps if name.endswith(".arrow") else positions_of(made, name, 1):

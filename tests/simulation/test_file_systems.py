@@ -1,4 +1,4 @@
-"""One suite of behaviour for the real file system and the simulated one, and what the simulated one loses."""
+"""One suite of behaviour for the real file system and the simulated one, and the losses of the simulated one."""
 
 from __future__ import annotations
 

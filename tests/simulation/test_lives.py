@@ -1,7 +1,7 @@
 """The real broker in a simulated machine, beside clients, crashes, power cuts, full and broken disks, an object store
-and a bad network: no promise is broken; and without any one of the safeguards one is.
+and a bad network: no promise is broken; without any one of the safeguards a promise is broken.
 
-A failing seed is lived again with `python -m tests.simulation.life SEED KIND`.
+A failing seed is repeated with `python -m tests.simulation.life SEED KIND`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.support.cases import in_gate
 from tests.support.seeds import GATE_SEEDS, SEED_BASE, WINDOW_SEEDS
 
 TORTURE_SEEDS = 400
-"""Of each kind; together more than 5,000."""
+"""Number of seeds of each kind; together more than 5,000."""
 SEARCHED = 500
 FOUND_IN = {
     "sparklog.log.producers.states:epoch_check": ("gaps", 5),
@@ -39,17 +39,17 @@ FOUND_IN = {
     "sparklog.client.producer.sequences:first_alone": ("refusals", 0),
     "sparklog.client.producer.sequences:drain_before_bump": ("producers", 1),
 }
-"""In which kind of life the loss of a safeguard shows, and the first seed in which it does."""
+"""The kind of life that shows the loss of a safeguard, and the first such seed."""
 FOUND_BY_SEARCH = {
     "sparklog.replication.group_membership:member_epoch": "groups",
     "sparklog.client.producer.sequences:unknown_outcomes": "gaps",
     ANSWERS_FIRST: "transactions",
 }
-"""Those that few lives notice, and the kind of life: campaigns look for them among many seeds."""
+"""Safeguards whose loss few lives show, and the kind of life: campaigns search many seeds."""
 FOUND_ELSEWHERE = {
     "sparklog.client.producer.sequences:retries_first": "tests/property/test_producer_sequences.py",
 }
-"""Those that no life notices, see docs/internals/simulation.md, and the test that does."""
+"""Safeguards whose loss no life shows, see docs/internals/simulation.md, and the test that does."""
 
 
 @pytest.mark.parametrize("kind", PLANS)
@@ -73,19 +73,19 @@ def test_no_promise_is_broken_in_a_window_of_seeds(kind: str) -> None:
 
 @pytest.mark.parametrize("seed", [3])
 def test_what_a_failed_fsync_has_left_is_not_trusted_after_a_restart(seed: int) -> None:
-    """Found here: records that could be read, and acknowledged, until the power went."""
+    """Regression: records were readable and acknowledged until a power cut."""
     live(seed, "disks")
 
 
 @pytest.mark.parametrize("seed", [10_032])
 def test_what_a_repair_could_not_keep_is_not_answered_as_stored(seed: int) -> None:
-    """Found here: a power cut had taken a batch that nobody had been told of, and kept the snapshot that knew it."""
+    """Regression: a power cut took an unacknowledged batch but kept the snapshot with its sequence."""
     live(seed, "compaction")
 
 
 @pytest.mark.parametrize("seed", [30_238])
 def test_the_cleaner_goes_on_when_it_cannot_tell_whether_a_log_is_due(seed: int) -> None:
-    """Found here: it waited for a lock that it held itself."""
+    """Regression: the cleaner waited for a lock that it held itself."""
     live(seed, "disks")
 
 

@@ -22,7 +22,7 @@ def run_case(seed: int, cut: int | None, loss: int) -> tuple[int, int]:
 
 @pytest.fixture(scope="module")
 def calls() -> int:
-    """How many calls the script makes when the power stays on."""
+    """Return the number of the script's calls without a power cut."""
     count, repairs = run_case(SCRIPT, None, 0)
     assert (count > 400, repairs) == (True, 0)
     return count
@@ -36,7 +36,7 @@ def test_a_power_cut_before_every_31st_call_loses_nothing_flushed_and_invents_no
 @pytest.mark.nightly
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_power_cut_before_every_third_call_loses_nothing_flushed_and_invents_nothing(chunk: int, calls: int) -> None:
-    """Every third call from an offset that moves with the date."""
+    """Cut the power before every third call, from an offset that changes with the date."""
     for cut in range(3 * chunk + SEED_BASE // 1_000 % 3, calls, 3 * CHUNKS):
         run_case(SCRIPT, cut, 0)
 

@@ -1,4 +1,4 @@
-"""Power cuts that the campaign has found to matter, one by one."""
+"""Cases of power cuts that the campaign has found, one by one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_flushed_value_stays_until_the_one_that_replaces_it_is_on_the_disk() -
 
 
 def test_a_failed_append_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It had begun new segments, whose removal has to reach the disk."""
+    """The append had begun new segments, whose removal has to reach the disk."""
     write, large = SimFile.write, 0
 
     def failing(file: SimFile, position: int, data: bytes | bytearray | memoryview) -> None:

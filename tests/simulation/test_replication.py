@@ -1,5 +1,4 @@
-"""Clusters in `replication_world`: seeds at random, the losses other systems have had by name, and rules switched
-off."""
+"""Clusters in `replication_world`: random seeds, the losses of other systems by name, and rules switched off."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def test_nothing_acknowledged_is_lost_in_thousands_of_runs() -> None:
 
 @pytest.mark.parametrize("seed", [2217, 2528, 2931, 3672])
 def test_a_connection_that_comes_back_while_the_last_one_still_fails(seed: int) -> None:
-    """Who was about to register, or to stand for election, on the broken one did so never again."""
+    """A broker that was about to register, or to stand for election, on the broken connection never did so again."""
     run_seed(seed)
 
 
@@ -66,11 +65,11 @@ CONTROLLER = {
 }
 ABLATIONS = {**REPLICA, **CONTROLLER, "fence": replace(FULL, fence=False)}
 IN_SCENARIOS = {"member_epoch_check", "unclean_restart_forgets"}
-"""Shown in test_replication_scenarios.py: they need crashes and messages in one order."""
+"""Rules that are tested in test_replication_scenarios.py: they need crashes and messages in one order."""
 SELDOM_MISSED = {"epoch_start_before_join", "pending_until_known"}
-"""Random runs miss these too seldom for a short search. Lives of clusters find them; the long campaign searches."""
+"""Rules whose loss random runs show too seldom for a short search; lives of clusters and the long campaign find it."""
 AIMED = {"fence": OverlappingControllers}
-"""Worlds whose faults aim at a rule."""
+"""Worlds whose faults aim at one rule."""
 
 
 def is_missed(rule: str, first: int, count: int) -> bool:

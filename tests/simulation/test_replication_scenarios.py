@@ -1,4 +1,4 @@
-"""Losses and stalls that other systems have had, played step by step in `replication_world` on a quiet network."""
+"""Losses and stalls of other systems, played step by step in `replication_world` on a quiet network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_MS = 20_000
 
 
 class Play:
-    """Three brokers, all in sync, broker 1 leads; nothing is lost or late unless the play says so."""
+    """Three brokers, all in sync, broker 1 leads; no message is lost or late unless the play says so."""
 
     def __init__(self, safeguards: AllSafeguards | None = None, *, flush_each: bool = False) -> None:
         self.world = World(1, safeguards, brokers=3, flush_each=flush_each)
@@ -50,7 +50,7 @@ class Play:
         return found
 
     def produce(self, broker_id: int, count: int = 1) -> list[str]:
-        """What the producers have been told so far."""
+        """Return the answers to the producers so far."""
         told: list[str] = []
         for _ in range(count):
             self[broker_id].produce(self.world.fresh(), told.append)
@@ -61,7 +61,7 @@ class Play:
         self.until(lambda: told == ["acknowledged"] * count)
 
     def crash(self, broker_id: int) -> None:
-        """Everything that was not flushed is gone."""
+        """Crash the broker; unflushed records are lost."""
         broker = self[broker_id]
         broker.crash(loses=False)
         broker.log.truncate_to(broker.log.flushed_end)
@@ -148,7 +148,7 @@ def late_proposal(monkeypatch: pytest.MonkeyPatch, safeguards: AllSafeguards | N
 
 
 def test_a_late_proposal_brings_no_former_life_into_the_isr(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KIP-903. The leader made it before the follower crashed: only the controller can tell."""
+    """KIP-903: the leader's proposal is older than the follower's crash, and only the controller can tell."""
     late_proposal(monkeypatch)
     full = AllSafeguards()
     with pytest.raises(ViolationError):
@@ -171,8 +171,9 @@ def test_a_follower_whose_high_watermark_lags_keeps_what_is_committed_when_it_re
 
 
 def test_an_isolated_leader_acknowledges_nothing() -> None:
-    """A zombie: its session ends, it does not know (fluss 4362: nor does it stay out for ever). What it has taken goes,
-    or is on all replicas that may lead."""
+    """A zombie leader does not know that its session has ended (fluss 4362: nor does it stay out forever). Its records
+    are dropped, or are on all replicas that may lead.
+    """
     play = Play()
     play.acknowledged(1)
     play.world.isolate(play[1], 4_000, 3)
@@ -199,7 +200,9 @@ def test_a_leader_that_sleeps_over_its_session_wakes_up_as_a_zombie() -> None:
 
 
 def test_without_zookeeper_the_data_plane_goes_on() -> None:
-    """Nobody can be elected then, so nothing wrong can be acknowledged; afterwards everything goes on (fluss 4362)."""
+    """Without ZooKeeper no broker can be elected, so no wrong record can be acknowledged; afterwards everything
+    continues (fluss 4362).
+    """
     play = Play()
     play.world.zk.stop()
     play.world.advance(SESSION_MS // 3)
@@ -246,7 +249,7 @@ def test_a_controller_whose_node_was_deleted_resigns_though_it_has_nothing_to_wr
 
 
 def test_two_fast_elections_without_records_leave_no_loop() -> None:
-    """KAFKA-10706: epochs without records are cut from the cache, too."""
+    """KAFKA-10706: epochs without records are cut from the cache too."""
     play = Play(flush_each=True)
     play.acknowledged(1)
     for _ in range(4):

@@ -1,7 +1,7 @@
-"""Lives without end, until told to stop: `python -m tests.simulation.torture forever | --seconds N | --count N`.
+"""Runs lives until stopped: `python -m tests.simulation.torture forever | --seconds N | --count N`.
 
-Seeds are taken one after the other, from `--first` on; each lives once in a kind of life of every world that is asked
-for. A violation is one line that says how to live it again. Ctrl-C stops; the exit code is 1 if there was a violation.
+Seeds are taken in order from `--first` on. Each seed runs one life in a kind of each requested world. A violation is
+one line with the command that repeats it. Ctrl-C stops; the exit code is 1 after a violation.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ WORLDS: dict[str, tuple[Callable[[int], str], Live, str]] = {
         "python -c 'from tests.simulation.replication_world import World; World({seed}).run()'",
     ),
 }
-"""By name: the kind that a seed draws, how it is lived, and lived again."""
+"""By name: the kind of a seed, the function that runs a life, and the command that repeats it."""
 KINDS = {**dict.fromkeys(CLUSTER_PLANS, "cluster"), **dict.fromkeys(PLANS, "broker"), "rules": "rules"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code."""
+    """Run the command line. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="tests.simulation.torture", description=__doc__)
     parser.add_argument("how_long", nargs="?", choices=["forever"], help="until Ctrl-C (the default)")
     parser.add_argument("--seconds", type=float, help="until so much time has passed")
@@ -66,12 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pass
     finally:
         logging.disable(logging.NOTSET)
-    campaign.tell("end")
+    campaign.report("end")
     return 1 if campaign.violations else 0
 
 
 def _lives(first: int, worlds: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[str, int, str]]:
-    """World, seed and kind, without end."""
+    """Yield world, seed and kind, without end."""
     for seed in itertools.count(first):
         if kinds:
             kind = kinds[seed % len(kinds)]
@@ -82,7 +82,7 @@ def _lives(first: int, worlds: Sequence[str], kinds: Sequence[str]) -> Iterator[
 
 
 class Campaign:
-    """Counts what is lived, and says so."""
+    """Runs and counts lives, and reports them."""
 
     def __init__(
         self, lives: Iterator[tuple[str, int, str]], write: Callable[[str], object], length: float = 1.0
@@ -96,7 +96,7 @@ class Campaign:
         self.violations = 0
 
     def run(self, *, seconds: float | None = None, count: int | None = None) -> None:
-        """Until one of both is reached."""
+        """Run lives until one of the limits is reached."""
         next_s = self._began_s + PROGRESS_S
         while True:
             now_s = time.monotonic()
@@ -105,7 +105,7 @@ class Campaign:
             ):
                 return
             if now_s >= next_s:
-                self.tell("so far")
+                self.report("so far")
                 next_s = now_s + PROGRESS_S
             self._live(*next(self._lives))
 
@@ -113,15 +113,15 @@ class Campaign:
         _, live_one, again = WORLDS[world]
         try:
             live_one(seed, kind, self._length)
-        except Exception as e:  # noqa: BLE001 - whatever it is, the search goes on
+        except Exception as e:  # noqa: BLE001 - the search continues after any failure
             self.violations += 1
             why = " ".join(str(e).split())[:MESSAGE_CHARS] if isinstance(e, AssertionError) else repr(e)
             self._write(f"VIOLATION {again.format(seed=seed, kind=kind, length=self._length)} : {why}\n")
             sys.stdout.flush()
         self._lived[kind] += 1
 
-    def tell(self, what: str) -> None:
-        """One line."""
+    def report(self, what: str) -> None:
+        """Print one line of progress."""
         passed_s = max(time.monotonic() - self._began_s, 1e-9)
         cpu_s = time.process_time() - self._cpu_s
         total = self._lived.total()
@@ -136,4 +136,4 @@ class Campaign:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # what the dead processes of lives have left behind needs no cleaning
+    os._exit(code)  # remains of the lives' processes need no clean-up

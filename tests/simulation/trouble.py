@@ -1,4 +1,4 @@
-"""What goes wrong in a life: each kind a method, drawn by the plan. Nothing else goes wrong meanwhile."""
+"""The faults of a life, each a method, drawn by the plan. There is one fault at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Trouble(SharedTrouble):
-    """See the module."""
+    """The faults of a world with one broker."""
 
     world: World
 
@@ -30,7 +30,7 @@ class Trouble(SharedTrouble):
         action()
 
     def pause(self, loop: SimLoop | None) -> None:
-        """Sometimes longer than sessions and transactions last."""
+        """Pause a process, sometimes for longer than sessions and transactions last."""
         assert loop is not None
         loop.is_paused = True
         self.after(self.rng.random() * (20.0 if self.rng.random() < 0.2 else 1.0), lambda: wake(loop))
@@ -66,7 +66,8 @@ class Trouble(SharedTrouble):
         self.pause(self.world.broker.loop)
 
     def kill_broker_at_marker(self) -> None:
-        """Between two markers of one transaction, or right before or after one is decided or complete."""
+        """Kill the broker between two markers of one transaction, or just before or after its decision or
+        completion."""
         names = ("txn.between-markers", "txn.before-completion", "txn.after-completion", "txn.after-decision")
         files = self.world.machine.files
         faults.call_at(self.rng.choice(names), files.stop)
@@ -78,14 +79,14 @@ class Trouble(SharedTrouble):
             self.kill_broker()
 
     def start_broker(self) -> None:
-        """Starts it; a power cut that was to come at one of the next steps may come meanwhile."""
+        """Start the broker; a scheduled power cut may come meanwhile."""
         try:
             self._start_broker()
         except PowerCut:
             self.power_cut()
 
     def _start_broker(self) -> None:
-        """A broker whose disks are broken may not come up: then they are replaced first, as an operator would."""
+        """Start the broker. If its broken disks prevent that, replace them first, as an operator would."""
         if not self.world.broker.try_start():
             self.disks.heal()
             self.world.broker.start()
@@ -100,12 +101,12 @@ class Trouble(SharedTrouble):
         self._start_through_power_cuts()
 
     def power_cut_at_step(self) -> None:
-        """The power goes at one of the next calls of the file system."""
+        """Schedule a power cut at one of the next calls of the file system."""
         files = self.world.machine.files
         files.cut_at = len(files.calls) + self.rng.randrange(60)
 
     def _start_through_power_cuts(self) -> None:
-        """Now and then the power goes again while the broker recovers."""
+        """Start the broker, sometimes with power cuts during the recovery."""
         files = self.world.machine.files
         for _ in range(3):
             if self.rng.random() < 0.2:
@@ -125,7 +126,7 @@ class Trouble(SharedTrouble):
     # -- the network
 
     def cut_network(self) -> None:
-        """One client's messages, or the broker's answers, do not pass for a while."""
+        """Drop one client's messages, or the broker's answers, for a while."""
         net = self.world.net
         hosts = sorted({c.peer_host for c in net.connections if c.host == self.world.broker.host})
         if hosts:
@@ -141,18 +142,19 @@ class Trouble(SharedTrouble):
         self.disks.broken.add(self._disk())
 
     def new_disk(self) -> None:
-        """What a broken disk has lost comes back with a power cut; the broker is restarted, as its message asks for."""
+        """Replace a broken disk, and restart the broker as its message asks. Lost data come back only after a power
+        cut."""
         if self.disks.touched:
             self.disks.heal()
             self.rng.choice([self.stop_broker, self.kill_broker, self.power_cut])()
 
     def heal(self) -> None:
-        """Everything works again."""
+        """End all faults."""
         files = self.world.machine.files
         files.cut_at = None
         self.disks.heal()
         self.world.net.heal()
-        if files.is_off:  # since the last fault
+        if files.is_off:  # a power cut since the last fault
             self.power_cut()
         if self.world.store is not None:
             self.store_works()

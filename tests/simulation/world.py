@@ -1,4 +1,4 @@
-"""The world of one life: a machine with a broker, clients at work, what goes wrong, healing, and a final reading."""
+"""The world of one life: a machine with a broker, active clients, faults, healing, and a final reading."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.simulation.plans import AGED, INPUT, KEYED, OUTPUT, SMALL, Plan
 from tests.simulation.shared_trouble import SharedTrouble
 from tests.simulation.sim_broker import SimBroker
 from tests.simulation.sim_final import audit, committed_offsets, read_committed
-from tests.simulation.sim_roles import ROLES, Told
+from tests.simulation.sim_roles import ROLES, ClientContext
 from tests.simulation.trouble import Trouble
 from tests.torture.shared import rows_of
 
@@ -49,7 +49,7 @@ ALL_ROLES = {
 
 
 class Client:
-    """One client: its lives, one after the other, and their histories."""
+    """One client: its successive lives and their histories."""
 
     def __init__(self, world: Scene, role: str, slot: int) -> None:
         self.role = role
@@ -60,7 +60,7 @@ class Client:
         self.host = ""
         self.task: Any = None
         self.leaves = False
-        """It is to end by itself, as one that is closed; then its next life begins."""
+        """True to end the client by itself, as after a close; its next life follows."""
         self.start()
 
     def start(self) -> None:
@@ -76,7 +76,7 @@ class Client:
         )  # fmt: skip
         self.host = f"client-{number}"
         client = world.connected(loop, self.host)
-        told = Told(
+        told = ClientContext(
             world.seed, number, self.slot, client, recorder, world.inputs, world.outputs,
             lambda: world.wanted and not (self.leaves and self.loop is loop), world.done_batches,
             world.clock_ms, random.Random(world.simulation.rng.getrandbits(32)), world.plan, world.notes,
@@ -89,7 +89,7 @@ class Client:
         self.loop.kill()
 
     def look(self) -> None:
-        """A client that has ended by itself is started again, as an application would be."""
+        """Start a client again that has ended by itself, as an application would."""
         if self.task.done() and self._world.wanted:
             self._world.simulation.note("ended", self.role, repr(self.task.exception()))
             if self.task.exception() is not None and not isinstance(self.task.exception(), SparklogError):
@@ -99,7 +99,7 @@ class Client:
 
 
 class Scene:
-    """What worlds of one broker and of several have in common: clients, their histories, and a network."""
+    """The common parts of worlds of one broker and of several: clients, their histories, and a network."""
 
     trouble: SharedTrouble
 
@@ -121,11 +121,11 @@ class Scene:
         self._final: list[io.BytesIO] = []
 
     def connected(self, loop: SimLoop, host: str) -> Any:
-        """What a client asks brokers with."""
+        """Return a client's connection to the brokers."""
         raise NotImplementedError
 
     def clock_ms(self) -> int:
-        """What clients take for the time."""
+        """Return the clients' time."""
         raise NotImplementedError
 
     def now_ns(self) -> int:
@@ -139,7 +139,7 @@ class Scene:
         self.simulation.run_for(seconds)
 
     def check_loops(self, *brokers: SimLoop | None) -> None:
-        """Nothing has failed that nobody expected."""
+        """Raise AssertionError for an unexpected failure in a loop."""
         for loop in (*brokers, *(c.loop for c in self.clients), *self.zombies):
             assert loop is not None
             for failure in loop.failures:
@@ -150,7 +150,7 @@ class Scene:
         self.notes.check()
 
     def end_clients(self) -> None:
-        """Everything works: they come to their ends."""
+        """End the clients while everything works."""
         self.wanted = False
         end = self.simulation.now_s + HEALING_S
         self.simulation.run(lambda: all(c.task.done() for c in self.clients), limit_s=end)
@@ -164,12 +164,12 @@ class Scene:
             client.kill()
 
     def recorder(self, group: str = "") -> Recorder:
-        """Of one who reads at the end."""
+        """Return the recorder of a final reader."""
         self._final.append(io.BytesIO())
         return Recorder(self._final[-1], f"last-{group}", group=group, clock=self.now_ns)
 
     def read_everything(self) -> None:
-        """When all is healed: everything up to the high watermarks, which waits for every transaction below."""
+        """Read everything up to the high watermarks after the healing; it waits for every earlier transaction."""
         loop = self.simulation.loop("last")
         try:
             self.simulation.complete(loop, self._last(loop), limit_s=FINAL_S)
@@ -197,12 +197,12 @@ class Scene:
 
     @property
     def cleaned(self) -> int:
-        """How much background work there was: segments compacted, objects in the store, records deleted."""
+        """Amount of background work: segments compacted, objects in the store, records deleted."""
         written = self.store.writes if self.store is not None else 0
         return sum(disks.compacted for disks in self.trouble.all_disks()) + written + self.notes.aged_start
 
     def operations(self) -> list[Operation]:
-        """What everybody did and saw."""
+        """Return the operations of all clients."""
         files = [*self._final, *(h for c in self.clients for h in c.histories)]
         found = [o for f in files for o in parse_history(f.getvalue())]
         for client in self.clients:
@@ -212,7 +212,7 @@ class Scene:
 
 
 class World(Scene):
-    """See the module."""
+    """The world of one broker."""
 
     trouble: Trouble
 
@@ -236,7 +236,8 @@ class World(Scene):
         return self.machine.clock.now_ms()
 
     def run(self) -> list[Operation]:
-        """What everybody did and saw. Raises AssertionError for a violation that shows at once."""
+        """Run a life and return the operations of all clients. Raises AssertionError for a violation that shows at
+        once."""
         self.broker.start()
         self.simulation.run(lambda: self.broker.has_joined, limit_s=START_S)
         self._make_topics()
@@ -263,7 +264,7 @@ class World(Scene):
             self.simulation.complete(loop, broker.topics.create(TopicSpec(topic, partitions, configs=configs)))
 
     def tune_internal_topics(self) -> None:
-        """The broker's own topics are there when they are used for the first time."""
+        """Set the settings of the broker's own topics, which exist after their first use."""
         loop, broker = self.broker.loop, self.broker.broker
         if loop is None or broker is None or not self.plan.internal:
             return
@@ -273,7 +274,7 @@ class World(Scene):
                 loop.create_task(broker.topics.alter(topic, self.plan.internal))
 
     def pass_time(self, seconds: float) -> None:
-        """Lets time pass; a machine whose power has gone is started again, and so is a broker that has given up."""
+        """Let time pass; restart a machine after a power cut, and a broker that has failed."""
         end = self.simulation.now_s + seconds
         files, broker = self.machine.files, self.broker
         self.simulation.run(lambda: files.is_off or bool(broker.failed), limit_s=end)
@@ -290,7 +291,8 @@ class World(Scene):
 
 
 def _batches(slot: int, done: int, partitions: Sequence[str]) -> list[Operation]:
-    """A transaction for each batch of a shared writer; the one after the last that is done may be there or not."""
+    """Return a transaction for each batch of a shared writer; the one after the last complete batch may exist or
+    not."""
     return [
         Operation(
             f"shared-{slot}", batch, Kind.TRANSACTION, Outcome.OK if batch < done else Outcome.UNKNOWN,

@@ -123,7 +123,7 @@ class ControlledStore:
     def topics(self) -> dict[str, Topic]:
         return {name: topic_of(topic) for name, topic in self.image.topics.items()}
 
-    def _there(self, name: str) -> Topic:
+    def _existing(self, name: str) -> Topic:
         if name not in self.image.topics:
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
         return self.topics()[name]
@@ -135,17 +135,17 @@ class ControlledStore:
         return self.topics()[topic.name]
 
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        wanted = altered_topic(self._there(name), configs)
+        wanted = altered_topic(self._existing(name), configs)
         self.ask(lambda token: AlterConfig(token, name, {key: wanted.configs.get(key) for key in configs}))
         return self.topics()[name]
 
     def add_partitions(self, name: str, total: int) -> Topic:
-        grown_topic(self._there(name), total)
+        grown_topic(self._existing(name), total)
         self.ask(lambda token: AddPartitions(token, name, total))
         return self.topics()[name]
 
     def alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        known = self._there(name)
+        known = self._existing(name)
         wanted = altered_schema(known, change, self.ids.take_schema_id())
         if wanted is not known:
             data = wanted.schemas[wanted.schema_id].serialize().to_pybytes()
@@ -153,7 +153,7 @@ class ControlledStore:
         return self.topics()[name]
 
     def delete_topic(self, name: str) -> None:
-        topic = self._there(name)
+        topic = self._existing(name)
         self.ask(lambda token: DeleteTopic(token, name, topic.topic_id))
 
     def close(self) -> None:

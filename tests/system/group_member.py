@@ -16,7 +16,7 @@ from sparklog.errors import CommitFailedError
 from sparklog.types import TopicPartition
 
 
-def tell(what: str, **more: Any) -> None:
+def report(what: str, **more: Any) -> None:
     print(json.dumps({"what": what, **more}), flush=True)
 
 
@@ -35,23 +35,23 @@ def main(servers: str, group: str, topic: str, instance: str = "") -> None:
     )
     consumer.subscribe(
         [topic],
-        on_assign=lambda p: tell("assigned", partitions=numbers(p)),
-        on_revoke=lambda p: tell("revoked", partitions=numbers(p)),
-        on_lost=lambda p: tell("lost", partitions=numbers(p)),
+        on_assign=lambda p: report("assigned", partitions=numbers(p)),
+        on_revoke=lambda p: report("revoked", partitions=numbers(p)),
+        on_lost=lambda p: report("lost", partitions=numbers(p)),
     )
     while not select.select([sys.stdin], [], [], 0)[0]:
         read = [[r.partition, r.offset] for r in consumer.poll(50)]
         if not read:
             continue
-        tell("read", records=read)
+        report("read", records=read)
         try:
             consumer.commit()
         except CommitFailedError as e:
-            tell("refused", records=read, error=e.name)
+            report("refused", records=read, error=e.name)
         else:
-            tell("committed", records=read)
+            report("committed", records=read)
     consumer.close()
-    tell("closed")
+    report("closed")
 
 
 if __name__ == "__main__":

@@ -376,7 +376,7 @@ def test_changes_are_asked_and_then_done(client: TestClient, filled: World) -> N
         ("/change/create-topic?topic=x", "partitions is needed"),
         ("/topics?page=x", "a whole number is needed"),
         ("/topics/trips/messages?partition=9", "has partitions 0 to 2"),
-        ("/topics/trips/messages?at=1:x", "begin anew"),
+        ("/topics/trips/messages?at=1:x", "begin again"),
         ("/topics/trips/messages?start=sometime", "use one of"),
         ("/topics/trips/messages?n=100000", "1 to 500"),
         ("/topics/trips/export?format=xml", "use one of"),

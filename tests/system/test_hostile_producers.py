@@ -122,7 +122,7 @@ def test_what_is_acknowledged_is_stored(broker: BrokerProcess) -> None:
         with broker.connect() as stranger:
             foreign = produced(known.producer_id, known.last_sequence + 1, value=b"foreign")
             assert codes(stranger, foreign) == {0}
-        with pytest.raises(OutOfOrderSequenceError, match="somebody else writes"):
+        with pytest.raises(OutOfOrderSequenceError, match="another client writes"):
             producer.send("t", b"refused").result(10)
         producer.send("t", b"next").result(10)
     assert values(broker) == [b"first", b"foreign", b"next"]

@@ -76,7 +76,7 @@ class Machines:
                 host = self.network.addresses[ZOOKEEPER]
                 self.zookeeper = ZooKeeperProcess(self._directory / "zookeeper", host=host)
             self._zookeeper_hosts = self.network.reached(ZOOKEEPER, self.zookeeper.hosts)
-            self.brokers = {i: self._made(i) for i in IDS}
+            self.brokers = {i: self._create(i) for i in IDS}
             with self.network.inside(CLIENTS):
                 self.start_zookeeper()
                 for i in IDS:
@@ -88,7 +88,7 @@ class Machines:
         finally:
             self._close()
 
-    def _made(self, broker: int) -> Broker:
+    def _create(self, broker: int) -> Broker:
         directory = self._directory / node_of(broker)
         disk = directory / "disk"
         disk.mkdir(parents=True)

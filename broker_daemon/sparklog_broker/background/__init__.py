@@ -1,1 +1,1 @@
-"""What the broker does unasked."""
+"""The broker's background work."""

@@ -1,4 +1,4 @@
-"""All that the broker does unasked: flushing, retention, compaction, tiering, and watching its disks."""
+"""All background work of the broker: flushing, retention, compaction, tiering, and watching its disks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparklog_broker.partitions.storage import Storage
 
 
 class Background:
-    """Begins with `start`. Event-loop thread only."""
+    """The background work, from `start` on. Event-loop thread only."""
 
     def __init__(
         self,
@@ -28,17 +28,17 @@ class Background:
         partitions: Partitions,
     ) -> None:
         self._thread = environment.executors.pool("flush", 1)
-        """Fsyncs the logs; retention runs on it, too, so that no segment goes while that happens."""
+        """Flushes the logs. Retention runs on it too, so that no segment is removed during a flush."""
         self.flushing = Flushing(config, loop, self._thread, storage, partitions)
         self.retention = Retention(config, loop, self._thread, storage.logs, partitions)
         self.cleaner = Cleaner(config, loop, environment, storage.logs, partitions.all_in_sync)
         self.tierer = Tierer(config, loop, environment, storage.logs, storage.remote.store, partitions.leading_epoch)
         self._watch = DirectoryWatch(loop, environment, storage, partitions)
         self.on_offline: Callable[[], None] = lambda: None
-        """Called when partitions are offline because their disk has failed."""
+        """Called after partitions went offline because their disk failed."""
 
     def start(self, on_all_disks_failed: Callable[[str], None]) -> None:
-        """`on_all_disks_failed` is told why when no log directory can be used any more."""
+        """Start all parts. `on_all_disks_failed` is called with the reason when no log directory is usable any more."""
         self._watch.start(on_all_disks_failed, lambda: self.on_offline())
         self.flushing.start()
         self.retention.start()
@@ -46,10 +46,10 @@ class Background:
         self.tierer.start()
 
     async def stop(self) -> None:
-        """What is under way on threads ends by itself, or is told to."""
+        """Stop all parts. Work in progress on threads ends by itself, or is stopped."""
         for part in (self._watch, self.retention, self.cleaner, self.tierer, self.flushing):
             await part.stop()
 
     def close(self) -> None:
-        """Waits for the last fsync. Blocks."""
+        """Wait for the last fsync. Blocks."""
         self._thread.shutdown()

@@ -1,7 +1,8 @@
-"""The threads that compact logs, the dirtiest first. What is due and how it is done is in `sparklog.log.compaction`.
+"""The threads that compact logs, the dirtiest first. The rules are in `sparklog.log.compaction`.
 
-A log that fails (a damaged batch, a full disk) waits longer after each failure, and after some is left alone; the
-others go on. The threads work on NumPy and Arrow arrays of one batch at a time, so that the event loop gets its turn.
+A log that fails (a damaged batch, a full disk) waits longer after each failure, and is not tried again after several;
+other logs continue. The threads work on NumPy and Arrow arrays of one batch at a time, so that the event loop gets its
+turn.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ STOP_TIMEOUT_S = 30.0
 
 
 class _Stopped(Exception):  # noqa: N818  (not an error: the broker stops)
-    """Ends a run in the middle."""
+    """Ends a run in the middle, because the broker stops."""
 
 
 class _Trouble(Struct):
-    """A log that is not to be compacted before `retry_at_s` (None: not at all); `failures` in a row."""
+    """A log that is not compacted before `retry_at_s` (None: never), after `failures` in a row."""
 
     log: PartitionLog
     failures: int
@@ -46,7 +47,7 @@ class _Trouble(Struct):
 
 
 class Cleaner:
-    """Begins with `start`."""
+    """The compaction threads, from `start` on."""
 
     def __init__(
         self,
@@ -56,7 +57,8 @@ class Cleaner:
         logs: LogManager,
         is_in_sync: Callable[[TopicPartition], bool] | None = None,
     ) -> None:
-        """`is_in_sync`: whether all replicas of a partition are, asked by the threads; None: there is but one."""
+        """`is_in_sync`: returns True if all replicas of a partition are in sync, called by the threads; None: a single
+        replica."""
         self._logs = logs
         self._is_in_sync = is_in_sync if is_in_sync is not None else lambda tp: True
         self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads
@@ -81,13 +83,13 @@ class Cleaner:
             rounds.start()
 
     async def stop(self) -> None:
-        """Ends the runs that are under way, at the next batch."""
+        """End the runs in progress, at the next batch."""
         self._stopping.set()
         if not all(await asyncio.gather(*(rounds.stop(STOP_TIMEOUT_S) for rounds in self._rounds))):
             log.warning("the cleaner does not end, the disk hangs")
 
     def run_soon(self) -> None:
-        """Topics have been altered: looks again at once, also at logs that have failed."""
+        """Look again at once after topics were altered, also at logs that have failed."""
         with self._lock:
             self._trouble.clear()
             self._count_failing()
@@ -95,7 +97,7 @@ class Cleaner:
             rounds.run_soon()
 
     def run_once(self) -> CompactionResult | None:
-        """Compacts the dirtiest log that is due; None if there is none, or if it failed (that is logged)."""
+        """Compact the dirtiest due log. Returns None if there is none, or after a failure, which is logged."""
         due = self._take()
         if due is None:
             return None
@@ -126,7 +128,7 @@ class Cleaner:
         return not self._stopping.is_set() and self.run_once() is not None
 
     def _take(self) -> Due | None:
-        """The dirtiest log that is due, which nobody else compacts meanwhile."""
+        """Take the dirtiest due log that no other thread is compacting."""
         failed: list[tuple[TopicPartition, PartitionLog, SparklogError]] = []
         try:
             return self._take_dirtiest(failed)
@@ -182,7 +184,7 @@ class Cleaner:
             log.warning("partition %s: compaction failed, next attempt in %.0f s: %s", key, wait_ms / 1000, error)
 
     def _count_failing(self) -> None:
-        """Under the lock."""
+        """Count the failing logs. Under the lock."""
         self.counters.failing = sum(t.failures > 0 for t in self._trouble.values())
 
     def _succeeded(self, key: TopicPartition, due: Due, result: CompactionResult, busy_s: float) -> None:
@@ -195,7 +197,7 @@ class Cleaner:
             self._trouble.pop(key, None)
             self._count_failing()
             if result.next_dirty_offset <= due.section.first_dirty_offset and not result.rows_removed:
-                # nothing came of it: it must not be taken again at once
+                # nothing was removed: it must not be taken again at once
                 self._trouble[key] = _Trouble(due.log, 0, self._now_s() + self._backoff_ms / 1000)
 
     def _throttle(self, size_bytes: int) -> None:

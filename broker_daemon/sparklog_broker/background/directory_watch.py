@@ -1,8 +1,9 @@
-"""Watching the log directories: the partitions of one that has failed go offline, the broker goes on until the last.
+"""Watches the log directories: the partitions of a failed one go offline, and the broker continues until the last
+fails.
 
-A failing read, write or fsync is noticed by whoever meets it. A directory that was removed, replaced or unmounted fails
-nothing (what is open stays writable, and is lost), so it is looked at, too: each by a thread of its own, because a
-look at a mount that is dead may hang. What is appended meanwhile waits (`sparklog.log.model.watched_files`).
+A failing read, write or fsync is noticed by its caller. A removed, replaced or unmounted directory fails no call (open
+files stay writable, and are lost), so each directory is checked too. Each check runs on a thread of its own, because it
+may hang at a dead mount. Appends wait meanwhile (`sparklog.log.model.watched_files`).
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from sparklog_broker.partitions.storage import Storage
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.4
-"""Well below `LOOK_AGE_S_MAX`, so that an append need not look itself."""
+"""Well below `LOOK_AGE_S_MAX`, so that an append need not check."""
 RETRY_S = 1.0
 _NAMED_MAX = 20
 
 
 class DirectoryWatch:
-    """Event-loop thread only."""
+    """The checks of all log directories. Event-loop thread only."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, environment: Environment, storage: Storage, partitions: Partitions
@@ -48,8 +49,9 @@ class DirectoryWatch:
         ]
 
     def start(self, on_all_failed: Callable[[str], None], on_offline: Callable[[], None] = lambda: None) -> None:
-        """`on_all_failed` is told why when no log directory can be used any more; `on_offline` is called when
-        partitions are offline."""
+        """Start the checks. `on_all_failed` is called with the reason when no log directory is usable any more;
+        `on_offline` is called after partitions went offline.
+        """
         self._on_all_failed, self._on_offline = on_all_failed, on_offline
         self._logs.on_directory_failure = self._wake_up
         self._settling.start()
@@ -57,11 +59,11 @@ class DirectoryWatch:
             looker.start()
 
     def _wake_up(self) -> None:
-        """Any thread."""
+        """Settle failures soon. Any thread."""
         self._loop.call_soon_threadsafe(self._settling.run_soon)
 
     def _look(self, path: Path) -> bool:
-        """On a looker's thread; the first one looks at the data directory, too."""
+        """Check a log directory, on its own thread. The first thread checks the data directory too."""
         try:
             self._logs.look(path)
             if path == self._logs.log_dirs[0]:
@@ -73,7 +75,7 @@ class DirectoryWatch:
         return False
 
     async def stop(self) -> None:
-        """A look that hangs is left behind."""
+        """Stop the checks. A check that hangs is left behind."""
         self._logs.on_directory_failure = lambda: None
         for looker in self._lookers:
             await looker.stop(0.0)
@@ -81,9 +83,9 @@ class DirectoryWatch:
 
     async def _settle(self) -> None:
         if self._logs.has_unsettled_failures:
-            self._tell(await self._storage.run(self._logs.settle_failures))
+            self._report(await self._storage.run(self._logs.settle_failures))
 
-    def _tell(self, failures: list[DirectoryFailure]) -> None:
+    def _report(self, failures: list[DirectoryFailure]) -> None:
         for failure in failures:
             names = ", ".join(map(str, failure.partitions[:_NAMED_MAX]))
             more = f" and {len(failure.partitions) - _NAMED_MAX} more" if len(failure.partitions) > _NAMED_MAX else ""

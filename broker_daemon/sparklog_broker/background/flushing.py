@@ -1,4 +1,4 @@
-"""When appended records are fsynced, checkpoints written, and what is deleted is unlinked."""
+"""Background flushes of appended records, checkpoints, and removal of deleted files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
 
 FLUSH_TICK_S = 2.0
-"""How often rolled segments, and topics with `flush.ms`, are looked for."""
+"""Interval of the look for rolled segments and topics with `flush.ms`."""
 FLUSH_TICK_S_MIN = 0.01
 
 
 class Flushing:
-    """The background task. `thread` is the one for fsyncs. Event-loop thread only."""
+    """The periodic flushes. `thread` runs the fsyncs. Event-loop thread only."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class Flushing:
         self._storage = storage
         self._partitions = partitions
         self.rounds = Histogram()
-        """How long it took to fsync all that was appended since the round before."""
+        """Durations of flushes of all records since the previous flush."""
         self.removed_segments = 0
-        """Whose files were unlinked."""
+        """Number of segments whose files were unlinked."""
         interval_s = config.log_flush_interval_ms / 1000
         self._all = Periodic("background work", loop, self._flush_all, lambda: interval_s)
         self._due = Periodic("background fsync", loop, self._flush_due, self._tick_s)
@@ -50,21 +50,22 @@ class Flushing:
         await self._due.stop()
 
     async def _flush_due(self) -> None:
-        """Between the intervals: fsyncs rolled segments and what `flush.ms` is over for. A start after a crash then has
-        little to scan."""
+        """Flush rolled segments and logs whose `flush.ms` is over, between the intervals. A start after a crash then
+        has little to scan.
+        """
         logs = self._storage.logs
         await self._loop.run_in_executor(self._thread, logs.recover_writes)
         if await self._loop.run_in_executor(self._thread, logs.flush_due):
             await self._storage.run(logs.checkpoint)
 
     def _tick_s(self) -> float:
-        """A topic's `flush.ms` is kept to within half of it, but not below FLUSH_TICK_S_MIN."""
+        """Return the pause that keeps a topic's `flush.ms` to within half of it, but not below FLUSH_TICK_S_MIN."""
         configs = [self._config.topic_defaults, *(t.configs for t in self._partitions.topics.values())]
         waits_ms = [int(str(ms)) for c in configs if (ms := c.get("flush.ms", -1)) not in (-1, "-1")]
         return max(FLUSH_TICK_S_MIN, min([FLUSH_TICK_S, *(ms / 2000 for ms in waits_ms)]))
 
     async def _flush_all(self) -> None:
-        """Fsyncs what was appended, writes checkpoints, unlinks what is deleted."""
+        """Flush all logs, write checkpoints, unlink deleted files."""
         logs = self._storage.logs
         began_s = self._loop.time()
         await self._loop.run_in_executor(self._thread, logs.flush)

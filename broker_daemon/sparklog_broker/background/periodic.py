@@ -1,4 +1,4 @@
-"""Work that is done again and again, on the event loop or on a thread of its own."""
+"""Repeated work on the event loop or on a thread of its own."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ log = logging.getLogger(__name__)
 
 
 class Periodic:
-    """Does `work`, then waits for `pause_s` or until it is woken; at once again if `work` says that there is more to
-    do. What it raises is logged. Event-loop thread only."""
+    """Repeats `work` after `pause_s` or a wake-up, or at once if `work` returns True. Its errors are logged. Event-loop
+    thread only.
+    """
 
     def __init__(
         self,
@@ -34,11 +35,11 @@ class Periodic:
         self._task = self._loop.create_task(self._run(first_pause_s))
 
     def run_soon(self) -> None:
-        """Something has changed: do not wait for the pause to be over."""
+        """End the pause, because there is something to do."""
         self._wanted.set()
 
     async def stop(self) -> None:
-        """What is under way on a thread ends by itself."""
+        """Stop the repetition. Work in progress on a thread ends by itself."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -61,12 +62,13 @@ class Periodic:
 
 
 class Rounds:
-    """Periodic work on a thread: `run` returns whether there is more to do. Event-loop thread only, but for `run`."""
+    """Periodic work on a thread: `run` returns True if there is more to do. Event-loop thread only, except for
+    `run`."""
 
     def __init__(
         self, name: str, loop: asyncio.AbstractEventLoop, thread: Executor, run: Callable[[], bool], *, pause_s: float
     ) -> None:
-        """`thread` is a daemon's: it is shut down at the stop."""
+        """`thread` is a daemon's; it is shut down at the stop."""
         self._thread = thread
         self._run = run
         self._running: Future[bool] | None = None
@@ -74,8 +76,8 @@ class Rounds:
         self.start, self.run_soon = self._periodic.start, self._periodic.run_soon
 
     async def stop(self, timeout_s: float) -> bool:
-        """No round begins any more. Returns whether the one that is under way has ended in time; it is left behind
-        else."""
+        """Begin no more rounds. Returns True if the one in progress has ended within `timeout_s`; otherwise it is left
+        behind."""
         await self._periodic.stop()
         self._thread.shutdown(wait=False)
         if self._running is None or self._running.done():

@@ -1,4 +1,4 @@
-"""When retention runs. What may go is decided in `sparklog.log.model.retention_policy`."""
+"""Runs retention periodically. The rules are in `sparklog.log.model.retention_policy`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 _HOUR_MS = 3_600_000
 FIRST_RUN_S = 30.0
-"""A broker that is restarted often, or was started on a full disk, must not wait for a whole interval."""
+"""Delay of the first run: shorter than an interval, for brokers that restart often or start on a full disk."""
 
 
 class Retention:
-    """The background task. `thread` also fsyncs the logs, so that no segment goes while that happens."""
+    """The periodic task. `thread` also flushes the logs, so that no segment is removed during a flush."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class Retention:
     def start(self) -> None:
         self._periodic.start(min(self._interval_s, FIRST_RUN_S))
 
-    def _tell_held_back(self) -> None:
-        """Says what would have been deleted had the clock not jumped, and when it will be."""
+    def _warn_of_held_back(self) -> None:
+        """Warn about segments that a jump of the clock would have deleted, and when they will be deleted."""
         clock = self._logs.expiry_clock
         if not isinstance(clock, ExpiryClock) or not clock.behind_ms:
             return
@@ -63,7 +63,7 @@ class Retention:
         self.counters.runs += 1
         self.counters.raised += len(result.raised)
         self.counters.removed_segments += result.removed_count
-        await self._loop.run_in_executor(self._thread, self._tell_held_back)
+        await self._loop.run_in_executor(self._thread, self._warn_of_held_back)
         for key in result.raised:
             partition = self._partitions.find(key)
             if partition is not None:

@@ -1,8 +1,8 @@
-"""The thread that copies sealed segments to the object store and deletes what need not stay. What is due and in which
-order it is done is in `sparklog.log.tiering`.
+"""The thread that copies sealed segments to the object store and deletes expired ones. The rules are in
+`sparklog.log.tiering`.
 
-A partition whose round fails is tried again at the next interval; the others go on. Partitions of deleted topics are
-taken from their directories, which stay until everything of them is deleted from the store.
+A partition whose round fails is tried again at the next interval; other partitions continue. Deleted partitions are
+found by their directories, which stay until all their objects are deleted from the store.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ STOP_TIMEOUT_S = 30.0
 T = TypeVar("T")
 
 
-class _Stopped(BaseException):  # no Exception: nothing between here and the thread may take it for a failing store
+class _Stopped(BaseException):  # no Exception: no handler on the way may take it for a failing store
     """Ends a round in the middle, because the broker stops."""
 
 
 class Tierer:
-    """Begins with `start`; without a store it has nothing to do."""
+    """The tiering thread, from `start` on; without a store it has nothing to do."""
 
     def __init__(
         self,
@@ -48,10 +48,11 @@ class Tierer:
         store: ObjectStore | None,
         leading: Callable[[TopicPartition], int] | None = None,
     ) -> None:
-        """`leading`: in which leader epoch this broker leads a partition, -1: in none; None: it is alone."""
+        """`leading`: returns the leader epoch in which this broker leads a partition, or -1; None: it is the only
+        broker."""
         self._leading = leading
         self._looked: dict[TopicPartition, int] = {}
-        """The leader epoch in which the store was looked at for copies of others."""
+        """The leader epoch in which the store was checked for copies of other leaders."""
         self._logs = logs
         self._store = store
         self._clock = environment.clock
@@ -77,19 +78,18 @@ class Tierer:
             )
 
     async def stop(self) -> None:
-        """Ends the round that is under way, at the next piece. What was being copied is deleted after the next
-        start."""
+        """End the round in progress, at the next piece. Incomplete copies are deleted after the next start."""
         self._stopping.set()
         if self._rounds is not None and not await self._rounds.stop(STOP_TIMEOUT_S):
             log.warning("the tierer does not end, the object store hangs")
 
     def run_soon(self) -> None:
-        """Something has changed: do not wait for the interval to be over."""
+        """End the pause, because there is something to do."""
         if self._rounds is not None:
             self._rounds.run_soon()
 
     def run_once(self) -> dict[TopicPartition, TierResult]:
-        """One round over all partitions, and what deleted topics left; what failed is logged."""
+        """Run one round over all partitions and the remains of deleted topics; failures are logged."""
         store, done = self._store, {}
         if store is None:
             return {}
@@ -133,7 +133,7 @@ class Tierer:
         return result
 
     def _round(self) -> bool:
-        """On the thread."""
+        """Run one round, on the thread."""
         with contextlib.suppress(_Stopped):
             self.run_once()
             self.counters.rounds += 1

@@ -33,7 +33,7 @@ class KafkaGateway:
     """Sockets and settings of a gateway. Made by `of`."""
 
     def __init__(self, kafka: Listeners, security: BrokerSecurity) -> None:
-        """Raises ListenError."""
+        """Bind the gateway's sockets. Raises ListenError."""
         self._kafka = kafka
         self._security = security
         self._bound = _bind_all(kafka.bound, time.monotonic() + TAKEN_WAIT_S)

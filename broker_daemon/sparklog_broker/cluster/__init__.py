@@ -1,1 +1,1 @@
-"""A broker as one of several: its place in the cluster, the images it follows, its replicas."""
+"""A broker in its cluster: its registration, the images that it follows, its replicas."""

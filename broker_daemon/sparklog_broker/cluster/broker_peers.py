@@ -1,4 +1,4 @@
-"""Asking other brokers, by their ids: a pool of connections to each, made when they are needed."""
+"""Requests to other brokers by their ids, with a pool of connections to each, opened when needed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ M = TypeVar("M", bound=Message)
 
 ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 IDLE_MAX = 8
-"""Connections to one broker that are kept."""
+"""Idle connections to one broker that are kept."""
 
 
 class BrokerPeers:
-    """Event-loop thread only."""
+    """Pools connections to brokers. Event-loop thread only."""
 
     def __init__(self, endpoint_of: Callable[[int], tuple[str, int] | None], connect: Connect) -> None:
-        """`endpoint_of`: where a broker is reached; None: it is not registered."""
+        """`endpoint_of`: returns the address of a broker, or None if it is not registered."""
         self._endpoint_of = endpoint_of
         self._connect = connect
         self._idle: dict[int, list[Peer]] = {}
         self._busy: set[Peer] = set()
 
     async def request(self, broker_id: int, api: Api, message: Message, response: type[M], *, timeout_s: float) -> M:
-        """Raises as `Peer.request`, and BrokerNotAvailableError for a broker that is not registered."""
+        """Send a request and return the answer. Raises as `Peer.request`, and BrokerNotAvailableError for a broker that
+        is not registered.
+        """
         endpoint = self._endpoint_of(broker_id)
         if endpoint is None:
             raise BrokerNotAvailableError(f"broker {broker_id} is not registered")
@@ -53,11 +55,11 @@ class BrokerPeers:
             peer = idle.pop()
             if peer.address == address:
                 return peer
-            peer.close()  # it has moved
+            peer.close()  # the broker has moved
         return Peer(address, self._connect, answer_bytes_max=ANSWER_BYTES_MAX)
 
     def close(self) -> None:
-        """Again is fine."""
+        """Close all connections; a second call does no harm."""
         for peer in [*self._busy, *(p for idle in self._idle.values() for p in idle)]:
             peer.close()
         self._idle.clear()

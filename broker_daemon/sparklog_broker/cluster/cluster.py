@@ -1,8 +1,8 @@
-"""The cluster as one broker sees it: its parts, and their life together.
+"""The cluster from the view of one broker: its parts, and their start and stop.
 
 Start: `connect` reads the store in ZooKeeper, or `alone` the one in the data directory; the broker opens its logs, its
-server listens, `join` registers it and follows the controller. Stop: `leave` has other brokers lead, `close` ends
-everything.
+server listens, `join` registers it and follows the controller. Stop: `leave` hands leaderships to other brokers,
+`close` ends the session.
 """
 
 from __future__ import annotations
@@ -62,14 +62,16 @@ from sparklog_broker.security.records import SecurityRecords
 log = logging.getLogger(__name__)
 
 LEAVE_PATIENCE_S = 3.0
-"""How long nothing may get less before a stopping broker stops all the same: it may be the last one."""
+"""Time without progress after which a stopping broker stops anyway: it may be the last one."""
 LEAVE_AGAIN_S = 0.2
 JOIN_SLACK_S = 10.0
 RETRY_S = 1.0
 
 
 class Cluster:
-    """See the module. Made by `connect`; event-loop thread only, but for `serve`, before the loop serves."""
+    """The cluster of this broker, made by `connect` or `alone`. Event-loop thread only, except for `serve`, before the
+    loop serves.
+    """
 
     def __init__(
         self,
@@ -83,8 +85,9 @@ class Cluster:
         put_aside: Mapping[str, TopicImage] | None = None,
         made: Mapping[str, int] | None = None,
     ) -> None:
-        """`put_aside`: topics by id, of which this broker has put the files aside; None: the store is in the data
-        directory, and needs no copy there. `made`: as `read_made` says."""
+        """`put_aside`: topics by id, whose files this broker has put aside; None: the store is in the data directory,
+        and needs no copy there. `made`: as `read_made` returns.
+        """
         self._zk = coordination
         self._config = config
         self._loop = loop
@@ -94,9 +97,10 @@ class Cluster:
         self._put_aside = put_aside
         self._follows_images = False
         self.has_joined = False
-        """Whether clients may ask about the cluster: before, this broker knows what the store had when it started."""
+        """True if clients may ask about the cluster. Before that, this broker has only the store's image of its
+        start."""
         self.session = None if put_aside is None else SessionCounters()
-        """Counters of the session with ZooKeeper; None: there is none."""
+        """Counters of the session with ZooKeeper; None without ZooKeeper."""
         if self.session is not None:
             coordination.listen(self.session.on_state)
         self._ids = IdBlocks(coordination)
@@ -115,7 +119,7 @@ class Cluster:
         self.controller = ControllerClient(coordination, config.broker_id, connect)
         self.peers = BrokerPeers(self.endpoint_of, connect)
         self._tasks: list[asyncio.Task[None]] = []
-        self._following = asyncio.Lock()
+        self._follow_lock = asyncio.Lock()
 
     @classmethod
     async def connect(
@@ -126,8 +130,9 @@ class Cluster:
         environment: Environment,
         connect: Connect = asyncio.open_connection,
     ) -> Cluster:
-        """Reads what is stored of the cluster, and makes it if nothing is. Raises StorageUnavailableError, also for a
-        store that is older than what this broker has seen."""
+        """Read the stored metadata, and create the base nodes in an empty store. Raises StorageUnavailableError, also
+        for a store that is older than this broker's newest image.
+        """
         copy = read_copy(environment.files, config.data_dir)
         try:
             await perform(check_not_copying(coordination))
@@ -160,8 +165,9 @@ class Cluster:
     def alone(
         cls, config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment, *, create: bool
     ) -> Cluster:
-        """The cluster of one broker, whose store is in its data directory. `create`: make it if there is none. Blocks.
-        Raises StorageError, StorageFullError."""
+        """Return the cluster of one broker, whose store is in its data directory. `create`: create a missing store.
+        Blocks. Raises StorageError, StorageFullError.
+        """
         path = config.data_dir / METADATA_FILE
         log_dirs = config.log_dirs or [config.data_dir]
         coordination = open_local(path, environment, config.broker_id, create=create, log_dirs=log_dirs)
@@ -174,8 +180,9 @@ class Cluster:
             raise
 
     def take_epochs(self, logs: LogManager) -> None:
-        """If the store in the data directory is an older copy, give it the leader epochs of the logs. Blocks. Raises
-        StorageError, StorageFullError."""
+        """Give the leader epochs of the logs to a store in the data directory that is an older copy. Blocks. Raises
+        StorageError, StorageFullError.
+        """
         if isinstance(self._zk, LocalCoordination):
             epochs = {tp: partition_log.leader_epoch for tp, partition_log in logs.logs.items()}
             self._first_image = take_epochs(self._zk, self._first_image, epochs)
@@ -183,7 +190,7 @@ class Cluster:
     # --- parts of the broker
 
     def serve(self, io: IoThreads) -> Replicas:
-        """What the broker's partitions are told to be."""
+        """Make the replicas of this broker, with the roles of its partitions."""
         config = self._config
         self.replicas = Replicas(
             config.broker_id,
@@ -203,7 +210,7 @@ class Cluster:
         return self.replicas
 
     def topics(self, storage: Storage, partitions: Partitions, background: Background, pace: Pace) -> Topics:
-        """The topics of the broker."""
+        """Make the topics of the broker."""
         self._storage, self._partitions, self._background = storage, partitions, background
         self.server = ReplicaServer(
             partitions,
@@ -222,7 +229,7 @@ class Cluster:
         return self._topics
 
     def _note_made(self, topic: Topic) -> None:
-        """The directories of all partitions of a topic are there."""
+        """Note in the store that the directories of all partitions of a topic have been made."""
         path, data = f"{MADE}/{topic.topic_id}", b"%d" % topic.partitions
         self._zk.transaction([SetData(path, data) if topic.topic_id in self._made else Create(path, data)])
         self._made[topic.topic_id] = topic.partitions
@@ -233,23 +240,24 @@ class Cluster:
 
     @property
     def image(self) -> ClusterImage:
-        """What this broker goes by. Before it has joined: what the store had when it started, without brokers."""
+        """The image that this broker obeys. Before it has joined: the store's image of its start, without brokers."""
         return self.images.image if self._follows_images else self._first_image
 
     async def as_new_as(self, version: Version, timeout_s: float) -> bool:
-        """Returns when this broker goes by an image that is so new, or the time is over: whether it does."""
+        """Wait until this broker obeys an image of this version or a newer one. Returns False after `timeout_s`."""
         return self.image.version >= version or await self.images.until_true(
             lambda image: image.version >= version, timeout_s
         )
 
     @property
     def is_certain(self) -> bool:
-        """Whether this broker would know of another controller: its session with ZooKeeper cannot have ended."""
+        """True if this broker would know of another controller: its session with ZooKeeper cannot have ended."""
         return self._follows_images and self.membership.registration.is_certain()
 
     def endpoint_of(self, broker_id: int, listener: str = "") -> tuple[str, int] | None:
-        """Where a broker is reached by who has come through `listener`, or ("") by this broker; None: it is not
-        registered, or tells such peers nothing."""
+        """Return the address of a broker for peers on `listener`, or ("") for this broker; None if it is not
+        registered, or has no address for such peers.
+        """
         broker = self.image.brokers.get(broker_id)
         address = endpoint_for(broker.endpoints, listener) if broker is not None else ""
         return parse_address(address) if address else None
@@ -260,20 +268,21 @@ class Cluster:
         return bool(self._endpoints)
 
     def registered(self) -> Iterable[int]:
-        """The ids of all brokers that are there."""
+        """Return the ids of all registered brokers."""
         return self.image.brokers
 
     def may_cut_committed(self, topic: str) -> bool:
-        """Whether a log of the topic may be cut below its high watermark, as after an unclean election."""
+        """True if a log of the topic may be cut below its high watermark, as after an unclean election."""
         found = self.image.topics.get(topic)
         return found is not None and bool(self.image.setting(found, UNCLEAN_SETTING, False))
 
     # --- life
 
     async def join(self, endpoints: Sequence[str], on_lost: Callable[[str], None]) -> None:
-        """Registers this broker at `endpoints` (see `registered_endpoints`), and returns when the cluster knows it.
+        """Register this broker at `endpoints` (see `registered_endpoints`), and return when the cluster knows it.
 
-        Raises InvalidConfigError if another process has its id. `on_lost` is told why when it cannot go on later.
+        Raises InvalidConfigError if another process has its id. `on_lost` is called with the reason if it has to stop
+        later.
         """
         self._endpoints = tuple(endpoints)
         logs = self._storage.logs
@@ -310,7 +319,7 @@ class Cluster:
             seen=self._seen,
         )
         proposals = IsrProposals(self.membership, self.controller, self._config.broker_id)
-        # What was read at the start lacks the brokers: the first image comes from the controller, as a whole.
+        # The image of the start lacks the brokers: the first image comes from the controller, as a whole.
         first = replace(self._first_image, version=Version())
         self.images = ImageFollower(self.membership, self.controller, self._config.broker_id, first, self._follow)
         self._follows_images = True
@@ -341,17 +350,17 @@ class Cluster:
             self._zk.delete(f"{MADE}/{topic_id}")
 
     def _seen(self) -> StoreMark:
-        """The mark of the newest image that this broker has had."""
+        """Return the mark of the newest image of this broker."""
         return mark_of(self._storage.cluster_id, max(self._first_image, self.image, key=lambda image: image.version))
 
     @property
     def controller_id(self) -> int:
-        """The controller's broker id, as far as this broker knows; -1: there is none that it obeys."""
+        """The controller's broker id, as far as this broker knows; -1 if there is none that it obeys."""
         return -1 if self.older_store else self.controller.controller_id
 
     @property
     def older_store(self) -> str:
-        """As of Membership."""
+        """The reason why the store is older than this broker's newest image; "" if it is not."""
         return self.membership.older_store if self._follows_images else ""
 
     @property
@@ -381,7 +390,7 @@ class Cluster:
         self.replicas.follow_image(self.replicas.image)
 
     async def _follow(self, image: ClusterImage) -> None:
-        async with self._following:
+        async with self._follow_lock:
             try:
                 self._security.follow(image.security)
                 self.replicas.image = image  # roles of new partitions begin with it
@@ -394,19 +403,19 @@ class Cluster:
                 log.exception("image %s cannot be followed", image.version)
 
     def _on_offline(self) -> None:
-        """The logs of some partitions are gone with their disk."""
+        """Handle the loss of logs with their disk."""
         self.replicas.follow_image(self.replicas.image)
         self._disks.look()
 
     async def _retry(self) -> None:
-        """Until it is cancelled: what could not be made (a full disk) is tried again."""
+        """Retry the creation of missing replicas (after a full disk), until cancelled."""
         while True:
             await asyncio.sleep(RETRY_S)
             if self._topics.has_to_retry:
                 await self._follow(self.replicas.image)
 
     async def leave(self) -> None:
-        """Has other brokers lead what this one does, and be the controller, as far as there are others."""
+        """Hand this broker's leaderships and the controller's role to other brokers, if there are any."""
         if any(broker_id != self._config.broker_id for broker_id in self.registered()):
             await self._hand_over()
         self.membership.retire()
@@ -440,7 +449,7 @@ class Cluster:
         return answer.remaining
 
     async def stop(self) -> None:
-        """Follows and copies nothing any more."""
+        """Stop following images and copying records."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -452,18 +461,18 @@ class Cluster:
         self.peers.close()
 
     def close(self) -> None:
-        """Ends the session: the broker is gone. Blocks."""
+        """End the session, and so the broker's registration. Blocks."""
         self._zk.close()
 
 
 def _absent(before: ClusterImage, after: ClusterImage) -> dict[str, TopicImage]:
-    """By topic id: topics that were in `before`, are not in `after`, and nobody has ordered to delete."""
+    """Return by topic id the topics of `before` that are missing in `after` without an order to delete them."""
     left = {topic.topic_id for topic in after.topics.values()} | after.deleted.keys()
     return {topic.topic_id: topic for topic in before.topics.values() if topic.topic_id not in left}
 
 
 async def perform(steps: Steps) -> Any:
-    """Does the steps on the event loop; what they return. Raises what they do."""
+    """Run the steps on the event loop and return their result. Raises their errors."""
     send: Callable[[], Any] = lambda: next(steps)  # noqa: E731
     while True:
         try:

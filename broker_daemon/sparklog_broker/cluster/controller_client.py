@@ -1,6 +1,6 @@
-"""Asking the controller, wherever it is: on this broker, or on another one.
+"""Requests to the controller, on this broker or another.
 
-Who it is stands in ZooKeeper; while that cannot be reached the last one known is asked.
+ZooKeeper names the controller. While ZooKeeper is unreachable, requests go to the last known controller.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ T = TypeVar("T")
 
 FIND_S = 2.0
 MOVES_S = 20.0
-"""How long a request waits for the successor of a controller that is gone: its session ends first."""
+"""Longest wait of a request for the successor of a lost controller: its session ends first."""
 AGAIN_S = 0.1
 LOOK_S = 1.0
-"""How often who waits for the controller's answer looks whether there is another one."""
+"""Interval at which a waiting request checks if there is another controller."""
 MOVING = NotControllerError, BrokerNotAvailableError, BrokerShuttingDownError
 ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 
 
 async def done(future: Future[T]) -> T:
-    """What ZooKeeper's client answers. Who waits may be cancelled; the call itself cannot be taken back."""
+    """Return the result of a call of ZooKeeper's client. The caller may be cancelled; the call continues."""
     return await asyncio.shield(asyncio.wrap_future(future))
 
 
 class ControllerClient:
-    """Event-loop thread only."""
+    """Finds the controller and sends it requests. Event-loop thread only."""
 
     def __init__(self, coordination: Coordination, broker_id: int, connect: Connect) -> None:
         self._zk = coordination
@@ -53,8 +53,8 @@ class ControllerClient:
         self._address = ""
 
     async def find(self) -> bool:
-        """Whether the controller is this broker, as far as can be told. Raises NotControllerError if nobody knows of
-        one."""
+        """Return True if this broker is the controller, as far as it can tell. Raises NotControllerError if none is
+        known."""
         try:
             async with asyncio.timeout(FIND_S):  # calls wait in ZooKeeper's client for as long as none can be reached
                 await self._find()
@@ -77,8 +77,9 @@ class ControllerClient:
             self.controller_id, self._address = found, endpoints[0] if endpoints else ""
 
     async def request(self, purpose: str, api: Api, message: Message, response: type[M], *, timeout_s: float) -> M:
-        """Asks the controller that `find` has found. `purpose`: requests of one purpose go one after the other, those
-        of others beside them. Raises as `Peer.request`."""
+        """Send a request to the controller that `find` has found. Requests of one `purpose` wait for each other; those
+        of other purposes run beside them. Raises as `Peer.request`.
+        """
         if not self._address:
             raise BrokerNotAvailableError("no controller is known")
         peer = self._peers.get(purpose)
@@ -91,8 +92,9 @@ class ControllerClient:
     async def request_unless_replaced(
         self, purpose: str, api: Api, message: Message, response: type[M], *, timeout_s: float
     ) -> M:
-        """`request`; given up when another broker has become the controller: this one hangs, or cannot be reached.
-        Raises BrokerNotAvailableError then: it may have taken effect."""
+        """Send a request as `request`, but stop waiting when another broker becomes the controller, because the first
+        one hangs or is unreachable. Raises BrokerNotAvailableError then; the request may have taken effect.
+        """
         address = self._address
         asked = asyncio.ensure_future(self.request(purpose, api, message, response, timeout_s=timeout_s))
         try:
@@ -111,10 +113,10 @@ class ControllerClient:
     async def while_it_moves(
         self, ask: Callable[[], Awaitable[T]], taken: Callable[[], Awaitable[T | None]] | None = None
     ) -> T:
-        """What `ask` returns, which is called again while the controller is being replaced, for MOVES_S at most.
+        """Return the result of `ask`, which is repeated while the controller is being replaced, for at most MOVES_S.
 
-        A call that failed may have taken effect all the same. If a later one is refused, `taken` says what to return
-        then; None: it has not. Raises what `ask` does.
+        A failed call may have taken effect. If a later call is refused, `taken` returns the result of the earlier one,
+        or None if it had no effect. Raises the errors of `ask`.
         """
         loop = asyncio.get_running_loop()
         until, is_again = loop.time() + MOVES_S, False

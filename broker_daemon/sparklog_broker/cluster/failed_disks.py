@@ -1,7 +1,8 @@
-"""Partitions whose log this broker cannot use (a failed disk, damage) are told to the controller, which has others lead
-them and takes this broker out of their ISRs (KIP-112). The broker goes on with its other disks.
+"""Reports of partitions with an unusable log (a failed disk, damage) to the controller, which elects other leaders and
+takes this broker out of their ISRs (KIP-112). The broker continues with its other disks.
 
-The controller keeps this in memory: it is told again to every new one, and to all when the broker has registered anew.
+The controller keeps the reports in memory only: the broker repeats them to each new controller, and after each of its
+own registrations.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RETRY_S = 0.5
 
 
 class FailedDisks:
-    """Event-loop thread only."""
+    """Watches the partitions and sends the reports. Event-loop thread only."""
 
     def __init__(
         self, broker_id: int, partitions: Partitions, membership: Membership, controller: ControllerClient
@@ -37,18 +38,18 @@ class FailedDisks:
         self._membership = membership
         self._controller = controller
         self._image = ClusterImage()
-        self._told: tuple[int, int] | None = None
-        """The controller's epoch and this broker's, when the controller was told last."""
-        self._told_of: frozenset[TopicPartition] = frozenset()
+        self._reported_life: tuple[int, int] | None = None
+        """The epochs of the controller and of this broker in the last report."""
+        self._reported: frozenset[TopicPartition] = frozenset()
         self._look = asyncio.Event()
 
     def look(self, image: ClusterImage | None = None) -> None:
-        """There is a newer image, or another partition is offline."""
+        """Check the reports again, after a newer image or another offline partition."""
         self._image = image if image is not None else self._image
         self._look.set()
 
     def offline(self) -> frozenset[TopicPartition]:
-        """What this broker has a replica of, and cannot use."""
+        """Return the partitions of which this broker has an unusable replica."""
         found = (p.key for p in self._partitions.all() if p.open_log is None and not p.deleted)
         return frozenset(key for key in found if self._has_replica(key))
 
@@ -57,29 +58,29 @@ class FailedDisks:
         return partition is not None and self._broker_id in partition.replicas
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Send the reports, until cancelled."""
         while True:
             await self._look.wait()
             self._look.clear()
             try:
-                await self._tell()
+                await self._report()
             except SparklogError as e:
                 log.info("the controller does not know yet which partitions are offline here: %s", e)
                 await asyncio.sleep(RETRY_S)
                 self._look.set()
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         epoch = self._membership.registration.broker_epoch
         life = self._image.version.controller_epoch, epoch
         offline = self.offline()
         if epoch == NO_EPOCH or self._image.known.get(self._broker_id) != epoch:
             return  # the next image says so
-        new = offline - self._told_of if life == self._told else offline
+        new = offline - self._reported if life == self._reported_life else offline
         for first in range(0, len(new), PARTITIONS_PER_REQUEST_MAX):
-            await self._tell_of(epoch, tuple(sorted(new)[first : first + PARTITIONS_PER_REQUEST_MAX]))
-        self._told, self._told_of = life, offline
+            await self._report_batch(epoch, tuple(sorted(new)[first : first + PARTITIONS_PER_REQUEST_MAX]))
+        self._reported_life, self._reported = life, offline
 
-    async def _tell_of(self, epoch: int, keys: tuple[TopicPartition, ...]) -> None:
+    async def _report_batch(self, epoch: int, keys: tuple[TopicPartition, ...]) -> None:
         if await self._controller.find():
             leaderless = await self._membership.ask(lambda token: DirectoryFailed(token, self._broker_id, epoch, keys))
         else:

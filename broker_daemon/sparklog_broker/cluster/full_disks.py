@@ -57,9 +57,9 @@ class FullDisks:
         self._membership = membership
         self._controller = controller
         self._rooms: dict[Path, Room] = {}
-        self._told: frozenset[TopicPartition] = frozenset()
+        self._reported: frozenset[TopicPartition] = frozenset()
         """Partitions whose directories were full in the last report to the controller."""
-        self._tell_at_s = 0.0
+        self._next_report_s = 0.0
 
     async def run(self) -> None:
         """Look at the directories every LOOK_S and report changes, until cancelled."""
@@ -67,7 +67,7 @@ class FullDisks:
             await asyncio.sleep(LOOK_S)
             try:
                 await self._look()
-                await self._tell()
+                await self._report()
             except SparklogError as e:
                 log.info("the controller does not know yet which disks are full here: %s", e)
 
@@ -86,28 +86,28 @@ class FullDisks:
         for path in before - full:
             log.info("%s has room again", path)
         if full != before:
-            self._tell_at_s = 0.0
+            self._next_report_s = 0.0
             self._replicas.full = self._partitions_in(full)
             self._replicas.follow_image(self._replicas.image)
 
     def _partitions_in(self, paths: set[Path]) -> frozenset[TopicPartition]:
         return frozenset(self._storage.logs.partitions_in(paths)) if paths else frozenset()
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         full = self._partitions_in({path for path, room in self._rooms.items() if room.is_full})
         self._replicas.full = full
         now_s = self._clock.monotonic_s()
-        if (not full and not self._told) or now_s < self._tell_at_s:
+        if (not full and not self._reported) or now_s < self._next_report_s:
             return
         epoch = self._membership.registration.broker_epoch
         if epoch == NO_EPOCH:
             return
-        self._tell_at_s = now_s + TELL_AGAIN_S
-        await self._tell_of(epoch, sorted(self._told - full), is_full=False)
-        await self._tell_of(epoch, sorted(full), is_full=True)
-        self._told = full
+        self._next_report_s = now_s + TELL_AGAIN_S
+        await self._report_batch(epoch, sorted(self._reported - full), is_full=False)
+        await self._report_batch(epoch, sorted(full), is_full=True)
+        self._reported = full
 
-    async def _tell_of(self, epoch: int, keys: list[TopicPartition], *, is_full: bool) -> None:
+    async def _report_batch(self, epoch: int, keys: list[TopicPartition], *, is_full: bool) -> None:
         moved = 0
         for first in range(0, len(keys), PARTITIONS_PER_REQUEST_MAX):
             part = tuple(keys[first : first + PARTITIONS_PER_REQUEST_MAX])

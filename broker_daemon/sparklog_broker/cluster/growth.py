@@ -1,19 +1,19 @@
 """From one broker to several: the store of the data directory is copied into an empty ZooKeeper, once, when a broker
 starts there with `zookeeper.connect`.
 
-| step | after a crash behind this step |
+| step | state after a crash behind this step |
 |---|---|
 | lock the log directories, look for other nodes in ZooKeeper | nothing has changed |
 | create `/copying` with the cluster's id | other brokers do not start; the next start of this one continues |
-| copy the nodes | the same; nodes that are there are left alone |
+| copy the nodes | the same; existing nodes are left alone |
 | delete broker-epoch.json from the log directories | the same |
 | delete `/copying` | the next start of this one has the last step left |
 | `metadata.db` becomes `metadata.db.copied` | done |
 
-Everything in the store comes along: topics with their ids, schemas and settings, security records, ids given out, and
-with the internal topics all offsets, groups and transactions. Broker epochs do not: they are transaction ids, of
-which ZooKeeper begins to give out others. So each partition is copied without a leader, and this broker is elected in a
-new leader epoch when it registers. `sparklog reassign` gives the partitions more replicas.
+The whole store is copied: topics with their ids, schemas and settings, security records, issued ids, and with the
+internal topics all offsets, groups and transactions. Broker epochs are not copied: they are transaction ids, and
+ZooKeeper issues its own. Each partition is therefore copied without a leader, and this broker is elected in a new
+leader epoch when it registers. `sparklog reassign` adds replicas.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ from sparklog_broker.config import BrokerConfig
 COPYING = "/copying"
 COPIED_FILE = METADATA_FILE + ".copied"
 WRITE_BYTES = 256 * 1024
-"""Of the nodes in one transaction: ZooKeeper takes 1 MiB."""
+"""Size of the nodes in one transaction: ZooKeeper's limit is 1 MiB."""
 WRITE_NODES = 500
 _OF_ZOOKEEPER = frozenset({"zookeeper"})
 
 
 def check_not_copying(coordination: Coordination) -> Steps:
-    """Raises StorageUnavailableError while a broker copies its store into ZooKeeper, or has died at it."""
+    """Raise StorageUnavailableError while a broker copies its store into ZooKeeper, or after it died during the
+    copy."""
     node = yield coordination.get(COPYING)
     if node is not None:
         raise StorageUnavailableError(
@@ -133,7 +134,7 @@ def _cluster_id(nodes: Iterable[Node]) -> str:
 
 
 def _copied(nodes: Iterable[Node]) -> Iterator[Create]:
-    """The nodes as they are created in ZooKeeper."""
+    """Return the nodes in the form in which ZooKeeper gets them."""
     for node in nodes:
         data = node.data
         if node.path.startswith((f"{znodes.KNOWN}/", MADE)):
@@ -169,7 +170,7 @@ def _parts(ops: Iterable[Create]) -> Iterator[list[Create]]:
 def _create(coordination: Coordination, ops: list[Create]) -> None:
     try:
         wait_for(coordination.transaction(ops))
-    except NodeExistsError:  # an earlier start has come so far
+    except NodeExistsError:  # an earlier start has created them
         for op in ops:
             _replace(coordination, op)
 

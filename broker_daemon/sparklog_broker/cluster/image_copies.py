@@ -1,5 +1,6 @@
-"""The copy of the newest image in the data directory (`sparklog.metadata.image_copy`), kept up to date, and the topics
-whose files this broker has put aside."""
+"""The copy of the newest image in the data directory (`sparklog.metadata.image_copy`), and the topics whose files this
+broker has put aside.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ WRITE_EVERY_S = 1.0
 
 
 class ImageCopies:
-    """Event-loop thread only. A change is written at once, further ones within WRITE_EVERY_S."""
+    """Keeps the copy up to date. A change is written at once, further ones within WRITE_EVERY_S. Event-loop thread
+    only."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class ImageCopies:
             log.warning("the copy of the cluster's metadata stays as it was, it is written again: %s", error)
 
     async def stop(self) -> None:
-        """Write what has changed."""
+        """Write the last changes."""
         if self._timer is not None:
             self._timer.cancel()
         self._write()

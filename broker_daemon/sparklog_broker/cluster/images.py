@@ -1,4 +1,4 @@
-"""Following the controller's images: pulled one after the other, each applied before the next is asked for."""
+"""Follows the controller's images: they are pulled one by one, and each is applied before the next request."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 WAIT_S = 10.0
 ANSWER_S = 5.0
-"""How much longer than it was asked to wait the controller may take."""
+"""Time added to the wait of a request before the controller counts as unresponsive."""
 RETRY_S = 0.2
 
 
 class ImageFollower:
-    """`image` is what this broker goes by. It only becomes newer: what has a lower version is dropped."""
+    """Pulls and applies images. `image` is the one that this broker obeys; older versions are dropped."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class ImageFollower:
         image: ClusterImage,
         apply: Callable[[ClusterImage], Awaitable[None]],
     ) -> None:
-        """`apply` is called with every newer image, also with one that leaves some out. It raises nothing."""
+        """`apply` is called with every newer image; it may skip some versions. It raises nothing."""
         self._membership = membership
         self._controller = controller
         self._broker_id = broker_id
@@ -43,7 +43,7 @@ class ImageFollower:
         self._told = ""
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Pull and apply images, until cancelled."""
         while True:
             if not self._membership.may_take_images:
                 await asyncio.sleep(RETRY_S)
@@ -61,8 +61,7 @@ class ImageFollower:
                 await self._take(news)
 
     async def until_true(self, condition: Callable[[ClusterImage], bool], timeout_s: float) -> bool:
-        """Returns True when `condition` holds for the image that this broker goes by; False when it has not in
-        time."""
+        """Wait until `condition` holds for the broker's image. Returns False after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition(self.image):

@@ -1,6 +1,6 @@
-"""A broker's place in the cluster: its registration, and the controller that it is or may become.
+"""A broker's membership in the cluster: its registration, and its part as a possible controller.
 
-Everything here runs on the event loop; what ZooKeeper's client reports from its own threads is brought there first.
+All code here runs on the event loop; reports of ZooKeeper's client from its own threads are brought there first.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ log = logging.getLogger(__name__)
 
 CONTROLLER_TICK_S = 1.0
 CHANGES_KEPT = 1_000
-"""Changes that a broker may be behind without needing the whole image."""
+"""Changes that a broker may be behind before it gets a whole image."""
 
 
 class ImageNews(Struct, frozen=True):
-    """What a broker that asked has to catch up with: the changes in order, or the whole image."""
+    """The missing changes of a broker's image in order, or a whole image."""
 
     image: ClusterImage | None = None
     changes: tuple[tuple[Version, ClusterDelta], ...] = ()
@@ -52,7 +52,7 @@ class ImageNews(Struct, frozen=True):
 
 
 class Membership:
-    """One per broker. Event-loop thread only."""
+    """The membership of this broker. Event-loop thread only."""
 
     def __init__(
         self,
@@ -67,14 +67,15 @@ class Membership:
         on_duplicate: Callable[[], None],
         seen: Callable[[], StoreMark],
     ) -> None:
-        """`on_registered` is called with the broker epoch after every registration, `on_duplicate` when another process
-        is registered under this id. `seen`: as of ControllerSession."""
+        """`on_registered` is called with the broker epoch after every registration, `on_duplicate` if another process
+        is registered under this id. `seen`: as for ControllerSession.
+        """
         self._loop = loop
         self._controller = Controller(controller)
         self._tokens: Iterator[int] = count()
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._pending: dict[int, asyncio.Future[Any]] = {}
         self._changes: deque[tuple[Version | None, Version, ClusterDelta]] = deque(maxlen=CHANGES_KEPT)
-        """Version before (None: the one that was found at the election), version after, what changed."""
+        """Version before (None for the first image after the election), version after, and the change."""
         self._published = asyncio.Event()
         self._ticking: asyncio.TimerHandle | None = None
         now_ms = lambda: int(clock.monotonic_s() * 1_000)  # noqa: E731
@@ -93,19 +94,19 @@ class Membership:
         )
 
     def start(self) -> None:
-        """Registers, and stands for election. Both go on by themselves whatever happens to the connection."""
+        """Register the broker and stand for election. Both continue across all states of the connection."""
         self.registration.start()
         self._session.start()
         self._tick()
 
     def retire(self) -> None:
-        """This broker stops: another one is to be the controller, and who waits here for its images is told so."""
+        """Give up the controller's role before a stop, and end the waiting requests for images."""
         self._session.retire()
 
     def stop(self) -> None:
         if self._ticking is not None:
             self._ticking.cancel()
-        for future in self._asked.values():
+        for future in self._pending.values():
             future.cancel()
 
     def _call(self, step: Callable[[], None]) -> None:
@@ -117,40 +118,41 @@ class Membership:
 
     @property
     def older_store(self) -> str:
-        """The reason why ZooKeeper's data are older than what this broker has seen, or another cluster's; "": they are
-        not."""
+        """The reason why ZooKeeper's data are older than this broker's newest image, or another cluster's; "" if they
+        are not."""
         return self._session.older
 
     @property
     def may_take_images(self) -> bool:
-        """False while the store is older than what this broker has seen, or may be."""
+        """False while the store is, or may be, older than this broker's newest image."""
         return not self._session.older and not self._session.is_comparing
 
     def controller_image(self) -> ClusterImage:
-        """What is stored. Raises NotControllerError."""
+        """Return the stored image. Raises NotControllerError."""
         if self._controller.image is None:
             raise NotControllerError("this broker is not the controller")
         return self._controller.image
 
     @property
     def version(self) -> Version:
-        """Of what is stored, if this broker is the controller."""
+        """Version of the stored image, if this broker is the controller."""
         image = self._controller.image
         return Version() if image is None else image.version
 
     async def ask(self, make: Callable[[int], Request]) -> Any:
-        """What the controller answers to the request that `make` makes of a token. Raises NotControllerError if this
-        broker is not the controller, or no more when the outcome is known; else the controller's error."""
+        """Return the controller's answer to the request that `make` makes with a token. Raises NotControllerError if
+        this broker is not the controller, or no longer is at the outcome; otherwise the controller's error.
+        """
         token = next(self._tokens)
-        answer = self._asked[token] = self._loop.create_future()
+        answer = self._pending[token] = self._loop.create_future()
         try:
             self._session.handle(make(token))
             return await answer
         finally:
-            del self._asked[token]
+            del self._pending[token]
 
     async def news(self, known: Version, wait_s: float) -> ImageNews:
-        """What is newer than the image `known`; waits for it. Raises NotControllerError."""
+        """Return the changes since the image `known`; wait for them up to `wait_s`. Raises NotControllerError."""
         deadline = self._loop.time() + wait_s
         while True:
             found = self._newer_than(known)
@@ -192,7 +194,7 @@ class Membership:
                 self._wake()
 
     def _settle(self, token: object, result: Any, error: SparklogError | None) -> None:
-        asked = self._asked.get(token)  # type: ignore[call-overload]
+        asked = self._pending.get(token)  # type: ignore[call-overload]
         if asked is None or asked.done():
             return
         if error is not None:
@@ -208,5 +210,5 @@ class Membership:
         self._ticking = self._loop.call_later(CONTROLLER_TICK_S, self._tick)
         if self.is_controller:
             self._session.handle(Tick())
-        self._session.look_again()
-        self.registration.look_again()
+        self._session.recheck()
+        self.registration.recheck()

@@ -1,4 +1,4 @@
-"""Requests to another broker, on one connection each."""
+"""Requests to another broker on one connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.Str
 
 
 def is_due(connect: Connect, writer: asyncio.StreamWriter) -> bool:
-    """Whether a connection that `connect` has made is to be given up for another."""
+    """True if a connection made by `connect` should be replaced by another."""
     return isinstance(connect, SecureConnect) and connect.is_due(writer)
 
 
@@ -38,9 +38,9 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class Peer:
-    """Another broker at one address. One request is under way at a time, others wait for it. It connects when it is
-    asked for something and is not connected; after any failure the connection is closed, and the next request makes
-    another."""
+    """Another broker at one address. One request is in progress at a time; others wait. The connection is opened for a
+    request when needed. A failure closes it, and the next request opens another.
+    """
 
     def __init__(self, address: str, connect: Connect = asyncio.open_connection, *, answer_bytes_max: int) -> None:
         self.address = address
@@ -53,11 +53,11 @@ class Peer:
         self._turn = asyncio.Lock()
 
     async def request(self, api: Api, message: Message, response: type[M], *, timeout_s: float) -> tuple[M, bytes]:
-        """The answer and its payload.
+        """Send a request; return the answer and its payload.
 
-        Raises the peer's error, BrokerNotAvailableError (nobody is there, the connection broke, no address is known),
-        RequestTimedOutError, UnsupportedVersionError, UnsupportedApiError, InvalidRequestError (what it sent is no
-        answer).
+        Raises the peer's error, BrokerNotAvailableError (no connection, a broken one, or no known address),
+        RequestTimedOutError, UnsupportedVersionError, UnsupportedApiError, InvalidRequestError (the received bytes are
+        no answer).
         """
         async with self._turn:
             try:
@@ -80,7 +80,7 @@ class Peer:
                     self.close()
 
     def close(self) -> None:
-        """Again is fine."""
+        """Close the connection; a second call does no harm."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None

@@ -1,4 +1,5 @@
-"""Changes of security records: made by the controller, in effect on every broker with the image that has them."""
+"""Changes of security records: decided by the controller, in effect on every broker with the image that contains
+them."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ CHANGE_TIMEOUT_S = 30.0
 
 
 class RecordChanger:
-    """Event-loop thread only."""
+    """Requests changes. Event-loop thread only."""
 
     def __init__(self, membership: Membership, controller: ControllerClient, images: ImageFollower) -> None:
         self._membership, self._controller, self._images = membership, controller, images
 
     async def change(self, changes: RecordChanges) -> None:
-        """As `SecurityRecords.change`."""
+        """Change records; as `SecurityRecords.change`."""
         version = await self._controller.while_it_moves(lambda: self._ask(changes))
         if not await self._images.until_true(lambda image: image.version >= version, CHANGE_TIMEOUT_S):
             raise RequestTimedOutError("the change is made, but this broker does not have it yet")
@@ -46,11 +47,13 @@ class RecordChanger:
 
 
 async def decide_records(membership: Membership, changes: RecordChanges) -> Version:
-    """On the controller: the version of an image that has the changes. Raises as `SecurityRecords.change`."""
+    """Decide changes on the controller; return the version of an image that contains them. Raises as
+    `SecurityRecords.change`.
+    """
     await membership.ask(lambda token: AlterSecurity(token, changes))
     return membership.version
 
 
 def changes_of(request: AlterSecurityRecordsRequest) -> dict[RecordId, bytes | None]:
-    """What another broker asks for."""
+    """Return the changes in another broker's request."""
     return {RecordId(change.kind, change.key): change.value for change in request.changes}

@@ -1,7 +1,7 @@
-"""What this broker is for one partition of the cluster: its leader, a follower, or neither.
+"""The role of this broker for one partition of the cluster: leader, follower, or neither.
 
-Holds the rules' state machine and carries out what its effects say about high watermark and ISR. What has to be done to
-a follower's log is done by `replicas.py`, what followers are answered by `replica_server.py`.
+Holds the rules' state machine, and carries out its effects on the high watermark and the ISR. `replicas.py` changes the
+logs of followers, `replica_server.py` answers followers.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ FetchVerdict = FetchAccepted | FetchDiverging | FetchRefused
 
 
 class Surroundings(Protocol):
-    """What a replica tells the broker around it. Event-loop thread only."""
+    """The broker around a replica. Event-loop thread only."""
 
     def now_ms(self) -> int: ...
 
     def heard_ms(self, broker_id: int) -> int:
-        """When the broker has last asked for records; 0: never."""
+        """Return the time of the broker's last request for records; 0: never."""
         ...
 
     def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
-        """The controller is to be asked for another ISR."""
+        """Propose another ISR to the controller."""
         ...
 
     def has_news(self, key: TopicPartition) -> None:
-        """Followers that wait for records, marks or another leader of this partition have to look."""
+        """Wake the followers that wait for records, marks or another leader of this partition."""
         ...
 
 
 class ClusterReplica:
-    """The `ReplicaRole` of one partition. Event-loop thread only, but `leader` and `isr` may be read by any."""
+    """The `ReplicaRole` of one partition. Event-loop thread only, except for reads of `leader` and `isr`."""
 
     __slots__ = (
         "_around",
@@ -80,19 +80,19 @@ class ClusterReplica:
         self.image = image
         self.state: Leader | Follower | None = None
         self.may_be_written = False
-        """Whether appends of a leadership may be on their way to the log."""
+        """True if appends of a leadership may be on their way to the log."""
         self.on_high_watermark: Callable[[], None] = lambda: None
-        """Called when `replicated_to` has risen."""
+        """Called after a rise of `replicated_to`."""
         self._broker_id = broker_id
         self._config = config
         self._around = around
         self._replicated_to = 0
         self._partition_epoch = image.partition_epoch
-        """The highest that was heard of, in images and in the controller's answers."""
+        """The highest known epoch, of images and of the controller's answers."""
         self._proposed: ProposeIsr | None = None
-        """What the last leadership has left without an answer."""
+        """The last leadership's proposal without an answer."""
         self._deletions: list[tuple[int, asyncio.Future[int]]] = []
-        """Who waits until no live replica begins below an offset."""
+        """Requests that wait until no live replica begins below an offset."""
 
     # --- ReplicaRole
 
@@ -157,8 +157,9 @@ class ClusterReplica:
             self._check_deletions()
 
     async def until_deleted(self, offset: int, timeout_s: float) -> int:
-        """The low watermark, once no live replica begins below `offset` (KIP-107). Raises RequestTimedOutError,
-        NotLeaderError."""
+        """Return the low watermark when no live replica begins below `offset` (KIP-107). Raises RequestTimedOutError,
+        NotLeaderError.
+        """
         self.check_leads()
         assert isinstance(self.state, Leader)
         waiting = offset, asyncio.get_running_loop().create_future()
@@ -188,16 +189,18 @@ class ClusterReplica:
     # --- changes of role
 
     def lead(self, changed: ImageChanged, broker_epoch: int, log: PartitionLog) -> bool:
-        """This broker leads, according to `changed`; whether it does. It does not if the controller has answered with a
-        later state of the partition, whose image is on its way: somebody else may lead. Raises FencedLeaderEpochError,
-        StorageError."""
+        """Lead the partition according to `changed`. Returns True if this broker leads.
+
+        It does not lead if the controller has answered with a later state of the partition, whose image is on its way:
+        another broker may lead. Raises FencedLeaderEpochError, StorageError.
+        """
         self.image = changed.partition
         before = self.state
         if isinstance(before, Leader) and not before.has_resigned and before.broker_epoch == broker_epoch:
             self._hear_of(changed.partition)
             self.handle(changed, log)
             return True
-        self.resign(changed.partition)  # what it proposes names the broker in its former life
+        self.resign(changed.partition)  # its proposals name the broker in its former life
         if changed.partition.partition_epoch < self._partition_epoch:
             return False
         now_ms = self._around.now_ms()
@@ -205,7 +208,7 @@ class ClusterReplica:
         if proposed is not None:
             life = dict(proposed.isr).get(self._broker_id)
             if (life, proposed.leader_epoch) != (broker_epoch, changed.partition.leader_epoch):
-                proposed = None  # the image knows what has become of it
+                proposed = None  # the image contains the outcome
         leader = Leader(
             self._broker_id,
             broker_epoch,
@@ -228,7 +231,7 @@ class ClusterReplica:
         self._partition_epoch = max(self._partition_epoch, image.partition_epoch)
 
     def resign(self, image: PartitionImage) -> None:
-        """This broker does not lead, or cannot be sure any more."""
+        """Stop leading: this broker is not the leader, or is no longer certain of it."""
         self.image = image
         self._hear_of(image)
         if isinstance(self.state, Leader):
@@ -239,7 +242,7 @@ class ClusterReplica:
             self._check_deletions()
 
     def forget(self, image: PartitionImage) -> None:
-        """This broker has no replica any more."""
+        """End the replica on this broker."""
         self.resign(image)
         self.state = None
         self._replicated_to = 0
@@ -247,7 +250,7 @@ class ClusterReplica:
     # --- leading
 
     def handle(self, event: LeaderEvent, log: PartitionLog | None = None) -> None:
-        """An event for the leader; nothing if this broker does not lead."""
+        """Pass an event to the leader's rules; ignored if this broker does not lead."""
         if isinstance(event, AlterAnswered) and event.partition is not None:
             self._hear_of(event.partition)
         if isinstance(self.state, Leader):
@@ -255,7 +258,7 @@ class ClusterReplica:
             self._check_deletions()
 
     def take_fetch(self, fetch: FollowerFetch) -> FetchVerdict | None:
-        """A follower's fetch is noted; how it is to be answered. None: this broker does not lead."""
+        """Note a follower's fetch, and return the verdict on it; None if this broker does not lead."""
         if not isinstance(self.state, Leader):
             return None
         effects = self.state.handle(fetch, self._around.now_ms())
@@ -273,7 +276,7 @@ class ClusterReplica:
                 case BeginEpoch(epoch, _):
                     if log is not None:
                         log.replica.begin_epoch(epoch)
-                    self._around.has_news(self.key)  # what followers have said before may not count any more
+                    self._around.has_news(self.key)  # earlier reports of followers may not count any more
                 case SetHighWatermark(offset):
                     self._replicated_to = offset
                     self.on_high_watermark()
@@ -281,4 +284,4 @@ class ClusterReplica:
                 case ProposeIsr():
                     self._around.propose(self, effect)
                 case _:
-                    pass  # answers to fetches are taken by `take_fetch`; nobody else waits in the rules
+                    pass  # answers to fetches are taken by `take_fetch`; no other request waits in the rules

@@ -1,17 +1,17 @@
-"""Replicas come and go: what the image gives this broker is made, what it takes away is deleted.
+"""Creation and deletion of replicas as the image assigns them to this broker.
 
-| what is found | what is done |
+| finding | action |
 |---|---|
-| the image names this broker, there is no log | a new log, empty: its leader fills it, and it joins the ISR |
-| a log, and the image does not name this broker | role ended, then log closed, its directory renamed, then unlinked |
-| a directory of a partition that is elsewhere (first image after a start) | renamed, then unlinked |
-| a directory of a topic that the image has the order to delete (first image after a start) | renamed, then unlinked |
-| a directory without records of a partition that its topic has not got (first image) | renamed, then unlinked |
+| the image names this broker, there is no log | make an empty log: its leader fills it, and it joins the ISR |
+| a log, and the image does not name this broker | end the role, close the log, rename its directory, unlink it |
+| a directory of a partition that is on other brokers (first image after a start) | rename it, then unlink it |
+| a directory of a topic with an order in the image to delete it (first image after a start) | rename, then unlink |
+| a directory without records of a partition that its topic does not have (first image) | rename it, then unlink it |
 | a directory of a topic that the image lacks without an order to delete it (first image after a start) | put aside |
-| a replica with records of a newer leader epoch than the image has, which does not name this broker | put aside |
+| a replica with records of a newer leader epoch than the image, which does not name this broker | put aside |
 
-A replica that is named anew never goes on with files that an earlier one has left: nobody has kept them up to date. It
-is not in the ISR, so nothing is lost by it. What cannot be made (a full disk) is tried again.
+A replica that is assigned again never uses the files of an earlier one, which are out of date. It is not in the ISR, so
+no record is lost. A failed creation (a full disk) is tried again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RETRY_MS = 5_000
 
 
 class ReplicaPlaces:
-    """Event-loop thread only."""
+    """Makes and removes replicas. Event-loop thread only."""
 
     def __init__(
         self, config: BrokerConfig, clock: MachineClock, storage: Storage, partitions: Partitions, replicas: Replicas
@@ -54,15 +54,15 @@ class ReplicaPlaces:
         self._replicas = replicas
         self._has_cleared = False
         self._followed: dict[str, TopicImage] = {}
-        self._again_ms = 0
-        """When what could not be made is tried again; 0: all is made."""
+        self._retry_at_ms = 0
+        """Time of the next attempt to create the missing directories, in ms; 0 if none is missing."""
 
     async def follow(self, image: ClusterImage) -> None:
-        """Has a log for each partition that `image` gives this broker, and for no other one."""
+        """Make a log for each partition that `image` assigns to this broker, and remove the others."""
         if not self._has_cleared:
             self._has_cleared = True
             await self._storage.run(partial(self._clear, image))
-        is_late = bool(self._again_ms) and self._now_ms() >= self._again_ms
+        is_late = bool(self._retry_at_ms) and self._now_ms() >= self._retry_at_ms
         changed = [t for t in image.topics.values() if is_late or self._followed.get(t.name) is not t]
         self._followed = dict(image.topics)
         added: list[Partition] = []
@@ -78,14 +78,14 @@ class ReplicaPlaces:
         if removed:
             await self._remove(removed, image)
         if added or is_late:
-            self._again_ms = 0
+            self._retry_at_ms = 0
         if added:
             await self._make(added)
 
     @property
     def has_to_retry(self) -> bool:
-        """Whether `follow` has something to do though the image is the same."""
-        return bool(self._again_ms) and self._now_ms() >= self._again_ms
+        """True if `follow` has work although the image is the same."""
+        return bool(self._retry_at_ms) and self._now_ms() >= self._retry_at_ms
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1_000) + 1
@@ -123,7 +123,7 @@ class ReplicaPlaces:
             await asyncio.shield(self._storage.run(job))
         except SparklogError as e:
             log.error("%d new replicas, which is tried again: %s", len(added), e)  # noqa: TRY400 - it says it all
-            self._again_ms = self._now_ms() + RETRY_MS
+            self._retry_at_ms = self._now_ms() + RETRY_MS
         open_logs = self._storage.logs.logs
         for partition in added:
             partition_log = open_logs.get(partition.key)
@@ -134,8 +134,9 @@ class ReplicaPlaces:
             self._storage.run(partial(self._storage.topic_directories.note, topic))
 
     async def make_room(self, specs: Sequence[PartitionSpec]) -> None:
-        """Put directories aside that partitions which begin now would find: they are of a history in which the topic
-        had these partitions before."""
+        """Put aside the directories of earlier partitions with the same names: they belong to a history in which the
+        topic already had these partitions.
+        """
         job = partial(self._make_room, specs)
         try:
             await asyncio.shield(self._storage.run(job))
@@ -143,21 +144,22 @@ class ReplicaPlaces:
             log.error("files of earlier partitions cannot be put aside: %s", e)  # noqa: TRY400
 
     def _make_room(self, specs: Sequence[PartitionSpec]) -> None:
-        """On the admin thread."""
+        """Put the directories aside, on the admin thread."""
         for spec in specs:
             owner = spec.owner
             self._storage.logs.remove_replicas(_is_of(owner.topic_id), [owner.directory_name], ending=STRAY_ENDING)
 
     def _create(self, specs: list[PartitionSpec]) -> None:
-        """On the admin thread."""
+        """Make the logs, on the admin thread."""
         for spec in specs:
             wanted = spec.owner
             self._storage.logs.remove_replicas(_is_of(wanted.topic_id), [wanted.directory_name])
         self._storage.logs.create_partitions(specs)
 
     def _clear(self, image: ClusterImage) -> None:
-        """On the admin thread. What has been taken away while this broker was down: see the module. A store that has
-        lost topics must not take their records along."""
+        """Remove the replicas that were taken away while this broker was down, on the admin thread; the module's text
+        has the rules. Records of topics that the store has lost are kept.
+        """
         topics = {topic.topic_id: topic for topic in image.topics.values()}
         logs = self._storage.logs
 
@@ -174,7 +176,7 @@ class ReplicaPlaces:
             )
 
         def is_unused(owner: PartitionMeta, _: int) -> bool:
-            """Of a partition that a topic was to get when this broker died. It has no segment."""
+            """True for a partition that a topic was about to get when this broker died. Its log has no segment."""
             name = f"{owner.topic}-{owner.partition}"
             return (
                 owner.topic_id in topics
@@ -211,8 +213,8 @@ class ReplicaPlaces:
 def is_end_of_replica(state: PartitionImage, newest_epoch: int) -> bool:
     """Tell whether a state that does not name the broker orders it to delete its replica.
 
-    A replica that leaves an assignment ends the leader epoch (`election.settled`). A state with an epoch that the log
-    has records of is of an older history, before the replica was added.
+    A replica that leaves an assignment ends the leader epoch (`election.settled`). A state whose epoch is in the log
+    belongs to an older history, before the replica was added.
     """
     return state.leader_epoch > newest_epoch
 

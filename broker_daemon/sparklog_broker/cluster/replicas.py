@@ -1,4 +1,4 @@
-"""All replicas of this broker: which there are, what each is for its partition, and copying from their leaders."""
+"""All replicas of this broker: their roles, and copying from their leaders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparklog.replication.replica.model import (
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.follower_side.follower_log import carry_out, is_not_durable
 from sparklog_broker.cluster.follower_side.log_starts import LogStarts, is_written
-from sparklog_broker.cluster.follower_side.replica_fetcher import Arrived, FetchLimits, Following, ReplicaFetcher
+from sparklog_broker.cluster.follower_side.replica_fetcher import FetchEvent, FetchLimits, FollowerState, ReplicaFetcher
 from sparklog_broker.cluster.leader_side.isr_proposals import IsrProposals
 from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
 from sparklog_broker.cluster.peers import Connect, Peer
@@ -49,18 +49,18 @@ ANSWER_SLACK_BYTES = 1100 * 1024 * 1024
 
 
 def _nothing() -> None:
-    """All that was submitted before has been done."""
+    """Do nothing: the job whose completion shows that all earlier ones are done."""
 
 
 class _Followed(NamedTuple):
-    """The facts that roles have followed."""
+    """The facts that the roles are based on."""
 
     image: ClusterImage
     is_sure: bool
     full: frozenset[TopicPartition]
 
     def differs_in_topics_only(self, before: _Followed) -> bool:
-        """False if all roles have to be looked at, as when the same image is followed again."""
+        """False if all roles have to be checked, as when the same image is followed again."""
         one, other = self.image, before.image
         return one is not other and (one.brokers, one.known, one.configs, self.is_sure, self.full) == (
             other.brokers,
@@ -72,7 +72,7 @@ class _Followed(NamedTuple):
 
 
 class Replicas:
-    """Event-loop thread only. `Surroundings` of every `ClusterReplica`."""
+    """The replicas, and the `Surroundings` of every `ClusterReplica`. Event-loop thread only."""
 
     def __init__(
         self,
@@ -92,25 +92,25 @@ class Replicas:
         self._limits = limits
         self._connect = connect
         self._replicas: dict[TopicPartition, ClusterReplica] = {}
-        self._following: dict[TopicPartition, Following] = {}
+        self._follower_states: dict[TopicPartition, FollowerState] = {}
         self._fetchers: dict[int, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
         self._fetches = 0
-        """No fetch has had a larger number: an answer to one of an earlier role is known as late."""
+        """The largest number of a fetch so far: answers to fetches of an earlier role are recognised as late."""
         self._ticking: asyncio.TimerHandle | None = None
         self._quota = Quota(self.now_ms)
         self.on_leadership: Callable[[TopicPartition, bool], None] = lambda key, leads: None
         """Called when this broker begins or ceases to lead a partition."""
         self.image = ClusterImage()
         self.noted_epoch = NO_EPOCH
-        """The broker epoch that stands in the log directories: nothing is led or copied in another life."""
+        """The broker epoch in the log directories: partitions are neither led nor copied in another life."""
         self.full: frozenset[TopicPartition] = frozenset()
-        """Partitions whose disk has no room: nothing is copied into them."""
+        """Partitions on a full disk: no records are copied into them."""
         self.counters = ReplicationCounters()
         self._was_certain = True
         self._followed = _Followed(ClusterImage(), False, frozenset())
         self._eligible: dict[int, int] = {}
-        self._taken = 0
-        """Partitions that are led since the last line about it in the log."""
+        self._new_leaderships = 0
+        """Leaderships begun since the last line about them in the log."""
 
     def start(
         self,
@@ -120,14 +120,14 @@ class Replicas:
         registration: BrokerRegistration,
         log_starts: LogStarts,
     ) -> None:
-        """What could not be there when this was made."""
+        """Connect the parts that are made later, and start the clock."""
         self._log_starts = log_starts
         self._partitions, self._server, self._proposals = partitions, server, proposals
         self._registration = registration
         self._tick()
 
     async def stop(self) -> None:
-        """Copies nothing any more."""
+        """Stop copying."""
         self._log_starts.stop()
         if self._ticking is not None:
             self._ticking.cancel()
@@ -153,39 +153,40 @@ class Replicas:
     # --- roles
 
     def role_of(self, key: TopicPartition, partition_log: PartitionLog | None) -> ClusterReplica:
-        """The role of a partition that is about to be served; nothing is led or followed before `follow_image`."""
+        """Make the role of a partition that is about to be served; it leads and follows nothing before
+        `follow_image`."""
         image = self.image.partition(key) or UNKNOWN
         replica = self._replicas[key] = ClusterReplica(key, self._broker_id, image, self._config, self)
         return replica
 
     def follow_image(self, image: ClusterImage) -> None:
-        """Every partition that is served gets the role that `image` says."""
+        """Give every served partition its role in `image`."""
         self.image = image
         self._eligible = image.eligible()
         self._quota.set_rate(image.throttle_bytes)
         self._server.quota.set_rate(image.throttle_bytes)
         self._was_certain = self._is_sure
         for leader in list(self._fetchers):
-            self._fetcher(leader)  # it may have another address, or one at last
+            self._fetcher(leader)  # it may have another address, or its first one
         before, self._followed = self._followed, _Followed(image, self._is_sure, self.full)
         same_topics = before.image.topics if self._followed.differs_in_topics_only(before) else {}
         for partition in self._partitions.all():
             topic = partition.key.topic
             if same_topics.get(topic) is not image.topics.get(topic) or not self._is_at_work(partition.key):
                 self._follow(partition)
-        if self._taken:
+        if self._new_leaderships:
             led = sum(isinstance(r.state, Leader) for r in self._replicas.values())
-            log.info("leading %d partitions more, %d of %d in all", self._taken, led, len(self._replicas))
-            self._taken = 0
+            log.info("leading %d partitions more, %d of %d in all", self._new_leaderships, led, len(self._replicas))
+            self._new_leaderships = 0
         self._stop_idle_fetchers()
 
     def _is_at_work(self, key: TopicPartition) -> bool:
         """True if this broker leads the partition or copies it."""
         state = self._replicas[key].state
-        return key in self._following or (isinstance(state, Leader) and not state.has_resigned)
+        return key in self._follower_states or (isinstance(state, Leader) and not state.has_resigned)
 
     def drop(self, key: TopicPartition) -> None:
-        """The partition is served no more."""
+        """End the role of a partition that is no longer served."""
         replica = self._replicas.pop(key, None)
         self._unfollow(key)
         if replica is not None:
@@ -194,7 +195,7 @@ class Replicas:
             replica.resign(UNKNOWN)
 
     def release(self, partition: Partition, image: PartitionImage) -> None:
-        """This broker is to have no replica any more: it neither leads nor copies."""
+        """End this broker's replica of the partition: it neither leads nor copies it."""
         replica, key = self._replicas[partition.key], partition.key
         was_leading = isinstance(replica.state, Leader)
         self._unfollow(key)
@@ -227,14 +228,15 @@ class Replicas:
 
     @property
     def _is_sure(self) -> bool:
-        """Whether this broker's registration cannot have ended, and the directories know it."""
+        """True if this broker's registration cannot have ended, and the directories have its epoch."""
         return self._registration.is_certain() and self.noted_epoch == self._registration.broker_epoch
 
     def _is_settled(self, partition: Partition, image: PartitionImage) -> bool:
-        """Whether nothing of an earlier role is on its way to the log any more. If not, the partition follows the image
-        when that has ended: a new role begins where the log really ends."""
+        """True if no job of an earlier role is on its way to the log. Otherwise the partition follows the image after
+        the last such job: a new role begins at the log's real end.
+        """
         key = partition.key
-        following = self._following.get(key)
+        following = self._follower_states.get(key)
         if following is None or not following.pending:
             return True
         before = following.follower.partition
@@ -243,7 +245,7 @@ class Replicas:
         following.on_settled = lambda: self._on_settled(partition, following)
         return False
 
-    def _on_settled(self, partition: Partition, following: Following) -> None:
+    def _on_settled(self, partition: Partition, following: FollowerState) -> None:
         following.on_settled = None
         if self._partitions.find(partition.key) is partition:
             self._follow(partition)
@@ -264,7 +266,7 @@ class Replicas:
             self.on_leadership(partition.key, False)
         elif leads and not was_leading:
             log.debug("leading %s in epoch %d", partition.key, image.leader_epoch)
-            self._taken += 1
+            self._new_leaderships += 1
             partition.on_role_changed()
             self.on_leadership(partition.key, True)
 
@@ -272,7 +274,7 @@ class Replicas:
         self, partition: Partition, replica: ClusterReplica, image: PartitionImage, partition_log: PartitionLog | None
     ) -> None:
         key = partition.key
-        following = self._following.get(key)
+        following = self._follower_states.get(key)
         before = following.follower.partition if following is not None else None
         was_leading = isinstance(replica.state, Leader)
         replica.resign(image)
@@ -293,7 +295,7 @@ class Replicas:
             or image.leader in (NO_LEADER, self._broker_id)
             or not self._is_sure
         ):
-            return  # a fetch without a registration would count for none
+            return  # a fetch without a registration would not count
         if replica.may_be_written:
             self._let_appends_end(partition, replica)
             return
@@ -305,14 +307,14 @@ class Replicas:
             )  # fmt: skip
             return
         follower = Follower(image, partition_log, first_fetch=self._fetches, config=self._config)
-        following = self._following[key] = Following(key, follower, partition_log)
+        following = self._follower_states[key] = FollowerState(key, follower, partition_log)
         replica.state = follower
         self._carry_out(following, follower.become(self.now_ms()))
         partition.on_role_changed()
 
     def _let_appends_end(self, partition: Partition, replica: ClusterReplica) -> None:
-        """What was appended by this broker as the leader, and is on the partition's thread: a follower begins behind
-        it."""
+        """Let the appends of this broker's leadership finish on the partition's thread: a follower begins after
+        them."""
 
         def done(_: None, __: Exception | None) -> None:
             if not isinstance(replica.state, Leader):
@@ -323,7 +325,7 @@ class Replicas:
         self._io.submit(self._io.index_of(*partition.key), _nothing, done)
 
     def _unfollow(self, key: TopicPartition) -> None:
-        following = self._following.pop(key, None)
+        following = self._follower_states.pop(key, None)
         if following is not None:
             found = self._fetchers.get(following.follower.partition.leader)
             if found is not None:
@@ -331,8 +333,8 @@ class Replicas:
 
     # --- copying
 
-    def _carry_out(self, following: Following, effects: Sequence[FollowerEffect]) -> None:
-        """What concerns the log on the partition's thread; what is to be asked afterwards here."""
+    def _carry_out(self, following: FollowerState, effects: Sequence[FollowerEffect]) -> None:
+        """Carry out effects on the log on the partition's thread, and send the next fetch afterwards."""
         fetch = next((e for e in effects if isinstance(e, Fetch)), None)
         on_log = [e for e in effects if not isinstance(e, Fetch | RefreshMetadata)]
         if fetch is not None:
@@ -344,39 +346,39 @@ class Replicas:
             wait_s = 0.0 if fetch is None else max(0, fetch.at_ms - self.now_ms()) / 1_000
             self._loop.call_later(wait_s, self._submit_if_current, following, fetch)
         else:
-            self._done(following, fetch, None)
+            self._on_log_done(following, fetch, None)
 
-    def _submit_if_current(self, following: Following, fetch: Fetch | None) -> None:
-        if self._following.get(following.key) is following:
+    def _submit_if_current(self, following: FollowerState, fetch: Fetch | None) -> None:
+        if self._follower_states.get(following.key) is following:
             self._submit(following, fetch, [])
 
-    def _submit(self, following: Following, fetch: Fetch | None, on_log: Sequence[FollowerEffect]) -> None:
+    def _submit(self, following: FollowerState, fetch: Fetch | None, on_log: Sequence[FollowerEffect]) -> None:
         following.pending += 1
 
         def deliver(cut_to: int | None, error: Exception | None) -> None:
             following.pending -= 1
             from_end = fetch if fetch is None or cut_to is None else replace(fetch, fetch_offset=cut_to)
-            self._done(following, from_end, error)
+            self._on_log_done(following, from_end, error)
             if not following.pending and following.on_settled is not None:
                 following.on_settled()
 
         self._io.submit(self._io.index_of(*following.key), partial(carry_out, following.log, on_log), deliver)
 
-    def _done(self, following: Following, fetch: Fetch | None, error: Exception | None) -> None:
-        if self._following.get(following.key) is not following or fetch is None:
+    def _on_log_done(self, following: FollowerState, fetch: Fetch | None, error: Exception | None) -> None:
+        if self._follower_states.get(following.key) is not following or fetch is None:
             return
         if error is None and not is_written(following.log):
-            self._log_starts.write(following.log, partial(self._ask, following, fetch))
+            self._log_starts.write(following.log, partial(self._send_fetch, following, fetch))
         else:
-            self._ask(following, fetch, error)
+            self._send_fetch(following, fetch, error)
 
-    def _ask(self, following: Following, fetch: Fetch, error: Exception | None) -> None:
-        if self._following.get(following.key) is not following:
+    def _send_fetch(self, following: FollowerState, fetch: Fetch, error: Exception | None) -> None:
+        if self._follower_states.get(following.key) is not following:
             return
         partition = self._partitions.find(following.key)
         if error is not None:
             log.warning("partition %s: what its leader sent cannot be applied: %s", following.key, error)
-            # not the error itself: of an answer it would say where the leader's log is
+            # not the error itself: in an answer it would name the leader's log end
             failed = Failed(fetch.number, StorageError(str(error)))
             self._carry_out(following, following.follower.handle(failed, self.now_ms()))
             return
@@ -384,14 +386,14 @@ class Replicas:
             partition.on_copied()
         self._fetcher(fetch.leader).ask(following, fetch)
 
-    def _arrived(self, arrived: list[Arrived]) -> None:
+    def _on_events(self, arrived: list[FetchEvent]) -> None:
         now_ms = self.now_ms()
         for one in arrived:
-            if self._following.get(one.following.key) is one.following:
+            if self._follower_states.get(one.following.key) is one.following:
                 self._carry_out(one.following, one.following.follower.handle(one.event, now_ms))
 
     def _fetcher(self, leader: int) -> ReplicaFetcher:
-        """The one that copies from `leader`; made anew when the leader has another address."""
+        """Return the fetcher for `leader`; replace it if the leader's address has changed."""
         broker = self.image.brokers.get(leader)
         found = self._fetchers.get(leader)
         address = broker.endpoints[0] if broker is not None and broker.endpoints else ""
@@ -405,7 +407,7 @@ class Replicas:
             lambda: self._registration.broker_epoch,
             self._limits,
             self.now_ms,
-            self._arrived,
+            self._on_events,
             self._quota,
             self._is_throttled,
             self._count_copied,
@@ -419,7 +421,7 @@ class Replicas:
         self.counters.copied(size_bytes, self._broker_id, self.image.partition(key))
 
     def _is_throttled(self, key: TopicPartition) -> bool:
-        """Whether this broker's replica is one that is being added."""
+        """True if a reassignment is adding this broker's replica."""
         partition = self.image.partition(key)
         return partition is not None and is_throttled(partition, self._broker_id)
 

@@ -1,7 +1,7 @@
-"""How fast replicas that are being added may be copied (KIP-73): a limit of what a broker sends, and of what it takes.
+"""The speed limit for copies to replicas that are being added (KIP-73), on the sending and the receiving broker.
 
-Only replicas of a reassignment that are out of sync are slowed down: who follows in the ISR never waits. The limit is
-the image's `throttle_bytes`; it ends with the last reassignment.
+Only out-of-sync replicas of a reassignment are slowed down; followers in the ISR never wait. The limit is the image's
+`throttle_bytes`; it ends with the last reassignment.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from sparklog.replication.cluster_image import PartitionImage
 
 
 class Quota:
-    """Bytes per second, with a second's worth in stock. What is taken at once may exceed it: then nothing is left until
-    it has been made up for."""
+    """Bytes per second, with a stock of one second. A single amount may exceed the stock; the excess has to be made up
+    before the next one.
+    """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -22,12 +23,12 @@ class Quota:
         self._at_ms = now_ms()
 
     def set_rate(self, rate_bytes: int) -> None:
-        """0: no limit."""
+        """Set the limit; 0: none."""
         if rate_bytes != self.rate_bytes:
             self.rate_bytes, self._left, self._at_ms = rate_bytes, float(rate_bytes), self._now_ms()
 
     def wait_ms(self) -> int:
-        """0: something may be taken; else when to come again."""
+        """Return 0 if bytes may be taken, otherwise the time in ms until the next attempt."""
         if not self.rate_bytes:
             return 0
         now_ms = self._now_ms()
@@ -40,5 +41,5 @@ class Quota:
 
 
 def is_throttled(partition: PartitionImage, replica_id: int) -> bool:
-    """Whether copying the partition to this replica is to be slowed down."""
+    """True if copies of the partition to this replica are slowed down."""
     return replica_id in partition.adding and replica_id not in partition.isr

@@ -1,4 +1,4 @@
-"""Connections to other brokers through the inter-broker listener: with TLS, and authenticated, as its clients are."""
+"""Authenticated connections to other brokers through the inter-broker listener, with TLS."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ CLIENT_NAME = "sparklog-broker"
 ANSWER_BYTES_MAX = 1024 * 1024
 STEPS_MAX = 8
 RENEWED_AFTER = 0.85
-"""A connection whose session has a lifetime is given up after this part of it; the next request makes another."""
+"""Share of a session's lifetime after which its connection is replaced at the next request."""
 LONGEST_WAIT_S = 12.0
-"""A request that is under way then may take so long, where the lifetime is twice as long at least: one for the
-controller's image waits for 10 s. It is repeated at once where sessions are shorter."""
+"""Longest request that such a session still allows, if its lifetime is at least twice as long: a request for the
+controller's image waits for 10 s. With shorter sessions it is repeated at once.
+"""
 TOKEN_TIMEOUT_S = 5.0
 
 M = TypeVar("M", bound=Message)
@@ -54,20 +55,20 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def due_after_s(lifetime_s: float) -> float:
-    """When a session of this length is given up: no request of it may still wait for its answer at its end."""
+    """Return the age at which a session of this length is replaced: no request may still wait at its end."""
     return min(lifetime_s * RENEWED_AFTER, max(lifetime_s - LONGEST_WAIT_S, lifetime_s / 2))
 
 
 class SecureConnect:
-    """In place of `asyncio.open_connection`. Event-loop thread only, but for `renew`; `threads`: for what SCRAM
-    computes.
+    """Opens connections in place of `asyncio.open_connection`. Event-loop thread only, except for `renew`; `threads`
+    compute SCRAM.
 
-    A connection is given up between two requests when its session is about to end, or when it was made with
-    certificates or authorities that are no longer those on the disk: what was taken back is not used any longer.
+    A connection is closed between two requests when its session is about to end, or when the certificates or
+    authorities on the disk have changed since: a revoked certificate is not used any longer.
     """
 
     def __init__(self, security: ClientSecurity, threads: Executor, now_s: Callable[[], float]) -> None:
-        """Raises InvalidConfigError: the certificates."""
+        """Load the certificates. Raises InvalidConfigError."""
         self._security = security
         self._threads = threads
         self._now_s = now_s
@@ -79,30 +80,33 @@ class SecureConnect:
         )
 
     def renew(self) -> bool:
-        """Reads certificates and authorities anew, and says whether they have changed; on any thread, it blocks.
-        Raises InvalidConfigError; those before stay."""
+        """Read certificates and authorities again; return True if they have changed. Blocks; any thread. Raises
+        InvalidConfigError; the old ones then stay.
+        """
         return self._context is not None and self._context.renew()
 
     def close_when_idle(self, writer: asyncio.StreamWriter, close_if_idle: Callable[[], None]) -> None:
-        """`close_if_idle`, a bound method, is called by `retire`; it is not kept alive."""
+        """Have `retire` call `close_if_idle`, a bound method, which is not kept alive."""
         self._idle[writer] = weakref.WeakMethod(close_if_idle)
 
     def retire(self) -> None:
-        """Ends the connections that are to be given up and that nobody uses; the others end with their request."""
+        """Close the idle connections that are due for replacement; the others are closed after their request."""
         for writer, reference in list(self._idle.items()):
             close_if_idle = reference()
             if close_if_idle is not None and self.is_due(writer):
                 close_if_idle()
 
     def is_due(self, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection is to be given up: see the class."""
+        """True if the connection is due for replacement; the class has the reasons."""
         if self._context is not None and self._made_with.get(writer) is not self._context.current:
             return True
         due_s = self._due.get(writer)
         return due_s is not None and self._now_s() >= due_s
 
     async def __call__(self, host: str, port: int) -> Streams:
-        """Raises OSError, InvalidConfigError (certificates), SaslAuthenticationFailedError and other answers."""
+        """Open a connection. Raises OSError, InvalidConfigError (certificates), SaslAuthenticationFailedError and other
+        errors of the authentication.
+        """
         context = self._context.current if self._context is not None else None
         try:
             streams = await asyncio.open_connection(
@@ -140,7 +144,7 @@ class SecureConnect:
             if found.session_lifetime_ms:
                 used_s = due_after_s(found.session_lifetime_ms / 1000)
                 self._due[streams[1]] = began_s + used_s
-                loop.call_later(used_s, self.retire)  # who is idle then leaves before the other side misses it
+                loop.call_later(used_s, self.retire)  # before the other side ends it
         raise SaslAuthenticationFailedError("the other broker does not end the authentication")
 
     def _client(self) -> SaslClient:
@@ -151,7 +155,7 @@ class SecureConnect:
 
 
 class _Exchange:
-    """Requests one after the other on a connection that is new."""
+    """Requests one by one on a new connection."""
 
     def __init__(self, streams: Streams) -> None:
         self._reader, self._writer = streams
@@ -159,7 +163,7 @@ class _Exchange:
         self._id = 0
 
     async def ask(self, api: Api, message: Message, response: type[M]) -> M:
-        """Raises the answer's error, EOFError, OSError."""
+        """Send a request and return the answer. Raises the answer's error, EOFError, OSError."""
         version = self.spoken.version_of(api)
         self._id += 1
         self._writer.write(frames.encode_request(api, version.number, self._id, encode(message, version.older)))

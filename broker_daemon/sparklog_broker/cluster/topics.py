@@ -75,18 +75,21 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 REPLICATION_FACTOR_MAX = 3
-"""Of `default.replication.factor` = -1."""
+"""Replication factor for `default.replication.factor` = -1, if there are enough brokers."""
 CHANGE_TIMEOUT_S = 30.0
 TAKEN_S = 2.0
-"""How long this broker may take to hear what a controller before has decided."""
+"""Longest wait of this broker for the decisions of a former controller."""
 KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
-"""Of FIND_COORDINATOR."""
+"""Key types of FIND_COORDINATOR."""
 
 
 class Topics:
-    """The controller is asked for a change, which returns when this broker goes by an image that has it. The broker
-    that is the controller checks and decides it, others hand it on: their own knowledge may be old, and refuses
-    nothing. Event-loop thread only."""
+    """Changes topics through the controller, and follows the images.
+
+    A change returns when this broker obeys an image that contains it. The broker that is the controller checks and
+    decides it; other brokers pass it on, because their own knowledge may be old, and refuse nothing. Event-loop thread
+    only.
+    """
 
     def __init__(
         self,
@@ -101,7 +104,7 @@ class Topics:
     ) -> None:
         self.partitions = partitions
         self.owners: TopicOwners | None = None
-        """Numbers of topics by owner; None: nothing is limited."""
+        """Numbers of topics by owner; None without limits."""
         self._config = config
         self._environment = environment
         self._storage = storage
@@ -113,19 +116,20 @@ class Topics:
         """New partitions whose directories could not be made, and the error."""
         self._growing = asyncio.Lock()
         self.on_made: Callable[[Topic], None] = lambda topic: None
-        """Called when the directories of a new topic, or of new partitions, have been made here."""
+        """Called when the directories of a new topic, or of new partitions, have been made on this broker."""
         self._followed: Mapping[str, TopicImage] = {}
         self._places = ReplicaPlaces(config, environment.clock, storage, partitions, replicas)
 
     def join(self, membership: Membership, controller: ControllerClient, images: ImageFollower) -> None:
-        """What could not be there when this was made."""
+        """Connect the parts that are made later."""
         self._membership, self._controller, self._images = membership, controller, images
 
     # --- changes
 
     async def create(self, spec: TopicSpec) -> Topic:
-        """Raises TopicAlreadyExistsError, Invalid…Error, BrokerNotAvailableError, NotControllerError,
-        StorageUnavailableError, RequestTimedOutError (it may be made all the same)."""
+        """Create a topic. Raises TopicAlreadyExistsError, Invalid…Error, BrokerNotAvailableError, NotControllerError,
+        StorageUnavailableError, RequestTimedOutError (the topic may have been created).
+        """
         before = self.partitions.topics.get(spec.name)
         if not spec.request_id:
             spec = replace(spec, request_id=self._environment.randomness.new_id())
@@ -138,8 +142,9 @@ class Topics:
         return topic
 
     def _made(self, spec: TopicSpec, before: Topic | None) -> Topic | None:
-        """The topic that the request has made. A controller of an earlier release notes no requests: one like this,
-        which there was not before."""
+        """Return the topic that the request has created. A controller of an earlier release stores no request ids; then
+        a new topic with the same properties counts.
+        """
         topic = self.partitions.topics.get(spec.name)
         if topic is None or (before is not None and topic.topic_id == before.topic_id):
             return None
@@ -183,7 +188,7 @@ class Topics:
                     await self._images.until_true(lambda image: spec.name in image.topics, TAKEN_S)
                     made = self.partitions.topics.get(spec.name)
                     if made is None or not made.is_made_by(spec.request_id):
-                        raise  # else by the same request, which has come by another broker, too
+                        raise  # otherwise by the same request, which has also come through another broker
                 made = await self._until(spec.name, lambda topic: True)
                 await self._take_back_unmade(made)
                 return made
@@ -206,8 +211,9 @@ class Topics:
         return await self._until(spec.name, lambda topic: True)
 
     async def _take_back_unmade(self, topic: Topic) -> None:
-        """Raises the error for which a partition of the new topic, which no other broker has a replica of, could not be
-        made; then the topic is deleted again."""
+        """Delete the new topic again if a partition of it could not be made and no other broker has a replica. Raises
+        the error of the partition.
+        """
         image = self._images.image
         for number in range(topic.partitions):
             tp = TopicPartition(topic.name, number)
@@ -217,7 +223,7 @@ class Topics:
                 raise type(error)(str(error))
 
     def _wanted_factor(self, spec: TopicSpec) -> int | None:
-        """None: as many as there are brokers for, which the controller decides when it places them."""
+        """Return the requested factor. None: as many as there are brokers for, which the controller decides."""
         wanted = spec.replication_factor if spec.replication_factor > 0 else self._config.default_replication_factor
         return wanted if wanted > 0 else None
 
@@ -226,7 +232,7 @@ class Topics:
         return min(REPLICATION_FACTOR_MAX, max(1, len(image.eligible().keys() - image.cordoned)))
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        """Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
+        """Change settings of a topic. Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
         topic = await self._settled(lambda: self._alter(name, configs))
         log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
         return topic
@@ -247,7 +253,7 @@ class Topics:
         return await self._until(name, lambda topic: True)
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        """Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
+        """Change the schema of a topic. Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
         topic = await self._settled(lambda: self._alter_schema(name, change))
         log.info("topic %s has schema %d now", name, topic.schema_id)
         return topic
@@ -268,7 +274,8 @@ class Topics:
         return await self._until(name, lambda topic: topic.schema_id >= newest)
 
     async def add_partitions(self, name: str, total: int) -> Topic:
-        """Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as `create`."""
+        """Increase the number of partitions. Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as
+        `create`."""
 
         def grown() -> Topic | None:
             topic = self.partitions.topics.get(name)
@@ -289,7 +296,7 @@ class Topics:
                             lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw())
                         )
                     except (NotControllerError, RequestTimedOutError):
-                        raise  # it may be decided all the same
+                        raise  # it may have been decided
                     except SparklogError:
                         await self._unmake(grown, there.partitions)
                         raise
@@ -301,9 +308,12 @@ class Topics:
         return await self._until(name, lambda topic: topic.partitions >= total)
 
     async def _make_first(self, grown: Topic, first: int) -> None:
-        """Make the directories of the partitions that a topic is to get, if this broker is the only one: partitions
-        cannot be taken back from a topic. Directories that a crash leaves without the decision are put aside at the
-        next start. Raises StorageFullError, StorageError; then there is none."""
+        """Make the directories of new partitions before the decision, if this broker is the only one: partitions cannot
+        be taken back from a topic.
+
+        Directories that a crash leaves without the decision are put aside at the next start. Raises StorageFullError,
+        StorageError; then no directory is left.
+        """
         if set(self._membership.controller_image().brokers) != {self._config.broker_id}:
             return
         specs = list(partition_specs(grown, self._config, first=first))
@@ -315,12 +325,12 @@ class Topics:
         reach("partitions.made")
 
     async def _unmake(self, grown: Topic, first: int) -> None:
-        """Delete the directories from `first` on, which the topic has not got."""
+        """Delete the directories of the partitions from `first` on, which the topic does not have."""
         directories = self._storage.topic_directories
         await asyncio.shield(self._storage.run(lambda: directories.delete_files(grown, first)))
 
     async def delete(self, name: str, topic_id: str = "") -> str:
-        """Raises UnknownTopicOrPartitionError and as `create`."""
+        """Delete a topic; return its id. Raises UnknownTopicOrPartitionError and as `create`."""
         known = self.partitions.topics.get(name)
         named = topic_id
 
@@ -341,7 +351,7 @@ class Topics:
         return deleted
 
     async def _delete(self, name: str, topic_id: str) -> str:
-        """The id of the topic that was."""
+        """Delete the topic once; return its id."""
         if not await self._decides():
             request = t.DeleteTopicRequest(name, topic_id)
             return (await self._hand_on(Api.DELETE_TOPIC, request, t.DeleteTopicResponse)).topic_id
@@ -351,8 +361,9 @@ class Topics:
         return topic.topic_id
 
     async def _decides(self) -> bool:
-        """Whether this broker is the controller, and then goes by what the controller has stored. Raises
-        NotControllerError, BrokerNotAvailableError: it does not yet."""
+        """True if this broker is the controller and obeys the stored image. Raises NotControllerError,
+        BrokerNotAvailableError (it has not caught up yet).
+        """
         if not await self._controller.find():
             return False
         version = self._membership.controller_image().version
@@ -361,8 +372,9 @@ class Topics:
         return True
 
     async def _settled(self, change: Callable[[], Awaitable[T]], made: Callable[[], T | None] = lambda: None) -> T:
-        """`change`, whoever the controller is in the end. `made`: what an earlier attempt has made, for all that it
-        failed."""
+        """Make a change across replacements of the controller. `made` returns the result of an earlier attempt that
+        failed but took effect.
+        """
 
         async def taken() -> T | None:
             await self._images.until_true(lambda _: made() is not None, TAKEN_S)
@@ -371,16 +383,16 @@ class Topics:
         return await self._controller.while_it_moves(change, taken)
 
     def _draw(self) -> int:
-        """Where a placement begins: it must not be the same broker for every topic."""
+        """Return a random start for a placement: it must not be the same broker for every topic."""
         return int.from_bytes(self._environment.randomness.token_bytes(3), "little")
 
     async def _decide(self, make: Callable[[int], Request]) -> None:
-        """Returns when this broker goes by what has been decided."""
+        """Decide a request, and wait until this broker obeys the decision."""
         await self._membership.ask(make)
         await self._until_as_new_as(self._membership.version)
 
     async def _hand_on(self, api: Api, request: Message, response: type[M]) -> M:
-        """The controller's answer, when this broker goes by what that one does."""
+        """Pass a request to the controller; return its answer when this broker obeys the controller's image."""
         answer = await self._controller.request_unless_replaced(
             "topics", api, request, response, timeout_s=CHANGE_TIMEOUT_S
         )
@@ -392,13 +404,14 @@ class Topics:
             raise RequestTimedOutError("the change is made, but this broker does not have it yet")
 
     async def _hand_on_internal(self, name: str) -> None:
-        """Nobody may ask for an internal topic to be made; who is asked for a coordinator makes it."""
+        """Have the controller create an internal topic. Clients cannot create one; a request for its coordinator
+        does."""
         key_type = KEY_TYPES[name]
         with contextlib.suppress(CoordinatorNotAvailableError):  # made, and nobody leads it yet
             await self._hand_on(Api.FIND_COORDINATOR, FindCoordinatorRequest(name, key_type), FindCoordinatorResponse)
 
     async def _until(self, name: str, is_done: Callable[[Topic], bool]) -> Topic:
-        """The topic, when this broker serves it as it is to be."""
+        """Wait until this broker serves the topic in the wanted state, and return the topic."""
 
         def is_there(image: ClusterImage) -> bool:
             topic = self.partitions.topics.get(name)
@@ -409,19 +422,21 @@ class Topics:
         return self.partitions.topics[name]
 
     def _there(self, name: str) -> Topic:
-        """On the controller, which knows. Raises UnknownTopicOrPartitionError."""
+        """Return the topic, on the controller. Raises UnknownTopicOrPartitionError."""
         topic = self.partitions.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
         return topic
 
     def _room_for(self, owner: str, topics: int, partitions: int) -> AbstractContextManager[None]:
-        """Raises PolicyViolationError when it is entered."""
+        """Return the context that counts new topics and partitions of the owner. Raises PolicyViolationError at its
+        entry."""
         return nullcontext() if self.owners is None else self.owners.room_for(owner, topics, partitions)
 
     def _check_tier(self, name: str, configs: Mapping[str, object | None]) -> None:
-        """Raises InvalidConfigError for a topic that is to be tiered without an object store, and for one that is to be
-        compacted though it has segments in the object store."""
+        """Raise InvalidConfigError for a tiered topic without an object store, and for a compacted topic with segments
+        in the object store.
+        """
         if str(configs.get(TIERING_SETTING)).lower() == "true" and self._storage.remote.store is None:
             raise InvalidConfigError(
                 f"topic {name!r}: {TIERING_SETTING}=true, but this broker has no object store; set remote.log.storage.url "
@@ -436,7 +451,8 @@ class Topics:
             )
 
     async def delete_records(self, deletions: Sequence[tuple[Partition, int]]) -> list[int | SparklogError]:
-        """Deletes each partition's records below an offset (-1: all); its log start, now on the disk, or the error."""
+        """Delete each partition's records below an offset (-1: all). Returns the log start, which is on the disk, or
+        the error."""
         logs = [(partition.log, before_offset) for partition, before_offset in deletions]
         files = self._storage.topic_directories
         done = await asyncio.shield(self._storage.run(lambda: files.delete_records(logs)))
@@ -448,11 +464,11 @@ class Topics:
     # --- images
 
     async def follow(self, image: ClusterImage) -> list[TopicImage]:
-        """Serves the topics of `image`, and no others. Files of a topic are deleted if `image` has the order to delete
-        it, else they are put aside.
+        """Serve the topics of `image`, and no others. Files of a topic are deleted if `image` has the order to delete
+        it, otherwise they are put aside.
 
         Returns:
-            The topics whose files were put aside, as they were before.
+            The topics whose files were put aside, in their last state.
         """
         absent: list[TopicImage] = []
         for name, known in list(self.partitions.topics.items()):
@@ -489,7 +505,7 @@ class Topics:
 
     @property
     def has_to_retry(self) -> bool:
-        """Whether `follow` has something to do though the image is the same."""
+        """True if `follow` has work although the image is the same."""
         return self._places.has_to_retry
 
     async def _change(self, there: Topic, wanted: Topic) -> None:
@@ -519,7 +535,7 @@ class Topics:
             await self._make(restored, take_back=True)
             added: list[Partition] = await self._pace.list_of(self.partitions.opened(wanted, there.partitions))
             configs = {s.owner.partition: s.config for s in specs}
-            for partition in added:  # this broker may have made it with what the topic was before
+            for partition in added:  # the broker may have made it with older settings
                 partition.use_schemas(wanted.schemas.__getitem__, wanted.schema_id)
                 if partition.open_log is not None:
                     partition.open_log.reconfigure(configs[partition.key.partition])
@@ -529,7 +545,7 @@ class Topics:
             self._storage.run(partial(self._storage.topic_directories.note, there))
 
     def _flush(self, partition: Partition, partition_log: PartitionLog) -> None:
-        """What was written before flush.mode=group counts once it is on the disk, whether more is appended or not."""
+        """Flush records from before flush.mode=group: they count after the flush, even without later appends."""
 
         def flushed(future: asyncio.Future[None]) -> None:
             if future.cancelled():
@@ -562,8 +578,8 @@ class Topics:
         return partition_specs(topic, self._config, first=first, is_here=is_here(image, self._config.broker_id))
 
     async def _make(self, specs: Sequence[PartitionSpec], *, take_back: bool = False) -> None:
-        """Makes the logs. What cannot be made is offline, the others go on. `take_back`: of files that were put
-        aside, if there are any."""
+        """Make the logs. A partition whose log cannot be made is offline. `take_back`: reuse files that were put
+        aside."""
         logs = self._storage.logs
         for spec in specs:
             self._unmade.pop(spec.owner.topic_partition, None)
@@ -576,7 +592,7 @@ class Topics:
 
 
 def _check_min_insync(name: str, configs: Mapping[str, object], replication_factor: int) -> None:
-    """Raises InvalidConfigError."""
+    """Raise InvalidConfigError if the topic can never have that many in-sync replicas."""
     wanted = int(str(configs.get(MIN_INSYNC_SETTING, 1)))
     if wanted > max(1, replication_factor):
         raise InvalidConfigError(
@@ -586,7 +602,7 @@ def _check_min_insync(name: str, configs: Mapping[str, object], replication_fact
 
 
 def check_id(topic: Topic, topic_id: str) -> None:
-    """Raises UnknownTopicOrPartitionError if the topic is another one than is asked for ("": whichever)."""
+    """Raise UnknownTopicOrPartitionError if the topic has another id than the requested one ("": any)."""
     if topic_id not in ("", topic.topic_id):
         raise UnknownTopicOrPartitionError(
             f"there is no topic {topic.name!r} with the id {topic_id}: another one has the name"
@@ -600,7 +616,7 @@ def _log_failure(purging: asyncio.Future[int]) -> None:
 
 
 def _is_same(before: TopicImage, wanted: TopicImage) -> bool:
-    """Whether nothing but who leads has changed. A delta leaves what it does not change as it was."""
+    """True if only leaders and ISRs differ. A delta keeps the objects that it does not change."""
     return (
         before.configs is wanted.configs
         and before.schemas is wanted.schemas
@@ -610,7 +626,7 @@ def _is_same(before: TopicImage, wanted: TopicImage) -> bool:
 
 
 def is_here(image: ClusterImage, broker_id: int) -> Callable[[str, int], bool]:
-    """Which partitions the broker has a replica of."""
+    """Return a function that tells whether the broker has a replica of a partition."""
 
     def found(topic: str, number: int) -> bool:
         partition = image.partition(TopicPartition(topic, number))
@@ -620,11 +636,11 @@ def is_here(image: ClusterImage, broker_id: int) -> Callable[[str, int], bool]:
 
 
 def was_made(image: ClusterImage, made: Mapping[str, int]) -> Callable[[str, int], bool | None]:
-    """The partitions of a sole broker whose directories have been made for sure: each life but the one that has made
-    them has begun a leader epoch. None: they may have been made.
+    """Return a function that tells whether a partition's directory was made by a sole broker: True if certainly, None
+    if possibly. Each life except the one that made a directory has begun a leader epoch.
 
     Args:
-        image: The image that is stored.
+        image: The stored image.
         made: Numbers of partitions, by topic id, whose directories the last life has made.
     """
 

@@ -1,6 +1,6 @@
-"""What a broker of a cluster asks of the others: markers, partitions of a transaction, owners; where partitions end.
+"""Requests of a coordinator to other brokers: markers, a transaction's partitions, owners, and offsets.
 
-A request that fails leaves nothing half-done: all of them may be repeated, and are.
+All of them are idempotent: a failed request is repeated.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from sparklog_broker.cluster.broker_peers import BrokerPeers
 from sparklog_broker.partitions.offset_snapshots import Extent
 
 MARKERS_TIMEOUT_S = 35.0
-"""More than a leader waits for its followers."""
+"""Longer than a leader waits for its followers."""
 ASK_TIMEOUT_S = 25.0
 MARKERS_PER_REQUEST = PARTITIONS_PER_REQUEST = 10_000
 
 
 class OtherBrokers:
-    """Event-loop thread only."""
+    """Sends the requests. Event-loop thread only."""
 
     def __init__(self, peers: BrokerPeers, broker_id: int, registered: Callable[[], Iterable[int]]) -> None:
-        """`registered`: the ids of all brokers that are there."""
+        """`registered`: returns the ids of all registered brokers."""
         self._peers = peers
         self.broker_id = broker_id
         self._registered = registered
 
     def ids(self) -> list[int]:
-        """Who is there, but for this broker."""
+        """Return the ids of the other registered brokers."""
         return [b for b in self._registered() if b != self.broker_id]
 
     async def write_markers(
         self, leader: int, markers: Sequence[Marker], coordinator_epoch: int, started_ms: int = -1
     ) -> set[Marker]:
-        """Those that are in now. Raises as `BrokerPeers.request`."""
+        """Write markers; return the written ones. Raises as `BrokerPeers.request`."""
         written: set[Marker] = set()
         for first in range(0, len(markers), MARKERS_PER_REQUEST):
             piece = markers[first : first + MARKERS_PER_REQUEST]
@@ -71,7 +71,7 @@ class OtherBrokers:
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> None:
-        """Raises what the coordinator does, and as `BrokerPeers.request`."""
+        """Add partitions to a transaction. Raises the coordinator's error, and as `BrokerPeers.request`."""
         request = AddPartitionsToTxnRequest(
             transactional_id, producer_id, producer_epoch, [TransactionPartitionName(*tp) for tp in partitions]
         )
@@ -82,8 +82,9 @@ class OtherBrokers:
     async def extents(
         self, leader: int, partitions: Sequence[TopicPartition], isolation: int
     ) -> dict[TopicPartition, Extent]:
-        """Where partitions begin and end, at one moment each; without those that their leader cannot tell. Raises as
-        `BrokerPeers.request`."""
+        """Return the first and end offsets of partitions, each at one moment, without partitions whose leader reports
+        an error. Raises as `BrokerPeers.request`.
+        """
         found: dict[int, dict[TopicPartition, int]] = {EARLIEST_TIMESTAMP: {}, LATEST_TIMESTAMP: {}}
         for timestamp_ms, offsets in found.items():
             for first in range(0, len(partitions), PARTITIONS_PER_REQUEST):
@@ -97,8 +98,9 @@ class OtherBrokers:
         return {tp: Extent(starts[tp], end) for tp, end in ends.items() if tp in starts}
 
     async def hold(self, broker_id: int, name: str, hold_s: float, *, release: bool = False) -> dict[int, int]:
-        """Holds the transactions that a broker coordinates, or releases them: leader epochs by partition of the state
-        topic. Raises as `BrokerPeers.request`."""
+        """Hold the transactions that a broker coordinates, or release them. Returns the leader epochs by partition of
+        the state topic. Raises as `BrokerPeers.request`.
+        """
         request = HoldTransactionsRequest(name, int(hold_s * 1000), release)
         answer = await self._peers.request(
             broker_id, Api.HOLD_TRANSACTIONS, request, HoldTransactionsResponse, timeout_s=hold_s
@@ -106,7 +108,8 @@ class OtherBrokers:
         return dict(zip(answer.partitions, answer.leader_epochs, strict=False))
 
     async def owners(self, broker_id: int, tp: TopicPartition) -> dict[int, str]:
-        """Transactional ids by producer id, as far as the broker coordinates them. Raises as `BrokerPeers.request`."""
+        """Return transactional ids by producer id, as far as the broker coordinates them. Raises as
+        `BrokerPeers.request`."""
         answer = await self._peers.request(
             broker_id, Api.FIND_TXN_OWNERS, FindTxnOwnersRequest(*tp), FindTxnOwnersResponse, timeout_s=ASK_TIMEOUT_S
         )

@@ -1,5 +1,5 @@
-"""The group coordinator's shell: a shard for each partition of `__consumer_offsets`, their clock, and who is asked for
-a group. Event-loop thread only.
+"""The group coordinator's shell: a shard for each partition of `__consumer_offsets`, their clock, and the routing of
+requests to shards. Event-loop thread only.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ log = logging.getLogger(__name__)
 TICKS_PER_HEARTBEAT = 20
 TICK_S_MIN, TICK_S_MAX = 0.02, 0.25
 STALL_S = 1.0
-"""If the broker itself did not run for longer, its members' heartbeats could not be read either: their time is
-prolonged."""
+"""Pause of the broker itself after which its members' sessions are prolonged: it could not read their heartbeats."""
 
 A = TypeVar("A")
 
 
 class _Change(NamedTuple):
-    """Of one request; without records it only waits for those before it."""
+    """The change of one request. Without records it only waits for earlier changes."""
 
     records: list[Record]
     producer: Producer | None
@@ -64,15 +63,16 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
     # -- requests
 
     async def change(self, make: Callable[[GroupCoordinator], Step[A]], producer: Producer | None = None) -> A:
-        """Runs `make` and answers when its records are safe. Raises what it raises, CoordinatorLoadingError and what an
-        append raises."""
+        """Run `make` and return its answer when its records are safe. Raises the error of `make`,
+        CoordinatorLoadingError and the errors of an append.
+        """
         answer, records = make(self.ready())
         await self._write(records, producer)
         return answer
 
     async def safe(self, coordinator: GroupCoordinator) -> None:
-        """Returns when all that `coordinator` has told up to now is safe. Raises CoordinatorLoadingError if it never
-        will be."""
+        """Wait until all earlier changes of `coordinator` are safe. Raises CoordinatorLoadingError if they were
+        lost."""
         await self._write([])
         if self.ready() is not coordinator:
             raise CoordinatorLoadingError(f"the groups of partition {self.number} have been read again: try again")
@@ -91,14 +91,14 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
     # -- events
 
     def do(self, change: Callable[[GroupCoordinator], list[Record]]) -> None:
-        """A change that nobody waits for; nothing while the state is read."""
+        """Apply a change without waiting; ignored while the state is loading."""
         if self.coordinator is not None:
             records = change(self.coordinator)
             if records:
                 self._enqueued(records)
 
     def on_marker(self, producer_id: int, *, committed: bool) -> None:
-        """A transaction's marker is in the partition."""
+        """Note the marker of a transaction in the partition."""
         if self.coordinator is None:
             self._markers.append((producer_id, committed))
         else:
@@ -118,10 +118,10 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
             coordinator.replay(record.key, record.value, producer_id)
 
     def _loaded(self, coordinator: GroupCoordinator) -> None:
-        for producer_id, committed in self._markers:  # came while it was read
+        for producer_id, committed in self._markers:  # arrived during the loading
             coordinator.end_transaction(producer_id, committed=committed)
         self.do(lambda c: c.loaded(self._groups.now_ms(), self._groups.wall_ms()))
-        self.do(lambda c: c.set_topics(self._groups.topics(), self._groups.wall_ms()))  # as they are now
+        self.do(lambda c: c.set_topics(self._groups.topics(), self._groups.wall_ms()))  # topics may have changed
 
     async def _append(self, changes: Sequence[_Change]) -> None:
         await self._append_records(changes)
@@ -169,7 +169,7 @@ class Groups:
 
     @property
     def partitions(self) -> list[GroupPartition]:
-        """All of `__consumer_offsets`, also those that other brokers lead."""
+        """All partitions of `__consumer_offsets`, including those of other leaders."""
         return self._shards.all
 
     def now_ms(self) -> int:
@@ -179,14 +179,13 @@ class Groups:
         return self._clock.now_ms()
 
     def topics(self) -> Topics:
-        """What members can be given."""
+        """Return the topics that members can be assigned."""
         return {t.name: (t.topic_id, t.partitions) for t in self._served.topics.values()}
 
     # -- life
 
     def start(self) -> None:
-        """Begins to read the state of the partitions that `follow` has named; members' sessions begin when it has been
-        read."""
+        """Begin to read the state of the partitions that `follow` has named. Members' sessions begin after that."""
         self._shards.start(self.topic.partitions)
         for partition in self._shards.led:
             partition.load()
@@ -195,23 +194,24 @@ class Groups:
         self._ticker.start(self._tick_s)
 
     async def begin(self) -> None:
-        """Makes the internal topic, and returns when this broker coordinates those of its partitions that it leads.
-        Raises as `InternalTopic.ensure`."""
+        """Create the internal topic, and wait until this broker coordinates the partitions that it leads. Raises as
+        `InternalTopic.ensure`.
+        """
         await self.topic.ensure()
         await self._shards.until_loaded(BEGIN_S)
 
     def follow(self, number: int, *, leads: bool) -> None:
-        """This broker leads a partition of `__consumer_offsets`, or no more."""
+        """Note that this broker leads a partition of `__consumer_offsets`, or no longer does."""
         self._shards.follow(number, leads=leads)
 
     async def stop(self) -> None:
-        """Appends that are under way are finished by the broker's threads."""
+        """Stop the shards and the clock. Appends in progress are finished by the broker's threads."""
         await self._ticker.stop()
         ending = [task for partition in self.partitions for task in partition.stop()]
         await asyncio.gather(*ending, return_exceptions=True)
 
     def on_topics_changed(self) -> None:
-        """Topics were made, deleted, or have other partitions. Several changes at once are one."""
+        """Schedule one update of the coordinators' topics; several changes at once share it."""
         if not self._topics_changed and self.partitions:
             self._topics_changed = True
             self.loop.call_soon(self._set_topics)
@@ -222,7 +222,7 @@ class Groups:
         self._each(lambda c: c.set_topics(topics, self.wall_ms()))
 
     def on_offsets_marker(self, partition: int, producer_id: int, committed: bool) -> None:
-        """The marker of a transaction is in this partition of `__consumer_offsets`."""
+        """Note the marker of a transaction in this partition of `__consumer_offsets`."""
         if partition < len(self.partitions):
             self.partitions[partition].on_marker(producer_id, committed=committed)
 
@@ -237,7 +237,7 @@ class Groups:
             self._each(lambda c: c.expire_offsets(self._expiry_ms()))
 
     def _each(self, change: Callable[[GroupCoordinator], list[Record]]) -> None:
-        """One partition's failure is no other's."""
+        """Apply a change to each partition; a failure in one does not affect others."""
         for partition in self.partitions:
             try:
                 partition.do(change)
@@ -247,7 +247,7 @@ class Groups:
     # -- requests
 
     def partition_of(self, group_id: str) -> GroupPartition:
-        """Who coordinates the group."""
+        """Return the shard that coordinates the group. Raises CoordinatorLoadingError, NotCoordinatorError."""
         if not self.partitions:
             raise CoordinatorLoadingError("the broker is starting: try again")
         number = self.topic.partition_for(group_id)
@@ -262,7 +262,7 @@ class Groups:
     async def commit(
         self, request: m.OffsetCommitRequest | m.TxnOffsetCommitRequest, producer: Producer | None = None
     ) -> list[m.OffsetResult]:
-        """With `producer` in its transaction, which must have the partition already."""
+        """Commit offsets. With `producer` they belong to its transaction, which must have the partition already."""
         sequence = request.sequence if isinstance(request, m.OffsetCommitRequest) else -1
         return await self.partition_of(request.group_id).change(
             lambda c: c.commit(
@@ -278,11 +278,11 @@ class Groups:
         )
 
     def loaded(self) -> list[GroupCoordinator]:
-        """Those that are not being read at this moment. Any thread."""
+        """Return the coordinators that have been loaded. Any thread."""
         return [c for partition in self.partitions if (c := partition.coordinator) is not None]
 
     def coordinators(self) -> dict[GroupPartition, GroupCoordinator]:
-        """All of them. Raises CoordinatorLoadingError."""
+        """Return the coordinators of all partitions that this broker leads. Raises CoordinatorLoadingError."""
         if not self.partitions:
             raise CoordinatorLoadingError("the broker is starting: try again")
         return {p: p.ready() for p in self._shards.led}
@@ -292,13 +292,15 @@ class Groups:
 
 
 def _for_client(error: Exception) -> Exception:
-    """A broken disk is no fault of the group's members: they keep trying, as they do while the broker is away."""
+    """Return the error for a client. A failed disk becomes CoordinatorLoadingError: members keep trying, as during an
+    absence of the broker.
+    """
     if isinstance(error, SparklogError) and not isinstance(error, StorageError):
         return error
     return CoordinatorLoadingError(f"the group's state cannot be written at the moment: {error}")
 
 
 def _retrieved(done: asyncio.Future[None]) -> None:
-    """Whoever waited may be gone: then nobody asks for the error."""
+    """Retrieve the error of a change whose waiting request may be gone."""
     if not done.cancelled():
         done.exception()

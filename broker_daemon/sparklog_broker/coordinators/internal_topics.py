@@ -1,8 +1,7 @@
-"""The topics in which the broker keeps its own state: ordinary compacted envelope topics, written by coordinators only.
+"""The topics of the broker's own state: ordinary compacted envelope topics, written by coordinators only.
 
-A topic is made when something is first written to it. A key belongs to the partition CRC-32(key) mod the number of
-partitions, which never changes. Replaying a partition gives its records in order; the last one of a key is what counts,
-and null deletes it.
+A topic is created at its first write. A key belongs to the partition CRC-32(key) mod the number of partitions, which
+never changes. A replay gives a partition's records in order; the last record of a key counts, and null deletes the key.
 """
 
 from __future__ import annotations
@@ -41,10 +40,11 @@ from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
 
 SEGMENT_BYTES = 16 * 1024 * 1024
-"""Only whole segments are compacted: so much, of each partition, is replayed at a start or a change of leaders though
-nothing of it may count any more. At some 15,000 appends a second, of 900 bytes each, that takes a second or two."""
+"""Only whole segments are compacted, so up to this size of stale records is replayed per partition at a start or a
+change of leaders. After 15,000 appends per second of 900 bytes each, that takes a second or two.
+"""
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
-"""A decision names all participants of a shared transaction that it commits: more than a topic's default allows."""
+"""A decision names all committed participants of a shared transaction: more than a topic's default size allows."""
 INTERNAL_CONFIGS: Mapping[str, Mapping[str, int | float | str | bool]] = {
     name: {
         "cleanup.policy": "compact",
@@ -54,24 +54,24 @@ INTERNAL_CONFIGS: Mapping[str, Mapping[str, int | float | str | bool]] = {
     }
     for name in sorted(INTERNAL_TOPICS)
 }
-"""What each is made with."""
+"""Settings of each internal topic at its creation."""
 APPEND_TIMEOUT_MS = 30_000
 REPLAY_BYTES = 256 * 1024
-"""A piece of a replay: what the event loop takes at once."""
+"""Size of a piece of a replay: the amount that the event loop takes at once."""
 
 Record = tuple[bytes, bytes | None]
 """Key and value; None deletes the key."""
 
 
 class Producer(NamedTuple):
-    """Whose transaction an append belongs to."""
+    """The transactional producer of an append."""
 
     producer_id: int
     producer_epoch: int
 
 
 class Replayed(NamedTuple):
-    """One record of a partition, or with `key` None a marker: the end of `header.producer_id`'s transaction."""
+    """One record of a partition. With `key` None it is a marker: the end of `header.producer_id`'s transaction."""
 
     offset: int
     key: bytes | None
@@ -84,7 +84,7 @@ class Replayed(NamedTuple):
 
     @property
     def is_commit(self) -> bool:
-        """Of a marker: whether the transaction is committed."""
+        """True if the marker commits the transaction."""
         return bool(self.header.attributes & ATTRIBUTE_COMMIT)
 
     @property
@@ -113,7 +113,7 @@ class InternalTopic:
 
     @property
     def partitions(self) -> int:
-        """How many it has, or will have when it is made."""
+        """Number of partitions, or the configured number before the topic's creation."""
         topic = self._served.topics.get(self.name)
         if topic is not None:
             return topic.partitions
@@ -124,11 +124,11 @@ class InternalTopic:
         return counts[self.name]
 
     def partition_for(self, key: str) -> int:
-        """Where what belongs to `key` (a group, an application, a transactional id) is kept."""
+        """Return the partition of `key`: a group, an application or a transactional id."""
         return zlib.crc32(key.encode()) % self.partitions
 
     async def ensure(self) -> Topic:
-        """The topic, made if need be. Raises StorageError, StorageFullError."""
+        """Return the topic, created if necessary. Raises StorageError, StorageFullError."""
         async with self._making:
             found = self._served.topics.get(self.name)
             if found is not None:
@@ -143,11 +143,10 @@ class InternalTopic:
     async def append(
         self, partition: int, records: Sequence[Record], *, producer: Producer | None = None
     ) -> AppendInfo:
-        """Appends `records` as one batch: all of them or none. Returns when it is below the high watermark.
+        """Append `records` as one batch: all of them or none. Returns when the batch is below the high watermark.
 
-        With `producer` they belong to its open transaction, or open one. Raises StorageError, StorageFullError,
-        RequestTimedOutError (it is not known whether they will stay), InvalidProducerEpochError (the transaction has
-        ended).
+        With `producer` they belong to its open transaction, or begin one. Raises StorageError, StorageFullError,
+        RequestTimedOutError (the batch may stay or be lost), InvalidProducerEpochError (the transaction has ended).
         """
         await self.ensure()
         batch = encode_records(records, self._clock.now_ms(), producer)
@@ -164,13 +163,13 @@ class InternalTopic:
         return outcome
 
     async def make_durable(self, partition: int) -> None:
-        """Returns when all that was appended to a partition is on the disk. Raises StorageError, StorageFullError."""
+        """Wait until all earlier appends to a partition are on the disk. Raises StorageError, StorageFullError."""
         where = self.partition_of(partition)
         await self._io.run(where.thread, where.log.flusher.flush)
 
     async def replay(self, partition: int) -> AsyncIterator[list[Replayed]]:
-        """All records of a partition below its high watermark of this moment, in order, decoded off the event loop, a
-        piece at a time; nothing while the topic has not been made.
+        """Yield all records of a partition below its present high watermark, in order, in pieces decoded off the event
+        loop; nothing before the topic's creation.
 
         Raises StorageError, LogCorruptError, CorruptBatchError.
         """
@@ -184,12 +183,12 @@ class InternalTopic:
             yield found
 
     def leader_of(self, partition: int) -> int:
-        """The broker that leads a partition, as far as this one knows; -1: nobody."""
+        """Return the leader of a partition, as far as this broker knows; -1 for none."""
         found = self._served.find(TopicPartition(self.name, partition))
         return -1 if found is None else found.replicas.leader
 
     def partition_of(self, partition: int) -> Partition:
-        """Raises UnknownTopicOrPartitionError, NotLeaderError."""
+        """Return a partition that this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError."""
         return self._served.get(self.name, partition)
 
 
@@ -203,7 +202,7 @@ class _ReplayStep:
 
     def __call__(self) -> tuple[list[Replayed], int]:
         piece = self._log.reader.read(self._offset, REPLAY_BYTES)
-        if piece is None:  # compaction has left nothing up to the end
+        if piece is None:  # compaction has removed everything up to the end
             return [], self._end
         try:
             data, next_offset = piece.read(), piece.next_offset
@@ -220,7 +219,7 @@ class _ReplayStep:
 
 
 def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> list[Replayed]:
-    """The records of one batch, whose checksum is right, or its marker. Raises CorruptBatchError."""
+    """Decode the records of one batch with a correct checksum, or its marker. Raises CorruptBatchError."""
     if header.attributes & ATTRIBUTE_CONTROL:
         return [Replayed(header.base_offset, None, None, header)]
     small = decode_small_batch(data, 0, header) if header.is_dense else None
@@ -236,7 +235,7 @@ def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> li
 
 
 def _binary(values: Iterable[bytes | None]) -> pa.Array:
-    """Not with `pa.array`: it imports pandas to see whether it is given some, and the event loop would stand for 0.3
+    """Make an Arrow array of bytes. `pa.array` would import pandas to check its input, and stop the event loop for 0.3
     s."""
     builder = StringBuilder()
     builder.append_values(values)
@@ -244,7 +243,7 @@ def _binary(values: Iterable[bytes | None]) -> pa.Array:
 
 
 def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | None = None) -> memoryview:
-    """The records as one batch of an envelope topic."""
+    """Encode the records as one batch of an envelope topic."""
     attributes = 0 if producer is None else ATTRIBUTE_TRANSACTIONAL
     who = (-1, -1) if producer is None else producer
     rows = len(records)
@@ -271,13 +270,13 @@ def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | 
 
 
 def check_not_internal(topic: str, action: str) -> None:
-    """Raises InvalidTopicError for a topic that only the broker may write, make or delete."""
+    """Raise InvalidTopicError for a topic that only the broker may write, create or delete."""
     if topic in INTERNAL_TOPICS:
         raise InvalidTopicError(f"topic {topic!r} is kept by the broker: it can be read, but not {action}")
 
 
 def check_internal_configs(topic: str, configs: Mapping[str, object | None]) -> None:
-    """Raises InvalidConfigError for settings of an internal topic that its coordinator relies on."""
+    """Raise InvalidConfigError for settings of an internal topic on which its coordinator depends."""
     fixed = sorted({"cleanup.policy", "message.timestamp.type", "max.message.bytes"} & set(configs))
     if topic in INTERNAL_TOPICS and fixed:
         raise InvalidConfigError(f"topic {topic!r} is kept by the broker: {', '.join(fixed)} cannot be changed")

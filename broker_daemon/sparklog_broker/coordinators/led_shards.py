@@ -1,6 +1,4 @@
-"""The shards of one internal topic, and which of them work: those whose partitions this broker leads. Event-loop thread
-only.
-"""
+"""The shards of one internal topic. A shard works while this broker leads its partition. Event-loop thread only."""
 
 from __future__ import annotations
 
@@ -12,42 +10,42 @@ from typing import Any, Generic, TypeVar
 from sparklog_broker.coordinators.shard import Shard
 
 BEGIN_S = 5.0
-"""Patience of the first request with the shards of a new internal topic."""
+"""Longest wait of the first request for the shards of a new internal topic."""
 
 S = TypeVar("S", bound=Shard[Any, Any])
 
 
 class LedShards(Generic[S]):
-    """`make` makes the shard of a partition."""
+    """All shards; `make` makes the shard of a partition."""
 
     def __init__(self, make: Callable[[int], S]) -> None:
         self._make = make
         self.all: list[S] = []
-        """By the partitions' numbers; empty before the start."""
+        """Shards by partition number; empty before the start."""
         self._led: set[int] = set()
 
     @property
     def led(self) -> list[S]:
-        """Those whose partitions this broker leads."""
+        """The shards of the partitions that this broker leads."""
         return [shard for shard in self.all if self.leads(shard.number)]
 
     def leads(self, number: int) -> bool:
         return number in self._led
 
     async def until_loaded(self, timeout_s: float) -> None:
-        """Returns when the led shards have read their records for the first time, or the time is over."""
+        """Wait until the led shards have read their records once, at most `timeout_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await asyncio.gather(*(shard.loaded() for shard in self.led))
 
     def start(self, count: int) -> None:
-        """Makes `count` shards. They do not work yet."""
+        """Make `count` shards. They do not work yet."""
         self.all = [self._make(number) for number in range(count)]
         for number in self._led:
             self._at(number)
 
     def follow(self, number: int, *, leads: bool) -> None:
-        """This broker leads the partition, or no more: its shard begins to work, or ends."""
+        """Start or park the shard of a partition whose leadership has changed."""
         if leads == (number in self._led):
             return
         (self._led.add if leads else self._led.discard)(number)
@@ -59,6 +57,6 @@ class LedShards(Generic[S]):
             self._at(number).park()
 
     def _at(self, number: int) -> S:
-        while number >= len(self.all):  # made by a broker with another number in its configuration
+        while number >= len(self.all):  # created by a broker with another number in its configuration
             self.all.append(self._make(len(self.all)))
         return self.all[number]

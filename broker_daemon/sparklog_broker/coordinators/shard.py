@@ -1,11 +1,9 @@
-"""One partition of an internal topic at work: the coordinator whose state it holds, and the appends of what that
-decides.
+"""One partition of an internal topic at work: the coordinator whose state it holds, and the appends of its decisions.
 
-A request changes the coordinator at once. What has to be remembered goes into a queue, and what follows from it
-(answers, other actions) happens when it, and all that was queued before, is below the high watermark. One append at a
-time is under way; what comes meanwhile goes together into the next one. If an append fails, nobody knows what the log
-holds: the coordinator is thrown away and made anew from the log, and until then requests are told to come back
-(COORDINATOR_LOADING).
+A request changes the coordinator at once. The records of the change go into a queue. Its effects (answers, other
+actions) happen when these and all earlier records are below the high watermark. One append at a time is in progress;
+records that arrive meanwhile share the next one. If an append fails, the content of the log is unknown: the coordinator
+is discarded and rebuilt from the log, and until then requests get COORDINATOR_LOADING.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ RELOAD_S, RELOAD_S_MAX = 0.1, 5.0
 
 
 class Change(Protocol):
-    """What the coordinator has decided in one call: records of one producer (None: of no transaction)."""
+    """The records of one coordinator decision; `producer` is None outside of a transaction."""
 
     @property
     def records(self) -> Sequence[Record]: ...
@@ -40,48 +38,47 @@ E = TypeVar("E", bound=Change)
 
 
 class Shard(ABC, Generic[C, E]):
-    """See the module. A kind of coordinator fills in what is abstract. Event-loop thread only."""
+    """Base of the shards of one kind of coordinator, which implements the abstract methods. Event-loop thread only."""
 
     def __init__(self, number: int, loop: asyncio.AbstractEventLoop, topic: InternalTopic) -> None:
         self.number = number
         self.coordinator: C | None = None
-        """None while its records are read."""
+        """None while the records are read."""
         self._loop = loop
         self._topic = topic
         self._queue: deque[E] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
-        """What works for the coordinator of this moment, and ends with it, in the order it began."""
+        """Tasks of the present coordinator, in the order of their start; they end with it."""
         self._stopped = False
         self._has_loaded = asyncio.Event()
 
     @abstractmethod
     def _new(self) -> C:
-        """A coordinator without any state."""
+        """Make a coordinator without any state."""
 
     @abstractmethod
     def _replay(self, coordinator: C, record: Replayed) -> None:
-        """Gives it the next record."""
+        """Give the coordinator the next record."""
 
     @abstractmethod
     def _loaded(self, coordinator: C) -> None:
-        """It has all records, and answers requests from now on."""
+        """Begin to answer requests, after the last record."""
 
     @abstractmethod
     async def _append(self, changes: Sequence[E]) -> None:
-        """Appends their records (`_append_records`); returns when they are safe."""
+        """Append the records of `changes` (`_append_records`); return when they are safe."""
 
     @abstractmethod
     def _done(self, changes: Sequence[E]) -> None:
-        """Their records are safe."""
+        """Carry out the effects of changes whose records are safe."""
 
     @abstractmethod
     def _lost(self, failed: Sequence[E], waiting: Sequence[E], error: Exception) -> None:
-        """Their records are not, and never will be: of `failed` because of `error`, of `waiting` because they came
-        after."""
+        """Fail changes whose records are lost: `failed` by `error`, `waiting` because they came later."""
 
     def ready(self) -> C:
-        """Raises CoordinatorLoadingError, BrokerShuttingDownError."""
+        """Return the coordinator. Raises CoordinatorLoadingError, BrokerShuttingDownError."""
         if self._stopped:
             raise BrokerShuttingDownError("the broker is stopping")
         if self.coordinator is None:
@@ -94,11 +91,11 @@ class Shard(ABC, Generic[C, E]):
     # -- loading
 
     async def loaded(self) -> None:
-        """Returns when the partition's records have been read for the first time."""
+        """Wait until the partition's records have been read once."""
         await self._has_loaded.wait()
 
     def load(self) -> asyncio.Task[None]:
-        """Reads the partition's records; tries again until it can."""
+        """Read the partition's records, in repeated attempts until one succeeds."""
         return self._begin(self._load())
 
     async def _load(self) -> None:
@@ -122,7 +119,7 @@ class Shard(ABC, Generic[C, E]):
         if self._topic.exists:
             partition_log = self._topic.partition_of(self.number).log
             while partition_log.log_end_offset > partition_log.high_watermark:
-                await asyncio.sleep(RELOAD_S)  # what is not replicated yet may still count
+                await asyncio.sleep(RELOAD_S)  # records that are not replicated yet may still count
         coordinator = self._new()
         async for piece in self._topic.replay(self.number):
             for record in piece:
@@ -155,7 +152,7 @@ class Shard(ABC, Generic[C, E]):
                 self._writer = None
 
     def _take(self) -> list[E]:
-        """What can be one batch: of one producer, in the order it came."""
+        """Take the queued changes for one batch: of one producer, in order."""
         taken = [self._queue.popleft()]
         count = len(taken[0].records)
         while self._queue and self._queue[0].producer == taken[0].producer:
@@ -184,7 +181,7 @@ class Shard(ABC, Generic[C, E]):
             log.error("%s: work for its coordinator failed", self, exc_info=task.exception())
 
     def _abandon(self, failed: Sequence[E], error: Exception) -> None:
-        """Forgets the coordinator and everything that works for it."""
+        """Discard the coordinator and all its tasks."""
         self.coordinator = None
         waiting, self._queue = self._queue, deque()
         current = asyncio.current_task()
@@ -195,11 +192,11 @@ class Shard(ABC, Generic[C, E]):
         self._lost(failed, list(waiting), error)
 
     def park(self) -> None:
-        """Another broker works for this partition now; `load` begins anew."""
+        """End the work of this partition, which another broker leads now; `load` resumes it."""
         self._abandon((), NotCoordinatorError(f"{self} is another broker's now"))
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Nothing is begun any more; who waits is told so. What is still ending."""
+        """Stop the shard and fail the waiting requests. Returns the tasks that are still ending."""
         self._stopped = True
         self._abandon((), BrokerShuttingDownError("the broker is stopping"))
         return list(self._tasks)

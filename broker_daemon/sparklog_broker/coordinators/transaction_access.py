@@ -1,4 +1,4 @@
-"""Asking the coordinator of a transaction, wherever it is: on this broker, or on another one."""
+"""Requests to the coordinator of a transaction, on this broker or another."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from sparklog_broker.coordinators.transactions import TransactionCoordinator
 T = TypeVar("T")
 
 HOLD_S = 3.0
-"""Coordinators go on by themselves after so long: who has asked may have died."""
+"""Longest hold of a coordinator, in s: the requester may have died."""
 HOLD_ATTEMPTS = 8
 HOLD_BACKOFF_S, HOLD_BACKOFF_S_MAX = 0.05, 2.0
 
 
 class TransactionAccess:
-    """Event-loop thread only."""
+    """Finds the coordinator of a transaction. Event-loop thread only."""
 
     def __init__(self, here: TransactionCoordinator, topic: InternalTopic, elsewhere: OtherBrokers) -> None:
         self._here = here
@@ -39,8 +39,9 @@ class TransactionAccess:
     async def add_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
     ) -> None:
-        """As `TransactionCoordinator.add_partitions`. Raises what it does, and CoordinatorNotAvailableError while
-        nobody else can be asked."""
+        """Do as `TransactionCoordinator.add_partitions` on the right broker. Raises its errors, and
+        CoordinatorNotAvailableError while the coordinator's broker is unreachable.
+        """
         wanted = tuple(partitions)
         try:
             await self._here.add_partitions(transactional_id, producer_id, producer_epoch, wanted)
@@ -48,7 +49,7 @@ class TransactionAccess:
             await self._ask(transactional_id, producer_id, producer_epoch, wanted)
 
     async def stale(self, transactional_id: str, producer_id: int, producer_epoch: int) -> SparklogError:
-        """What to tell a producer whose batch a partition has refused for its old epoch."""
+        """Return the error for a producer whose batch a partition has refused for its old epoch."""
         found = self._here.stale(transactional_id, producer_id, producer_epoch)
         if not isinstance(found, NotCoordinatorError):
             return found
@@ -59,17 +60,20 @@ class TransactionAccess:
         return UnknownServerError(f"the coordinator of {transactional_id!r} knows of no newer epoch")
 
     async def owners(self, tp: TopicPartition) -> dict[int, str]:
-        """Transactional ids, by producer id, whose open transactions include the partition, on all brokers. Raises
-        CoordinatorLoadingError, CoordinatorNotAvailableError: who is not asked may have one."""
+        """Return the transactional ids, by producer id, of all brokers' open transactions that include the partition.
+        Raises CoordinatorLoadingError, CoordinatorNotAvailableError: an unreachable coordinator may have one.
+        """
         found = self._here.owners(tp)
         for broker_id in self._elsewhere.ids():
             found |= await self._elsewhere.owners(broker_id, tp)
         return found
 
     async def while_nothing_is_decided(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` gives, while no transaction is half visible: each coordinator has decided nothing since before it
-        began, and what was decided before is visible everywhere. Raises what `work` does, and
-        CoordinatorNotAvailableError when not all coordinators can be held."""
+        """Run `work` while no transaction is partly visible, and return its result.
+
+        No coordinator decides anything during the work, and earlier decisions are visible everywhere before it. Raises
+        the errors of `work`, and CoordinatorNotAvailableError if some coordinators cannot be held.
+        """
         elsewhere = self._elsewhere
         if not self._topic.exists:
             return await work()
@@ -88,7 +92,7 @@ class TransactionAccess:
                     *(self._hold(b, name, release=True) for b in brokers), return_exceptions=True
                 )
             if any(isinstance(o, UnsupportedApiError) for o in found):
-                return await work()  # a broker of an earlier release, which is about to be replaced
+                return await work()  # a broker of an earlier release, before its upgrade
             still: dict[int, int] = {}
             for outcome in ended:
                 still |= outcome if isinstance(outcome, dict) else {}

@@ -1,7 +1,7 @@
-"""Coordinators pause while somebody takes a snapshot of several leaders, so that no transaction is half in it.
+"""Pauses of coordinators during a snapshot of several leaders, so that it contains no half transaction.
 
-A hold ends by itself: whoever asked for it may have died. Who releases it is told which partitions were held all the
-time; a partition that has got another leader meanwhile was not.
+A hold ends by itself, because its requester may have died. The release returns the partitions that were held all the
+time; a partition whose leader changed meanwhile is not among them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class _Hold(Struct):
 
 
 class TransactionHolds:
-    """Event-loop thread only."""
+    """The holds by name. Event-loop thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, partitions: Callable[[], dict[int, int]]) -> None:
-        """`partitions`: those of the state topic that this broker coordinates at the moment, with leader epochs."""
+        """`partitions`: returns the partitions of the state topic that this broker coordinates now, with leader
+        epochs."""
         self._loop = loop
         self._partitions = partitions
         self._holds: dict[str, _Hold] = {}
@@ -33,12 +34,12 @@ class TransactionHolds:
         self._none.set()
 
     async def passed(self) -> None:
-        """Returns when nothing is held; from then until its next await the caller can decide."""
+        """Wait until there is no hold. The caller may decide until its next await."""
         while self._holds:
             await self._none.wait()
 
     def begin(self, name: str, hold_s: float) -> None:
-        """Raises ConcurrentTransactionsError."""
+        """Begin a hold. Raises ConcurrentTransactionsError if there are too many."""
         if len(self._holds) >= HOLDS_MAX:
             raise ConcurrentTransactionsError(f"{HOLDS_MAX} snapshots are being taken: try again")
         self.end(name)
@@ -46,14 +47,14 @@ class TransactionHolds:
         self._none.clear()
 
     def took_effect(self, name: str) -> dict[int, int]:
-        """What is held now; nothing if the hold has ended already."""
+        """Note and return the held partitions; empty if the hold has ended already."""
         hold = self._holds.get(name)
         if hold is not None:
             hold.partitions = self._partitions()
         return {} if hold is None else dict(hold.partitions)
 
     def end(self, name: str) -> dict[int, int]:
-        """What has been held all the time."""
+        """End a hold. Returns the partitions that were held all the time."""
         hold = self._holds.pop(name, None)
         if not self._holds:
             self._none.set()

@@ -1,4 +1,4 @@
-"""Writing the markers of decided transactions: to all partitions at once, again and again until each has them."""
+"""Writes the markers of decided transactions: to all partitions at once, repeated until each has its marker."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from sparklog_broker.partitions.partitions import Partitions
 log = logging.getLogger(__name__)
 
 MARKER_BYTES = 1024
-"""About what one takes, to decide whether the event loop may write it."""
+"""Approximate size of a marker; decides if the event loop may write it."""
 REPLICATION_TIMEOUT_MS = 30_000
 BACKOFF_S, BACKOFF_S_MAX = 0.1, 10.0
 
 OnOffsetsMarker = Callable[[int, int, bool], None]
-"""Called with (partition of __consumer_offsets, producer id, committed) when a marker is in."""
+"""Called with (partition of __consumer_offsets, producer id, committed) after a marker was written."""
 
 
 class MarkerWriter:
-    """Event-loop thread only."""
+    """Writes markers to the partitions of all brokers. Event-loop thread only."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class MarkerWriter:
         on_offsets_marker: OnOffsetsMarker,
         elsewhere: OtherBrokers,
     ) -> None:
-        """`elsewhere`: who writes to the partitions of other brokers."""
-        self._elsewhere = elsewhere
+        """`elsewhere`: writes to the partitions of other brokers."""
+        self._other_brokers = elsewhere
         self._partitions = partitions
         self._appender = appender
         self._on_offsets_marker = on_offsets_marker
 
     def wait_for_disk(self, markers: Iterable[Marker]) -> bool:
-        """Whether one of the partitions acknowledges only what is on the disk."""
+        """True if one of the partitions acknowledges only after an fsync."""
         for tp in {marker.partition for marker in markers}:
             partition = self._partitions.find(tp)
             if partition is not None and partition.waits_for_disk:
@@ -64,8 +64,8 @@ class MarkerWriter:
         done: Callable[[set[Marker]], None],
         started_ms: int = -1,
     ) -> None:
-        """Returns when all are in; `done` is told of those that are, as soon as they are. A partition that is gone
-        needs none."""
+        """Write all markers, in repeated attempts. `done` is called with each written set. A deleted partition needs no
+        marker."""
         left, backoff_s = list(markers), BACKOFF_S
         while True:
             written = await self.write(left, coordinator_epoch, started_ms)
@@ -79,7 +79,7 @@ class MarkerWriter:
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
     async def write(self, markers: Iterable[Marker], coordinator_epoch: int, started_ms: int = -1) -> set[Marker]:
-        """One attempt, by whoever leads the partitions; the markers that are in, or not needed."""
+        """Attempt once to write markers, here and on other brokers. Returns the written and the unnecessary ones."""
         here: list[Marker] = []
         away: dict[int, list[Marker]] = {}
         written: set[Marker] = set()
@@ -87,7 +87,7 @@ class MarkerWriter:
             partition = self._partitions.find(marker.partition)
             if partition is None:
                 written.add(marker)
-            elif partition.replicas.leader == self._elsewhere.broker_id:
+            elif partition.replicas.leader == self._other_brokers.broker_id:
                 here.append(marker)
             else:
                 away.setdefault(partition.replicas.leader, []).append(marker)
@@ -101,17 +101,17 @@ class MarkerWriter:
         self, leader: int, markers: list[Marker], coordinator_epoch: int, started_ms: int
     ) -> set[Marker]:
         try:
-            return await self._elsewhere.write_markers(leader, markers, coordinator_epoch, started_ms)
+            return await self._other_brokers.write_markers(leader, markers, coordinator_epoch, started_ms)
         except SparklogError as e:
             log.info("%d transaction markers are not written by broker %d: %s", len(markers), leader, e)
             return set()
 
     async def write_here(self, markers: Iterable[Marker], coordinator_epoch: int, started_ms: int = -1) -> set[Marker]:
-        """To partitions that this broker leads; the markers that are in. Those of others are not, nor are those of
-        topics that it has not heard of: it may hear of them later.
+        """Write markers to partitions that this broker leads, and return the written ones.
 
-        Readers see the partitions' new ends at the same moment, when the attempt is over: whoever asks for all of them
-        in one request finds the whole transaction or nothing of it.
+        Markers of other brokers' partitions are not written, nor those of topics that this broker does not know yet: it
+        may learn of them later. Readers see the partitions' new ends at the same moment, after the attempt: one request
+        for all of them contains the whole transaction or nothing of it.
         """
         by_partition: dict[TopicPartition, list[Marker]] = {}
         for marker in markers:
@@ -152,7 +152,7 @@ class MarkerWriter:
 
 
 class _PartitionMarkers:
-    """The markers of one partition, one after the other, on whatever thread."""
+    """Appends the markers of one partition in order, on any thread."""
 
     def __init__(self, markers: Sequence[Marker], coordinator_epoch: int, leader_epoch: int, started_ms: int) -> None:
         self.markers = markers
@@ -173,7 +173,7 @@ class _PartitionMarkers:
                     started_ms=self._started_ms,
                 )
             except (InvalidProducerEpochError, CoordinatorFencedError) as e:
-                # The partition is further than this transaction: it has been ended there.
+                # The partition is ahead of this transaction, which has ended there.
                 log.warning("partition %s needs no marker: %s", marker.partition, e)
                 continue
             if last is None or last.duplicate or not info.duplicate:

@@ -1,7 +1,7 @@
-"""One partition of `__transaction_state` at work: carries out what its coordinator's rules say.
+"""One partition of `__transaction_state` at work: carries out the decisions of its coordinator's rules.
 
-Joins of many tasks share one append. A decision is on the disk before the markers if any topic of the transaction
-acknowledges only what is there: a power cut must not leave a part of the markers without it.
+Joins of many tasks share one append. If any topic of a transaction acknowledges only after an fsync, the decision is on
+the disk before its markers: after a power cut no marker may exist without it.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class _Change(NamedTuple):
 
 
 async def _at_once() -> None:
-    """Nothing is held."""
+    """Return at once: there are no holds."""
 
 
 class TransactionShard(Shard[Coordinator, _Change]):
-    """See the module. Event-loop thread only."""
+    """The shard of one partition. Event-loop thread only."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class TransactionShard(Shard[Coordinator, _Change]):
         self._unfinished: set[Marker] = set()
         self._recovered = asyncio.Event()
         self.wait_s_max = WAIT_S_MAX
-        """Time in s for which a request waits for a transaction's end before its client has to ask again."""
+        """Longest wait of a request for a transaction's end, in s; its client then asks again."""
         self.may_go_on: Callable[[], Awaitable[None]] = _at_once
         """Returns when requests are not held (`TransactionHolds`)."""
 
     # -- the coordinator's life
 
     async def recovered(self) -> None:
-        """Returns when the records are read, and what was decided before the start has all its markers."""
+        """Wait until the records are read, and the earlier decisions have all their markers."""
         await self._recovered.wait()
 
     def _new(self) -> Coordinator:
@@ -99,8 +99,8 @@ class TransactionShard(Shard[Coordinator, _Change]):
     def _loaded(self, coordinator: Coordinator) -> None:
         effects = coordinator.loaded(self._clock.now_ms(), from_elsewhere=not self._storage.metadata.is_sole)
         for number in coordinator.numbers():
-            self._storage.producer_ids.found(number)
-        self._tokens = self._storage.fencing_tokens()  # the coordinator before, elsewhere, had blocks of its own
+            self._storage.producer_ids.note_used(number)
+        self._tokens = self._storage.fencing_tokens()  # the former coordinator had blocks of its own
         if self._topic.partition_for(FENCING_TOKENS_ID) == self.number:
             self._tokens.take_ahead()
         self._unfinished = {m for a in effects.actions if isinstance(a, WriteMarkers) for m in a.markers}
@@ -108,16 +108,16 @@ class TransactionShard(Shard[Coordinator, _Change]):
         self._finished(set())
 
     async def draw_fencing_token(self) -> int:
-        """Larger than all that were drawn before. Raises CoordinatorLoadingError, StorageError."""
+        """Return a token larger than all earlier ones. Raises CoordinatorLoadingError, StorageError."""
         coordinator, tokens = self.ready(), self._tokens
         assert tokens is not None
         token = await tokens.next()
-        if self.ready() is not coordinator:  # another broker may have given larger ones meanwhile
+        if self.ready() is not coordinator:  # another broker may have issued larger ones meanwhile
             raise CoordinatorLoadingError(f"{self} is read anew: try again")
         return token
 
     async def quiet(self) -> None:
-        """Returns when nothing is under way: what was decided has all its markers. Raises CoordinatorLoadingError."""
+        """Wait until all decisions have their markers. Raises CoordinatorLoadingError."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
         self.ready()
@@ -125,8 +125,9 @@ class TransactionShard(Shard[Coordinator, _Change]):
     # -- requests
 
     async def request(self, request: Request) -> Any:
-        """The answer to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError when the
-        end of the transaction before takes too long."""
+        """Return the answer to a request. Raises its error, CoordinatorLoadingError, and ConcurrentTransactionsError if
+        the end of the previous transaction takes too long.
+        """
         self._reserve_at_hand()
         if isinstance(request, InitProducer | Join):
             await self._reserve_one()
@@ -147,7 +148,7 @@ class TransactionShard(Shard[Coordinator, _Change]):
             del self._waiting[token]
 
     async def tick(self, expiry_ms: int | None = None) -> None:
-        """Time has passed; `expiry_ms` as for `Coordinator.tick`."""
+        """Pass the present time to the coordinator; `expiry_ms` as for `Coordinator.tick`."""
         if self.coordinator is None or self.coordinator.is_empty:
             return
         self._reserve_at_hand()
@@ -155,7 +156,8 @@ class TransactionShard(Shard[Coordinator, _Change]):
             self._apply(self.coordinator.tick(self._clock.now_ms(), expiry_ms))
 
     def _reserve_at_hand(self) -> None:
-        """Few requests need an id, and none has to wait for ids that others need: their store may be away."""
+        """Reserve ids ahead: the few requests that need one do not wait, and the others never do, while the store is
+        away."""
         while len(self._ids) < IDS_MIN and (taken := self._storage.id_source.reserve_at_hand()) is not None:
             self._ids.add(taken)
 

@@ -1,8 +1,8 @@
-"""The broker's transaction coordinator: which shard an id belongs to, loading, timeouts, and what operators ask.
+"""The broker's transaction coordinator: routing to shards, loading, timeouts, and operators' requests.
 
-An id belongs to the partition of `__transaction_state` that its hash names, and to the broker that leads it. All state
-is in that topic, so it is read when this broker begins to lead; requests get COORDINATOR_LOADING meanwhile, and what
-was decided is driven on.
+A transactional id belongs to the partition of `__transaction_state` that its hash selects, and to that partition's
+leader. All state is in that topic. A new leader reads it first, answers requests with COORDINATOR_LOADING meanwhile,
+and continues decided transactions afterwards.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 1.0
 SETTLE_S_MAX = 10.0
-"""Ends that are under way when the broker stops have this long."""
+"""Time for ends in progress when the broker stops, in s."""
 EPOCH_MAX = 32_767
 
 
 class TransactionCoordinator:
-    """See the module. Event-loop thread only."""
+    """The transaction coordinator of this broker. Event-loop thread only."""
 
     def __init__(
         self,
@@ -104,8 +104,9 @@ class TransactionCoordinator:
     # -- life
 
     def start(self) -> None:
-        """Begins to read the state of the partitions that `follow` has named, and to look for transactions that are
-        open for too long. Readers of committed records wait for `joined`."""
+        """Begin to read the state of the partitions that `follow` has named, and to end overdue transactions. Readers
+        of committed records wait for `joined`.
+        """
         self._shards.start(self.topic.partitions)
         for shard in self._shards.led:
             shard.load()
@@ -114,20 +115,21 @@ class TransactionCoordinator:
         self._ticker.start(self._tick_s)
 
     def joined(self, *, is_sole: bool) -> None:
-        """The broker is in its cluster and has its roles. `is_sole`: no other broker is there."""
+        """Note that the broker has joined its cluster and has its roles. `is_sole`: it is the only broker."""
         if is_sole and (not self.topic.exists or len(self._shards.led) == self.topic.partitions):
             self._tasks = [self._loop.create_task(self._load()), self._loop.create_task(self._settle())]
         else:
             self._settled.set()
 
     async def begin(self) -> None:
-        """Makes the internal topic, and returns when this broker coordinates those of its partitions that it leads.
-        Raises as `InternalTopic.ensure`."""
+        """Create the internal topic, and wait until this broker coordinates the partitions that it leads. Raises as
+        `InternalTopic.ensure`.
+        """
         await self.topic.ensure()
         await self._shards.until_loaded(BEGIN_S)
 
     def follow(self, number: int, *, leads: bool) -> None:
-        """This broker leads a partition of `__transaction_state`, or no more."""
+        """Note that this broker leads a partition of `__transaction_state`, or no longer does."""
         self._shards.follow(number, leads=leads)
 
     def _new_shard(self, number: int) -> TransactionShard:
@@ -138,7 +140,7 @@ class TransactionCoordinator:
         return shard
 
     def _held_partitions(self) -> dict[int, int]:
-        """Those of the state topic that this broker coordinates, with their leader epochs."""
+        """Return the partitions of the state topic that this broker coordinates, with their leader epochs."""
         found = {}
         for shard in self._shards.led:
             with contextlib.suppress(SparklogError):  # it has just got another leader
@@ -146,8 +148,10 @@ class TransactionCoordinator:
         return found
 
     async def hold(self, name: str, hold_s: float) -> dict[int, int]:
-        """Requests wait until `release`, or for `hold_s`; returns when what was decided before has all its markers.
-        Leader epochs by partition of the state topic. Raises CoordinatorLoadingError, ConcurrentTransactionsError."""
+        """Hold requests until `release`, at most `hold_s`, and wait until earlier decisions have all their markers.
+        Returns the leader epochs by partition of the state topic. Raises CoordinatorLoadingError,
+        ConcurrentTransactionsError.
+        """
         self._holds.begin(name, hold_s)
         try:
             async with asyncio.timeout(hold_s):
@@ -157,18 +161,18 @@ class TransactionCoordinator:
         return self._holds.took_effect(name)
 
     def release(self, name: str) -> dict[int, int]:
-        """Of the partitions that `hold` has told, those that have been held all the time."""
+        """Release a hold. Returns those of its partitions that were held all the time."""
         return self._holds.end(name)
 
     async def loaded(self) -> None:
-        """Returns when the state has been read that there was when a sole broker joined."""
+        """Wait until a sole broker has read the state that existed when it joined."""
         if self._tasks:
             await asyncio.wait(self._tasks[:1])
 
     async def settled(self) -> None:
-        """For readers of committed records: returns when no transaction is half committed because the broker died
-        between its markers; at once but in the first moments after a start, and at the latest SETTLE_S_MAX after
-        it."""
+        """Wait until no transaction is partly committed because the broker died between its markers. Readers of
+        committed records await this; it takes time only just after a start, at most SETTLE_S_MAX.
+        """
         await self._settled.wait()
 
     async def _settle(self) -> None:
@@ -187,8 +191,10 @@ class TransactionCoordinator:
         await self._end_unknown()
 
     async def _end_unknown(self) -> None:
-        """Aborts what is open in a partition though the state topic, all of which this broker has read, does not have
-        it: a power cut took the record, or the files were restored without the topic. Nobody else could end it."""
+        """Abort transactions that are open in a partition but missing in the state topic, all of which this broker has
+        read. A power cut took the record, or the files were restored without the topic. No producer could end such a
+        transaction.
+        """
         partitions = [TopicPartition(t.name, n) for t in self._partitions.topics.values() for n in range(t.partitions)]
         for tp in partitions:
             try:
@@ -202,12 +208,12 @@ class TransactionCoordinator:
                 log.warning("%s: transactions that nobody knows may hang (%s): %s", tp, e.name, e)
 
     async def end_overdue(self) -> None:
-        """Aborts what is open for longer than its timeout, forgets what has not been used for long."""
+        """Abort transactions that are open longer than their timeout, and forget ids that were unused for long."""
         for shard in self._shards.led:
             await shard.tick(self._storage.expiry_ms())
 
     def stop_waiting(self) -> None:
-        """Requests that wait are ended soon: the broker stops."""
+        """End waiting requests soon, because the broker stops."""
         self._settled.set()
         if self._shards.all:
             self._loop.call_later(STOP_GRACE_S, self._stop_shards)
@@ -217,7 +223,7 @@ class TransactionCoordinator:
             shard.stop()
 
     async def stop(self) -> None:
-        """Ends everything; what is decided is driven on at the next start."""
+        """Stop all shards. Decided transactions are continued at the next start."""
         ending = [task for shard in self._shards.all for task in shard.stop()]
         await self._ticker.stop()
         for task in self._tasks:
@@ -229,8 +235,9 @@ class TransactionCoordinator:
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, producer_id: int = -1, producer_epoch: int = -1
     ) -> ProducerIdAndEpoch:
-        """The identity of a transactional id. Raises InvalidTransactionTimeoutError, ProducerFencedError,
-        InvalidProducerIdMappingError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError."""
+        """Return the identity of a transactional id. Raises InvalidTransactionTimeoutError, ProducerFencedError,
+        InvalidProducerIdMappingError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.
+        """
         if is_shared(transactional_id):
             raise InvalidRequestError(f"a transactional id cannot begin with {SHARED_PREFIX!r}")
         request = InitProducer(transactional_id, timeout_ms, producer_id, producer_epoch)
@@ -244,21 +251,21 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> None:
-        """Notes durably that the producer's open transaction (which this may begin) includes these partitions.
+        """Durably add partitions to the producer's open transaction, which begins with the first ones.
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, InvalidProducerEpochError, TransactionAbortedError,
         InvalidTxnStateError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.
         """
         request = AddPartitions(transactional_id, producer_id, producer_epoch, tuple(partitions))
         for tp in request.partitions:
-            if self._partitions.find(tp) is None:  # its marker would be taken for one that is not needed
+            if self._partitions.find(tp) is None:  # its marker would count as unnecessary
                 raise CoordinatorNotAvailableError(f"the coordinator has not heard of {tp} yet: try again")
         await self._shard(transactional_id).request(request)
 
     async def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
     ) -> ProducerIdAndEpoch:
-        """Ends the open transaction; returns when all markers are in, with the identity for the next one."""
+        """End the open transaction. Returns the identity for the next one, after all markers are written."""
         if is_shared(transactional_id):
             raise InvalidRequestError("a shared transaction is ended as a whole")
         request = End(transactional_id, producer_id, producer_epoch, commit)
@@ -266,7 +273,7 @@ class TransactionCoordinator:
         return found
 
     def stale(self, transactional_id: str, producer_id: int, producer_epoch: int) -> SparklogError:
-        """What to tell a producer whose batch a partition has refused for its old epoch."""
+        """Return the error for a producer whose batch a partition has refused for its old epoch."""
         try:
             coordinator = self._shard(transactional_id).ready()
         except SparklogError as e:
@@ -276,16 +283,18 @@ class TransactionCoordinator:
     # -- shared transactions
 
     async def draw_fencing_token(self) -> int:
-        """Larger than all that were drawn before, on any broker. Raises NotCoordinatorError, CoordinatorLoadingError,
-        StorageError."""
+        """Return a token larger than all earlier ones of any broker. Raises NotCoordinatorError,
+        CoordinatorLoadingError, StorageError.
+        """
         return await self._shard(FENCING_TOKENS_ID).draw_fencing_token()
 
     async def join(
         self, app_id: str, version: int, run_id: str, fencing_token: int, timeout_ms: int, lease_ms: int = 0
     ) -> Joined:
-        """An identity to take part with. Raises InvalidProducerIdMappingError (the fencing token was not drawn),
-        ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, CoordinatorLoadingError,
-        StorageError."""
+        """Return an identity of a new participant. Raises InvalidProducerIdMappingError (the fencing token was not
+        issued), ProducerFencedError, TransactionAbortedError, ConcurrentTransactionsError, CoordinatorLoadingError,
+        StorageError.
+        """
         number = number_of(fencing_token)
         request = Join(shared_transactional_id(app_id), version, run_id, number, timeout_ms, lease_ms)
         found: Joined = await self._shard_of_run(request).request(request)
@@ -302,8 +311,9 @@ class TransactionCoordinator:
         commit: bool,
         made_of: str = "",
     ) -> bool:
-        """Whether the version is committed. Raises as `join` does, and InvalidProducerIdMappingError for a producer id
-        that does not take part."""
+        """End a version of a shared transaction. Returns True if the version is committed. Raises as `join`, and
+        InvalidProducerIdMappingError for a producer id that does not take part.
+        """
         transactional_id = shared_transactional_id(app_id)
         number = number_of(fencing_token)
         request = EndShared(
@@ -312,23 +322,25 @@ class TransactionCoordinator:
         return bool(await self._shard_of_run(request).request(request))
 
     async def renew(self, app_id: str, version: int, run_id: str) -> Renewed:
-        """The transaction's lease begins anew. Raises CoordinatorLoadingError."""
+        """Restart the lease of the transaction. Raises CoordinatorLoadingError."""
         request = Renew(shared_transactional_id(app_id), version, run_id)
         found: Renewed = await self._shard(request.transactional_id).request(request)
         return found
 
     def last_committed(self, app_id: str) -> tuple[int, str]:
-        """The application's newest committed version and what it was made of; (-1, "") for none. Raises
-        CoordinatorLoadingError."""
+        """Return the application's newest committed version and its `made_of` text; (-1, "") for none. Raises
+        CoordinatorLoadingError.
+        """
         transactional_id = shared_transactional_id(app_id)
         try:
             return self._shard(transactional_id).ready().last_committed(transactional_id)
-        except InvalidProducerIdMappingError:  # its expiration has come between
+        except InvalidProducerIdMappingError:  # it has expired meanwhile
             return -1, ""
 
     def _shard_of_run(self, request: Join | EndShared) -> TransactionShard:
-        """Who answers a run. Raises InvalidProducerIdMappingError if its fencing token was not drawn: a larger one than
-        any to come would fence all later runs."""
+        """Return the shard of a run. Raises InvalidProducerIdMappingError for a fencing token that was not issued: a
+        token above all later ones would fence every later run.
+        """
         shard = self._shard(request.transactional_id)
         shard.ready()  # it may know newer fencing tokens than the metadata store
         if not self._storage.is_issued(request.fencing_token):
@@ -341,14 +353,15 @@ class TransactionCoordinator:
     # -- operators
 
     def loaded_shards(self) -> list[Coordinator]:
-        """Those that are not being read at this moment. Any thread."""
+        """Return the coordinators that have been loaded. Any thread."""
         return [c for shard in self._shards.all if (c := shard.coordinator) is not None]
 
     def summaries(
         self, states: Iterable[str] = (), running_ms_min: int = 0, after: str = ""
     ) -> Iterator[TransactionSummary]:
-        """The transactional ids behind `after` by name: all, or only those in `states`, or open for so long. Raises at
-        once CoordinatorLoadingError."""
+        """Yield the transactional ids after `after` by name, restricted to `states` and to transactions open for at
+        least `running_ms_min`. Raises CoordinatorLoadingError at once.
+        """
         coordinators = [shard.ready() for shard in self._shards.led]
         found = heapq.merge(
             *([(i, c) for i in sorted(c.ids()) if i > after] for c in coordinators), key=operator.itemgetter(0)
@@ -369,8 +382,9 @@ class TransactionCoordinator:
                 yield summary
 
     def describe(self, transactional_id: str) -> TransactionDetails:
-        """One id with the partitions of its open transaction; an unknown one has an error code. Raises
-        CoordinatorLoadingError."""
+        """Return an id with the partitions of its open transaction; an unknown id has an error code. Raises
+        CoordinatorLoadingError.
+        """
         coordinator = self._shard(transactional_id).ready()
         try:
             partitions = coordinator.partitions(transactional_id)
@@ -385,14 +399,16 @@ class TransactionCoordinator:
         )
 
     async def abort(self, transactional_id: str) -> int:
-        """Aborts the open transaction of an id; the number of markers. Raises InvalidTxnStateError if none is open,
-        InvalidProducerIdMappingError."""
+        """Abort the open transaction of an id; return the number of markers. Raises InvalidTxnStateError if none is
+        open, InvalidProducerIdMappingError.
+        """
         return int(await self._shard(transactional_id).request(Abort(transactional_id)))
 
     async def abort_hanging(self, tp: TopicPartition, producer_id: int, owners: Mapping[int, str]) -> int:
-        """Ends a transaction that is open in a partition though no coordinator knows it; `owners`: of all brokers'
-        open transactions in it. Raises InvalidTxnStateError if it has one, or nothing is open;
-        UnknownTopicOrPartitionError."""
+        """End a transaction that is open in a partition but unknown to all coordinators. `owners` are the open
+        transactions of all brokers in the partition. Raises InvalidTxnStateError if the producer is among them or has
+        no open transaction, and UnknownTopicOrPartitionError.
+        """
         partition = self._partitions.get(*tp)
         owner = owners.get(producer_id)
         if owner is not None:
@@ -409,7 +425,8 @@ class TransactionCoordinator:
         return 1
 
     def describe_producers(self, tp: TopicPartition, owners: Mapping[int, str]) -> DescribeProducersResponse:
-        """Who has written to a partition; `owners` as for `abort_hanging`. Raises UnknownTopicOrPartitionError."""
+        """Describe the producers of a partition; `owners` as for `abort_hanging`. Raises
+        UnknownTopicOrPartitionError."""
         partition_log = self._partitions.get(*tp).log
         producers = [
             ProducerState(
@@ -425,8 +442,9 @@ class TransactionCoordinator:
         return DescribeProducersResponse(producers, partition_log.last_stable_offset)
 
     def owners(self, tp: TopicPartition) -> dict[int, str]:
-        """Transactional ids, by producer id, whose open transactions include the partition, as far as this broker
-        coordinates them. Raises CoordinatorLoadingError."""
+        """Return the transactional ids, by producer id, whose open transactions include the partition, as far as this
+        broker coordinates them. Raises CoordinatorLoadingError.
+        """
         return {
             producer_id: transactional_id
             for shard in self._shards.led

@@ -1,7 +1,7 @@
-"""Verifying, before it is written, that a transactional batch belongs to an open transaction (KIP-890).
+"""Verifies, before a transactional batch is written, that it belongs to an open transaction (KIP-890).
 
-The first batch of a producer in a partition is preceded by a guard of the log, then the coordinator is asked, which
-notes the partition durably; a marker that comes in between makes the guard void, and the log refuses the batch.
+Before a producer's first batch in a partition, the log sets a guard, and the coordinator durably adds the partition to
+the transaction. A marker that arrives in between voids the guard, and the log refuses the batch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sparklog_broker.coordinators.transaction_access import TransactionAccess
 from sparklog_broker.partitions.partitions import Partitions
 
 Verified = Guard | SparklogError
-"""What a partition's batches are appended with, or why they may not be. No verdict: nothing had to be verified."""
+"""The guard for a partition's batches, or the error of their refusal. Batches without a verdict needed no check."""
 
 
 class Verification:
-    """Event-loop thread only."""
+    """Verifies the batches of requests. Event-loop thread only."""
 
     def __init__(self, partitions: Partitions, transactions: TransactionAccess) -> None:
         self._partitions = partitions
@@ -30,7 +30,7 @@ class Verification:
     async def verify(
         self, transactional_id: str, pieces: Sequence[tuple[TopicPartition, memoryview]]
     ) -> dict[int, Verified]:
-        """Verdicts by position in `pieces`: partitions and the batches for them, all of one producer."""
+        """Return verdicts by position in `pieces`, the partitions and batches of one producer."""
         verified: dict[int, Verified] = {}
         asked: dict[tuple[int, int], list[int]] = {}
         for i, (tp, piece) in enumerate(pieces):
@@ -59,6 +59,6 @@ class Verification:
         return verified
 
     async def refusal(self, transactional_id: str, piece: memoryview) -> SparklogError:
-        """Why the log has refused the batch as one of an older epoch."""
+        """Return the error for a batch that the log has refused for its older epoch."""
         header: BatchHeader = decode_header(piece)
         return await self._transactions.stale(transactional_id, header.producer_id, header.producer_epoch)

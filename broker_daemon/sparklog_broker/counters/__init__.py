@@ -1,1 +1,1 @@
-"""What the broker counts about itself: plain numbers, kept where the work is done and read by `metrics`."""
+"""The broker's counters: plain numbers, kept where the work is done and read by `metrics`."""

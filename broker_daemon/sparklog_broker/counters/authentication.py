@@ -1,4 +1,4 @@
-"""What is counted of authentications."""
+"""Counters of authentications."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import Counter
 
 
 class AuthenticationCounters:
-    """Since the broker's start. Event-loop thread."""
+    """Counts since the broker's start. Event-loop thread only."""
 
     def __init__(self) -> None:
         self.succeeded: Counter[str] = Counter()
         """By mechanism."""
-        self.again: Counter[str] = Counter()
-        """Authenticated again (KIP-368), by mechanism."""
+        self.repeated: Counter[str] = Counter()
+        """Re-authentications (KIP-368), by mechanism."""
         self.failed: Counter[str] = Counter()
         """By reason: credentials, mechanism, order, timeout, expired, certificate, tls (the handshake), too-many
         (closed for newer ones, `connections.authenticating.max`)."""

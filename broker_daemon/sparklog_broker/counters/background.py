@@ -1,4 +1,4 @@
-"""What the background work has done since the broker's start."""
+"""Counters of the background work since the broker's start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class CleanerCounters(Struct):
-    """Of compaction. `failing`: logs that wait after a failure, or are left alone."""
+    """Counters of compaction. `failing`: logs that wait after a failure, or are not tried again."""
 
     runs: int = 0
     failures: int = 0
@@ -18,7 +18,7 @@ class CleanerCounters(Struct):
 
 
 class TierCounters(Struct):
-    """Of tiering, in segments. `failing`: partitions whose last round failed."""
+    """Counters of tiering, in segments. `failing`: partitions whose last round failed."""
 
     rounds: int = 0
     failures: int = 0
@@ -29,7 +29,7 @@ class TierCounters(Struct):
 
 
 class RetentionCounters(Struct):
-    """Of retention. `raised`: log starts."""
+    """Counters of retention. `raised`: number of raised log starts."""
 
     runs: int = 0
     raised: int = 0

@@ -1,4 +1,4 @@
-"""What is counted about replicas where the cluster's images are followed."""
+"""Counters of replicas, and of the session with ZooKeeper."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from sparklog.replication.cluster_image import PartitionImage
 
 
 class ReplicationCounters(Struct):
-    """Of the partitions that this broker leads; `bytes_in` of those that it follows. `unclean_elections`: it became
-    leader without being known to have all records. `reassignment_bytes_…`: of these, from or to replicas that a
-    reassignment adds."""
+    """Counters of the partitions that this broker leads."""
 
     isr_shrinks: int = 0
     isr_expands: int = 0
     unclean_elections: int = 0
+    """Elections of this broker without the certainty that it had all records."""
     bytes_in: int = 0
+    """Bytes copied into partitions that this broker follows."""
     bytes_out: int = 0
     reassignment_bytes_in: int = 0
+    """Bytes among `bytes_in` for replicas that a reassignment adds."""
     reassignment_bytes_out: int = 0
+    """Bytes among `bytes_out` to replicas that a reassignment adds."""
 
     def count(self, before: PartitionImage, after: PartitionImage) -> None:
-        """A partition that this broker is to lead has another image."""
+        """Count the changes in a new image of a partition that this broker leads."""
         if before.leader == after.leader:
             was, is_now = set(before.isr), set(after.isr)
             self.isr_shrinks += bool(was - is_now)
@@ -30,28 +32,29 @@ class ReplicationCounters(Struct):
         self.unclean_elections += after.recovering and before.leader_epoch < after.leader_epoch
 
     def copied(self, size_bytes: int, follower: int, image: PartitionImage | None) -> None:
-        """This broker, `follower`, has been sent batches of a partition."""
+        """Count bytes that this broker, `follower`, has received."""
         self.bytes_in += size_bytes
         if image is not None and follower in image.adding:
             self.reassignment_bytes_in += size_bytes
 
     def sent(self, size_bytes: int, follower: int, image: PartitionImage) -> None:
-        """This broker has answered another one, `follower`, with batches of a partition."""
+        """Count bytes that this broker has sent to another one, `follower`."""
         self.bytes_out += size_bytes
         if follower in image.adding:
             self.reassignment_bytes_out += size_bytes
 
 
 class SessionCounters(Struct):
-    """Of the session with ZooKeeper. `connects`: again, after the first time."""
+    """Counters of the session with ZooKeeper."""
 
     is_connected: bool = True
     connects: int = 0
+    """Connections after the first one."""
     disconnects: int = 0
     expirations: int = 0
 
     def on_state(self, state: SessionState) -> None:
-        """Called by the client's own thread."""
+        """Note a change of the session's state. Called by the client's own thread."""
         self.is_connected = state is SessionState.CONNECTED
         match state:
             case SessionState.CONNECTED:

@@ -1,8 +1,8 @@
-"""Requests: how many, with which errors, how long they took in which phase, and which were slow.
+"""Counters of requests: their number, errors, times by phase, and slow ones.
 
-The phases of a request, one behind the other: `queue` from its last byte until a handler has it, `handle` what the
-handler does (its disk included), `wait` for what others have to do first (records that a fetch waits for, replicas that
-an append waits for), `send` until the last byte of the answer is in the kernel's hands.
+The phases of a request follow each other: `queue` from its last byte to its handler, `handle` the handler's work (its
+disk included), `wait` for other events (records of a fetch, replicas of an append), `send` until the kernel has the
+last byte of the answer.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ log = logging.getLogger(__name__)
 UNKNOWN_API = "UNKNOWN"
 SLOW_LINES_MAX = 10
 SLOW_LINES_S = 10.0
-"""So many lines about slow requests per so long; the next one says how many there were without a line."""
+"""At most SLOW_LINES_MAX lines about slow requests per SLOW_LINES_S; the next line has the number of omitted ones."""
 
 
 _LONG_POLLS = frozenset({Api.FETCH, Api.REPLICA_FETCH, Api.METADATA_FETCH})
-"""What they wait for records, or for news, is not slowness."""
+"""Their wait for records or metadata is not slowness."""
 
 
 class RequestTimes(Struct):
-    """Of one request. Seconds of the loop's clock."""
+    """The times of one request, in seconds of the loop's clock."""
 
     received_s: float = 0.0
     begun_s: float = 0.0
     answered_s: float = 0.0
     wait_s: float = 0.0
-    """How long, not when: handlers add to it."""
+    """A duration, not a time: handlers add to it."""
 
 
 class ApiCounters:
-    """Of one API. `errors`: by code; of requests, and of single partitions in them."""
+    """Counters of one API. `errors`: by code; of requests and of single partitions in them."""
 
     __slots__ = ("errors", "handle", "queue", "request_bytes", "requests", "response_bytes", "send", "total", "wait")
 
@@ -56,10 +56,10 @@ class ApiCounters:
 
 
 class RequestCounters:
-    """Of all APIs. Event-loop thread only, but for `items` and `slow_count`.
+    """Counters of all APIs. Event-loop thread only, except for `items` and `slow_count`.
 
-    `slow_s`: a request that took longer gets a line in the log (negative: none does). What is the client's own pace is
-    not counted for that: how long a fetch waits for records, and how long its answer is left unread.
+    `slow_s`: duration from which a request gets a line in the log; negative: never. The client's own pace does not
+    count: the wait of a fetch for records, and the time in which its answer is not read.
     """
 
     def __init__(self, slow_s: float = -1.0) -> None:
@@ -72,7 +72,7 @@ class RequestCounters:
         self._without_line = 0
 
     def items(self) -> Iterator[tuple[str, ApiCounters]]:
-        """By name; only APIs that somebody has asked for. Any thread."""
+        """Yield the counters by name, of APIs with requests only. Any thread."""
         for api in Api:
             if self._by_api[api].requests or self._by_api[api].errors:
                 yield api.name, self._by_api[api]
@@ -80,19 +80,19 @@ class RequestCounters:
             yield UNKNOWN_API, self._unknown
 
     def begin(self, api: int, size_bytes: int) -> None:
-        """A request has arrived, with so many bytes behind its prefix."""
+        """Count a request and the `size_bytes` after its prefix."""
         counters = self._by_api.get(api, self._unknown)
         counters.requests += 1
         counters.request_bytes += size_bytes
 
     def failed(self, api: int, codes: Iterable[int]) -> None:
-        """A request, or partitions in it, were answered with errors."""
+        """Count the error codes of a request, or of partitions in it."""
         errors = self._by_api.get(api, self._unknown).errors
         for code in codes:
             errors[code] = errors.get(code, 0) + 1
 
     def done(self, api: int, times: RequestTimes, now_s: float, sent_bytes: int, peer: str) -> None:
-        """The answer to a request is in the kernel's hands (or there is none to send)."""
+        """Count an answer that the kernel has taken (or a request without an answer)."""
         counters = self._by_api.get(api, self._unknown)
         counters.response_bytes += sent_bytes
         queue_s = times.begun_s - times.received_s
@@ -107,9 +107,9 @@ class RequestCounters:
         if slow_s > self._slow_s:
             self.slow_count += 1
             phases = {"queue_ms": queue_s, "handle_ms": handle_s, "wait_ms": times.wait_s, "send_ms": send_s}
-            self._tell(now_s, api_name(api), peer, slow_s, phases, sent_bytes)
+            self._log_slow(now_s, api_name(api), peer, slow_s, phases, sent_bytes)
 
-    def _tell(
+    def _log_slow(
         self, now_s: float, api: str, peer: str, slow_s: float, phases: dict[str, float], sent_bytes: int
     ) -> None:
         if now_s >= self._lines_until_s:
@@ -142,10 +142,10 @@ class RequestCounters:
 
 
 def api_name(api: int) -> str:
-    """The name of an API's number, which a peer may have made up."""
+    """Return the name of an API's number; UNKNOWN_API for invented ones."""
     return Api(api).name if api in Api._value2member_map_ else UNKNOWN_API
 
 
 def error_name(code: int) -> str:
-    """The name of an error's code."""
+    """Return the name of an error's code."""
     return NAMES.get(code, str(code))

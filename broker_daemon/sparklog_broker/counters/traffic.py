@@ -1,8 +1,8 @@
-"""What goes into and out of topics.
+"""Traffic by topic.
 
-So many topics as `metrics.topics.max` have numbers of their own: those that the broker finds at its start, by name,
-then new ones as they are made. A topic keeps its place until it is deleted. All other topics are counted together, so
-nobody can fill the memory, or a dashboard, by making topics.
+Up to `metrics.topics.max` topics have numbers of their own: those of the broker's start, by name, then new ones in
+order of their creation. A topic keeps its entry until it is deleted. All other topics are counted together, so that
+created topics cannot fill the memory, or a dashboard.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 OTHERS = "(others)"
-"""Stands for the names that have no number of their own. No topic can have this name."""
+"""Name of the topics without numbers of their own. No topic can have this name."""
 
 
 class TopicTraffic:
-    """Of one topic, since the broker's start (or since the topic was made)."""
+    """Traffic of one topic since the broker's start, or since the topic's creation."""
 
     __slots__ = (
         "bytes_in",
@@ -33,18 +33,18 @@ class TopicTraffic:
         self.records_in = 0
         self.bytes_out = 0
         self.records_out = 0
-        """By offsets: what compaction has removed between them counts, too."""
+        """A difference of offsets: records removed by compaction between them count too."""
         self.located_bytes = 0
-        """Told to clients of this host, which read them from the files."""
+        """Bytes that clients of this host read from the files themselves."""
         self.produces = 0
-        """Of requests, each partition counts."""
+        """Each partition of a request counts."""
         self.failed_produces = 0
         self.fetches = 0
         self.failed_fetches = 0
 
 
 class Traffic:
-    """The numbers of all topics. Event-loop thread only, but for `items`."""
+    """Traffic of all topics. Event-loop thread only, except for `items`."""
 
     def __init__(self, topics_max: int) -> None:
         self._topics_max = topics_max
@@ -52,7 +52,7 @@ class Traffic:
         self.others = TopicTraffic()
 
     def of(self, topic: str) -> TopicTraffic:
-        """Where the topic is counted, from now on until `forget`."""
+        """Return the topic's entry, which is valid until `forget`."""
         found = self._by_topic.get(topic)
         if found is None:
             if len(self._by_topic) >= self._topics_max:
@@ -61,14 +61,14 @@ class Traffic:
         return found
 
     def forget(self, topic: str) -> None:
-        """The topic is deleted."""
+        """Remove a deleted topic."""
         self._by_topic.pop(topic, None)
 
     def has_own(self, topic: str) -> bool:
-        """Whether the topic is not among the others. Any thread."""
+        """True if the topic has numbers of its own. Any thread."""
         return topic in self._by_topic
 
     def items(self) -> Iterator[tuple[str, TopicTraffic]]:
-        """By topic, the others last. Any thread."""
+        """Yield the entries by topic, the common one last. Any thread."""
         yield from list(self._by_topic.items())
         yield OTHERS, self.others

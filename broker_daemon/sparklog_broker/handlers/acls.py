@@ -1,5 +1,6 @@
-"""CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS. A change is in effect here when it is answered, on other brokers of a
-cluster with the next image."""
+"""CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS. A change is in effect on this broker when it is answered, on other brokers
+of a cluster with the next image.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics that are made because somebody is about to write to them (`auto.create.topics.enable`)."""
+"""Automatic creation of topics before their first write (`auto.create.topics.enable`)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from sparklog_broker.dispatcher import RequestContext
 log = logging.getLogger(__name__)
 
 AUTO_CREATED = "auto.create.topics.enable"
-"""Why, in the audit log."""
+"""The reason in the audit log."""
 
 
 async def create_missing(context: RequestContext, topics: Sequence[str] | None) -> RequestContext:
-    """Makes those of `topics` that do not exist and may be made, as envelope topics: nothing says which columns others
-    would have. Those that the peer may not make are denied in the context that is returned. Raises InvalidRequestError
-    if they are too many, StorageFullError, StorageError."""
+    """Create the missing ones of `topics` as envelope topics, because the columns of a typed topic are unknown.
+
+    Topics that the peer may not create are denied in the returned context. Raises InvalidRequestError if there are too
+    many, StorageFullError, StorageError.
+    """
     broker = context.broker
     if topics is None or len(topics) > AUTO_CREATED_MAX:
         raise InvalidRequestError(f"create_missing needs 1 to {AUTO_CREATED_MAX} topics by name")
@@ -52,8 +54,7 @@ async def create_missing(context: RequestContext, topics: Sequence[str] | None) 
 
 
 async def _make(context: RequestContext, name: str) -> bool:
-    """Whether the topic has been made here: else somebody was quicker. The audit log has a line of it, as of one that
-    is made with CREATE_TOPIC, however it ends."""
+    """Create a topic. Returns False if another request was faster. The audit log gets a line, as after CREATE_TOPIC."""
     broker, code = context.broker, UnknownServerError.code
     try:
         await broker.topics.create(TopicSpec(name, broker.config.num_partitions, owner=context.principal.name))
@@ -75,7 +76,7 @@ def _may_make(context: RequestContext, name: str) -> bool:
 
 
 def _may_be_made(name: str) -> bool:
-    """Whether it is a topic's name, and none that looks like one of the broker's own topics."""
+    """True for a valid topic name without the prefix of the broker's own topics."""
     try:
         check_topic_name(name)
     except InvalidTopicError:

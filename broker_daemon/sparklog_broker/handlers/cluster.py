@@ -1,5 +1,6 @@
-"""What brokers of a cluster ask of one another: REPLICA_FETCH, METADATA_FETCH, ALTER_PARTITION, CONTROLLED_SHUTDOWN,
-DIRECTORY_FAILED, ALTER_SECURITY_RECORDS."""
+"""Requests between brokers of a cluster: REPLICA_FETCH, METADATA_FETCH, ALTER_PARTITION, CONTROLLED_SHUTDOWN,
+DIRECTORY_FAILED, ALTER_SECURITY_RECORDS.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ from sparklog_broker.network.reply import Response
 
 
 async def replica_fetch(request: ReplicaFetchRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answered when there is something new for a follower, or after its `max_wait_ms`."""
+    """Answer when a follower's partitions have something new, or after its `max_wait_ms`."""
     return await context.broker.cluster.server.answer(request, context.times)
 
 
 async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Only the controller answers: with what is newer than what the broker has, when there is something."""
+    """Answer with the changes since the broker's image, when there are any. Only the controller answers."""
     known = Version(request.controller_epoch, request.zxid)
     cluster, clock = context.broker.cluster, context.broker.environment.clock
     began_s = clock.monotonic_s()
@@ -50,14 +51,14 @@ async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, con
 
 
 async def alter_partition(request: AlterPartitionRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Only the controller answers, when what it has decided is stored."""
+    """Answer when the decisions are stored. Only the controller answers."""
     return Response(AlterPartitionResponse(await decide(context.broker.cluster.membership, request)))
 
 
 async def controlled_shutdown(
     request: ControlledShutdownRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Only the controller answers, when others lead what the broker led, as far as they can."""
+    """Answer when other brokers lead the broker's partitions, as far as possible. Only the controller answers."""
     remaining = await context.broker.cluster.membership.ask(
         lambda token: ControlledShutdown(token, request.broker_id, request.broker_epoch)
     )
@@ -65,7 +66,7 @@ async def controlled_shutdown(
 
 
 async def directory_failed(request: DirectoryFailedRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Only the controller answers, when the broker leads none of the partitions any more."""
+    """Answer when the broker leads none of the partitions any more. Only the controller answers."""
     partitions = tuple(TopicPartition(p.topic, p.partition) for p in request.partitions)
     if request.room:
         moved = await context.broker.cluster.membership.ask(
@@ -81,6 +82,6 @@ async def directory_failed(request: DirectoryFailedRequest, payload: memoryview,
 async def alter_security_records(
     request: AlterSecurityRecordsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Only the controller answers, when the records are stored."""
+    """Answer when the records are stored. Only the controller answers."""
     version = await decide_records(context.broker.cluster.membership, changes_of(request))
     return Response(AlterSecurityRecordsResponse(*version))

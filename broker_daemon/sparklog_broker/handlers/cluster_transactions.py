@@ -1,5 +1,6 @@
-"""What brokers of a cluster ask of one another for transactions: WRITE_TXN_MARKERS, ADD_PARTITIONS_TO_TXN,
-FIND_TXN_OWNERS, HOLD_TRANSACTIONS."""
+"""Requests between brokers about transactions: WRITE_TXN_MARKERS, ADD_PARTITIONS_TO_TXN, FIND_TXN_OWNERS,
+HOLD_TRANSACTIONS.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from sparklog_broker.network.reply import Response
 
 
 async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answered when those that this broker can write are replicated."""
+    """Answer when the markers that this broker can write are replicated."""
     broker = context.broker
     markers = await broker.pace.list_of(
         Marker(TopicPartition(m.topic, m.partition), m.producer_id, m.producer_epoch, commit=m.commit)
@@ -34,7 +35,7 @@ async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview
 async def add_partitions_to_txn(
     request: AddPartitionsToTxnRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answered when the partitions are in the log of the transaction's coordinator."""
+    """Answer when the partitions are in the log of the transaction's coordinator."""
     transactions = context.broker.transactions
     identity = request.transactional_id, request.producer_id, request.producer_epoch
     if not request.partitions:
@@ -44,13 +45,13 @@ async def add_partitions_to_txn(
 
 
 async def find_txn_owners(request: FindTxnOwnersRequest, payload: memoryview, context: RequestContext) -> Response:
-    """As far as this broker coordinates them."""
+    """Answer with the owners among the transactions that this broker coordinates."""
     owners = context.broker.transactions.owners(TopicPartition(request.topic, request.partition))
     return Response(FindTxnOwnersResponse([TransactionOwner(*owner) for owner in owners.items()]))
 
 
 async def hold_transactions(request: HoldTransactionsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Of those that this broker coordinates."""
+    """Hold or release the transactions that this broker coordinates."""
     transactions = context.broker.transactions
     if request.release:
         held = transactions.release(request.name)

@@ -1,4 +1,4 @@
-"""FIND_COORDINATOR: which broker coordinates a group or a transactional id."""
+"""FIND_COORDINATOR: the broker that coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ KEY_GROUP = 0
 
 
 def of_groups(handler: Handler) -> Handler:
-    """Wrap a handler that needs a coordinator of groups. A client of an earlier release asks for none before, so the
-    internal topic is made if need be."""
+    """Wrap a handler that needs a coordinator of groups. A client of an earlier release does not look for one first, so
+    the internal topic is created if necessary.
+    """
 
     async def handle(request: Any, payload: memoryview, context: RequestContext) -> Response:
         if not context.broker.groups.topic.exists:
@@ -26,7 +27,7 @@ def of_groups(handler: Handler) -> Handler:
 
 
 def of_transactions(handler: Handler) -> Handler:
-    """As `of_groups`, of transactions. Producers that are only idempotent need no coordinator."""
+    """Do as `of_groups` for transactions. Producers that are only idempotent need no coordinator."""
 
     async def handle(request: Any, payload: memoryview, context: RequestContext) -> Response:
         is_plain = isinstance(request, InitProducerIdRequest) and request.transactional_id is None
@@ -38,13 +39,13 @@ def of_transactions(handler: Handler) -> Handler:
 
 
 async def find_coordinator(request: FindCoordinatorRequest, payload: memoryview, context: RequestContext) -> Response:
-    """The leader of the partition of the internal topic that the key belongs to; the topic is made if need be."""
+    """Answer with the leader of the key's partition of the internal topic, which is created if necessary."""
     broker = context.broker
     topic = broker.groups.topic if request.key_type == KEY_GROUP else broker.transactions.topic
     await topic.ensure()
     leader = topic.leader_of(topic.partition_for(request.key))
     if leader == broker.config.broker_id and not broker.cluster.has_endpoints:
-        return Response(FindCoordinatorResponse(leader))  # where the client has connected to
+        return Response(FindCoordinatorResponse(leader))  # the address that the client has connected to
     endpoint = broker.cluster.endpoint_of(leader, context.listener)
     if endpoint is None:
         raise CoordinatorNotAvailableError(

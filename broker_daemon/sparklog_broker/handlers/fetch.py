@@ -1,5 +1,6 @@
-"""FETCH: file ranges of whole batches, up to the high watermark or, for read_committed, to the last stable offset;
-waits when there is not enough yet."""
+"""FETCH: file ranges of whole batches, up to the high watermark or, for read_committed, to the last stable offset.
+Waits while there are too few bytes.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +26,15 @@ from sparklog_broker.partitions import page_cache
 from sparklog_broker.partitions.partition import Partition
 
 SLICES_PER_PARTITION_MAX = 32
-"""A partition of tiny segments must not take a request's time for itself."""
+"""A partition of tiny segments must not take all of a request's time."""
 SLICES_PER_ANSWER_MAX = 1_000
-"""Each may keep a segment file open: what else there is comes with the next fetch."""
+"""Each may keep a segment file open; the next fetch continues."""
 WAITING_PARTITIONS_MAX = 2_000
-"""Who asks for more is not woken by each of them, but waits for as long as he has said."""
+"""A fetch of more partitions is not woken by them, but waits for its full `max_wait_ms`."""
 
 
 async def fetch(request: FetchRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answers at once when there are `min_bytes`, an error, or nothing to wait for; else waits in the purgatory."""
+    """Answer at once with `min_bytes`, an error, or without a reason to wait; otherwise wait in the purgatory."""
     if len(payload):
         raise InvalidRequestError("a FETCH request has no payload")
     if request.isolation == READ_COMMITTED:
@@ -46,27 +47,28 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
     await reading.read_remote()
     fresh = False
     if not reading.complete:
-        # a transaction that ends makes visible what may have been written long before
+        # the end of a transaction shows records that may be old
         fresh = not reading.slices and request.isolation != READ_COMMITTED
         reading.release()
         await reading.wait(context.times)
         await reading.read()
         await reading.read_remote()
-    if not fresh:  # else all of it has just been written
+    if not fresh:  # fresh slices have just been written
         try:
             reading.drop(await page_cache.warm(reading.slices, context.broker.io))
         except BaseException:
             reading.release()
             raise
     await reading.count()
-    named = [i for r in reading.results if r.error_code or r.preferred_replica >= 0 for i in _named(r)]
+    named = [i for r in reading.results if r.error_code or r.preferred_replica >= 0 for i in _brokers_named(r)]
     brokers = endpoints(context.broker, named, context.listener) if named else []
     return Response(FetchResponse(reading.results, brokers), list(reading.slices))
 
 
 class _Offsets(NamedTuple):
-    """A log's offsets, taken before anything is read from it: below the stable end all is decided then, so the aborted
-    ranges are known when they are asked for."""
+    """A log's offsets, taken before it is read: everything below the stable end is then decided, so that the aborted
+    ranges are complete.
+    """
 
     high_watermark: int = -1
     stable: int = -1
@@ -79,13 +81,13 @@ class _Offsets(NamedTuple):
 
 
 class _Reading:
-    """One fetch request: can be read several times, and says when reading (again) is worth it."""
+    """One fetch request, which can be read several times, and tells if another read is worthwhile."""
 
     def __init__(self, broker: Broker, request: FetchRequest) -> None:
         self._broker = broker
         self._request = request
         self._max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
-        # More than the answer may hold cannot be waited for.
+        # An answer cannot hold more, so there is no use in waiting for it.
         room = min(self._max_bytes, sum(p.max_bytes for p in request.partitions))
         self._min_bytes = min(request.min_bytes, room) if request.max_bytes else request.min_bytes
         self._available = [0] * len(request.partitions)
@@ -93,16 +95,16 @@ class _Reading:
         self.slices: list[FileSlice] = []
         self._by_partition: list[list[FileSlice]] = []
         self._remote: list[int] = []
-        """The partitions whose data are in the object store: `read` has left them out."""
+        """Positions of the partitions whose data are in the object store; `read` skips them."""
         self._positions: dict[Hashable, list[int]] = {}
         self._failed = False
-        """Something has to be told at once."""
+        """True if the answer must not wait."""
         self._committed = request.isolation == READ_COMMITTED
         self._from_followers = bool(request.rack) and bool(broker.config.replica_selector_class)
 
     @property
     def complete(self) -> bool:
-        """Whether the last `read` is worth an answer."""
+        """True if the last `read` is worth an answer."""
         return (
             self._failed
             or self._request.max_wait_ms == 0
@@ -115,7 +117,7 @@ class _Reading:
         self.slices = []
 
     def drop(self, failed: Mapping[FileSlice, SparklogError]) -> None:
-        """Takes partitions whose data cannot be read out of the answer; they have the error instead."""
+        """Replace the results of partitions with unreadable slices by errors."""
         for i, slices in enumerate(self._by_partition):
             error = next((failed[s] for s in slices if s in failed), None)
             if error is None:
@@ -127,7 +129,7 @@ class _Reading:
             self.results[i] = self._failure(wanted, _Offsets(), error)
 
     async def wait(self, times: RequestTimes) -> None:
-        """Until reading again is worth it, or the request's time is over."""
+        """Wait until another read is worthwhile, or the request's time is over."""
         clock = self._broker.environment.clock
         began_s = clock.monotonic_s()
         try:
@@ -136,7 +138,7 @@ class _Reading:
             times.wait_s += clock.monotonic_s() - began_s
 
     async def count(self) -> None:
-        """What is answered, by topic. Releases the slices if it is cancelled."""
+        """Count the answered bytes and records by topic. Releases the slices if it is cancelled."""
         find, pace = self._broker.partitions.find, self._broker.pace
         try:
             for i, (result, slices) in enumerate(zip(self.results, self._by_partition, strict=True), 1):
@@ -164,7 +166,7 @@ class _Reading:
             await fetches.wait(self._positions, self._satisfied, wait_s)
 
     async def read(self) -> None:
-        """Fills `results` and `slices` with what is there now."""
+        """Fill `results` and `slices` with the present data."""
         self.results, self._by_partition, self._remote, self._failed = [], [], [], False
         left = self._max_bytes
         pace = self._broker.pace
@@ -185,8 +187,9 @@ class _Reading:
             raise
 
     async def read_remote(self) -> None:
-        """Reads what `read` has left out because the object store has to be waited for, on the threads for that. The
-        first partition gets a batch even if it is too large for the answer, so that all get on."""
+        """Read the partitions that `read` has skipped, on threads that may wait for the object store. The first
+        partition gets a batch even if it is too large for the answer, so that every partition advances.
+        """
         left = self._max_bytes - sum(s.length_bytes for s in self.slices)
         try:
             for i in self._remote:
@@ -229,10 +232,10 @@ class _Reading:
                     leader_epoch=wanted.leader_epoch,
                     preferred_replica=replica,
                 ), []
-            if self._from_followers and not self._has_come(partition, wanted.fetch_offset):
+            if self._from_followers and not self._is_caught_up(partition, wanted.fetch_offset):
                 return FetchResult(wanted.topic, wanted.partition, 0, *offsets), []
             end = self._end(offsets)
-            # The very first batch of an answer is given even if it is too large, or nobody could get past it.
+            # The first batch of an answer is sent even if it is too large, or no reader could get past it.
             one = first and left > 0 and wanted.max_bytes > 0
             _read_into(slices, log, wanted.fetch_offset, room, end, min_one_batch=one, may_wait=False)
         except RemoteReadRequired:
@@ -241,7 +244,7 @@ class _Reading:
         except SparklogError as e:
             if not slices:
                 return self._failure(wanted, offsets, e), []
-            # what has been read before is good; the error comes with the next fetch
+            # the batches read so far are valid; the error comes with the next fetch
         return self._answer(log, wanted, offsets, slices)
 
     def _end(self, offsets: _Offsets) -> int:
@@ -269,9 +272,11 @@ class _Reading:
         partition.check_leader_epoch(wanted.leader_epoch)
         return partition
 
-    def _has_come(self, partition: Partition, offset: int) -> bool:
-        """Whether this broker leads, or knows that what is below `offset` is committed. A follower knows later than the
-        leader: it has the reader wait. Raises OffsetNotAvailableError if it does not have the records either."""
+    def _is_caught_up(self, partition: Partition, offset: int) -> bool:
+        """True if this broker leads the partition, or knows that everything below `offset` is committed. A follower
+        knows it later than the leader, and lets the reader wait. Raises OffsetNotAvailableError if the follower lacks
+        the records.
+        """
         if partition.replicas.leader == self._broker.config.broker_id:
             return True
         log = partition.log
@@ -287,13 +292,13 @@ class _Reading:
         return result
 
     def _satisfied(self, key: Hashable | None) -> bool:
-        """Whether `read` would give enough now, or an error. Looks only at what `key` has changed."""
+        """True if `read` would now return enough bytes, or an error. Checks only the partitions of `key`."""
         for i in range(len(self._available)) if key is None else self._positions[key]:
             wanted = self._request.partitions[i]
             try:
                 partition = self._partition(wanted)
                 log, end = partition.log, partition.stable_offset if self._committed else None
-                if self._from_followers and not self._has_come(partition, wanted.fetch_offset):
+                if self._from_followers and not self._is_caught_up(partition, wanted.fetch_offset):
                     continue
                 available = log.reader.bytes_available(wanted.fetch_offset, end=end)
             except SparklogError:
@@ -304,8 +309,8 @@ class _Reading:
         return sum(self._available) >= max(self._min_bytes, 1)
 
 
-def _named(result: FetchResult) -> tuple[int, int]:
-    """The brokers that a reader is told to go to."""
+def _brokers_named(result: FetchResult) -> tuple[int, int]:
+    """Return the brokers that the result names for the reader."""
     return result.leader_id, result.preferred_replica
 
 
@@ -319,9 +324,10 @@ def _read_into(
     min_one_batch: bool,
     may_wait: bool,
 ) -> None:
-    """Adds slices of [offset, end) to `slices`, which is empty: of at most `max_bytes`, but with `min_one_batch` at
-    least one batch. Raises what `LogReader.read` does; what was read before stays in `slices`."""
-    # Asked once even without room: an offset out of range is told in any case.
+    """Append slices of [offset, end) to the empty list `slices`: at most `max_bytes`, but with `min_one_batch` at least
+    one batch. Raises the errors of `LogReader.read`; earlier slices stay in the list.
+    """
+    # At least one read, even without room, reports an offset out of range.
     while len(slices) < SLICES_PER_PARTITION_MAX:
         one = min_one_batch and not slices
         given = log.reader.read(offset, max(max_bytes, 0), min_one_batch=one, may_wait=may_wait, end=end)
@@ -335,8 +341,9 @@ def _read_into(
 
 
 def _read_waiting(log: PartitionLog, offset: int, max_bytes: int, end: int) -> list[FileSlice]:
-    """Slices of [offset, end), of at most `max_bytes` but at least one batch; waits for the object store. Raises only
-    if there is none."""
+    """Return slices of [offset, end) of at most `max_bytes`, but at least one batch; wait for the object store. Raises
+    only if there is no slice.
+    """
     slices: list[FileSlice] = []
     try:
         _read_into(slices, log, offset, max_bytes, end, min_one_batch=True, may_wait=True)
@@ -347,7 +354,7 @@ def _read_waiting(log: PartitionLog, offset: int, max_bytes: int, end: int) -> l
 
 
 async def _run(broker: Broker, job: Callable[[], list[FileSlice]]) -> list[FileSlice]:
-    """Runs `job` on a thread that may wait; what it gives after the caller has gone is released."""
+    """Run `job` on a thread that may wait. Its slices are released if the caller has been cancelled."""
     running = broker.storage.remote_reads.submit(job)
     try:
         return await asyncio.wrap_future(running)

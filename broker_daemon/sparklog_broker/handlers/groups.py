@@ -1,4 +1,4 @@
-"""The APIs of consumer groups: heartbeats, offsets, and what an operator asks."""
+"""The APIs of consumer groups: heartbeats, offsets, and operators' requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparklog_broker.network.long_answers import NEWER_CLIENT, Fitting, one_by_o
 from sparklog_broker.network.reply import Response
 
 TOGETHER_MAX = 1_000
-"""Of so many offsets, or partitions, nothing is sorted out."""
+"""Up to this number of offsets, or partitions, unknown ones are not removed first."""
 
 
 async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -41,8 +41,9 @@ async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview,
 
 
 async def _sorted_out(broker: Broker, owned: Iterable[m.TopicPartitions]) -> list[m.TopicPartitions]:
-    """Without partitions that do not exist, but for one of each topic: that the member names what it cannot have stays
-    true, and the work that cannot be divided is no more than the cluster has partitions and the request topics."""
+    """Remove unknown partitions except one of each topic: the member's claim of a partition that it cannot have stays
+    visible. The indivisible work is then bounded by the cluster's partitions and the request's topics.
+    """
     found: list[m.TopicPartitions] = []
     for named in owned:
         topic = broker.partitions.topics.get(named.topic)
@@ -55,7 +56,7 @@ async def _sorted_out(broker: Broker, owned: Iterable[m.TopicPartitions]) -> lis
 
 
 async def offset_commit(request: m.OffsetCommitRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answered when the offsets are below the high watermark."""
+    """Answer when the offsets are below the high watermark."""
     await check_each_once(context.broker.pace, request.offsets)
     return Response(m.OffsetCommitResponse(await _commit(context.broker, request)))
 
@@ -63,7 +64,7 @@ async def offset_commit(request: m.OffsetCommitRequest, payload: memoryview, con
 async def txn_offset_commit(
     request: m.TxnOffsetCommitRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """The transaction gets the group's partition first: its end must reach the offsets whatever happens here."""
+    """Add the group's partition to the transaction first: the transaction's end must reach the offsets in any case."""
     await check_each_once(context.broker.pace, request.offsets)
     groups = context.broker.groups
     number = groups.partition_of(request.group_id).number
@@ -77,7 +78,7 @@ async def txn_offset_commit(
     producer = Producer(request.producer_id, request.producer_epoch)
     try:
         results = await _commit(context.broker, request, producer)
-    except InvalidProducerEpochError:  # it has ended meanwhile
+    except InvalidProducerEpochError:  # the transaction has ended meanwhile
         identity = request.transactional_id, request.producer_id, request.producer_epoch
         raise await context.broker.transaction_access.stale(*identity) from None
     return Response(m.TxnOffsetCommitResponse(results))
@@ -86,8 +87,9 @@ async def txn_offset_commit(
 async def _commit(
     broker: Broker, request: m.OffsetCommitRequest | m.TxnOffsetCommitRequest, producer: Producer | None = None
 ) -> list[m.OffsetResult]:
-    """Offsets are committed together. Of very many those of partitions that do not exist are sorted out before, in
-    slices: so the work that cannot be divided is no more than the cluster has partitions."""
+    """Commit the offsets together. Of very many, those of unknown partitions are removed first, in slices: the
+    indivisible work is then bounded by the cluster's partitions.
+    """
     if len(request.offsets) <= TOGETHER_MAX:
         return await broker.groups.commit(request, producer)
     exists = await broker.pace.list_of(_exists(broker, o) for o in request.offsets)
@@ -185,8 +187,9 @@ def _described(
     response: m.DescribeGroupsResponse,
     seen: dict[GroupPartition, GroupCoordinator],
 ) -> Iterator[Iterable[bytes]]:
-    """The parts of each group, with as many members as fit. Goes on after a group only when that is in the answer.
-    Notes in `seen` whose state has been told."""
+    """Yield the parts of each group, with as many members as fit. Continues after a group only when it is in the
+    answer. Notes in `seen` the coordinators whose state is in the answer.
+    """
     groups, limit_bytes = context.broker.groups, context.broker.long_answers.limit_bytes
     first = request.members_from
     for group_id in dict.fromkeys(request.group_ids):

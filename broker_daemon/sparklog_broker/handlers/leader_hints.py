@@ -1,5 +1,6 @@
-"""What an answer tells of other brokers: who leads where this one does not (KIP-951), and who else may serve a reader
-(KIP-392). So the client need not ask for metadata first."""
+"""Addresses of other brokers in answers: the leader of a partition that this broker does not lead (KIP-951), and other
+replicas for a reader (KIP-392). They spare the client a request for metadata.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ UNKNOWN = -1
 
 
 class LeaderHint(NamedTuple):
-    """Who leads, and in which epoch; -1: there is nothing to tell."""
+    """The leader and its epoch; -1: nothing to tell."""
 
     leader_id: int = UNKNOWN
     leader_epoch: int = UNKNOWN
 
 
 def leader_hint(broker: Broker, topic: str, number: int, error: Exception | None) -> LeaderHint:
-    """What to tell a client that has got `error` because it believes in another leader, or epoch."""
+    """Return the hint for a client whose `error` shows that it believes in another leader or epoch."""
     if not isinstance(error, NotLeaderError | FencedLeaderEpochError):
         return LeaderHint()
     partition = broker.partitions.find(TopicPartition(topic, number))
@@ -41,8 +42,9 @@ def leader_hint(broker: Broker, topic: str, number: int, error: Exception | None
 
 
 def endpoint_of(context: RequestContext, broker_id: int) -> tuple[str, int] | None:
-    """The address at which the peer reaches a broker. A broker that has registered none is reached where the peer has
-    connected to. None: the broker is not registered, or not for this listener."""
+    """Return the peer's address of a broker. A broker without a registered one has the address that the peer has
+    connected to. None: the broker is not registered, or not for this listener.
+    """
     broker = context.broker
     found = broker.cluster.endpoint_of(broker_id, context.listener)
     if found is None and broker_id == broker.config.broker_id and not broker.cluster.has_endpoints:
@@ -51,7 +53,7 @@ def endpoint_of(context: RequestContext, broker_id: int) -> tuple[str, int] | No
 
 
 def endpoints(broker: Broker, broker_ids: Iterable[int], listener: str = "") -> list[BrokerEndpoint]:
-    """Where brokers are for who came through `listener`, each once; without -1 and those that are not registered."""
+    """Return the addresses of brokers for peers on `listener`, each once; without -1 and unregistered brokers."""
     found = []
     for broker_id in sorted(set(broker_ids) - {UNKNOWN}):
         address, known = broker.cluster.endpoint_of(broker_id, listener), broker.cluster.image.brokers.get(broker_id)
@@ -61,8 +63,9 @@ def endpoints(broker: Broker, broker_ids: Iterable[int], listener: str = "") -> 
 
 
 def preferred_replica(broker: Broker, partition: Partition, rack: str, offset: int) -> int:
-    """The in-sync follower in the reader's rack that has most, if this broker leads and stands in another rack; -1:
-    the reader is served here. Only with `replica.selector.class`."""
+    """Return the in-sync follower with the most records in the reader's rack, if this broker leads in another rack; -1
+    if this broker serves the reader. Only with `replica.selector.class`.
+    """
     replica = partition.replicas
     if not rack or not broker.config.replica_selector_class:
         return UNKNOWN

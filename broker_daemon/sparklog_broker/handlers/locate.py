@@ -1,4 +1,4 @@
-"""LOCATE_SEGMENTS: where a range of offsets lies in files, for a client on the same host that maps them itself."""
+"""LOCATE_SEGMENTS: the file ranges of a range of offsets, for a client on the same host that maps the files."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ async def locate_segments(
     *,
     aborted_ranges_max: int = ABORTED_RANGES_MAX,
 ) -> Response:
-    """Only for peers on this host; whether they see the files is theirs to find out (`data_dir_id`). A
-    read_committed answer ends where it has about `aborted_ranges_max` aborted ranges."""
+    """Answer peers on this host; `data_dir_id` tells a peer if it sees the same files. A read_committed answer ends
+    after about `aborted_ranges_max` aborted ranges.
+    """
     broker = context.broker
     if not broker.config.local_read_enabled:
         raise LocalReadUnavailableError("reading files on the same host is switched off (local.read.enabled)")
@@ -41,7 +42,7 @@ async def locate_segments(
         await broker.transactions.settled()
     partition = broker.partitions.get(request.topic, request.partition)
     log = partition.log
-    # before anything is located: below the stable end all is decided then, so the aborted ranges are known
+    # before the search: everything below the stable end is then decided, so the aborted ranges are complete
     high_watermark, stable_offset = log.high_watermark, partition.stable_offset
     committed = request.isolation == READ_COMMITTED
     directory, directory_id = broker.storage.logs.location_of(TopicPartition(request.topic, request.partition))
@@ -69,7 +70,7 @@ async def locate_segments(
 
 
 def is_same_host(peer_host: str, local_host: str) -> bool:
-    """Whether the peer's address is this machine's."""
+    """True if the peer's address is this machine's."""
     if not peer_host:
         return False
     if peer_host == local_host:

@@ -1,4 +1,4 @@
-"""The disks of this broker: how full they are, and which cannot be used."""
+"""DESCRIBE_LOG_DIRS: the space on this broker's disks, and the failed ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparklog_broker.network.reply import Response
 
 
 async def describe_log_dirs(request: DescribeLogDirsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Asks the file systems on the admin thread: a mount that is dead may hang."""
+    """Ask the file systems on the admin thread, because a dead mount may hang."""
     broker = context.broker
     directories = list(broker.storage.logs.directories.all)
     topics = None if request.topics is None else set(request.topics)

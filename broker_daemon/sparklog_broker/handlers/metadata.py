@@ -1,4 +1,4 @@
-"""HANDSHAKE and METADATA: who this broker is, what it speaks, and which topics there are."""
+"""HANDSHAKE and METADATA: this broker's identity, its API versions, and the topics."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition
 
 SMALL_TOPIC_PARTITIONS, SMALL_TOPIC_BYTES = 32, 16 * 1024
-"""A topic with no more partitions, and bytes of schemas, is encoded at once."""
+"""A topic with no more partitions and bytes of schemas is encoded at once."""
 
 
 async def handshake(request: HandshakeRequest, payload: memoryview, context: RequestContext) -> Response:
-    """The Unix socket is offered to clients of this host that nothing stands between (a proxy, a container's
-    address). Who has authenticated does so there, too; a listener where that is not possible has no socket to offer."""
+    """Answer a handshake. The Unix socket is offered to clients of this host with a direct connection (no proxy, no
+    container's address). Authenticated peers authenticate there too; listeners where that is impossible offer no
+    socket.
+    """
     broker = context.broker
     direct = request.client_address == context.peer_name and is_same_host(context.peer_host, context.local_address[0])
     return Response(
@@ -55,8 +57,9 @@ async def handshake(request: HandshakeRequest, payload: memoryview, context: Req
 
 
 async def metadata(request: MetadataRequest, payload: memoryview, context: RequestContext) -> Response:
-    """The topics that the peer may see. A broker without registered endpoints is told at the address that the client
-    has connected to: the only one it certainly reaches."""
+    """Answer with the topics that the peer may see. A broker without registered endpoints has the address that the
+    client has connected to: the only one that the client certainly reaches.
+    """
     if len(payload):
         raise InvalidRequestError("a METADATA request has no payload")
     broker = context.broker
@@ -78,7 +81,7 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
 
 
 def _brokers(context: RequestContext) -> list[BrokerEndpoint]:
-    """The registered brokers, where the peer reaches them; this one is there in any case."""
+    """Return the registered brokers with the peer's addresses, and always this one."""
     broker, me = context.broker, context.broker.config.broker_id
     host, port = broker.config.security.advertised_of(context.listener) or context.local_address
     found = {me: BrokerEndpoint(me, host, port, broker.config.broker_rack)}
@@ -92,7 +95,7 @@ def _brokers(context: RequestContext) -> list[BrokerEndpoint]:
 def _topics(
     context: RequestContext, request: MetadataRequest, response: MetadataResponse, version: int | None
 ) -> Iterator[Iterator[bytes]]:
-    """The parts of each topic that is asked for. Goes on after a topic only when that is in the answer."""
+    """Yield the parts of each requested topic. Continues after a topic only when it is in the answer."""
     broker = context.broker
     if request.topics is None:
         names = sorted(context.shown(Api.METADATA, broker.partitions.topics))
@@ -130,7 +133,7 @@ def _position_after(names: list[str], name: str) -> int:
 
 
 def _fitting(schemas: Iterable[tuple[int, bytes]], room_bytes: int) -> list[tuple[int, bytes]]:
-    """The first ones, as many as fit, but at least one."""
+    """Return the first schemas, as many as fit, but at least one."""
     found: list[tuple[int, bytes]] = []
     for schema in schemas:
         room_bytes -= len(schema[1])
@@ -145,8 +148,9 @@ def unknown_topic(name: str) -> TopicState:
 
 
 async def topic_answer(context: RequestContext, response: Message, name: str) -> Response:
-    """`response`, which is about a topic alone, with the topic as it is now. Of more schemas than fit only the newest
-    are sent: what has been asked for is done, and cannot fail any more."""
+    """Return `response`, which describes one topic, with the topic's present state. If not all schemas fit, only the
+    newest are sent: the change is made, and its answer must not fail any more.
+    """
     broker = context.broker
     topic = broker.partitions.topics.get(name)
     if topic is None:
@@ -166,7 +170,7 @@ def topic_parts(
     *,
     with_partitions: bool = True,
 ) -> Iterator[bytes]:
-    """What clients are told of a topic, encoded in parts, in a version (None: the newest)."""
+    """Yield a topic's description for clients, encoded in parts, in a version (None: the newest)."""
     partitions = list(filter(None, map(broker.partitions.find, _keys(topic)))) if with_partitions else []
     state = TopicState(
         error_code=0,
@@ -199,7 +203,7 @@ def _keys(topic: Topic) -> Iterator[TopicPartition]:
 
 
 def _schema_parts(schema: tuple[int, bytes]) -> Iterator[bytes]:
-    """A SchemaVersion. All answers share the schema's bytes, which may be large."""
+    """Yield the parts of a SchemaVersion. All answers share the schema's bytes, which may be large."""
     schema_id, data = schema
     yield message_header(len(SchemaVersion.__struct_fields__)) + encode_value(schema_id) + binary_header(len(data))
     yield data
@@ -228,7 +232,7 @@ def _partition_state(partition: Partition) -> PartitionState:
 
 
 def _error_code(partition: Partition) -> int:
-    """0 if the partition can be used, by whoever leads it."""
+    """Return 0 if the partition can be used, under any leader, otherwise the error's code."""
     if (error := partition.sole_error) is not None:
         return error.code
     if partition.replicas.leader == NO_LEADER:

@@ -1,4 +1,4 @@
-"""Requests that name many partitions: the same thing only once, so that no answer grows by repetition."""
+"""Checks that a request names each partition once, so that no answer grows by repetition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparklog.protocol.group_messages import TopicPartitions
 from sparklog_broker.network.pace import ITEMS_PER_LOOK, Pace
 
 
-class Named(Protocol):
+class NamedPartition(Protocol):
     """A partition in a request."""
 
     @property
@@ -20,14 +20,14 @@ class Named(Protocol):
     def partition(self) -> int: ...
 
 
-def partition_of(named: Named) -> Hashable:
+def partition_of(named: NamedPartition) -> Hashable:
     return named.topic, named.partition
 
 
 async def check_each_once(
-    pace: Pace, named: Sequence[Named], identity: Callable[[Any], Hashable] = partition_of
+    pace: Pace, named: Sequence[NamedPartition], identity: Callable[[Any], Hashable] = partition_of
 ) -> None:
-    """Raises InvalidRequestError if two of them have the same identity."""
+    """Raise InvalidRequestError if two entries have the same identity."""
     if len(named) < 2:
         return
     seen: set[Hashable] = set()
@@ -40,7 +40,7 @@ async def check_each_once(
 
 
 def check_partition_count(topics: Iterable[TopicPartitions]) -> None:
-    """Raises InvalidRequestError if all topics together name too many partitions."""
+    """Raise InvalidRequestError if all topics together name too many partitions."""
     count = sum(len(t.partitions) for t in topics)
     if count > PARTITIONS_PER_REQUEST_MAX:
         raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""LIST_OFFSETS: from a timestamp, or one of the special ones, to an offset."""
+"""LIST_OFFSETS: from a timestamp, or a special value, to an offset."""
 
 from __future__ import annotations
 
@@ -44,16 +44,17 @@ from sparklog_broker.network.reply import Response
 log = logging.getLogger(__name__)
 
 LOOKUPS_AT_ONCE_MAX = 256
-"""Of one request: the threads that look up append, too."""
+"""Lookups of one request at once: the threads for lookups also append."""
 _NO_TIMESTAMP = -1
 _NOTHING = OffsetAndTimestamp(-1, -1)
 _Found = OffsetAndTimestamp | ListOffsetsResult | BaseException | None
-"""Failures of many partitions are kept as results: 100,000 errors with their tracebacks take the garbage collector, and
-with it the event loop, a second."""
+"""Failures of many partitions are kept as results: 100,000 exceptions with tracebacks would occupy the garbage
+collector, and with it the event loop, for a second.
+"""
 
 
 async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Looking a timestamp up reads files, so that goes to the I/O threads; earliest and latest are known."""
+    """Look offsets up. Timestamps need files, on the I/O threads; the earliest and the latest offset are in memory."""
     broker = context.broker
     found: list[_Found] = [None] * len(request.partitions)
     if request.isolation == READ_COMMITTED:
@@ -88,7 +89,7 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
 async def offsets_for_leader_epoch(
     request: OffsetsForLeaderEpochRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Where epochs end, as far as consumers may read: known in memory (KIP-320)."""
+    """Answer with the ends of epochs, as far as consumers may read; they are in memory (KIP-320)."""
     broker = context.broker
     await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition))
     results = (_epoch_end(broker, wanted) for wanted in request.partitions)
@@ -113,7 +114,9 @@ def _epoch_before(broker: Broker, wanted: ListOffsetsPartition, offset: int) -> 
 
 
 async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[ListOffsetsResult]:
-    """Also of partitions that others lead. Raises as `all_at_once`, and InvalidRequestError."""
+    """Look up offsets at one moment, also of partitions with other leaders. Raises as `all_at_once`, and
+    InvalidRequestError.
+    """
     if any(p.timestamp_ms not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) for p in request.partitions):
         raise InvalidRequestError("only the earliest and the latest offsets can be asked for all at once")
     wanted = list(dict.fromkeys(TopicPartition(p.topic, p.partition) for p in request.partitions))
@@ -134,7 +137,7 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
 
 
 async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found: list[_Found]) -> None:
-    """Puts what `lookups` give where it belongs, and empties them."""
+    """Store the results of `lookups` in `found`, and empty `lookups`."""
     answers = await asyncio.gather(*lookups.values(), return_exceptions=True)
     for i, answer in zip(lookups, answers, strict=True):
         found[i] = answer
@@ -142,7 +145,7 @@ async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found
 
 
 def _known_offset(partition_log: PartitionLog, timestamp_ms: int, end: int | None) -> int | None:
-    """The answer where it needs no file; `end` None: the high watermark."""
+    """Return an offset that needs no file, or None; `end` None: the high watermark."""
     match timestamp_ms:
         case _ if timestamp_ms == EARLIEST_TIMESTAMP:
             return partition_log.log_start_offset

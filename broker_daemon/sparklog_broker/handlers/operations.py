@@ -1,6 +1,6 @@
-"""What operators ask for: which brokers there are, reassignments, elections, brokers without new replicas.
+"""Operators' requests: the list of brokers, reassignments, elections, brokers without new replicas.
 
-Any broker takes the request. What only the controller knows or decides is handed on to it.
+Any broker takes the request, and passes those for the controller on to it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ ANSWER_S = 30.0
 async def _at_controller(
     cluster: Cluster, api: Api, request: Message, response: type[M], decide: Callable[[], Awaitable[M]]
 ) -> Response:
-    """`decide` on the controller; what it answers elsewhere. Raises NotControllerError, BrokerNotAvailableError."""
+    """Run `decide` on the controller, or return another broker's answer. Raises NotControllerError,
+    BrokerNotAvailableError.
+    """
 
     async def ask() -> M:
         if await cluster.controller.find():
@@ -57,7 +59,7 @@ async def _at_controller(
 async def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answered when it is stored; the replicas are made and copied from then on."""
+    """Answer when the reassignment is stored; the replicas are made and copied afterwards."""
     cluster = context.broker.cluster
     targets = {
         TopicPartition(t.topic, t.partition): None if t.replicas is None else tuple(t.replicas)
@@ -79,7 +81,7 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """As the controller knows them, so that who has just begun one finds it."""
+    """Answer from the controller's image, which has the newest reassignments."""
     cluster = context.broker.cluster
 
     async def decide() -> ListPartitionReassignmentsResponse:
@@ -101,7 +103,7 @@ def _reassignments(image: ClusterImage, topics: list[str] | None) -> list[Partit
 
 
 async def elect_leaders(request: ElectLeadersRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answered when it is stored; the leaders begin when they have heard of it."""
+    """Answer when the elections are stored; the leaders begin when they learn of it."""
     cluster = context.broker.cluster
     kind = ElectionKind.UNCLEAN if request.kind else ElectionKind.PREFERRED
     asked = request.partitions
@@ -125,7 +127,7 @@ def _leader(image: ClusterImage, tp: TopicPartition) -> int | None:
 
 
 async def cordon_broker(request: CordonBrokerRequest, payload: memoryview, context: RequestContext) -> Response:
-    """From then on the broker gets no new replicas, or gets some again."""
+    """Exclude the broker from new replicas, or include it again."""
     cluster = context.broker.cluster
 
     async def decide() -> CordonBrokerResponse:
@@ -140,7 +142,7 @@ async def cordon_broker(request: CordonBrokerRequest, payload: memoryview, conte
 
 
 async def describe_cluster(request: DescribeClusterRequest, payload: memoryview, context: RequestContext) -> Response:
-    """As this broker knows it: also while there is no controller."""
+    """Answer from this broker's image, also while there is no controller."""
     broker = context.broker
     image, controller = broker.cluster.image, broker.cluster.controller_id
     if controller not in image.brokers or not broker.cluster.is_certain:

@@ -1,4 +1,4 @@
-"""PRODUCE: append each partition's batches, answer when as many replicas have them as `acks` asks for."""
+"""PRODUCE: appends each partition's batches, and answers when as many replicas have them as `acks` requires."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ ACKS_NONE = 0
 ACKS_ALL = -1
 
 _Outcome = AppendInfo | Exception | ProduceResult
-"""What is not even tried is a result at once: 100,000 errors with their tracebacks take the garbage collector, and with
-it the event loop, a second."""
+"""Refusals before the append are kept as results: 100,000 exceptions with tracebacks would occupy the garbage
+collector, and with it the event loop, for a second.
+"""
 
 
 async def produce(request: ProduceRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Every partition has its own outcome. With acks 0 nothing is answered, but an error closes the connection."""
+    """Append; every partition has its own outcome. With acks 0 there is no answer, but an error closes the
+    connection."""
     pieces = _cut(request.partitions, payload)
     verified = await _verify(request, pieces, context)
     if context.broker.producer_owners is not None:
@@ -88,7 +90,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
 
 
 class _Pieces(Sequence[memoryview]):
-    """The payload's pieces, one per partition of the request: made when they are asked for."""
+    """The payload's pieces, one per partition of the request, made on demand."""
 
     def __init__(self, payload: memoryview, lengths: Iterable[int]) -> None:
         self._payload = payload
@@ -112,7 +114,7 @@ class _Pieces(Sequence[memoryview]):
 
 
 def _cut(partitions: list[ProducePartition], payload: memoryview) -> Sequence[memoryview]:
-    """The payload's pieces. Raises InvalidRequestError."""
+    """Return the payload's pieces. Raises InvalidRequestError."""
     announced = sum(p.length_bytes for p in partitions)
     if announced != len(payload):
         raise InvalidRequestError(f"the partitions announce {announced} bytes, the payload has {len(payload)}")
@@ -122,7 +124,7 @@ def _cut(partitions: list[ProducePartition], payload: memoryview) -> Sequence[me
 async def _verify(
     request: ProduceRequest, pieces: Sequence[memoryview], context: RequestContext
 ) -> dict[int, Verified]:
-    """What is known of a transactional producer's batches, by position. Raises InvalidRequestError."""
+    """Return the verdicts on a transactional producer's batches, by position. Raises InvalidRequestError."""
     if request.transactional_id is None:
         return {}
     if request.acks != ACKS_ALL:
@@ -140,7 +142,7 @@ async def _check_owners(
     verified: dict[int, Verified],
     context: RequestContext,
 ) -> None:
-    """Notes in `verified` why batches of somebody else's producers are not appended."""
+    """Add to `verified` the errors for batches of other owners' producers."""
     is_noted = False
     for i, (wanted, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
         if isinstance(verified.get(i), SparklogError):
@@ -154,7 +156,7 @@ async def _check_owners(
         elif found is not None and request.transactional_id is not None:
             identity = request.transactional_id, found.producer_id, found.producer_epoch
             try:
-                if i not in verified:  # else the coordinator has just been asked
+                if i not in verified:  # otherwise the coordinator has just confirmed it
                     tp = TopicPartition(wanted.topic, wanted.partition)
                     await context.broker.transaction_access.add_partitions(*identity, [tp])
                 owners.confirmed(request.transactional_id, found.producer_id)

@@ -9,9 +9,11 @@ from sparklog_broker.network.reply import Response
 
 
 async def init_producer_id(request: InitProducerIdRequest, payload: memoryview, context: RequestContext) -> Response:
-    """A new producer id, epoch 0; with a transactional id, or for a fencing token, what the coordinator says. Where
-    principals are known the id is the principal's, also before an authorizer asks for it: so it can be switched on
-    broker by broker."""
+    """Answer with a new producer id and epoch 0; with a transactional id, or for a fencing token, from the coordinator.
+
+    An authenticated principal gets an owned id, even without an authorizer, so that an authorizer can be enabled broker
+    by broker.
+    """
     if request.transactional_id is not None:
         identity = await context.broker.transactions.init_producer_id(
             request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch

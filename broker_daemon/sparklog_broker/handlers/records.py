@@ -22,7 +22,7 @@ _Outcome = int | SparklogError | DeleteRecordsResult | None
 
 
 async def delete_records(request: DeleteRecordsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answered when the new log starts are on the disk, and all live replicas have followed (KIP-107), or after
+    """Answer when the new log starts are on the disk, and all live replicas have followed (KIP-107), or after
     `timeout_ms`."""
     pace = context.broker.pace
     await check_each_once(pace, request.partitions)
@@ -34,7 +34,7 @@ async def delete_records(request: DeleteRecordsRequest, payload: memoryview, con
             _ = partition.log  # offline or deleted: raises
             deletions[i] = partition, wanted.before_offset
         except SparklogError as e:
-            outcomes[i] = _failure(wanted, e)  # not the error: its traceback would keep the garbage collector busy
+            outcomes[i] = _failure(wanted, e)  # not the exception: its traceback would occupy the garbage collector
         if i % ITEMS_PER_LOOK == 0 and pace.due():
             await pace.pause()
     if deletions:

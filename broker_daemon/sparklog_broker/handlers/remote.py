@@ -1,4 +1,4 @@
-"""LOCATE_REMOTE: which copies in the object store hold a range of offsets, for readers that go there themselves."""
+"""LOCATE_REMOTE: the copies of a range of offsets in the object store, for clients that read them there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparklog_broker.network.reply import Response
 
 
 async def locate_remote(request: LocateRemoteRequest, payload: memoryview, context: RequestContext) -> Response:
-    """What is still on the broker's disk is not named. The way there (credentials, endpoint) is the reader's own."""
+    """Answer without segments that are still on the broker's disk. The reader has its own credentials and endpoint."""
     broker = context.broker
     url = broker.config.remote_log_storage_url
     if not url or "@" in urlsplit(url).netloc:  # a password is not passed on
@@ -29,7 +29,7 @@ async def locate_remote(request: LocateRemoteRequest, payload: memoryview, conte
         await broker.transactions.settled()
     partition = broker.partitions.get(request.topic, request.partition)
     log = partition.log
-    # before anything else: below it all is decided, so the aborted ranges are known
+    # before the search: everything below it is then decided, so the aborted ranges are complete
     stable_offset = partition.stable_offset
     if request.start_offset < log.log_start_offset:
         raise OffsetOutOfRangeError(f"the log starts at offset {log.log_start_offset}")

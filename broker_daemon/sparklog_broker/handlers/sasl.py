@@ -1,4 +1,4 @@
-"""SASL_HANDSHAKE and SASL_AUTHENTICATE: the dispatcher gives them the state of the connection that they belong to."""
+"""SASL_HANDSHAKE and SASL_AUTHENTICATE: the dispatcher passes the state of the connection."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sparklog_broker.network.reply import Response
 
 
 async def sasl_handshake(request: SaslHandshakeRequest, payload: memoryview, context: RequestContext) -> Response:
-    """An authentication begins; see `Authenticator`."""
+    """Begin an authentication; see `Authenticator`."""
     return await _authenticate(request, context)
 
 
 async def sasl_authenticate(request: SaslAuthenticateRequest, payload: memoryview, context: RequestContext) -> Response:
-    """An authentication goes on; see `Authenticator`."""
+    """Continue an authentication; see `Authenticator`."""
     return await _authenticate(request, context)
 
 

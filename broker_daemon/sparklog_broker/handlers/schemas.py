@@ -1,4 +1,4 @@
-"""ALTER_SCHEMA: a typed topic gets a newer schema; the old ones stay, for what is stored and for older producers."""
+"""ALTER_SCHEMA: gives a typed topic a newer schema. Older schemas stay, for stored batches and older producers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparklog_broker.network.reply import Response
 
 
 async def alter_schema(request: AlterSchemaRequest, payload: memoryview, context: RequestContext) -> Response:
-    """When this is answered, batches with the new schema can be appended."""
+    """Answer when batches with the new schema can be appended."""
     parts = request.add_columns is not None or request.widen_columns is not None
     if parts == (request.arrow_schema is not None):
         raise InvalidRequestError("ALTER_SCHEMA takes columns to add or to widen, or the whole schema")

@@ -1,7 +1,6 @@
-"""SNAPSHOT_OFFSETS: where a partition begins and ends for all of a principal who ask under one name.
+"""SNAPSHOT_OFFSETS: a partition's first and end offset, fixed for all requests of a principal under one name.
 
-In a cluster the broker that is asked asks the leaders of what it does not lead. Those who ask under one name ask the
-same broker.
+In a cluster the broker asks the leaders of the other partitions. Requests under one name go to the same broker.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from sparklog_broker.partitions.offset_snapshots import Extent, Snapshot
 
 
 async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """A partition that the snapshot does not have (its topic was made later, or is offline) is answered as it is
-    now. A name is the principal's own: under another one's name there is nothing to find out."""
+    """Answer from the snapshot of that name. A partition that it lacks (its topic is newer, or it was offline) is
+    answered with its present offsets. Names belong to a principal: others learn nothing from them.
+    """
     broker = context.broker
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
@@ -41,8 +41,9 @@ async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Sna
 
 
 async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
-    """`_collect` for readers of committed records: of a transaction that spans brokers all is in the extents, or
-    nothing. Raises CoordinatorNotAvailableError, too."""
+    """Collect offsets for readers of committed records: a transaction over several brokers is contained as a whole or
+    not at all. Raises as `_collect`, and CoordinatorNotAvailableError.
+    """
     leaders = {p.replicas.leader for tp in partitions if (p := broker.partitions.find(tp)) is not None}
     collect = partial(_collect, broker, partitions, isolation)
     if isolation != READ_COMMITTED or len(leaders) <= 1:  # one leader shows all of a transaction at the same moment
@@ -51,8 +52,9 @@ async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isol
 
 
 async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
-    """Without those that cannot be told: who reads one is told why. Raises what other brokers answer, and
-    BrokerNotAvailableError."""
+    """Return the offsets of the partitions, without those that have an error: a reader of one gets its error later.
+    Raises the errors of other brokers, and BrokerNotAvailableError.
+    """
     found: Snapshot = {}
     away: dict[int, list[TopicPartition]] = {}
     for tp in partitions:
@@ -71,7 +73,8 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
 
 
 def _extent(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:
-    """Raises UnknownTopicOrPartitionError, NotLeaderError, LogCorruptError and others."""
+    """Return a partition's present offsets. Raises UnknownTopicOrPartitionError, NotLeaderError, LogCorruptError and
+    others."""
     partition = broker.partitions.get(*tp)
     partition.replicas.check_end_known()
     end = partition.stable_offset if isolation == READ_COMMITTED else partition.log.high_watermark

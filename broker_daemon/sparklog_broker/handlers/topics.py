@@ -59,34 +59,34 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
 
 
 def _partition_count(request: CreateTopicRequest, default: int) -> int:
-    # of an assignment: the controller, to which another broker hands the request, refuses any other number
+    # with an assignment: the controller refuses any other number
     if request.assignment is not None:
         return len(request.assignment)
     return default if request.partitions == DEFAULT_PARTITIONS else request.partitions
 
 
 def _owner(request: CreateTopicRequest, context: RequestContext) -> str:
-    """Whose the topic is: the user's who asks, or of a request that another broker hands on, whose it was."""
+    """Return the topic's owner: the requesting user, or the owner in a request that another broker passes on."""
     if request.owner and context.broker.elsewhere.ids() and context.may(Operation.CLUSTER_ACTION, *CLUSTER):
         return request.owner
     return context.principal.name
 
 
 async def delete_topic(request: DeleteTopicRequest, payload: memoryview, context: RequestContext) -> Response:
-    """The topic is gone when this is answered; its files are unlinked in the background."""
+    """Answer when the topic is deleted; its files are unlinked in the background."""
     check_not_internal(request.name, "deleted")
     return Response(DeleteTopicResponse(await context.broker.topics.delete(request.name, request.topic_id)))
 
 
 async def alter_topic(request: AlterTopicRequest, payload: memoryview, context: RequestContext) -> Response:
-    """The settings are in effect when this is answered."""
+    """Answer when the settings are in effect."""
     check_internal_configs(request.name, request.configs)
     topic = await context.broker.topics.alter(request.name, request.configs)
     return await topic_answer(context, AlterTopicResponse(unknown_topic(topic.name)), topic.name)
 
 
 async def create_partitions(request: CreatePartitionsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """The new partitions can be written and read when this is answered."""
+    """Answer when the new partitions can be written and read."""
     check_not_internal(request.name, "given more partitions")
     topic = await context.broker.topics.add_partitions(request.name, request.total)
     return await topic_answer(context, CreatePartitionsResponse(unknown_topic(topic.name)), topic.name)

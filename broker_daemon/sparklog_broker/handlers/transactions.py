@@ -1,4 +1,4 @@
-"""Transactions: end, join, and what operators ask and do. INIT_PRODUCER_ID is in producer_ids.py."""
+"""Transactions: end, join, and operators' requests. INIT_PRODUCER_ID is in producer_ids.py."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sparklog_broker.network.reply import Response
 
 
 async def end_txn(request: EndTxnRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answered when all markers are in."""
+    """Answer when all markers are written."""
     identity = await context.broker.transactions.end(
         request.transactional_id, request.producer_id, request.producer_epoch, commit=request.committed
     )
@@ -41,7 +41,7 @@ async def end_txn(request: EndTxnRequest, payload: memoryview, context: RequestC
 
 
 async def join_shared_txn(request: JoinSharedTxnRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answered when the participant is in the log."""
+    """Answer when the participant is in the log."""
     context.broker.check_drawn(request.fencing_token, context.principal)
     joined = await context.broker.transactions.join(
         request.app_id, request.version, request.run_id, request.fencing_token, request.timeout_ms, request.lease_ms
@@ -54,7 +54,7 @@ async def join_shared_txn(request: JoinSharedTxnRequest, payload: memoryview, co
 
 
 async def end_shared_txn(request: EndSharedTxnRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answered when all markers are in."""
+    """Answer when all markers are written."""
     context.broker.check_drawn(request.fencing_token, context.principal)
     transactions = context.broker.transactions
     committed = await transactions.end_shared(
@@ -70,13 +70,13 @@ async def end_shared_txn(request: EndSharedTxnRequest, payload: memoryview, cont
 
 
 async def renew_shared_txn(request: RenewSharedTxnRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answered at once, also for a transaction that nobody has opened yet."""
+    """Answer at once, also for a transaction that is not open yet."""
     renewed = await context.broker.transactions.renew(request.app_id, request.version, request.run_id)
     return Response(RenewSharedTxnResponse(*renewed))
 
 
 async def list_transactions(request: ListTransactionsRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Those that this broker coordinates."""
+    """Answer with the transactions that this broker coordinates."""
     broker = context.broker
     await broker.pace.begin()
     found = broker.transactions.summaries(request.states, request.running_ms_min, request.after)
@@ -106,7 +106,9 @@ async def describe_transactions(
 def _described(
     context: RequestContext, request: DescribeTransactionsRequest, response: DescribeTransactionsResponse
 ) -> Iterator[Iterable[bytes]]:
-    """The parts of each, with as many partitions as fit. Goes on after one only when that is in the answer."""
+    """Yield the parts of each transaction, with as many partitions as fit. Continues after one only when it is in the
+    answer.
+    """
     transactions, limit_bytes = context.broker.transactions, context.broker.long_answers.limit_bytes
     first = request.partitions_from
     for transactional_id in dict.fromkeys(request.transactional_ids):

@@ -1,4 +1,4 @@
-"""Users with passwords: their credentials are altered and described (KIP-554)."""
+"""Users with passwords: altering and describing their credentials (KIP-554)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparklog_broker.security.users import UNKNOWN_USERS
 async def alter_user_scram_credentials(
     request: AlterUserScramCredentialsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """All alterations or none. Credentials are checked as what is read from the store is."""
+    """Make all alterations or none. Credentials are checked like those that are read from the store."""
     users = context.broker.users
     known = users.all()
     for one in request.upsertions:
@@ -47,7 +47,7 @@ async def alter_user_scram_credentials(
         else encode_user(credentials)
         for name, credentials in altered.items()
     }
-    if UNKNOWN_USERS not in records.of_kind(RecordKind.SECRETS):  # from the first user on all brokers have the same
+    if UNKNOWN_USERS not in records.of_kind(RecordKind.SECRETS):  # all brokers share it from the first user on
         changes[RecordId(RecordKind.SECRETS, UNKNOWN_USERS)] = users.secret
     await records.change(changes)
     return Response(AlterUserScramCredentialsResponse())
@@ -56,7 +56,7 @@ async def alter_user_scram_credentials(
 async def describe_user_scram_credentials(
     request: DescribeUserScramCredentialsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Who is there, and with which mechanisms; no salt and no key."""
+    """Answer with the users and their mechanisms, without salts and keys."""
     known = context.broker.users.all()
     names = sorted(known) if request.names is None else list(dict.fromkeys(request.names))
     if request.names is None and request.after:

@@ -1,4 +1,4 @@
-"""One scrape: reads the broker's parts and makes families of them, in slices, on the scrape's thread."""
+"""One scrape: reads the broker's parts and turns them into families, in slices, on the scrape's thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PROCESS = ProcessCollector(registry=None)
 
 
 class BrokerCollector:
-    """What `prometheus_client` renders. `watched` None: the broker is not there yet."""
+    """The collector that `prometheus_client` renders. `watched` is None before the broker has started."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class BrokerCollector:
         self._slices = slices
 
     def collect(self) -> Iterator[Metric]:
-        """Each family is read to its end before the next one is asked for."""
+        """Yield the families. Each is read to its end before the next one is requested."""
         began_s = self._now_s()
         yield from _PROCESS.collect()
         yield from process_families(self._is_ready, self._loop_delay)
@@ -105,8 +105,9 @@ class BrokerCollector:
 def _topics_by_partition(
     rows: list[PartitionRow], partitions_max: int, has_own: Callable[[str], bool]
 ) -> frozenset[str]:
-    """The topics whose partitions are shown each by itself: in the order of names, internal ones last, what still fits
-    as a whole."""
+    """Return the topics whose partitions have series of their own: whole topics, in order of their names with internal
+    ones last, as long as they fit into `partitions_max`.
+    """
     counts = Counter(row.topic for row in rows)
     shown = set()
     for topic in sorted(counts, key=lambda topic: (topic.startswith(INTERNAL_PREFIX), topic)):

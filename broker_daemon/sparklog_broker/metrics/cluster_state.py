@@ -1,6 +1,7 @@
-"""What a broker's page says about the cluster: the controller and partitions without a leader, in-sync replicas that
-change, what is copied and how far followers lag, and the session with ZooKeeper. The names are those of Kafka's beans
-as Strimzi's rules write them."""
+"""The cluster's state on a broker's page: the controller, partitions without a leader, changes of in-sync replicas, the
+copied bytes, the lag of followers, and the session with ZooKeeper. The names are those of Kafka's beans in Strimzi's
+rules.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +20,31 @@ from sparklog_broker.metrics.watched import Watched
 
 
 class ClusterState(NamedTuple):
-    """At one moment. `offline`, `away`: partitions that nobody leads, and that another one leads than the first of
-    their replicas, as the controller knows; of another broker 0. `reassigning`: partitions led here whose replicas are
-    being moved. `max_lag`: the most records that a follower of a partition led here does not have, `in_sync_lag`: one
-    that is in sync. `session`: with ZooKeeper; None: there is none."""
+    """The state at one moment."""
 
     is_controller: bool = True
     offline: int = 0
+    """Partitions without a leader, on the controller; 0 on other brokers."""
     away: int = 0
+    """Partitions whose leader is not the first of their replicas, on the controller; 0 on other brokers."""
     brokers: int = 1
     counted: ReplicationCounters = ReplicationCounters()
     reassigning: int = 0
+    """Partitions led here with a reassignment in progress."""
     max_lag: int = 0
+    """Largest number of records that a follower of a partition led here lacks."""
     in_sync_lag: int = 0
+    """Largest number of records that an in-sync follower lacks."""
     session: SessionCounters | None = None
+    """Counters of the session with ZooKeeper; None without ZooKeeper."""
     has_older_store: bool = False
-    """True while ZooKeeper's data are older than what the broker has seen, and it refuses them."""
+    """True while the broker refuses ZooKeeper's data, which are older than its newest image."""
     put_aside: int = 0
     """Topics whose files the broker has put aside, because the cluster's metadata lack them."""
 
 
 def read_cluster(watched: Watched, slices: Slices) -> ClusterState:
-    """The state at this moment."""
+    """Read the present state."""
     cluster = watched.cluster
     image, counted = cluster.image, cluster.replicas.counters
     is_controller = cluster.controller_id == watched.config.broker_id

@@ -1,6 +1,6 @@
-"""Families of series, as `prometheus_client` writes them, from rows of labels and numbers.
+"""Families of series in the form of `prometheus_client`, from rows of labels and numbers.
 
-The rows may be made while they are written: `samples` of a family is read once.
+The rows may be generated during the writing: `samples` of a family is read once.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ NO_LABELS: Labels = {}
 
 
 class Described(NamedTuple):
-    """A family without its rows."""
+    """The name and the help text of a family."""
 
     name: str
     doc: str
 
 
 def counter(described: Described, rows: Iterable[Row]) -> Metric:
-    """What only grows; `_total` is put behind the name."""
+    """Make a family of counters, which only grow; `_total` is appended to the name."""
     name = f"{described.name}_total"
     return _family(described, "counter", (Sample(name, labels, value) for labels, value in rows))
 
 
 def gauge(described: Described, rows: Iterable[Row]) -> Metric:
-    """What goes up and down."""
+    """Make a family of gauges, which rise and fall."""
     name = described.name
     return _family(described, "gauge", (Sample(name, labels, value) for labels, value in rows))
 
 
 def one_counter(name: str, doc: str, value: float) -> Metric:
-    """A counter without labels."""
+    """Make a counter without labels."""
     return counter(Described(name, doc), [(NO_LABELS, value)])
 
 
 def one_gauge(name: str, doc: str, value: float) -> Metric:
-    """A gauge without labels."""
+    """Make a gauge without labels."""
     return gauge(Described(name, doc), [(NO_LABELS, value)])
 
 
 def histogram(described: Described, rows: Iterable[tuple[Labels, HistogramCounts]]) -> Metric:
-    """Times in seconds."""
+    """Make a family of histograms of times in seconds."""
     return _family(described, "histogram", _buckets(described.name, rows))
 
 

@@ -1,7 +1,7 @@
-"""Groups, and how far they are behind.
+"""Groups and their lag.
 
-So many groups as `metrics.groups.max` are shown by their names, in the names' order; all others are one group
-`(others)`. A group may call itself that: then it is one of them.
+The first `metrics.groups.max` groups by name have series of their own; all others share the group `(others)`. A group
+of that name counts among them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparklog_broker.metrics.families import Described, Row, gauge
 from sparklog_broker.metrics.slices import Slices
 
 OFFSETS_MAX = 200_000
-"""Committed offsets that one scrape looks at; how many there are beyond is told by `sparklog_metrics_left_out`."""
+"""Committed offsets that one scrape reads; `sparklog_metrics_left_out` counts the rest."""
 TRIES = 5
 
 LAG = Described(
@@ -41,14 +41,14 @@ T = TypeVar("T")
 
 
 class TopicLag(Struct):
-    """Of one group in one topic, or one partition of it."""
+    """The lag of one group in one topic, or in one partition."""
 
     lag: int = 0
     offset: int = 0
 
 
 class GroupLag(Struct):
-    """Of one group."""
+    """The lag and the members of one group."""
 
     lag: int = 0
     lag_max: int = 0
@@ -58,7 +58,7 @@ class GroupLag(Struct):
 
 
 class GroupsAtOnce(NamedTuple):
-    """All groups at one moment. `left_out`: committed offsets that were not looked at."""
+    """All groups at one moment. `left_out`: committed offsets that were not read."""
 
     states: Mapping[str, int]
     by_group: Mapping[str, GroupLag]
@@ -73,8 +73,16 @@ def read_groups(
     groups_max: int,
     slices: Slices,
 ) -> GroupsAtOnce:
-    """`ends`: high watermarks. `shown`: partitions that are to be shown each by itself; `topic_name`: under which name
-    a topic is."""
+    """Read all groups.
+
+    Args:
+        coordinators: The coordinators of this broker.
+        ends: High watermarks.
+        shown: Returns True for partitions with series of their own.
+        topic_name: Returns the name under which a topic is shown.
+        groups_max: Number of groups with series of their own.
+        slices: Pauses between groups.
+    """
     ids = [c.known_ids() for c in coordinators]
     usable = (i for some in ids for i in some if i != OTHERS)
     named = frozenset(nsmallest(groups_max, slices.each(usable)))
@@ -111,7 +119,7 @@ def _add(of_group: GroupLag, tp: TopicPartition, offset: int, lag: int, topic: s
 
 
 def _summary(coordinator: GroupCoordinator, group_id: str) -> GroupSummary:
-    """The members may change while they are counted: then again."""
+    """Return the group's summary; repeated when its members change during the count."""
     for _ in range(TRIES):
         try:
             return coordinator.summary(group_id)

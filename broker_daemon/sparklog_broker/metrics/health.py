@@ -1,4 +1,4 @@
-"""Whether the broker serves: what `/health/ready` says."""
+"""The stage of the broker's life, for `/health/ready`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Stage(Enum):
-    """Of a broker's life; the value is what the page says."""
+    """A stage. The value is the page's text."""
 
     RECOVERING = "not ready: the logs are being opened and checked"
     SERVING = "ready"
@@ -14,7 +14,7 @@ class Stage(Enum):
 
 
 class Health:
-    """Event-loop thread only."""
+    """The present stage. Event-loop thread only."""
 
     def __init__(self) -> None:
         self.stage = Stage.RECOVERING

@@ -1,5 +1,6 @@
-"""Under which names the pages are asked. A page of somebody else's in a browser can point a name of its own at this
-machine and then read what the broker answers (DNS rebinding); it cannot choose an address for a name, nor one of ours.
+"""The host names under which the pages may be requested. A foreign page in a browser can point a name of its own at
+this machine and read the broker's answers (DNS rebinding). It cannot choose an address as its name, nor one of our
+names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ ANY = "*"
 
 
 def allowed_names(config: BrokerConfig) -> frozenset[str]:
-    """This host's names as the settings have them, and `metrics.allowed.hosts`."""
+    """Return this host's names in the settings, and `metrics.allowed.hosts`."""
     listeners = config.security.listeners
     listening = parse_address(config.metrics_listen, "metrics.listen")[0] if config.metrics_listen else ""
     more = (name.strip() for name in config.metrics_allowed_hosts.split(","))
@@ -22,8 +23,9 @@ def allowed_names(config: BrokerConfig) -> frozenset[str]:
 
 
 def is_allowed(host: str | None, names: frozenset[str]) -> bool:
-    """Whether a request with this `Host` header is answered. None: it has none, so it comes from no browser. An address
-    is nobody's name."""
+    """True if a request with this `Host` header is answered. A request without one (None) comes from no browser, and an
+    address belongs to no foreign page.
+    """
     if host is None or ANY in names:
         return True
     name = _plain(_without_port(host))

@@ -1,7 +1,7 @@
-"""A small HTTP server for a few pages: one request per connection, GET and HEAD, nothing that changes anything.
+"""A small HTTP server for a few read-only pages: GET and HEAD, one request per connection.
 
-Whoever connects can make it hold little: a head of HEAD_BYTES_MAX that has to be there within HEAD_S, CONNECTIONS_MAX
-connections (one more is closed unread), an answer that has to be read within ANSWER_S.
+A client can make it hold little: a head of HEAD_BYTES_MAX that has to arrive within HEAD_S, CONNECTIONS_MAX connections
+(one more is closed unread), an answer that has to be read within ANSWER_S.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ HEAD_S = 5.0
 ANSWER_S = 60.0
 CONNECTIONS_MAX = 32
 LINGER_S = 1.0
-"""What the peer still sends is thrown away for so long: a reset would overtake the answer."""
+"""Time in which later bytes of the client are discarded: a reset would overtake the answer."""
 PIECE_BYTES = 64 * 1024
 PLAIN = "text/plain; charset=utf-8"
 
 
 class Page(Struct):
-    """An answer."""
+    """The answer to a request."""
 
     body: bytes
     content_type: str = PLAIN
@@ -38,11 +38,11 @@ class Page(Struct):
 
 
 Answer = Callable[[Request], Awaitable[Page]]
-"""The page for a request. Raises Refusal."""
+"""Returns the page for a request. Raises Refusal."""
 
 
 class HttpServer:
-    """Serves on `sock`, which is bound and belongs to it from now on. Event-loop thread only."""
+    """Serves on `sock`, which is bound and belongs to the server from now on. Event-loop thread only."""
 
     def __init__(self, sock: socket.socket, answer: Answer, *, head_s: float = HEAD_S) -> None:
         self._sock = sock
@@ -57,11 +57,11 @@ class HttpServer:
         return str(host), int(port)
 
     async def start(self) -> None:
-        """Begins to accept."""
+        """Begin to accept."""
         self._server = await asyncio.start_server(self._accept, sock=self._sock, limit=HEAD_BYTES_MAX)
 
     async def stop(self) -> None:
-        """Ends everything; answers that are under way are cut off."""
+        """End all connections; answers in progress are cut off."""
         if self._server is None:
             self._sock.close()
             return
@@ -87,13 +87,13 @@ class HttpServer:
                 async with asyncio.timeout(LINGER_S):
                     while await reader.read(PIECE_BYTES):
                         pass
-        except (OSError, EOFError, TimeoutError) as e:  # the peer's doing
+        except (OSError, EOFError, TimeoutError) as e:  # the client's doing
             log.debug("a request for metrics was not answered: %s", e)
         finally:
             writer.transport.abort()
 
     async def _page(self, reader: asyncio.StreamReader) -> tuple[Request | None, Page]:
-        """Raises EOFError, OSError: there is nobody to answer."""
+        """Return the request and its page. Raises EOFError, OSError if the client has disconnected."""
         request = None
         try:
             async with asyncio.timeout(self._head_s):

@@ -1,6 +1,6 @@
 """The broker's numbers under the names that Kafka's dashboards read: those of Strimzi's rules for Kafka's beans, and of
-kafka_exporter. Their labels are Kafka's too, but for one thing: what Kafka has per partition is summed up by topic
-here, unless `metrics.partitions.max` asks for partitions. Dashboards sum up by topic themselves, so they see the same.
+kafka_exporter. The labels are Kafka's too, with one exception: Kafka's series per partition are summed by topic here,
+unless `metrics.partitions.max` allows partitions. Dashboards sum by topic themselves, so they show the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TRAFFIC = (
     ),
 )
 
-# (family, of a topic's sums, of one partition or None: that is shown by topic only)
+# (family, value of a topic's sums, value of one partition; None: a family by topic only)
 PLACES: tuple[tuple[Described, Callable[[Sums], float], Callable[[PartitionRow], float] | None], ...] = (
     (Described("kafka_log_log_size", "Bytes of batches."), lambda s: s.size_bytes, lambda r: r.size_bytes),
     (
@@ -95,7 +95,7 @@ def kafka_families(
     connections: int,
     slices: Slices,
 ) -> Iterator[Metric]:
-    """`shown`: partitions that have series of their own; `broker`: the labels of `kafka_broker_info`."""
+    """`shown`: returns True for partitions with series of their own; `broker`: the labels of `kafka_broker_info`."""
     for described, field in TRAFFIC:
         yield counter(described, slices.each(_traffic(traffic, attrgetter(field))))
     own = [row for row in slices.each(rows) if row.leads and shown(row)]
@@ -144,6 +144,7 @@ def _by_partition(
 
 
 def _without(sums: dict[str, Sums], own: Sequence[PartitionRow]) -> dict[str, Sums]:
-    """The sums of what has no series of its own: of a topic all partitions have some, or none."""
+    """Return the sums of the topics without series of their own. A topic has them for all its partitions or for
+    none."""
     topics = {row.topic for row in own}
     return {topic: of_topic for topic, of_topic in sums.items() if topic not in topics}

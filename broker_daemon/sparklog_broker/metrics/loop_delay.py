@@ -1,4 +1,4 @@
-"""By how much the event loop is late: a timer that notes when it was due and when it ran."""
+"""The delay of the event loop: a timer that compares its due time with the time at which it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERVAL_S = 0.1
 
 
 class LoopDelay:
-    """Begins with `start`. Event-loop thread only, but for `delays`."""
+    """Measures from `start` on. Event-loop thread only, except for `delays`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.delays = Histogram()

@@ -1,6 +1,6 @@
-"""The partitions at one moment, as plain numbers, and their sums by topic.
+"""The partitions at one moment as plain numbers, and their sums by topic.
 
-The rows are read on the scrape's thread, beside the event loop: each number is one that was true a moment ago.
+The rows are read on the scrape's thread, beside the event loop: each number was true a moment ago.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from sparklog_broker.partitions.partition import Partition
 
 
 class PartitionRow(NamedTuple):
-    """A partition that this broker has a replica of. `offline`: nobody can use it, then the numbers of its log are 0.
-    `leads`: this broker does; what all replicas have in common is told by the leader alone, so that the brokers'
-    pages can be summed up. `min_in_sync`: in-sync replicas that an append with acks=all needs."""
+    """A partition with a replica on this broker."""
 
     topic: str
     number: int
     replicas: int
     in_sync: int
     offline: bool
+    """True if the partition cannot be used; the numbers of its log are then 0."""
     start: int = 0
     end: int = 0
     high_watermark: int = 0
@@ -35,16 +34,19 @@ class PartitionRow(NamedTuple):
     segments: int = 0
     producers: int = 0
     leads: bool = True
+    """True if this broker leads it. Only the leader reports the common numbers of all replicas, so that pages of
+    brokers can be summed."""
     min_in_sync: int = 1
+    """In-sync replicas that an append with acks=all needs."""
 
 
 class Sums(Struct):
-    """Of the partitions of one topic, or of those that are shown as `(others)`. `held`: partitions with a replica here;
-    `partitions`: led here. `start`, `high_watermark`: of the offsets; `undecided`: records that readers of committed
-    ones cannot see yet."""
+    """Sums over the partitions of one topic, or of the topics shown as `(others)`."""
 
     held: int = 0
+    """Partitions with a replica on this broker."""
     partitions: int = 0
+    """Partitions led by this broker."""
     online: int = 0
     """Partitions that are led here and can be used."""
     offline: int = 0
@@ -54,8 +56,11 @@ class Sums(Struct):
     under_min_isr: int = 0
     at_min_isr: int = 0
     start: int = 0
+    """Sum of the log start offsets."""
     high_watermark: int = 0
+    """Sum of the high watermarks."""
     undecided: int = 0
+    """Records that readers of committed records cannot see yet."""
     size_bytes: int = 0
     remote_bytes: int = 0
     segments: int = 0
@@ -91,14 +96,15 @@ def is_under_min_isr(row: PartitionRow) -> bool:
 
 
 def is_at_min_isr(row: PartitionRow) -> bool:
-    """The next replica that fails ends the appends; never of a partition that has no spare replica at all."""
+    """True if the next failure of a replica ends the appends; never for a partition without a spare replica."""
     return row.in_sync == row.min_in_sync < row.replicas
 
 
 def read_rows(
     partitions: Sequence[Partition], slices: Slices, broker_id: int = -1, image: ClusterImage | None = None
 ) -> list[PartitionRow]:
-    """In the order of topics and numbers; in a cluster (`image`) those that broker `broker_id` has a replica of."""
+    """Return the rows in order of topics and numbers; in a cluster (`image`) those with a replica on broker
+    `broker_id`."""
     here = (p for p in slices.each(partitions) if image is None or broker_id in p.replicas.replicas)
     return sorted(_row(partition, broker_id, image) for partition in here)
 
@@ -113,7 +119,7 @@ def _row(partition: Partition, broker_id: int, image: ClusterImage | None) -> Pa
         min_in_sync = 1 if topic is None else image.min_insync(topic, len(replicas.replicas))
     if log is None:
         return PartitionRow(*who, offline=True, leads=leads, min_in_sync=min_in_sync)
-    stable = log.last_stable_offset  # before the high watermark, which may rise
+    stable = log.last_stable_offset  # read before the high watermark, which may rise
     return PartitionRow(
         *who,
         offline=False,
@@ -131,7 +137,7 @@ def _row(partition: Partition, broker_id: int, image: ClusterImage | None) -> Pa
 
 
 def sums_by_topic(rows: Sequence[PartitionRow], traffic: Traffic, slices: Slices) -> dict[str, Sums]:
-    """By topic; those without numbers of their own as one."""
+    """Return the sums by topic; topics without numbers of their own share one entry."""
     sums: dict[str, Sums] = {}
     for row in slices.each(rows):
         topic = row.topic if traffic.has_own(row.topic) else OTHERS
@@ -140,7 +146,7 @@ def sums_by_topic(rows: Sequence[PartitionRow], traffic: Traffic, slices: Slices
 
 
 def total(sums: dict[str, Sums]) -> Sums:
-    """Of all topics."""
+    """Return the sums over all topics."""
     all_of_them = Sums()
     for of_topic in sums.values():
         for name in Sums.__struct_fields__:

@@ -1,5 +1,6 @@
 """One scrape, from the broker's numbers to the bytes of the answer. Imports `prometheus_client`, which takes a tenth of
-a second: only a broker that shows its metrics imports this module."""
+a second: only a broker with a metrics page imports this module.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from sparklog_broker.metrics.watched import Watched
 
 
 class Renderer:
-    """Runs on the scrape's thread. `rest` sleeps between slices; `watched` is None while the logs are opened."""
+    """Renders on the scrape's thread. `rest` sleeps between slices."""
 
     def __init__(self, loop_delay: Histogram, now_s: Callable[[], float], rest: Callable[[float], object]) -> None:
         self._loop_delay = loop_delay
@@ -25,13 +26,13 @@ class Renderer:
         self._rest = rest
 
     def scrape(self, exposition: Exposition, watched: Watched | None, is_ready: bool) -> bytes:
-        """All there is to see at this moment."""
+        """Render all families of this moment. `watched` is None while the logs are opened."""
         slices = Slices(self._now_s, self._rest)
         return render(BrokerCollector(watched, is_ready, self._loop_delay, self._now_s, slices), exposition)
 
 
 def render(collector: Collector, exposition: Exposition) -> bytes:
-    """The collector's families in that form."""
+    """Render the collector's families in a format."""
     if exposition is Exposition.OPENMETRICS:
         found: bytes = openmetrics.generate_latest(collector, version="1.0.0")  # type: ignore[no-untyped-call]
         return found

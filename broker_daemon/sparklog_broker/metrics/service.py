@@ -1,8 +1,8 @@
 """The pages of `metrics.listen`: /metrics, /health/live and /health/ready.
 
-They are there before the logs are opened, so that a long recovery can be watched, and until the broker has stopped. A
-scrape is rendered on a thread of its own; who asks for the same form meanwhile gets the same answer, so that however
-many ask, one rendering of each form is under way.
+They are served before the logs are opened, so that a long recovery can be watched, and until the broker has stopped. A
+scrape is rendered on a thread of its own. Concurrent requests for one format share a rendering, so at most one
+rendering of each format is in progress.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Scrape = Callable[[Exposition, Watched | None, bool], bytes]
 
 
 class MetricsService:
-    """Does nothing when `metrics.listen` is empty. Event-loop thread only."""
+    """Serves the pages, or nothing if `metrics.listen` is empty. Event-loop thread only."""
 
     def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment) -> None:
         self._listen = config.metrics_listen
@@ -49,11 +49,11 @@ class MetricsService:
 
     @property
     def address(self) -> str:
-        """Where the pages are, as `HOST:PORT`; "": nowhere."""
+        """Address of the pages, as `HOST:PORT`; "" if there are none."""
         return "" if self._server is None else format_address(*self._server.address)
 
     async def start(self) -> None:
-        """Begins to answer. Raises ListenError."""
+        """Begin to answer. Raises ListenError."""
         if not self._listen:
             return
         from sparklog_broker.metrics.rendering import Renderer
@@ -67,16 +67,16 @@ class MetricsService:
         log.info("metrics on http://%s/metrics", self.address)
 
     def serving(self, watched: Watched) -> None:
-        """The broker has recovered, and takes requests."""
+        """Note that the broker has recovered and takes requests."""
         self._watched = watched
         self._health.stage = Stage.SERVING
 
     def draining(self) -> None:
-        """The broker stops."""
+        """Note that the broker stops."""
         self._health.stage = Stage.DRAINING
 
     async def stop(self) -> None:
-        """Ends everything; a rendering that is under way ends by itself, without pauses."""
+        """End the server; a rendering in progress ends by itself, without pauses."""
         self._stopping.set()
         self._delay.stop()
         if self._server is not None:
@@ -85,7 +85,7 @@ class MetricsService:
             self._thread.shutdown(wait=False)
 
     async def page(self, request: Request) -> Page:
-        """The answer to a request. Raises Refusal."""
+        """Return the answer to a request. Raises Refusal."""
         if not is_allowed(request.host, self._names):
             raise Refusal(
                 421, "these pages are not under that name: use the address, or name it in metrics.allowed.hosts"

@@ -1,4 +1,4 @@
-"""The broker's numbers under names of our own: what Kafka has no name for, or several."""
+"""The broker's numbers under sparklog's names: those without a Kafka name, or with several."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PHASES = ("queue", "handle", "wait", "send")
 
 
 def process_families(ready: bool, loop_delay: Histogram) -> Iterator[Metric]:
-    """What is known of a broker that is still recovering, too."""
+    """Yield the families of the process, which a recovering broker shows too."""
     yield gauge(Described("sparklog_build_info", "The version that runs."), [({"version": __version__}, 1)])
     yield one_gauge("sparklog_ready", "Whether the broker serves: recovered, and not stopping.", ready)
     described = Described("sparklog_event_loop_delay_seconds", "By how much timers of the event loop were late.")
@@ -104,7 +104,7 @@ def server_families(watched: Watched) -> Iterator[Metric]:
     )
     yield counter(
         Described("sparklog_reauthentications", "Peers that have done so again on the same connection (KIP-368)."),
-        [({"mechanism": name}, count) for name, count in authentication.again.items()],
+        [({"mechanism": name}, count) for name, count in authentication.repeated.items()],
     )
     yield counter(
         Described("sparklog_authentication_failures", "Authentications that failed, by reason."),

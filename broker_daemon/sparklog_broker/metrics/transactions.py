@@ -1,4 +1,4 @@
-"""Transactions: how many are in which state, and for how long the oldest is open."""
+"""Transactions by state, and the age of the oldest open one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from sparklog_broker.metrics.families import Described, gauge, one_gauge
 from sparklog_broker.metrics.slices import Slices
 
 IDS_MAX = 100_000
-"""Transactional ids that one scrape looks at; how many there are beyond is told by `sparklog_metrics_left_out`."""
+"""Transactional ids that one scrape reads; `sparklog_metrics_left_out` counts the rest."""
 
 
 class TransactionsAtOnce(NamedTuple):
-    """All transactional ids at one moment. `open_since_ms`: wall clock; None: none is open."""
+    """All transactional ids at one moment. `open_since_ms`: start of the oldest open transaction, wall clock; None if
+    none is open.
+    """
 
     states: Mapping[str, int]
     open_count: int

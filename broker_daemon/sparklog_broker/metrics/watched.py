@@ -1,4 +1,4 @@
-"""The parts of a broker that its metrics are read from."""
+"""The parts of a broker that its metrics read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparklog_broker.security.throttling import Throttling
 
 
 class Watched(NamedTuple):
-    """Read on the scrape's thread: numbers, and copies of dicts and lists that are made in one step."""
+    """The parts. The scrape's thread reads only numbers, and copies of dicts and lists that are made in one step."""
 
     config: BrokerConfig
     clock: MachineClock

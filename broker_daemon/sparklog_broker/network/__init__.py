@@ -1,1 +1,1 @@
-"""Sockets, frames and answers, and what peers may take of the broker's time and memory."""
+"""Sockets, frames and answers, and the peers' limits on the broker's time and memory."""

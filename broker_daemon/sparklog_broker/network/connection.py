@@ -1,17 +1,19 @@
-"""One connection: frames in, replies out, over a transport (`transport.py`) whose socket does not block.
+"""One connection: frames in, replies out, over a transport (`transport.py`) with a non-blocking socket.
 
-Reading: 16 bytes of prefix, then the body straight into the frame's own buffer, whose memory is reserved, and taken
-from the system, as bytes arrive, so that announcing a large frame costs the broker nothing. One request is processed
-at a time; meanwhile one more frame is read ahead and then the socket is left alone (TCP's window tells the peer), so a
-peer that goes away is noticed and its waiting fetch cancelled. Writing: bytes are sent, and with them slices of a few
-KiB; larger slices of files go through `os.sendfile`. A slice whose file is shorter than announced ends the connection,
-for nothing may be padded. What the peer does not read is counted in `UnreadAnswers`, which may close the connection.
+Reading: the 16 bytes of a prefix, then the body straight into the frame's own buffer. The buffer's memory is reserved,
+and taken from the system, as bytes arrive: the announcement of a large frame costs the broker no memory. One request is
+processed at a time. Meanwhile one more frame is read ahead; then the socket is left alone, and TCP's window holds the
+peer back. So the broker notices a peer that disconnects, and cancels its waiting fetch.
 
-Whatever fails here, an allocation included, ends the connection: after half a frame the rest would be read as requests.
+Writing: bytes are sent together with slices of a few KiB; larger slices of files go through `os.sendfile`. A slice
+whose file is shorter than announced ends the connection, because padding would be false data. Bytes that the peer does
+not read are counted in `UnreadAnswers`, which may close the connection.
 
-States: open → (stop, a broken protocol) draining: what is queued is sent, nothing more is read → lingering: our side is
-shut down and what the peer still sends is thrown away for a moment, else the kernel would answer it with a reset that
-overtakes the error frame → closed.
+Every failure, a failed allocation included, ends the connection: after half a frame the rest would be read as requests.
+
+States: open → draining (stop, or a broken protocol): queued answers are sent, nothing more is read → lingering: our
+side is shut down, and bytes of the peer are discarded for a moment, because the kernel would reply to them with a reset
+that overtakes the error frame → closed.
 """
 
 from __future__ import annotations
@@ -44,28 +46,29 @@ from sparklog_broker.network.unread_answers import UnreadAnswers
 log = logging.getLogger(__name__)
 
 READ_AHEAD_BYTES = 1024 * 1024 + 64 * 1024
-"""Buffer taken ahead of what has arrived: one batch of the default size and its header in one piece."""
+"""Buffer taken ahead of the arrived bytes: one batch of the default size and its header in one piece."""
 READS_PER_EVENT = 4
 PROGRESS_BYTES = 64 * 1024
-"""A frame must get on by this much, or be complete, per `request.read.timeout.ms`: one byte now and then is a stall. So
-must an answer that is read, per `response.write.timeout.ms`."""
+"""Bytes by which a frame must grow, unless it is complete, per `request.read.timeout.ms`: a single byte now and then is
+a stall. The peer must also read this much of an answer per `response.write.timeout.ms`.
+"""
 LINGER_S = 1.0
 _DISCARD = bytearray(32 * 1024)
 
 
 class ConnectionLimits(Struct, frozen=True):
-    """What a connection may do; see the settings of the same names."""
+    """The limits of a connection, under the names of their settings."""
 
     frame_bytes_max: int
     read_timeout_s: float
     idle_timeout_s: float
     write_timeout_s: float
     unknown_frame_bytes_max: int = 128 * 1024
-    """As long as it is not known who the peer is; a frame larger than this by then ends the connection."""
+    """Limit of a frame before the peer is authenticated; a larger one ends the connection."""
 
 
 class Answer(Protocol):
-    """Processes one request. `body` is header and payload, writable. None: there is no answer to send."""
+    """Processes one request. `body` is header and payload, writable. Returns None if no answer is sent."""
 
     def __call__(
         self, prefix: RequestPrefix, body: memoryview, connection: Connection
@@ -73,7 +76,7 @@ class Answer(Protocol):
 
 
 class Addresses(NamedTuple):
-    """Our own address as the peer sees it, the peer's host, and the peer's name for the log."""
+    """Our own address as the peer sees it, the peer's host, and the peer's name in the log."""
 
     local: tuple[str, int]
     peer_host: str
@@ -88,7 +91,7 @@ class State(Enum):
 
 
 class _Frame:
-    """A request being read or processed; the owner of its reservation."""
+    """A request that is being read or processed; the owner of its memory reservation."""
 
     __slots__ = ("begun_s", "buffer", "prefix", "received", "reserved", "times")
 
@@ -96,10 +99,10 @@ class _Frame:
         self.prefix = prefix
         self.begun_s = begun_s
         self.buffer: np.ndarray | None = buffer
-        """May be larger than the frame."""
+        """The buffer may be larger than the frame."""
         self.received = 0
         self.reserved = 0
-        """Of the buffer, this much may be filled."""
+        """Bytes of the buffer that may be filled."""
         self.times = RequestTimes()
 
     def view(self, start: int, end: int) -> memoryview:
@@ -107,7 +110,7 @@ class _Frame:
 
 
 class Connection:
-    """Drives `transport`, which it owns from now on. `on_close` is called once, when all is released."""
+    """Drives `transport`, which it owns from now on. `on_close` is called once, after all memory is released."""
 
     def __init__(
         self,
@@ -125,7 +128,7 @@ class Connection:
         listener: str = "",
         local_socket: str = "",
     ) -> None:
-        """`listener`: the name of the one that it came through, which offers `local_socket` to clients on this host."""
+        """`listener`: the name of the accepting listener, which offers `local_socket` to clients on this host."""
         self._transport = transport
         self._events = transport.events
         self._loop = loop
@@ -140,25 +143,25 @@ class Connection:
         self.listener = listener
         self.local_socket = local_socket
         self.authentication: Authentication | None = None
-        """None: who the peer is was known from the beginning. Whoever accepts the connection sets it."""
+        """None if the peer was known at the start. Set by the code that accepts the connection."""
         self.local_address, self.peer_host, self.peer_name = addresses or _addresses(transport.sock)
         self.principal: Principal = ANONYMOUS
-        """Who the peer is; whoever authenticates it says so here. Counts from the next request on."""
+        """The peer's principal, set at its authentication. Valid from the next request on."""
         self.client_id = ""
-        """What the client calls itself."""
+        """The client's own name for itself."""
         self.counted_user: str | None = None
-        """As whose it has been counted; None: as nobody's yet."""
+        """The user for whom the connection is counted; None before it is counted."""
         self._mute_ms = 0
         self._muted: asyncio.TimerHandle | None = None
         self._prefix = bytearray(PREFIX_BYTES)
         self._prefix_received = 0
         self._frames_begun = 0
         self._reading: _Frame | None = None
-        self._ready: _Frame | None = None
+        self._read_ahead: _Frame | None = None
         self._current: _Frame | None = None
         self._running: asyncio.Task[None] | None = None
         self._out = OutQueue()
-        self._last_words: Reply | None = None
+        self._final_reply: Reply | None = None
         self._state = State.OPEN
         self._active_at = loop.time()
         self._progress_at = self._active_at
@@ -166,7 +169,7 @@ class Connection:
         self._written_at = self._active_at
         self._written_bytes = 0
         self._sent_bytes = 0
-        """Of the answer to the request that is being processed."""
+        """Bytes sent of the answer to the present request."""
         self._events.start(self._on_readable, self._on_writable)
         self._resume_reading()
 
@@ -176,46 +179,47 @@ class Connection:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being processed or answered."""
+        """True while a request is being processed or answered."""
         return self._current is not None
 
     @property
     def half_request(self) -> HalfRequest | None:
-        """What is there of a request that the peer could go on with, or of one that its quota keeps waiting; None:
-        nothing that holds memory."""
+        """The received part of a request that the peer could continue, or that waits for the peer's quota. None if no
+        memory is held.
+        """
         is_muted = self._muted is not None
-        frame = self._ready if is_muted and self._ready is not None else self._reading
+        frame = self._read_ahead if is_muted and self._read_ahead is not None else self._reading
         if frame is None or not frame.reserved or not (self._events.is_reading or is_muted):
             return None
         return HalfRequest(frame.received, frame.reserved, frame.begun_s, self._progress_at)
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known who the peer is."""
+        """True if the peer's principal is known."""
         return self.authentication is None or self.authentication.principal is not None
 
     @property
     def times(self) -> RequestTimes:
-        """Of the request that is being processed."""
+        """Times of the present request."""
         return self._current.times if self._current is not None else RequestTimes()
 
     def mute(self, mute_ms: int) -> None:
-        """When the request that is being processed has been answered, nothing is read for so long (KIP-219)."""
+        """Read nothing for `mute_ms` after the answer to the present request (KIP-219)."""
         self._mute_ms = max(self._mute_ms, mute_ms)
 
     @property
     def mute_ms(self) -> int:
-        """For how long nothing will be read when the request that is being processed has been answered."""
+        """Time without reading after the answer to the present request, in ms."""
         return self._mute_ms
 
     def mute_now(self, mute_ms: int) -> None:
-        """From now on nothing is read for so long; 0: nothing changes."""
+        """Read nothing for `mute_ms` from now on; 0 changes nothing."""
         if mute_ms and self._muted is None and self._state is State.OPEN:
             self._events.pause_reading()
             self._muted = self._loop.call_later(mute_ms / 1_000, self._unmute)
 
     def refuse(self, error: SparklogError) -> None:
-        """The first request is answered with `error`, then the connection is closed."""
+        """Answer the first request with `error`, then close the connection."""
         self._refusal = error
 
     # -- reading
@@ -225,7 +229,7 @@ class Connection:
             self._progress_at = self._loop.time()
             try:
                 self._events.resume_reading()
-            except Exception as e:  # noqa: BLE001 - others wait for memory behind this one
+            except Exception as e:  # noqa: BLE001 - other connections wait for memory behind this one
                 self._fail(e)
 
     def _on_readable(self) -> None:
@@ -271,7 +275,7 @@ class Connection:
             self._progress_bytes, self._progress_at = 0, self._active_at
 
     def _begin_frame(self) -> bool:
-        """Whether the frame whose prefix is there may be read on."""
+        """Begin the frame of the received prefix. Returns True if its body may be read."""
         self._progress_bytes, self._progress_at = 0, self._loop.time()
         self._prefix_received = 0
         self._frames_begun += 1
@@ -297,7 +301,7 @@ class Connection:
         return self._limits.frame_bytes_max if self.is_known else self._limits.unknown_frame_bytes_max
 
     def _grow(self, frame: _Frame) -> bool:
-        """Makes room for more of `frame`; False: there is no memory now, reading is paused."""
+        """Reserve memory for more of `frame`. If there is none now, pause reading and return False."""
         ahead = min(frame.prefix.body_bytes - frame.received, max(READ_AHEAD_BYTES, frame.received))
         if not self._budget.reserve(frame, ahead, self._resume_reading):
             self._events.pause_reading()
@@ -312,19 +316,19 @@ class Connection:
         if self._current is None and self._muted is None:
             self._process(frame)
         else:
-            self._ready = frame
+            self._read_ahead = frame
             self._events.pause_reading()
 
     def _break_off(self, api: int, correlation_id: int, error: SparklogError) -> None:
-        """Answers bytes that are no request; nothing more is read."""
+        """Answer bytes that are no request with `error`, and stop reading."""
         log.info("%s: %s; disconnecting", self.peer_name, error)
         self._requests.failed(api, (error.code,))
         self._events.pause_reading()
         reply = error_reply(api, correlation_id, error, close=True)
         if self._current is None:
             self._send(reply)
-        else:  # the request before it is answered first
-            self._last_words = reply
+        else:  # the request before them is answered first
+            self._final_reply = reply
 
     # -- processing
 
@@ -333,8 +337,9 @@ class Connection:
         self._running = self._loop.create_task(self._serve(frame))
 
     async def _serve(self, frame: _Frame) -> None:
-        """One request. It begins in the loop's next turn: a peer that has a hundred requests in its buffer does not
-        keep the loop to itself."""
+        """Process one request. It begins in the loop's next turn, so that a peer with a hundred requests in its buffer
+        shares the loop with other peers.
+        """
         try:
             frame.times.begun_s = self._loop.time()
             reply = await self._answer(frame.prefix, frame.view(0, frame.prefix.body_bytes), self)
@@ -347,7 +352,7 @@ class Connection:
         except asyncio.CancelledError:
             self.close()
             raise
-        except Exception as e:  # noqa: BLE001 - `answer` turns errors into replies, so this is a defect or no memory
+        except Exception as e:  # noqa: BLE001 - `answer` turns errors into replies: this is a defect, or no memory
             self._fail(e)
 
     def _send(self, reply: Reply | None) -> None:
@@ -359,15 +364,15 @@ class Connection:
         self._on_writable()
 
     def _request_done(self) -> None:
-        """All of the reply is in the kernel's hands."""
+        """Continue after the kernel has taken all of the reply."""
         frame, self._current = self._current, None
         self._active_at = self._loop.time()
         if frame is not None:
             sent_bytes, self._sent_bytes = self._sent_bytes, 0
             self._requests.done(frame.prefix.api, frame.times, self._active_at, sent_bytes, self.peer_name)
-            self._give_back(frame)
-        if self._last_words is not None:
-            reply, self._last_words = self._last_words, None
+            self._release_frame(frame)
+        if self._final_reply is not None:
+            reply, self._final_reply = self._final_reply, None
             self._send(reply)
         elif self._state is State.DRAINING:
             self._linger()
@@ -376,22 +381,22 @@ class Connection:
             self._muted = self._loop.call_later(self._mute_ms / 1_000, self._unmute)
             self._mute_ms = 0
         else:
-            self._go_on()
+            self._process_next()
 
     def _unmute(self) -> None:
         self._muted = None
         self._active_at = self._loop.time()
         self._resume_reading()
-        self._go_on()
+        self._process_next()
 
-    def _go_on(self) -> None:
-        """With the request that has been read ahead."""
-        if self._ready is not None and self._state is State.OPEN:
-            frame, self._ready = self._ready, None
+    def _process_next(self) -> None:
+        """Process the request that was read ahead."""
+        if self._read_ahead is not None and self._state is State.OPEN:
+            frame, self._read_ahead = self._read_ahead, None
             self._resume_reading()
             self._process(frame)
 
-    def _give_back(self, frame: _Frame) -> None:
+    def _release_frame(self, frame: _Frame) -> None:
         reserved, frame.reserved = frame.reserved, 0
         buffer, frame.buffer = frame.buffer, None
         if buffer is not None:
@@ -424,7 +429,7 @@ class Connection:
         self.close()
 
     def _wrote(self, count: int) -> None:
-        """So many bytes of the answers have been taken."""
+        """Note `count` bytes of the answers that the transport has taken."""
         if count:
             self._sent_bytes += count
             self._active_at = self._loop.time()
@@ -437,20 +442,20 @@ class Connection:
         self._request_done()
 
     def _wait_until_writable(self, written_bytes: int) -> None:
-        """The peer has not read all."""
+        """Wait until the peer has read more."""
         self._written_bytes += written_bytes
         if self._written_bytes >= PROGRESS_BYTES or not self._events.is_writing:
             self._written_bytes, self._written_at = 0, self._loop.time()
         if not self._events.is_writing:
             self._events.resume_writing()
             if self._current is not None:
-                self._give_back(self._current)  # an answer that waits need not keep its request
+                self._release_frame(self._current)  # an answer that waits need not keep its request
         self._unread.note(self, self._out.held_bytes, self._out.held_files)
 
     # -- ending
 
     def check_deadlines(self, now: float) -> None:
-        """Closes the connection if it has stalled or been idle for too long. Called a few times per timeout."""
+        """Close the connection if it has stalled or been idle for too long. Called a few times per timeout."""
         if self._events.is_writing and now - self._written_at > self._answer_timeout_s():
             log.info("%s: does not read its answer; disconnecting", self.peer_name)
             self.close()
@@ -471,12 +476,13 @@ class Connection:
             self.close()
 
     def _answer_timeout_s(self) -> float:
-        """A consumer may leave what it has fetched ahead unread for as long as it may be idle."""
+        """Return the limit for an unread answer. A consumer may leave prefetched records unread as long as it may be
+        idle."""
         fetched = self._current is not None and self._current.prefix.api == Api.FETCH
         return self._limits.idle_timeout_s if fetched else self._limits.write_timeout_s
 
     def stop(self) -> None:
-        """Finishes the request that is being processed, then closes; at once when there is none."""
+        """Finish the present request, then close; close at once without a request."""
         if self._state is not State.OPEN:
             return
         if self._current is None:
@@ -496,7 +502,7 @@ class Connection:
         self._resume_reading()
 
     def _fail(self, error: Exception) -> None:
-        """Ends it because of an error that nobody has expected, or because there is no memory."""
+        """Close the connection after an unexpected error, or for lack of memory."""
         if self._state is State.CLOSED:
             return
         try:
@@ -508,7 +514,7 @@ class Connection:
             self.close()
 
     def close(self) -> None:
-        """Ends it now: cancels the running request, releases slices and memory."""
+        """Close the connection now: cancel the running request, release slices and memory."""
         if self._state is State.CLOSED:
             return
         self._state = State.CLOSED
@@ -524,13 +530,13 @@ class Connection:
             self._transport.when_idle(self._release)
 
     def _release(self) -> None:
-        """Gives back all that it holds."""
+        """Release all memory and slices."""
         try:
-            for frame in (self._reading, self._ready, self._current):
+            for frame in (self._reading, self._read_ahead, self._current):
                 if frame is not None:
                     self._budget.forget(frame)
-                    self._give_back(frame)
-            self._reading = self._ready = self._current = None
+                    self._release_frame(frame)
+            self._reading = self._read_ahead = self._current = None
             self._out.clear()
         finally:
             self._transport.close()
@@ -541,7 +547,7 @@ def _addresses(sock: socket.socket) -> Addresses:
     unknown = Addresses(("", 0), "", "unknown peer")
     try:
         local, peer = sock.getsockname(), sock.getpeername()
-    except OSError:  # gone already
+    except OSError:  # disconnected already
         return unknown
     if not isinstance(local, tuple) or not isinstance(peer, tuple):  # a socket pair
         return unknown

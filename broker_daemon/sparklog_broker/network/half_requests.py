@@ -1,14 +1,15 @@
-"""Requests that have come by half, while others wait for memory: who does not get on loses what it holds.
+"""Incomplete requests while other connections wait for memory: slow senders are disconnected.
 
-What of a request is there keeps its memory (`MemoryBudget`) until the rest comes, and `request.read.timeout.ms` is
-long: a client may have a slow network. While nobody waits for memory that costs nothing. While somebody does,
+The received part of a request keeps its memory (`MemoryBudget`) until the rest arrives, and `request.read.timeout.ms`
+is long, because a client may have a slow network. That costs nothing while no connection waits for memory. While one
+does,
 
-- a client that gets on by less than PROGRESS_BYTES in `request.read.stall.ms` is disconnected;
-- and when the first of those who wait has done so for as long, the slowest of the clients that have had that much time
-  is: one at each look, so that dripping a little all the time does not keep others out.
+- a client that sends less than PROGRESS_BYTES in `request.read.stall.ms` is disconnected;
+- when the first waiting connection has waited that long, the slowest of the clients that have had that much time is
+  disconnected: one at each look, so that a steady drip does not keep other clients out.
 
-Who waits for memory itself is left alone. Who is muted by its quota is not, also with a whole request that waits: it
-may be for an hour, and nothing of the request has been done.
+A connection that waits for memory itself is left alone. A client muted by its quota is not, even with a complete
+request: the mute may last an hour, and no work on the request has been done.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from sparklog_broker.network.memory import MemoryBudget
 log = logging.getLogger(__name__)
 
 LOG_S = 10.0
-"""There is at most one line in this time."""
+"""Interval of log lines: at most one in this time."""
 
 
 class HalfRequest(NamedTuple):
-    """What has come of a request, and since when it gets on no more."""
+    """The received part of a request, and the time of its last progress."""
 
     received_bytes: int
     held_bytes: int
@@ -35,11 +36,11 @@ class HalfRequest(NamedTuple):
 
 
 class Sender(Protocol):
-    """A connection."""
+    """A connection as this module sees it."""
 
     @property
     def half_request(self) -> HalfRequest | None:
-        """None: there is none that holds memory and could get on."""
+        """The connection's incomplete request; None if it holds no memory or cannot continue."""
         ...
 
     @property
@@ -48,7 +49,7 @@ class Sender(Protocol):
 
 
 class HalfRequests:
-    """Event-loop thread only. `cut_count`: how many connections have been closed."""
+    """Disconnects slow senders. `cut_count`: number of connections closed so far. Event-loop thread only."""
 
     def __init__(self, budget: MemoryBudget, stall_s: float) -> None:
         self.cut_count = 0
@@ -56,11 +57,11 @@ class HalfRequests:
         self._stall_s = stall_s
         self._first: object | None = None
         self._first_since = 0.0
-        self._told_at: float | None = None
+        self._logged_at_s: float | None = None
         self._untold = 0
 
     def look(self, senders: Iterable[Sender], now_s: float) -> None:
-        """To be called a few times per `stall_s`, with all connections."""
+        """Disconnect stalled senders. Called with all connections a few times per `stall_s`."""
         first = self._budget.first_waiting
         if first is not self._first:
             self._first, self._first_since = first, now_s
@@ -76,7 +77,7 @@ class HalfRequests:
 
     def _cut(self, half: HalfRequest, sender: Sender, now_s: float) -> None:
         self.cut_count += 1
-        if self._told_at is None or now_s - self._told_at >= LOG_S:
+        if self._logged_at_s is None or now_s - self._logged_at_s >= LOG_S:
             log.info(
                 "%s: disconnected: others wait for memory (queued.max.request.bytes), and it holds %d bytes of a request "
                 "that it does not finish: %d bytes in %.1f s; so were %d others",
@@ -86,7 +87,7 @@ class HalfRequests:
                 now_s - half.begun_s,
                 self._untold,
             )
-            self._told_at, self._untold = now_s, 0
+            self._logged_at_s, self._untold = now_s, 0
         else:
             self._untold += 1
         sender.close()

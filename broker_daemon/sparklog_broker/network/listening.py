@@ -1,4 +1,4 @@
-"""Sockets that listen: binding them, and a listener at work with what it asks of its connections."""
+"""Listening sockets: binding them, and open listeners with the rules of their connections."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ LISTEN = "--listen HOST:PORT"
 
 
 class ListenError(Exception):
-    """The broker cannot listen where it was told to; the message says what to do."""
+    """The broker cannot listen at the configured address; the message says what to do."""
 
 
 def bind(host: str, port: int, setting: str = LISTEN) -> socket.socket:
-    """A bound socket that does not listen yet, so that a wrong address is found before any file is touched. `setting`:
-    what to change then.
+    """Return a bound socket that does not listen yet, so that a wrong address is found before any file is touched.
 
-    Raises ListenError.
+    Args:
+        host: Name or address of the interface.
+        port: The port; 0 for a free one.
+        setting: The setting or option that an error message advises to change.
+
+    Raises:
+        ListenError: The address is unknown, in use, or not permitted.
     """
     where = format_address(host, port)
     try:
@@ -40,14 +45,16 @@ def bind(host: str, port: int, setting: str = LISTEN) -> socket.socket:
         sock.bind(address)
     except OSError as e:
         sock.close()
-        raise ListenError(why_not(where, e, setting)) from e
+        raise ListenError(bind_error_text(where, e, setting)) from e
     sock.setblocking(False)
     return sock
 
 
 def bind_local() -> socket.socket | None:
-    """A bound Unix socket with a name nobody can guess in the abstract namespace: no file that a crash leaves behind,
-    and only processes that share our network can reach it. None: this system has none."""
+    """Return a bound Unix socket with an unguessable name in the abstract namespace, or None on systems without one.
+
+    A crash leaves no file behind, and only processes in this network namespace can connect.
+    """
     if not sys.platform.startswith("linux"):
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -60,8 +67,8 @@ def bind_local() -> socket.socket | None:
     return sock
 
 
-def why_not(where: str, error: OSError, setting: str = LISTEN) -> str:
-    """Why it is not possible to listen at an address, and what to do."""
+def bind_error_text(where: str, error: OSError, setting: str = LISTEN) -> str:
+    """Describe the reason why an address cannot be bound, and the remedy."""
     match error.errno:
         case errno.EADDRINUSE:
             hint = f"the port is in use; stop the program that has it, or choose another with {setting}"
@@ -75,8 +82,11 @@ def why_not(where: str, error: OSError, setting: str = LISTEN) -> str:
 
 
 class OpenListener:
-    """A listener at work. `sock` is bound. `local`: whether a Unix socket is opened beside it, for clients of this
-    host, which authenticate there as on the listener; not where their certificate says who they are."""
+    """An open listener. `sock` is bound.
+
+    `local`: True to open a Unix socket beside it for clients of this host. They authenticate there as on the listener,
+    so listeners that authenticate by client certificate have none.
+    """
 
     def __init__(
         self,
@@ -94,32 +104,32 @@ class OpenListener:
         proves_by_certificate = tls is not None and not rules.mechanisms
         self.local = bind_local() if local and not proves_by_certificate else None
         self.is_gateway = sock.family == socket.AF_UNIX
-        """True for the Unix socket of a gateway, which tells whose connection each one is."""
+        """True for the Unix socket of a gateway, which names the client of each connection."""
 
     @property
     def name(self) -> str:
-        """As in `listeners`."""
+        """The listener's name, as in `listeners`."""
         return self.listener.name
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """For a connection that is accepted now; None: without TLS."""
+        """The TLS context of a connection accepted now; None without TLS."""
         return None if self.tls is None else self.tls.current
 
     @property
     def address(self) -> str:
-        """Where it listens, as `HOST:PORT`."""
+        """The listener's address as `HOST:PORT`."""
         host, port = self.sock.getsockname()[:2]
         return format_address(host, port)
 
     @property
     def local_name(self) -> str:
-        """The abstract Unix socket it listens on, too; "": there is none."""
+        """Name of the abstract Unix socket beside the listener; "" if there is none."""
         return "" if self.local is None else self.local.getsockname()[1:].decode()
 
     @property
     def address_of_local(self) -> tuple[str, int]:
-        """Where a Unix socket's peer, which is on this host, would reach us by TCP."""
+        """The TCP address of this listener for clients on this host."""
         host, port = self.sock.getsockname()[:2]
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
 
@@ -129,7 +139,7 @@ class OpenListener:
 
 
 def bind_all(listeners: Sequence[Listener]) -> list[tuple[Listener, socket.socket]]:
-    """As `bind`, all of them or none; "all addresses" are IPv4's, unless the listener names IPv6's."""
+    """Bind all listeners, or none. A listener without a host listens on all IPv4 addresses. Raises ListenError."""
     bound: list[tuple[Listener, socket.socket]] = []
     try:
         for listener in listeners:
@@ -142,6 +152,6 @@ def bind_all(listeners: Sequence[Listener]) -> list[tuple[Listener, socket.socke
 
 
 def close_all(sockets: Sequence[tuple[Listener, socket.socket]]) -> None:
-    """Again is fine."""
+    """Close the sockets; a second call does no harm."""
     for _, sock in sockets:
         sock.close()

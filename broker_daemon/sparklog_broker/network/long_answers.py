@@ -1,9 +1,9 @@
-"""Answers that grow with what the broker holds: built piece by piece, in slices, and never larger than a limit.
+"""Answers that grow with the broker's content: built piece by piece, in slices, and never larger than a limit.
 
-A header's list is encoded item by item, so its size is known before there is too much of it: no encoder is ever asked
-for hundreds of MiB at once. Of answers above INLINE_BYTES one at a time is built: however many peers ask for
-everything, one large answer is in the making, and small ones do not stand in its queue. A peer that knows pages gets
-what fits and the mark that there is more; to others a typed error says what to do.
+A header's list is encoded item by item, so the broker knows the size before it is too large: no encoder has to make
+hundreds of MiB at once. Of answers above INLINE_BYTES one at a time is built: however many peers request everything,
+one large answer is in progress, and small answers do not queue behind it. A peer that supports pages gets the items
+that fit and a mark that there are more; other peers get a typed error with a remedy.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sparklog_broker.network.reply import REST_BYTES_MAX, Response, fields_befor
 
 INLINE_BYTES = 64 * 1024
 PIECE_BYTES = 64 * 1024
-"""Small parts are put together to pieces of about this size."""
+"""Small parts are joined to pieces of about this size."""
 NEWER_CLIENT = "use a newer client, which asks page by page"
-"""What to do about a list that one answer cannot hold."""
+"""Remedy for a list that exceeds one answer."""
 _ARRAY32 = b"\xdd"
 _BIN32 = b"\xc6"
 _FIXARRAY = 0x90
@@ -31,7 +31,7 @@ _FIXARRAY = 0x90
 
 
 class LongAnswers:
-    """Builds them. Event-loop thread only. `limit_bytes`: of one answer's header."""
+    """Builds long answers. `limit_bytes`: limit of one answer's header. Event-loop thread only."""
 
     def __init__(self, budget: MemoryBudget, pace: Pace, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -49,10 +49,19 @@ class LongAnswers:
         remedy: str,
         version: int | None = None,
     ) -> Response:
-        """`message`, whose list `field` is empty, with `items` in it: each the encoded parts of one item. `version`:
-        as the items are encoded (None: the newest). If they do not all fit: with `paged` as many as do, and
-        `message.more` set; else raises ResponseTooLargeError, which names `remedy`. So it does when the first item
-        alone is too large. What `items` does to `message` after an item is in the answer."""
+        """Return `message` with `items` in its empty list `field`.
+
+        Args:
+            message: The answer. Changes that `items` makes to it after an item are in the answer.
+            field: Name of the list.
+            items: The encoded parts of each item.
+            paged: True to stop at the first item that does not fit and set `message.more`.
+            remedy: Advice of the error message.
+            version: The version of the encoded items; None: the newest.
+
+        Raises:
+            ResponseTooLargeError: An item does not fit, and it is the first one or `paged` is False.
+        """
         building = _Building(message, field, version)
         turn = _Turn(self)
         try:
@@ -70,7 +79,7 @@ class LongAnswers:
             turn.end()
 
     async def build_one(self, message: Message, parts: Iterable[bytes], *, remedy: str) -> Response:
-        """An answer whose header consists of `parts`, and what `reply.rest_of` says. Raises ResponseTooLargeError."""
+        """Return an answer whose header consists of `parts` and `reply.rest_of`. Raises ResponseTooLargeError."""
         turn = _Turn(self)
         try:
             header = await turn.collect(parts, REST_BYTES_MAX)
@@ -86,8 +95,9 @@ def too_large(limit_bytes: int, remedy: str) -> ResponseTooLargeError:
 
 
 class Fitting:
-    """As many elements of an item's own list as fit into `room_bytes`, but at least one. `collect` first; its parts are
-    empty: places to pause."""
+    """Collects as many elements of an item's own list as fit into `room_bytes`, but at least one. Run `collect` first;
+    the parts that it yields are empty: places to pause.
+    """
 
     def __init__(self, elements: Iterable[Message], room_bytes: int, version: int | None = None) -> None:
         self.encoded: list[bytes] = []
@@ -108,7 +118,7 @@ class Fitting:
 
 
 class _Turn:
-    """One answer's way: in slices, and alone when it is not small any more."""
+    """The building of one answer: in slices, and exclusive above INLINE_BYTES."""
 
     def __init__(self, long_answers: LongAnswers) -> None:
         self._of = long_answers
@@ -116,7 +126,7 @@ class _Turn:
         self._count = 0
 
     async def collect(self, parts: Iterable[bytes], size_bytes: int) -> list[bytes] | None:
-        """`parts`, which come after `size_bytes`; None: too much."""
+        """Return `parts`, which follow `size_bytes` of the answer; None if they exceed the limit."""
         found: list[bytes] = []
         for part in parts:
             found.append(part)
@@ -133,7 +143,7 @@ class _Turn:
     async def _wait_until_alone(self) -> None:
         await self._of._one_at_a_time.acquire()
         self._alone = True
-        # Not `reserve`: what it would wait for may be held by requests that wait for this answer's turn to end.
+        # Not `reserve`: the memory may be held by requests that wait for the end of this answer's turn.
         self._of._budget.take(self._of.limit_bytes)
 
     def end(self) -> None:
@@ -143,7 +153,7 @@ class _Turn:
 
 
 class _Building:
-    """A message's header so far."""
+    """The header of a message in progress."""
 
     def __init__(self, message: Message, field: str, version: int | None) -> None:
         self._message = message
@@ -154,7 +164,7 @@ class _Building:
         self.size_bytes = len(encode(message, version)) + len(array_header(0)) + REST_BYTES_MAX
 
     def add(self, parts: list[bytes]) -> None:
-        """One item."""
+        """Add one item."""
         if len(parts) == 1:
             self._parts += parts
             self.size_bytes += len(parts[0])
@@ -164,7 +174,7 @@ class _Building:
         self.count += 1
 
     def finish(self) -> list[bytes]:
-        """The header's pieces, in order."""
+        """Return the header's pieces in order."""
         parts = parts_of(self._message, {self._field: (self.count, self._parts)}, self._version)
         if self.size_bytes < PIECE_BYTES:
             return [b"".join(parts)]
@@ -174,8 +184,10 @@ class _Building:
 def parts_of(
     message: Message, lists: Mapping[str, tuple[int, Iterable[bytes]]], version: int | None = None
 ) -> Iterator[bytes]:
-    """`message` encoded in parts, in a version (None: the newest): for the fields in `lists` the number of their
-    elements, and the encoded elements. Of an answer as much as `Response.header` has."""
+    """Encode `message` in parts, as far as `Response.header` goes, in a version (None: the newest).
+
+    `lists` has for each of its fields the number of elements and the encoded elements.
+    """
     yield message_header(len(field_names(type(message), version)))
     for name in fields_before_rest(message, version):
         if name in lists:
@@ -187,28 +199,28 @@ def parts_of(
 
 
 def array_header(count: int) -> bytes:
-    """MessagePack's header of an array of `count` elements, which follow."""
+    """Return MessagePack's header of an array; its `count` elements follow."""
     return _ARRAY32 + count.to_bytes(4, "big")
 
 
 def message_header(fields: int) -> bytes:
-    """MessagePack's header of a message with that many fields, which follow."""
+    """Return MessagePack's header of a message; its `fields` fields follow."""
     return bytes([_FIXARRAY | fields])
 
 
 def binary_header(length_bytes: int) -> bytes:
-    """MessagePack's header of bytes, which follow: they need not be copied."""
+    """Return MessagePack's header of bytes, which follow without a copy."""
     return _BIN32 + length_bytes.to_bytes(4, "big")
 
 
 def one_by_one(messages: Iterable[Message], version: int | None = None) -> Iterator[tuple[bytes]]:
-    """Items that are small enough to be encoded at once."""
+    """Encode each message as one item; for items that are small enough to be encoded at once."""
     for message in messages:
         yield (encode(message, version),)
 
 
 def joined(parts: Iterable[bytes]) -> list[bytes]:
-    """The same bytes; small parts are put together."""
+    """Return the same bytes with small parts joined."""
     pieces: list[bytes] = []
     small = bytearray()
     for part in parts:

@@ -1,10 +1,10 @@
-"""Requests with long headers: so many at once as there is memory for what they become when they are decoded.
+"""Requests with long headers: a turn for each, as memory allows for their decoded form.
 
-Of a header's list of 100,000 partitions, 9 bytes each, objects of 560 bytes each are made; one wide character makes
-a name of 65,000 bytes four times as large. `queued.max.request.bytes` counts frames as they have arrived. So a long
-header is decoded only when it is its turn, and the turn lasts until the answer is made. Requests that wait for others
-(a fetch for records, a write for replicas) and those of brokers among themselves have turns of their own: nobody
-keeps them waiting by asking for much.
+A header's list of 100,000 partitions of 9 bytes each becomes objects of 560 bytes each; one wide character makes a name
+of 65,000 bytes four times as large. `queued.max.request.bytes` counts frames as they arrive. A long header is therefore
+decoded only in its turn, and the turn lasts until the answer is made. Requests that wait for other events (a fetch for
+records, a write for replicas) and requests between brokers have turns of their own, so that long requests of clients do
+not delay them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from contextlib import asynccontextmanager, suppress
 from sparklog.errors import RequestTimedOutError
 
 DECODED_BYTES_PER_BYTE = 32
-"""What one byte of a long header is taken to become."""
+"""Decoded bytes assumed per byte of a long header."""
 PATIENCE_S = 20.0
-"""So long a request waits for its turn, then it is refused: also where two brokers would wait for each other."""
+"""Longest wait for a turn; then the request is refused. It also ends a mutual wait of two brokers."""
 
 
 class LongRequests:
-    """Event-loop thread only. `limit_bytes`: of the decoded requests of one kind; a single one may be larger."""
+    """Gives out turns. `limit_bytes`: limit of the decoded requests of one kind; a single request may be larger.
+    Event-loop thread only.
+    """
 
     def __init__(self, limit_bytes: int, *, patience_s: float = PATIENCE_S) -> None:
         self._limit_bytes = limit_bytes
@@ -32,7 +34,7 @@ class LongRequests:
 
     @asynccontextmanager
     async def turn(self, kind: Hashable, header_bytes: int) -> AsyncIterator[None]:
-        """Waits until there is room among those of its `kind`, in the order they came. Raises RequestTimedOutError."""
+        """Wait for room among the requests of this `kind`, in order of arrival. Raises RequestTimedOutError."""
         line = self._lines.setdefault(kind, _Line(self._limit_bytes))
         size_bytes = header_bytes * DECODED_BYTES_PER_BYTE
         try:
@@ -49,7 +51,7 @@ class LongRequests:
 
 
 class _Line:
-    """Who is in, and who waits, in order."""
+    """The requests of one kind that have a turn, and those that wait, in order."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -69,12 +71,12 @@ class _Line:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # its turn came at the same moment
+            if turn.done() and not turn.cancelled():  # granted at the moment of the cancellation
                 self.leave(size_bytes)
             else:
-                with suppress(ValueError):  # it has been passed over since it was cancelled
+                with suppress(ValueError):  # skipped since its cancellation
                     self._waiting.remove(place)
-                self._let_in()  # who waits behind it may be smaller
+                self._let_in()  # the next request may be smaller
             raise
 
     def leave(self, size_bytes: int) -> None:

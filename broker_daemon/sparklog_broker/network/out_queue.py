@@ -33,11 +33,11 @@ class OutQueue:
     def __init__(self) -> None:
         self._parts: deque[Part] = deque()
         self._sent = 0
-        """Bytes of the first part that have been sent."""
+        """Bytes of the first part that were sent."""
         self.held_bytes = 0
-        """Memory of the parts that have not been sent completely."""
+        """Memory of the parts that are not completely sent."""
         self.held_files = 0
-        """Slices of files among them."""
+        """Slices of files among the parts."""
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -57,7 +57,7 @@ class OutQueue:
                 self._parts.append(added)
 
     def clear(self) -> None:
-        """Gives up what is not sent."""
+        """Release the unsent parts."""
         for part in self._parts:
             if not isinstance(part, _BYTES):
                 part.release()

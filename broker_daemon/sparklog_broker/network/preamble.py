@@ -1,4 +1,4 @@
-"""The preamble of a gateway's connection: whose it is."""
+"""The preamble of a gateway's connection, which names the gateway's client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 async def read_preamble(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> OnBehalf:
-    """The client of a connection that a gateway has made.
+    """Return the client of a gateway's connection.
 
     Raises PermissionError for a process of another user, InvalidRequestError, OSError, TimeoutError.
     """

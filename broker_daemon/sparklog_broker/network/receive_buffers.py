@@ -18,7 +18,7 @@ _REFERENCES_OF_THE_LAST_OWNER = 3
 
 
 class ReceiveBuffers:
-    """At most `kept_bytes_max` of buffers that nobody uses. Event-loop thread only."""
+    """Keeps unused buffers, at most `kept_bytes_max`. Event-loop thread only."""
 
     def __init__(self, kept_bytes_max: int) -> None:
         self._kept_bytes_max = kept_bytes_max
@@ -38,7 +38,7 @@ class ReceiveBuffers:
             try:
                 return np.empty(rounded, np.uint8)
             except MemoryError:
-                self._kept, self.kept_bytes = [], 0  # what nobody uses may be what is missing
+                self._kept, self.kept_bytes = [], 0  # the kept buffers may hold the missing memory
                 return np.empty(rounded, np.uint8)
         found = min(fitting, key=len)
         self._kept = [b for b in self._kept if b is not found]
@@ -46,8 +46,7 @@ class ReceiveBuffers:
         return found
 
     def give_back(self, buffer: np.ndarray) -> None:
-        """Keeps `buffer` unless it is small, too much is kept, or somebody still refers to it (a view of it does,
-        too)."""
+        """Keep `buffer` unless it is small, too much is kept, or a reference to it is left (a view counts)."""
         size_bytes = len(buffer)
         if (
             BUFFER_BYTES_MIN <= size_bytes <= self._kept_bytes_max - self.kept_bytes

@@ -1,4 +1,4 @@
-"""What is sent back: a message and payload parts (bytes or slices of files), framed."""
+"""Framed answers: a message and payload parts (bytes or slices of files)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sparklog.protocol.versions import field_names
 
 ERROR_TEXT_CHARS_MAX = 4096
 THROTTLE_FIELD = "throttle_ms"
-"""Of all answers that clients get, but those of their first requests. What follows it is encoded with it."""
+"""A field of all answers to clients except those of their first requests. The fields after it are encoded with it."""
 REST_BYTES_MAX = 48
 
 
 class Slice(Protocol):
-    """A range of an open file (`sparklog.log` gives them). `release` has to be called exactly once."""
+    """A range of an open file, made by `sparklog.log`. `release` has to be called exactly once."""
 
     @property
     def position(self) -> int: ...
@@ -32,9 +32,9 @@ class Slice(Protocol):
 class Response(Struct):
     """A handler's answer: the header message, and the payload's parts in order.
 
-    `message` None: no answer is sent. `close`: the connection is closed afterwards. `header`: the message as it is
-    sent, in pieces, if it is encoded already, up to `throttle_ms`, which is known last; what is in them need not be in
-    the message.
+    `message` None: no answer is sent. `close`: the connection is closed afterwards. `header`: the encoded message in
+    pieces up to `throttle_ms`, which is known last; fields encoded there may be missing from `message`. None: `message`
+    is encoded when it is framed.
     """
 
     message: Message | None
@@ -43,39 +43,40 @@ class Response(Struct):
     header: list[bytes] | None = None
 
     def release(self) -> None:
-        """Gives back the slices of an answer that is not sent."""
+        """Release the slices of an answer that is not sent."""
         for part in self.payload:
             part.release()
 
 
 def fields_before_rest(message: Message, version: int | None) -> tuple[str, ...]:
-    """Those that `Response.header` has, in a version (None: the newest)."""
+    """Return the fields that `Response.header` contains, in a version (None: the newest)."""
     fields = field_names(type(message), version)
     return fields[: fields.index(THROTTLE_FIELD)] if THROTTLE_FIELD in fields else fields
 
 
 def rest_of(message: Message, version: int | None = None) -> bytes:
-    """What follows `Response.header`, encoded."""
+    """Encode the fields after `Response.header`."""
     fields = field_names(type(message), version)[len(fields_before_rest(message, version)) :]
     return b"".join(encode_value(getattr(message, name), version) for name in fields)
 
 
 class Reply(Struct):
-    """A framed answer: what the connection writes, in order."""
+    """A framed answer: the parts that the connection writes, in order."""
 
     parts: list[bytes | memoryview | Slice]
     close: bool = False
 
     def release(self) -> None:
-        """Gives back the slices of an answer that is not sent."""
+        """Release the slices of an answer that is not sent."""
         for part in self.parts:
             if not isinstance(part, bytes | memoryview):
                 part.release()
 
 
 def frame_response(api: int, correlation_id: int, response: Response, version: int | None = None) -> Reply | None:
-    """`response` as a frame whose announced length is that of its parts, in an older `version` if it is given. None:
-    nothing to send, go on. Releases the slices if it fails."""
+    """Return `response` as a frame that announces the length of its parts, encoded in `version` (None: the newest).
+    Returns None if nothing is sent and the connection continues. Releases the slices on failure.
+    """
     if response.message is None:
         return Reply([], close=True) if response.close else None
     length = sum(part.length_bytes for part in response.payload)
@@ -94,7 +95,7 @@ def frame_response(api: int, correlation_id: int, response: Response, version: i
 def error_reply(
     api: int, correlation_id: int, error: SparklogError, *, close: bool = False, throttle_ms: int = 0
 ) -> Reply:
-    """An error frame. `throttle_ms`: for how long the connection is muted then."""
+    """Return an error frame. `throttle_ms`: time for which the connection is muted afterwards."""
     body = ErrorBody(one_line(str(error)[:ERROR_TEXT_CHARS_MAX])[:ERROR_TEXT_CHARS_MAX], throttle_ms=throttle_ms)
     needed = 0
     if isinstance(error, UnsupportedVersionError) and error.supported is not None:

@@ -1,4 +1,4 @@
-"""Listening and accepting, and the clock that all connections' deadlines are checked by."""
+"""Listening and accepting, and the clock of all connections' deadlines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import Addresses, Answer, Connection, State
 from sparklog_broker.network.connection import ConnectionLimits as Limits
 from sparklog_broker.network.half_requests import HalfRequests
-from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener, why_not
+from sparklog_broker.network.listening import LISTEN, ListenError, OpenListener, bind_error_text
 from sparklog_broker.network.memory import MemoryBudget
 from sparklog_broker.network.preamble import read_preamble
 from sparklog_broker.network.receive_buffers import ReceiveBuffers
@@ -39,25 +39,26 @@ ACCEPTS_PER_EVENT = 100
 BACKLOG = 1024
 ACCEPT_PAUSE_S = 0.5
 ACCEPT_COMPLAINT_S = 60.0
-"""So often at most the log says that connections cannot be accepted."""
+"""Shortest time between two log lines about failed accepts."""
 SWEEP_S_MAX = 5.0
 SWEEP_S_STOPPING = 0.1
 SWEEPS_PER_TIMEOUT = 4
 TLS_SHARE_OF_TIMEOUT = 1 / 3
-"""Of the time in which a peer has to authenticate, its TLS handshake may take this part."""
+"""Share of a peer's authentication time that its TLS handshake may take."""
 RECEIVE_BUFFERS_KEPT_BYTES = 32 * MIB
-"""Of answered requests, for the next ones of all connections."""
+"""Buffers of answered requests that are kept for later requests of all connections."""
 
 
 Greet = Callable[[Connection, OpenListener, bytes | None], None]
-"""Is told of each new connection before anything is read: through which listener it came, and the peer's certificate
-(DER), if it has shown one."""
+"""Called for each new connection before anything is read, with its listener and the peer's certificate (DER) or
+None."""
 
 
 class Server:
-    """Accepts connections on its listeners, and keeps them. Event-loop thread only.
+    """Accepts connections on its listeners, and owns them. Event-loop thread only.
 
-    `threads`: for the data of connections with TLS; `authentication_threads`: for their handshakes."""
+    `threads` encrypt and decrypt the data of TLS connections; `authentication_threads` run their handshakes.
+    """
 
     def __init__(
         self,
@@ -76,12 +77,13 @@ class Server:
         protected_listener: str | None = None,
         gateways: Sequence[OpenListener] = (),
     ) -> None:
-        """`peers`: counts connections by address and user, None: without limits. `protected_listener`: the brokers'
-        own, which numbers and rates do not count for. `gateways`: Unix sockets for the gateways of this broker."""
+        """`peers`: counts connections by address and user; None: no limits. `protected_listener`: the brokers' own,
+        which is exempt from limits of number and rate. `gateways`: Unix sockets for the gateways of this broker.
+        """
         self.listeners = tuple(listeners)
         self._gateways = tuple(gateways)
         self._preambles: set[asyncio.Task[None]] = set()
-        """Connections of gateways that have not said yet whose they are."""
+        """Connections of gateways that have not named their clients yet."""
         self._threads = threads
         self._authentication_threads = authentication_threads
         self._greet = greet
@@ -107,11 +109,12 @@ class Server:
         self._sweep: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
         self._strangers: dict[Connection | TlsHandshake, str] = {}
-        """Whose peers are, or may still be, unknown, the oldest first, with their hosts."""
+        """Connections and handshakes of peers that are or may be unauthenticated, the oldest first, with their
+        hosts."""
         self._strangers_max = config.security.authenticating_max
         self._authentication = AuthenticationCounters() if authentication is None else authentication
         self._refused: set[Connection] = set()
-        """Those of them that are only told why they are not taken."""
+        """The connections that only receive the error of their refusal."""
         self._peers = peers if peers is not None else Connections(ConnectionLimits(), QuotaTable())
         self._protected_listener = protected_listener
         self.accepted_count = 0
@@ -121,32 +124,32 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where the first listener listens, as `HOST:PORT`."""
+        """Address of the first listener, as `HOST:PORT`."""
         return self.listeners[0].address
 
     @property
     def places(self) -> dict[str, tuple[str, int]]:
-        """Where the listeners listen, by name."""
+        """Addresses of the listeners by name."""
         return {one.name: (str(one.sock.getsockname()[0]), int(one.sock.getsockname()[1])) for one in self.listeners}
 
     @property
     def addresses(self) -> list[str]:
-        """The first as `HOST:PORT`, others with their listener's name, as `NAME://HOST:PORT`."""
+        """The first listener's address as `HOST:PORT`, then the others with their name, as `NAME://HOST:PORT`."""
         return [self.address, *(f"{one.name}://{one.address}" for one in self.listeners[1:])]
 
     @property
     def connection_count(self) -> int:
-        """Without those that are refused. Any thread."""
+        """Number of connections without the refused ones. Any thread."""
         return len(self._connections) - len(self._refused)
 
     def start(self) -> None:
-        """Begins to accept. Raises ListenError."""
+        """Begin to accept. Raises ListenError."""
         for listener in (*self.listeners, *self._gateways):
             try:
                 for sock in listener.sockets:
                     sock.listen(BACKLOG)
             except OSError as e:
-                raise ListenError(why_not(listener.address, e, LISTEN)) from e
+                raise ListenError(bind_error_text(listener.address, e, LISTEN)) from e
         for listener in (*self.listeners, *self._gateways):
             for sock in listener.sockets:
                 self._accept_from(listener, sock)
@@ -187,12 +190,12 @@ class Server:
                     self._shake_hands(sock, listener, context, peer)
                 else:
                     self._add(sock, listener)
-            except Exception as e:  # noqa: BLE001 - it is this connection's: the others are accepted
+            except Exception as e:  # noqa: BLE001 - a failure of this connection: others are accepted
                 sock.close()
                 self._complain(e)
 
     def _take_from_gateway(self, sock: socket.socket, listener: OpenListener) -> None:
-        """Learn whose connection it is, before the first request."""
+        """Learn the client of a gateway's connection, before the first request."""
         sock.setblocking(False)
         task = self._loop.create_task(self._read_preamble(sock, listener))
         self._preambles.add(task)
@@ -211,7 +214,8 @@ class Server:
         self._add(sock, listener, addresses=addresses, certificate=client.certificate or None)
 
     def _pause_accepting(self, listener: OpenListener, sock: socket.socket, error: Exception) -> None:
-        """The listener stays readable: trying at once would keep the loop busy."""
+        """Accept nothing for ACCEPT_PAUSE_S. The listener stays readable, and trying at once would keep the loop
+        busy."""
         self._complain(error)
         self._loop.remove_reader(sock.fileno())
         self._loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listener, sock)
@@ -226,7 +230,8 @@ class Server:
     def _shake_hands(
         self, sock: socket.socket, listener: OpenListener, context: ssl.SSLContext, peer: tuple[Any, ...]
     ) -> None:
-        """A peer that there is no room for cannot be told so before the handshake; it costs too much for that."""
+        """Begin a TLS handshake. A peer beyond the limits is disconnected without a reason: telling it costs a
+        handshake."""
         host = str(peer[0])
         self.accepted_count += 1
         admitted = self._admit(host, listener)
@@ -261,7 +266,7 @@ class Server:
         self._add(secured.sock, listener, certificate=secured.certificate, admitted=True)
 
     def _note_stranger(self, stranger: Connection | TlsHandshake, host: str) -> None:
-        """Keeps their number within its limit: the oldest one goes, which is none that gets on."""
+        """Limit the number of unauthenticated peers: disconnect the oldest, which makes no progress."""
         self._strangers[stranger] = host
         if len(self._strangers) <= self._strangers_max:
             return
@@ -284,7 +289,7 @@ class Server:
         certificate: bytes | None = None,
         admitted: bool = False,
     ) -> None:
-        """`admitted`: it has been counted before its TLS handshake."""
+        """`admitted`: True if the connection was counted before its TLS handshake."""
         connection = Connection(
             self._transport_of(sock),
             loop=self._loop,
@@ -310,7 +315,7 @@ class Server:
             connection.mute_now(outcome)
             try:
                 self._greet(connection, listener, certificate)
-            except Exception:  # of a peer that nobody knows nothing is served
+            except Exception:  # nothing is served to an unknown peer
                 log.exception("connection of %s ended: it could not be greeted", connection.peer_name)
                 connection.close()
                 return
@@ -331,8 +336,9 @@ class Server:
         return TlsTransport(sock, self._loop, self._threads)
 
     def _admit(self, host: str, listener: OpenListener) -> int | SparklogError:
-        """Counts one more connection from `host`: for how long nothing is to be read from it (ms), or why it is not
-        taken; then it is not counted."""
+        """Count one more connection from `host`. Returns the time in ms for which nothing is read from it, or the error
+        of its refusal; a refused connection is not counted.
+        """
         shaking = sum(isinstance(stranger, TlsHandshake) for stranger in self._strangers)
         if len(self._connections) + shaking - len(self._refused) > self._descriptors.connections:
             return TooManyConnectionsError(
@@ -366,20 +372,20 @@ class Server:
         self._sweep = self._loop.call_later(self._sweep_s, self._check_deadlines)
 
     def stop_accepting(self) -> None:
-        """New connections are refused by the kernel from now on."""
+        """Close the listening sockets: the kernel refuses new connections."""
         for sock in [sock for listener in (*self.listeners, *self._gateways) for sock in listener.sockets]:
             if sock.fileno() >= 0:
                 self._loop.remove_reader(sock.fileno())
                 sock.close()
 
     async def stop(self, timeout_s: float) -> None:
-        """Lets running requests finish, for at most `timeout_s`, then closes every connection."""
+        """Let running requests finish for at most `timeout_s`, then close every connection."""
         self.stop_accepting()
         for stranger in [s for s in self._strangers if isinstance(s, TlsHandshake)]:
             stranger.close()
         for connection in list(self._connections):
             connection.stop()
-        if self._sweep is not None:  # peers that keep their end open are let go after a moment, not at the next sweep
+        if self._sweep is not None:  # a peer with an open end is disconnected soon, not at the next sweep
             self._sweep.cancel()
             self._sweep_s = min(self._sweep_s, SWEEP_S_STOPPING)
             self._check_deadlines()
@@ -397,12 +403,12 @@ class Server:
 
 
 def _on_this_host(listener: OpenListener) -> Addresses:
-    """Of a Unix socket's peer."""
+    """Return the addresses of a Unix socket's peer."""
     return Addresses(listener.address_of_local, "127.0.0.1", "a client on this host")
 
 
 def _address(host: str) -> str:
-    """A peer's host as limits name it: an IPv4 address is the same one when it is mapped into IPv6."""
+    """Return a peer's host as limits name it: an IPv4 address mapped into IPv6 is the same address."""
     try:
         return canonical_ip(host)
     except InvalidConfigError:  # a socket pair

@@ -1,7 +1,7 @@
-"""The TLS handshake of a connection that has been accepted, off the event loop.
+"""The TLS handshake of an accepted connection, off the event loop.
 
-The loop only waits for the socket; each step of OpenSSL, which signs and verifies, runs on a thread and does not
-block. Until it is done the peer has a socket, what OpenSSL keeps (some tens of KiB), and a share of the time.
+The loop only waits for the socket. Each step of OpenSSL, which signs and verifies, runs on a thread and does not block.
+Before the end of the handshake a peer holds a socket, OpenSSL's state (some tens of KiB), and a share of the time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 _NOT_TLS = {"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"}
 ALERT_PROTOCOL_VERSION = bytes.fromhex("15030100020246")
-"""What a client that does not speak TLS can tell by whom it has reached."""
+"""An alert that tells clients without TLS that this port speaks TLS."""
 _REFUSED_US = "ALERT"
 _DISCARDED_BYTES = 64 * 1024
 
 
 class Secured(NamedTuple):
-    """A socket whose handshake is done. `certificate`: the peer's, verified, as DER; None: it has shown none."""
+    """A socket after its handshake. `certificate`: the peer's, verified, as DER; None if the peer has shown none."""
 
     sock: ssl.SSLSocket
     certificate: bytes | None
@@ -38,7 +38,7 @@ class _Step(Enum):
 
 
 class TlsHandshake:
-    """Owns `sock` until it hands it over to `done`, on the event loop; with None when the handshake has failed."""
+    """Owns `sock` until the call of `done` on the event loop: with the secured socket, or with None after a failure."""
 
     def __init__(
         self,
@@ -52,24 +52,24 @@ class TlsHandshake:
         done: Callable[[TlsHandshake, Secured | None], None],
         delay_s: float = 0.0,
     ) -> None:
-        """`delay_s`: for so long nothing is read."""
+        """`delay_s`: time before the first read."""
         sock.setblocking(False)
         self.peer_name = peer_name
         self._loop = loop
         self._threads = threads
-        self._done = done
+        self._on_done = done
         self._sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         self._fd = self._sock.fileno()
         self._watched: _Step | None = None
         self._thread_works = False
-        self._ended = False
+        self._has_ended = False
         self._timeout = loop.call_later(delay_s + timeout_s, self._end, f"no TLS handshake within {timeout_s:g} s")
         self._delay = loop.call_later(delay_s, self._wait_for, _Step.READ) if delay_s else None
         if not delay_s:
             self._wait_for(_Step.READ)
 
     def close(self) -> None:
-        """Ends it; `done` is called with None."""
+        """End the handshake; `done` is called with None."""
         self._end("")
 
     def _wait_for(self, step: _Step) -> None:
@@ -92,7 +92,7 @@ class TlsHandshake:
 
     def _stepped(self, future: asyncio.Future[_Step | Secured]) -> None:
         self._thread_works = False
-        if self._ended:
+        if self._has_ended:
             self._close()
             return
         try:
@@ -101,19 +101,19 @@ class TlsHandshake:
             if isinstance(e, ssl.SSLError) and e.reason in _NOT_TLS:
                 with contextlib.suppress(OSError):  # OpenSSL says nothing to such peers
                     socket.socket.send(self._sock, ALERT_PROTOCOL_VERSION)
-            self._end(why_failed(e))
+            self._end(failure_text(e))
         else:
             if isinstance(outcome, Secured):
-                self._ended = True
+                self._has_ended = True
                 self._timeout.cancel()
-                self._done(self, outcome)
+                self._on_done(self, outcome)
             else:
                 self._wait_for(outcome)
 
     def _end(self, why: str) -> None:
-        if self._ended:
+        if self._has_ended:
             return
-        self._ended = True
+        self._has_ended = True
         self._timeout.cancel()
         if self._delay is not None:
             self._delay.cancel()
@@ -122,10 +122,12 @@ class TlsHandshake:
             log.info("%s: %s; disconnecting", self.peer_name, why)
         if not self._thread_works:
             self._close()
-        self._done(self, None)
+        self._on_done(self, None)
 
     def _close(self) -> None:
-        """What has come is taken first: else the kernel would send a reset, which overtakes OpenSSL's last word."""
+        """Close the socket. Received bytes are taken first: the kernel would otherwise send a reset, which overtakes
+        OpenSSL's last alert.
+        """
         with contextlib.suppress(OSError, ValueError):
             socket.socket.recv(self._sock, _DISCARDED_BYTES, socket.MSG_DONTWAIT)
         self._sock.close()
@@ -141,8 +143,8 @@ def _step(sock: ssl.SSLSocket) -> _Step | Secured:
     return Secured(sock, sock.getpeercert(binary_form=True))
 
 
-def why_failed(error: BaseException) -> str:
-    """A failed handshake for the log: what is likely to be wrong."""
+def failure_text(error: BaseException) -> str:
+    """Describe a failed handshake for the log, with its likely cause."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not taken: {error.verify_message}"
     reason = (error.reason if isinstance(error, ssl.SSLError) else "") or ""

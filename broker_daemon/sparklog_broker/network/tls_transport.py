@@ -22,15 +22,15 @@ from sparklog_broker.network.reply import Slice
 from sparklog_broker.network.transport import SocketEvents, prepare
 
 OFF_LOOP_BYTES = 64 * 1024
-"""As much takes the loop 50 to 100 µs; a thread costs it about half of that."""
+"""Bytes from which a thread is used. They take the loop 50 to 100 µs; a thread costs it about half of that."""
 PIECE_BYTES = 128 * 1024
-"""A slice of a file is read, and encrypted, in pieces of this size: the kernel cannot encrypt it."""
+"""Size of the pieces in which a slice of a file is read and encrypted: the kernel cannot encrypt it."""
 
 Job = Callable[[], int]
 
 
 class TlsTransport:
-    """Bytes of a socket whose handshake is done. `threads` decrypt and encrypt large frames."""
+    """The bytes of a socket after its handshake. `threads` decrypt and encrypt large frames."""
 
     def __init__(self, sock: ssl.SSLSocket, loop: asyncio.AbstractEventLoop, threads: Executor) -> None:
         prepare(sock)
@@ -42,9 +42,9 @@ class TlsTransport:
         self._threads = threads
         self._thread_works = False
         self._write_waits = False
-        """True if something is to be sent as soon as the thread is back."""
+        """True if `write` was called while a thread worked: it is called again afterwards."""
         self._was_emptied = False
-        """True if a thread has just received all that was there."""
+        """True if a thread has just received all bytes of the socket."""
         self._received: Job | None = None
         """Result of a thread that has received bytes, until `recv_into` takes it."""
         self._sent: Job | None = None
@@ -52,7 +52,7 @@ class TlsTransport:
         self._at_end: Callable[[], None] | None = None
 
     def _is_pending(self) -> bool:
-        """True if OpenSSL or a thread has decrypted bytes that nobody has taken."""
+        """True if OpenSSL or a thread has decrypted bytes that the connection has not taken."""
         if self._received is not None:
             return True
         return self._tls._sslobj is not None and self._tls.pending() > 0  # type: ignore[attr-defined]
@@ -105,7 +105,7 @@ class TlsTransport:
 
     def _on_back(self, is_read: bool, done: asyncio.Future[int]) -> None:
         self._thread_works = False
-        # The exception is asked for, lest asyncio reports it, too.
+        # Ask for the exception, or asyncio reports it too.
         cause = _stopped() if done.cancelled() else done.exception()
         if self._at_end is not None:
             self._at_end()
@@ -128,14 +128,14 @@ class TlsTransport:
     # -- OpenSSL, on any thread
 
     def _receive(self, room: bytearray | memoryview) -> int:
-        """As a socket's `recv_into`. Raises BlockingIOError, OSError; ssl.SSLError is one."""
+        """Receive as a socket's `recv_into`. Raises BlockingIOError, OSError (ssl.SSLError included)."""
         try:
             return self._tls.recv_into(room)
         except ssl.SSLWantReadError as e:
             raise BlockingIOError from e
 
     def _fill(self, room: memoryview) -> int:
-        """Receive until `room` is full or nothing more is there. Raises as `_receive` if there was nothing at all."""
+        """Receive until `room` is full or no bytes are left. Raises as `_receive` if nothing was received."""
         count = 0
         with room:
             while count < len(room):
@@ -172,8 +172,9 @@ class TlsTransport:
         return total
 
     def _send(self, data: bytes | memoryview) -> int:
-        """Send what the socket takes. Raises BlockingIOError if that is nothing, OSError. The rest has to be given
-        again: part of it is encrypted already."""
+        """Send as many bytes as the socket takes, and return their number. The rest has to be given again: part of it
+        is encrypted already. Raises BlockingIOError if the socket takes none, OSError.
+        """
         view = memoryview(data)
         sent = 0
         while sent < len(view):
@@ -183,7 +184,7 @@ class TlsTransport:
                 if not sent:
                     raise BlockingIOError from e
                 break
-            except ssl.SSLError as e:  # the peer is gone, in one of several ways
+            except ssl.SSLError as e:  # the peer has disconnected, in one of several ways
                 raise ConnectionResetError(errno.ECONNRESET, str(e)) from e
         return sent
 

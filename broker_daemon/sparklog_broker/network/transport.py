@@ -34,12 +34,12 @@ class SocketEvents:
         self._on_writable: Callable[[], None] = _nothing
 
     def start(self, on_readable: Callable[[], None], on_writable: Callable[[], None]) -> None:
-        """Set the functions that are called from now on; nothing is wanted yet."""
+        """Set the functions for events; nothing is reported before `resume_reading` or `resume_writing`."""
         self._readable, self._on_writable = on_readable, on_writable
         self._on_readable = on_readable if self._pending is None else self.read_now
 
     def resume_reading(self) -> None:
-        """Raises OSError, MemoryError."""
+        """Call `on_readable` from now on. Raises OSError, MemoryError."""
         if not self._is_held:
             self._loop.add_reader(self._fd, self._on_readable)
         self.is_reading = True
@@ -51,7 +51,7 @@ class SocketEvents:
             self.is_reading = False
 
     def resume_writing(self) -> None:
-        """Raises OSError, MemoryError."""
+        """Call `on_writable` from now on. Raises OSError, MemoryError."""
         if not self._is_held:
             self._loop.add_writer(self._fd, self._on_writable)
         self.is_writing = True
@@ -68,7 +68,7 @@ class SocketEvents:
         self._loop.remove_writer(self._fd)
 
     def let_go(self) -> None:
-        """Raises OSError, MemoryError."""
+        """Report events again. Raises OSError, MemoryError."""
         self._is_held = False
         if self.is_reading:
             self._loop.add_reader(self._fd, self._on_readable)
@@ -106,8 +106,9 @@ class Transport(Protocol):
         """Receive into `room`; 0: the peer has ended. Raises BlockingIOError if nothing is there yet, OSError."""
 
     def write(self, queue: OutQueue) -> int:
-        """Send what the socket takes of `queue`; returns the number of bytes. Raises ShortFileError, OSError, and
-        BlockingIOError if the queue must be left alone until `on_writable` is called."""
+        """Send as much of `queue` as the socket takes; return the number of bytes. Raises ShortFileError, OSError, and
+        BlockingIOError if the queue must be left alone until `on_writable` is called.
+        """
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call `then` as soon as nothing uses the buffers that `recv_into` and `write` were given: often at once. No
@@ -121,7 +122,7 @@ class Transport(Protocol):
 
 
 class PlainTransport:
-    """Bytes as they are; slices of files are copied by the kernel."""
+    """A socket without TLS; slices of files are copied by the kernel."""
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         prepare(sock)

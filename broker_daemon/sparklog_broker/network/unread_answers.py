@@ -1,9 +1,9 @@
-"""Answers that are not read: what they hold, and whose connection is cut when that is too much.
+"""Unread answers: the memory and files that they hold, and the connection that is closed when they hold too much.
 
 An answer that the kernel does not take at once stays with its connection: bytes of memory, and slices of files, each of
-which keeps a segment file open. All such answers together may hold half of the budget that requests use, too, and a
-number of slices. Whoever holds most for longest, time times amount, is cut first: a peer that reads is never far up in
-that order, for its amount shrinks and its time is short. The last one is never cut: its own limit bounds it.
+which keeps a segment file open. All such answers together may hold half of the budget of requests, and a number of
+slices. The reader with the largest product of time and amount is disconnected first. A peer that reads never ranks
+high: its amount shrinks and its time is short. The last reader is never disconnected: its own limit bounds it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sparklog_broker.network.memory import MemoryBudget
 log = logging.getLogger(__name__)
 
 SHARE = 2
-"""Answers may hold this part of the budget (one in SHARE): peers that do not read leave the rest to requests."""
+"""Answers may hold one part in SHARE of the budget; requests keep the rest."""
 _MOMENT_S = 0.001
-"""Added to every time, so that amounts decide between answers of the same moment."""
+"""Added to every time, so that the amount decides between answers of the same moment."""
 
 
 class Reader(Protocol):
@@ -39,7 +39,9 @@ class _Held:
 
 
 class UnreadAnswers:
-    """Counts them, by reader, and cuts. Event-loop thread only. `files_max`: slices of files that all may hold."""
+    """Counts unread answers by reader, and disconnects readers. `files_max`: limit of file slices of all readers.
+    Event-loop thread only.
+    """
 
     def __init__(self, budget: MemoryBudget, files_max: int, clock: Callable[[], float]) -> None:
         self.bytes_max = budget.limit_bytes // SHARE
@@ -54,7 +56,7 @@ class UnreadAnswers:
         return len(self._held)
 
     def note(self, reader: Reader, size_bytes: int, files: int) -> None:
-        """`reader` holds this much now (0 and 0: nothing any more). May close other readers, and this one."""
+        """Note the amount that `reader` holds now (0 and 0: nothing). May close other readers, and this one."""
         held = self._held.get(reader)
         if held is None:
             if not size_bytes and not files:

@@ -1,1 +1,1 @@
-"""What the broker keeps: its data directory, the partitions it serves, and the appends to them."""
+"""The broker's data directory, the partitions that it serves, and the appends to them."""

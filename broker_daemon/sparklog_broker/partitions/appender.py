@@ -1,7 +1,7 @@
-"""Appending to partitions: on the event loop when it is little, else on the partitions' I/O threads.
+"""Appends to partitions: small ones on the event loop, others on the partitions' I/O threads.
 
-Whoever appends (clients, the transaction coordinator, the group coordinator) does it here, so that the appends to one
-partition keep the order in which they were asked for.
+Clients, the transaction coordinator and the group coordinator all append here, so that the appends to one partition
+keep the order of their requests.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from sparklog_broker.partitions.purgatory import Outcome, Purgatory
 log = logging.getLogger(__name__)
 
 INLINE_APPEND_BYTES = 256 * 1024
-"""A smaller append is done on the event loop: going to a thread and back costs more than the append itself."""
+"""Appends below this size run on the event loop: the way to a thread and back costs more than the append."""
 INLINE_SEVERAL = 4
-"""Of several appends together that part of it: what each costs whatever its size keeps the loop longer than the
-bytes."""
+"""Divisor of that size for several appends in one request: their fixed costs hold the loop longer than their bytes."""
 INLINE_SLOW_S = 0.05
-"""An append on the loop that took this long: the disk is busy, so the threads do it for a while."""
+"""Duration of an append on the loop that shows a busy disk: for a while the threads append."""
 INLINE_PAUSE_S = 1.0
 INLINE_LOOK_AGE_S = 0.8
-"""When nobody has looked at a log directory for so long, the append may have to: not on the loop, a dead mount
-hangs."""
+"""Age of the last check of a log directory at which appends leave the loop: they may have to check, and a dead mount
+hangs.
+"""
 
 Outcomes = list[AppendInfo | Exception]
 
 
 class Write(NamedTuple):
-    """One append: where, how (`run` is given the log, on whatever thread), and about how many bytes (decompressed)."""
+    """One append. `run` appends to the given log on any thread; `size_bytes` is an estimate, decompressed."""
 
     partition: Partition
     log: PartitionLog
     run: Callable[[PartitionLog], AppendInfo]
     size_bytes: int
     leader_epoch: int
-    """In which it was asked for."""
+    """The leader epoch of the request."""
 
 
 _Numbered = list[tuple[int, Write]]
-"""Position in the outcomes, and the append."""
+"""Positions in the outcomes, and the appends."""
 
 
 class Appender:
-    """All appends of the broker. Event-loop thread only."""
+    """Runs all appends of the broker. Event-loop thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, io: IoThreads, logs: LogManager, produces: Purgatory) -> None:
         self._loop = loop
@@ -72,12 +72,19 @@ class Appender:
     async def append_each(
         self, writes: Sequence[Write], *, replicated_within_ms: int | None = None, times: RequestTimes | None = None
     ) -> Outcomes:
-        """Appends on the partitions' threads; one partition's failure is no other's. With `replicated_within_ms`
-        returns when every append is below its partition's high watermark; those that are not in time, have failed.
-        How long that took is noted in `times`.
+        """Append on the partitions' threads; the failure of one partition does not affect others.
 
-        What follows from an append (high watermark, wake-ups) happens when the thread reports it, whether or not
-        somebody still waits here: the peer may be gone by then.
+        Effects of an append (high watermark, wake-ups) happen when the thread reports it, even if the waiting request
+        has ended.
+
+        Args:
+            writes: The appends.
+            replicated_within_ms: Time in which each append has to be below its partition's high watermark; later ones
+                fail. None: do not wait for replicas.
+            times: Takes the waiting time.
+
+        Returns:
+            The outcome of each append, in order.
         """
         if not writes:
             return []
@@ -133,7 +140,7 @@ class Appender:
                 if partition.deleted:
                     del waiting[i]
                 elif partition.error is not None or not partition.replicas.leads_in(write.leader_epoch):
-                    # Not the error itself, nor NotLeaderError: these say that nothing was written.
+                    # Not the error itself, nor NotLeaderError: these say that no record was written.
                     why = "the leader has changed" if partition.error is None else str(partition.error)
                     outcomes[i] = NotEnoughReplicasAfterAppendError(
                         f"partition {partition.key}: written in leader epoch {write.leader_epoch}, but not known to be "
@@ -154,8 +161,9 @@ class Appender:
                 )
 
     def may_append_inline(self, partitions: Iterable[Partition], size_bytes: int, *, alone: bool) -> bool:
-        """Whether the event loop may append itself: little, a quick disk, and nothing on the way to the threads.
-        `alone`: the request appends to no other partition."""
+        """True if the event loop may append: few bytes, a fast disk, and no earlier appends on the threads. `alone`:
+        the request appends to no other partition.
+        """
         return (
             size_bytes <= INLINE_APPEND_BYTES // (1 if alone else INLINE_SEVERAL)
             and self._loop.time() >= self._inline_after
@@ -164,14 +172,14 @@ class Appender:
         )
 
     def note_inline_append(self, started_at: float) -> None:
-        """An append on the loop has ended that began at `started_at` (loop time)."""
+        """Note the end of an append on the loop that began at `started_at` (loop time)."""
         now = self._loop.time()
         if now - started_at > INLINE_SLOW_S:
             self._inline_after = now + INLINE_PAUSE_S
 
 
 def _run_each(group: _Numbered) -> Outcomes:
-    """On whatever thread."""
+    """Run the appends of one thread, on any thread."""
     return [_outcome(write) for _, write in group]
 
 
@@ -183,8 +191,9 @@ def _outcome(write: Write) -> AppendInfo | Exception:
 
 
 def _sync(group: _Numbered, results: Outcomes) -> Outcomes:
-    """Runs on an I/O thread when all that had arrived has been appended: the first partition that has to be on the disk
-    is fsynced for all appends to it. What could not be fsynced has failed, whether it is on the disk or not."""
+    """Flush the partitions that acknowledge after an fsync, once for all appends of this turn. Runs on an I/O thread.
+    An append whose fsync fails has failed, although its bytes may be on the disk.
+    """
     for i, (_, write) in enumerate(group):
         outcome = results[i]
         if isinstance(outcome, AppendInfo) and write.log.config.flush.at_append:
@@ -202,7 +211,7 @@ def _after_append(partition: Partition, outcome: AppendInfo | Exception) -> None
         partition.traffic.bytes_in += outcome.size_bytes
         partition.on_appended(outcome)
     elif isinstance(outcome, StorageFullError | StorageError):
-        # A full disk fails every append: said once, until it has recovered.
+        # A full disk fails every append: logged once, until it has recovered.
         if not partition.storage_error:
             log.error("partition %s: %s", partition.key, outcome)
         partition.storage_error = str(outcome)

@@ -1,4 +1,4 @@
-"""Producer ids for the event loop: only who needs a new block of them waits for the metadata store."""
+"""Producer ids for the event loop: only a request that needs a new block waits for the metadata store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparklog.metadata.producer_ids import ProducerIds
 log = logging.getLogger(__name__)
 
 TAKE_AGAIN_S = 10.0
-"""Until a store that is away is asked again for ids that are not needed yet."""
+"""Time until the next attempt to take a block ahead, while the store is away."""
 
 
 class IdSource:
@@ -25,24 +25,24 @@ class IdSource:
         self._is_taking = False
 
     async def next(self) -> int:
-        """A new id. Raises StorageError, StorageFullError."""
+        """Return a new id. Raises StorageError, StorageFullError."""
         taken = self._ids.at_hand()
         self.take_ahead()
         return taken if taken is not None else await self._loop.run_in_executor(self._executor, self._ids.next)
 
     async def reserve(self) -> int:
-        """For a coordinator that will hand it out when it is asked. Raises StorageError, StorageFullError."""
+        """Reserve an id for a coordinator, which hands it out later. Raises StorageError, StorageFullError."""
         taken = self.reserve_at_hand()
         return taken if taken is not None else await self._loop.run_in_executor(self._executor, self._ids.reserve)
 
     def reserve_at_hand(self) -> int | None:
-        """As `reserve`, but never waits. None: the store is needed for it."""
+        """Do as `reserve`, without waiting. Returns None if the store is needed."""
         taken = self._ids.at_hand(reserve=True)
         self.take_ahead()
         return taken
 
     def take_ahead(self) -> None:
-        """The next block is asked for, if it is time for that. Nobody waits for it."""
+        """Request the next block in the background, if it is time for it."""
         if not self._is_taking and self._ids.wants_block:
             self._is_taking = True
             self._loop.run_in_executor(self._executor, self._ids.take_ahead).add_done_callback(self._has_taken)
@@ -54,5 +54,5 @@ class IdSource:
         if error is None:
             self._is_taking = False
             return
-        log.warning("no new producer ids; there are %d at hand: %s", self._ids.left, error)
+        log.warning("no new producer ids; there are %d at hand: %s", self._ids.remaining, error)
         self._loop.call_later(TAKE_AGAIN_S, setattr, self, "_is_taking", False)

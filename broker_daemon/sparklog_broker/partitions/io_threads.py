@@ -1,8 +1,8 @@
 """Threads that append and read cold data, so that the event loop never waits for a disk.
 
-One queue per thread, and a partition always on the same thread: its jobs run one after the other, in the order they
-were submitted. A thread takes all that is queued (up to a limit), runs it, and hands all outcomes to the event loop
-with one wake-up. The queues are bounded by `queued.max.request.bytes`: a job exists only as long as its request does.
+Each thread has one queue, and each partition one thread: its jobs run one after the other, in the order of their
+submission. A thread takes all queued jobs (up to a limit), runs them, and hands all outcomes to the event loop with one
+wake-up. The queues are bounded by `queued.max.request.bytes`: a job lives no longer than its request.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ class IoThreads:
 
     @property
     def queue_lengths(self) -> list[int]:
-        """Jobs that wait, about, by thread. Any thread."""
+        """Approximate number of waiting jobs by thread. Any thread."""
         return [len(worker) for worker in self._workers]
 
     def index_of(self, topic: str, partition: int) -> int:
-        """The thread that a partition belongs to; a topic's partitions are spread evenly."""
+        """Return the thread of a partition; a topic's partitions are spread evenly."""
         return (zlib.crc32(topic.encode()) + partition) % len(self._workers)
 
     def idlest(self) -> int:
-        """The thread with the shortest queue, for jobs that need no order."""
+        """Return the thread with the shortest queue, for jobs that need no order."""
         return min(range(len(self._workers)), key=lambda i: len(self._workers[i]))
 
     def submit(
         self, index: int, job: Callable[[], T], deliver: Deliver, finish: Callable[[T], T] | None = None
     ) -> None:
-        """Runs `job` on thread `index`; `deliver(result, error)` follows on the event loop, even if nobody waits.
+        """Run `job` on thread `index`, then `deliver(result, error)` on the event loop, even if the requester is gone.
 
-        `finish` gets the result, and gives another, on the same thread after all jobs that were queued with this one
-        have run: what it does for one of them (an fsync) is done for the others.
+        `finish` turns the result into another on the same thread, after all jobs that were queued together have run:
+        its work for one of them (an fsync) covers the others.
         """
         self._workers[index].put((job, deliver, finish))
 
     def run(self, index: int, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Like `submit`, with a future. Cancelling the future does not take the job back."""
+        """Run `job` as `submit`, and return a future. Cancelling the future does not take the job back."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def deliver(result: Any, error: Exception | None) -> None:
@@ -72,7 +72,7 @@ class IoThreads:
         return future
 
     def stop(self) -> None:
-        """Lets the threads finish what is queued and end; blocks until they have."""
+        """Let the threads finish their queues and end; block until then."""
         for worker in self._workers:
             worker.stop()
 

@@ -1,9 +1,8 @@
-"""Where partitions began and ended when somebody first asked under a name, so that all who ask under it get the same
-answer.
+"""Snapshots of partitions' offsets under a name: all requests under one name get the same answer.
 
-Spark fixes the tasks of a batch DataFrame once, and runs them again for each action on it. The tasks of one action,
-which know of each other nothing but the action's id, agree in this way on where it ends. Only in memory: after a
-restart the next who asks fixes the answer anew.
+Spark fixes the tasks of a batch DataFrame once, and runs them again for each action on it. The tasks of one action
+share only the action's id; under that id they agree on the end of the action's input. Snapshots are in memory only:
+after a restart the next request takes a new one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 from sparklog.types import TopicPartition
 
 PARTITIONS_MAX = 1_000_000
-"""Of all snapshots together."""
+"""Limit over all snapshots."""
 
 
 class Extent(NamedTuple):
@@ -32,19 +31,23 @@ Snapshot = dict[TopicPartition, Extent]
 
 
 class OffsetSnapshots:
-    """See the module. Each owner has names of its own: what somebody else has had fixed is unknown to it, and when
-    there are too many partitions, the snapshots go of who has most. Event-loop thread only."""
+    """Keeps snapshots by owner and name.
+
+    An owner does not see the snapshots of other owners. When there are too many partitions, the owner with the most
+    loses its oldest snapshots. Event-loop thread only.
+    """
 
     def __init__(self, partitions_max: int = PARTITIONS_MAX) -> None:
         self._partitions_max = partitions_max
         self._partitions: Counter[Hashable] = Counter()
-        """By owner; each snapshot counts for one at least."""
+        """By owner; each snapshot counts for at least one."""
         self._by_owner: dict[Hashable, OrderedDict[str, Snapshot]] = {}
         self._under_way: dict[tuple[Hashable, str], asyncio.Task[Snapshot]] = {}
 
     async def of(self, owner: Hashable, name: str, take: Callable[[], Coroutine[Any, Any, Snapshot]]) -> Snapshot:
-        """The owner's snapshot of that name; the first one to ask has it taken, who asks meanwhile waits for it. Raises
-        what `take` does; then the next one has it taken."""
+        """Return the owner's snapshot of that name. The first request runs `take`, and concurrent ones wait for it.
+        Raises the error of `take`; the next request then runs it again.
+        """
         own = self._by_owner.get(owner)
         if own is not None and name in own:
             own.move_to_end(name)
@@ -53,7 +56,7 @@ class OffsetSnapshots:
         if task is None:
             task = self._under_way[owner, name] = asyncio.get_running_loop().create_task(take())
             task.add_done_callback(partial(self._taken, owner, name))
-        return await asyncio.shield(task)  # not cancelled with the first who asked: others wait for it
+        return await asyncio.shield(task)  # not cancelled with the first request: others wait for it
 
     def _taken(self, owner: Hashable, name: str, task: asyncio.Task[Snapshot]) -> None:
         del self._under_way[owner, name]
@@ -66,8 +69,9 @@ class OffsetSnapshots:
             pass
 
     def _forget_one(self, *, but_for: OrderedDict[str, Snapshot]) -> bool:
-        """The one that was asked for longest ago of the owner who has most, but not the newest; False: there is none
-        else."""
+        """Forget the least recently used snapshot of the owner with the most partitions, but not the newest of
+        `but_for`. Returns False if no other snapshot is left.
+        """
         sizes = ((n, o) for o, n in self._partitions.items() if self._by_owner[o] is not but_for or len(but_for) > 1)
         _, owner = max(sizes, key=itemgetter(0), default=(0, None))
         if owner is None:

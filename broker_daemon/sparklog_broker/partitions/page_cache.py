@@ -14,8 +14,9 @@ READ_BYTES = 1024 * 1024
 
 
 async def warm(slices: Sequence[FileSlice], io: IoThreads) -> dict[FileSlice, StorageError]:
-    """Returns when the slices are in the page cache, as far as their first and last pages tell; those that the disk
-    cannot read, with the error."""
+    """Read cold slices into the page cache, as far as their first and last pages tell. Returns the slices that the disk
+    cannot read, with their errors.
+    """
     cold = [s for s in slices if not s.is_cached]
     if not cold:
         return {}
@@ -30,13 +31,13 @@ async def warm(slices: Sequence[FileSlice], io: IoThreads) -> dict[FileSlice, St
 
 
 def _read_through(file_slice: FileSlice) -> None:
-    """Runs on an I/O thread; the slice is its own, the one it was made from may be released before."""
+    """Read a slice on an I/O thread. The slice is a duplicate: the original may be released earlier."""
     try:
         position, end = file_slice.position, file_slice.position + file_slice.length_bytes
         file_slice.read_ahead()
         while position < end:
             count = len(file_slice.read_part(position, min(READ_BYTES, end - position)))
-            if count == 0:  # shorter than announced: sendfile finds it too, and the connection is closed
+            if count == 0:  # shorter than announced: `sendfile` finds it too, and the connection is closed
                 return
             position += count
     finally:

@@ -1,4 +1,4 @@
-"""The topics and partitions that the broker serves, and the requests that wait for something to happen to them."""
+"""The broker's topics and partitions, and the requests that wait for their events."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ RoleOf = Callable[[TopicPartition, PartitionLog | None], ReplicaRole]
 
 
 class Partitions:
-    """Event-loop thread only."""
+    """Finds, adds and removes partitions. Event-loop thread only."""
 
     def __init__(self, config: BrokerConfig, storage: Storage, io: IoThreads, role_of: RoleOf) -> None:
-        """`role_of`: makes the role of the broker for a partition."""
+        """`role_of`: makes the broker's role for a partition."""
         self.topics: dict[str, Topic] = {}
         self.fetches = Purgatory(config.fetch_purgatory_max)
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.traffic = Traffic(config.metrics_topics_max)
         self.on_topics_changed: Callable[[], None] = lambda: None
-        """Called when there are other topics, or one has other partitions."""
+        """Called after topics were added or removed, or a topic has other partitions."""
         self._role_of = role_of
         self._logs = storage.logs
         self._io = io
@@ -37,20 +37,20 @@ class Partitions:
         self._schema_bytes: dict[str, list[tuple[int, bytes]]] = {}
 
     def get(self, topic: str, number: int) -> Partition:
-        """The partition, which this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError."""
-        found = self._known(topic, number)
+        """Return the partition, which this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError."""
+        found = self._existing(topic, number)
         found.check_offline()
         found.replicas.check_leads()
         return found
 
     def readable(self, topic: str, number: int) -> Partition:
-        """The partition, which this broker leads or follows. Raises as `get`."""
-        found = self._known(topic, number)
+        """Return the partition, which this broker leads or follows. Raises as `get`."""
+        found = self._existing(topic, number)
         found.check_offline()
         found.replicas.check_follows()
         return found
 
-    def _known(self, topic: str, number: int) -> Partition:
+    def _existing(self, topic: str, number: int) -> Partition:
         found = self._partitions.get((topic, number))
         if found is not None:
             return found
@@ -60,11 +60,11 @@ class Partitions:
         raise UnknownTopicOrPartitionError(f"topic {topic!r} has partitions 0 to {known.partitions - 1}, not {number}")
 
     def find(self, tp: TopicPartition) -> Partition | None:
-        """The partition, whoever leads it. None if there is no such partition."""
+        """Return the partition, under any leader; None if it does not exist."""
         return self._partitions.get(tp)
 
     def leading_epoch(self, tp: TopicPartition) -> int:
-        """The leader epoch in which this broker leads the partition; -1: it does not. Any thread."""
+        """Return the leader epoch in which this broker leads the partition; -1 if it does not. Any thread."""
         partition = self._partitions.get(tp)
         if partition is None:
             return -1
@@ -72,20 +72,20 @@ class Partitions:
         return epoch if partition.replicas.leads_in(epoch) else -1
 
     def all_in_sync(self, tp: TopicPartition) -> bool:
-        """Whether all replicas of the partition are in sync, as far as this broker knows. Any thread."""
+        """True if all replicas of the partition are in sync, as far as this broker knows. Any thread."""
         partition = self._partitions.get(tp)
         return partition is not None and set(partition.replicas.replicas) <= set(partition.replicas.isr)
 
     def all(self) -> list[Partition]:
-        """At this moment, in no order. Any thread."""
+        """Return a copy of the present list, in no order. Any thread."""
         return list(self._partitions.values())
 
     def schema_bytes(self, topic: Topic) -> list[tuple[int, bytes]]:
-        """The topic's schemas by id as Arrow IPC schema messages, the newest last."""
+        """Return the topic's schemas by id as Arrow IPC schema messages, the newest last."""
         return self._schema_bytes[topic.name]
 
     def opened(self, topic: Topic, first: int = 0) -> Iterator[Partition]:
-        """A topic's partitions from `first` on, as their logs are; they are not served before `add` or `grow`."""
+        """Make a topic's partitions from `first` on, with their logs. They are served after `add` or `grow`."""
         open_logs, offline = self._logs.logs, self._logs.offline
         for number in range(first, topic.partitions):
             key = TopicPartition(topic.name, number)
@@ -102,18 +102,18 @@ class Partitions:
             )
 
     def add(self, topic: Topic, partitions: Iterable[Partition]) -> None:
-        """Serves a topic."""
+        """Serve a topic."""
         self._schema_bytes[topic.name] = _schema_messages(topic)
         self.grow(topic, partitions)
 
     def grow(self, topic: Topic, added: Iterable[Partition]) -> None:
-        """Serves more partitions of a topic."""
+        """Serve more partitions of a topic."""
         self._partitions.update((partition.key, partition) for partition in added)
         self.topics[topic.name] = topic
         self.on_topics_changed()
 
     def remove(self, topic: Topic) -> list[Partition]:
-        """Serves the topic no longer; its partitions, which are to be told so."""
+        """Stop serving the topic. Returns its partitions, which the caller ends."""
         self.topics.pop(topic.name, None)
         self._schema_bytes.pop(topic.name, None)
         self.traffic.forget(topic.name)
@@ -122,18 +122,18 @@ class Partitions:
         return gone
 
     def use_schemas(self, topic: Topic) -> None:
-        """A topic has a newer schema, which its partitions take from now on."""
+        """Give a topic's newer schemas to its partitions."""
         for number in range(topic.partitions):
             self._partitions[(topic.name, number)].use_schemas(topic.schemas.__getitem__, topic.schema_id)
         self._schema_bytes[topic.name] = _schema_messages(topic)
         self.topics[topic.name] = topic
 
     def stop_waiting(self) -> None:
-        """Ends all waiting requests: they are answered with what there is."""
+        """End all waiting requests: they are answered with the present state."""
         self.fetches.stop()
         self.produces.stop()
 
 
 def _schema_messages(topic: Topic) -> list[tuple[int, bytes]]:
-    """The topic's schemas by id, the newest last, as Arrow IPC schema messages."""
+    """Encode the topic's schemas by id, the newest last, as Arrow IPC schema messages."""
     return [(i, schema.serialize().to_pybytes()) for i, schema in sorted(topic.schemas.items())]

@@ -1,9 +1,8 @@
-"""Where requests wait for something to happen to a partition: a fetch for data, a produce for the high watermark.
+"""Requests that wait for an event of a partition: a fetch for data, a produce for the high watermark.
 
-The protocol against lost wake-ups: look whether the wait is over; if not, register under all keys; look again; only
-then sleep. `check(key)` is called whenever something about the key has changed. A wait ends exactly once: satisfied,
-expired, refused because too many wait, stopped by the broker, or cancelled together with the coroutine that waits.
-Everything here runs on the event loop's thread.
+The protocol against lost wake-ups: check the condition; if it is false, register under all keys; check again; only then
+sleep. `check(key)` is called after every change of a key. A wait ends exactly once: satisfied, expired, refused because
+too many wait, stopped by the broker, or cancelled with its coroutine. All code here runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """How a wait ended."""
+    """The end of a wait."""
 
     SATISFIED = "satisfied"
     EXPIRED = "expired"
@@ -23,7 +22,7 @@ class Outcome(Enum):
 
 
 Satisfied = Callable[[Hashable | None], bool]
-"""Says whether a wait is over. The argument is the key that has changed, or None: look at everything."""
+"""Returns True if the wait is over. The argument is the changed key, or None to check every key."""
 
 
 class _Waiter:
@@ -48,14 +47,14 @@ class Purgatory:
         self._count = 0
         self._stopped = False
         self.ended: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
-        """How many waits have ended how, or were refused; what needed no wait is not counted."""
+        """Number of waits by outcome; conditions that were true at once are not counted."""
 
     @property
     def waiting_count(self) -> int:
         return self._count
 
     async def wait(self, keys: Iterable[Hashable], satisfied: Satisfied, timeout_s: float) -> Outcome:
-        """Waits until `satisfied` says so for one of `keys`, for at most `timeout_s`.
+        """Wait until `satisfied` returns True for one of `keys`, for at most `timeout_s`.
 
         `satisfied` must be cheap and must not raise. Cancelling the caller ends the wait and leaves nothing behind.
         """
@@ -85,7 +84,7 @@ class Purgatory:
             self._remove(waiter)
 
     def check(self, key: Hashable) -> int:
-        """Ends the waits under `key` that are satisfied now; returns how many."""
+        """End the waits under `key` that are satisfied now; return their number."""
         waiters = self._by_key.get(key)
         if not waiters:
             return 0
@@ -95,7 +94,7 @@ class Purgatory:
         return len(done)
 
     def stop(self) -> None:
-        """Ends all waits, and every later one at once: the broker stops."""
+        """End all waits, and every later one at once, because the broker stops."""
         self._stopped = True
         for waiters in list(self._by_key.values()):
             for waiter in list(waiters):
@@ -107,7 +106,7 @@ class Purgatory:
             self._by_key.setdefault(key, {})[waiter] = None
 
     def _remove(self, waiter: _Waiter) -> None:
-        """Takes the waiter out from under all its keys; harmless the second time."""
+        """Remove the waiter from all its keys; a second call does no harm."""
         keys, waiter.keys = waiter.keys, ()
         self._count -= 1 if keys else 0
         for key in keys:

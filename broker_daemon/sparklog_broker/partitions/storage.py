@@ -1,4 +1,4 @@
-"""The data directory, opened: the logs and the way to the object store."""
+"""The broker's storage: its logs and the access to the object store."""
 
 from __future__ import annotations
 
@@ -34,22 +34,24 @@ T = TypeVar("T")
 
 
 class ClusterMetadata(NamedTuple):
-    """The parts of the cluster's metadata, as of the broker's start, that its data directory is opened with."""
+    """The parts of the cluster's metadata, as of the broker's start, for opening its data directory."""
 
     cluster_id: str
     topics: Mapping[str, Topic]
     security: Mapping[RecordId, bytes]
     ids: IdBlocks
     is_here: IsHere
-    """True for the partitions of which this broker has a replica."""
+    """Returns True for the partitions of which this broker has a replica."""
     is_sole: bool = False
-    """True if the store is this broker's own: it knows which ids have been given out, and its clock is the only one."""
+    """True if the store belongs to this broker alone: it knows all issued ids, and its clock is the only one."""
     was_made: WasMade | None = None
-    """As for `partition_specs`. None: a replica whose directory is not here is made again, and copied."""
+    """As for `partition_specs`. None: the missing directory of a replica is created again, and copied."""
 
 
 class Storage:
-    """Made by `open`. What changes topics, and checkpoints, runs one after the other on the admin thread (`run`)."""
+    """The open storage, made by `open`. Changes of topics, and checkpoints, run one after the other on the admin thread
+    (`run`).
+    """
 
     def __init__(
         self,
@@ -72,17 +74,17 @@ class Storage:
         )
         for partition_log in logs.logs.values():
             for producer in partition_log.producers():
-                self.producer_ids.found(producer.producer_id)
-        try:  # a broker that has just started, too, goes on when the store is away
+                self.producer_ids.note_used(producer.producer_id)
+        try:  # a broker that has just started also continues without the store
             self.producer_ids.take_ahead()
-        except StorageUnavailableError as e:  # who needs one asks again
+        except StorageUnavailableError as e:  # the request that needs an id tries again
             log.warning("no producer ids yet: %s", e)
         self.remote_reads = environment.executors.pool("remote-read", config.remote_log_reader_threads)
-        """Whatever may have to wait for the object store."""
+        """Threads for work that may wait for the object store."""
         self._loop = loop
         self._admin = environment.executors.pool("admin", 1)
         self._ids = environment.executors.pool("ids", 1)
-        """Who waits for a store that is away keeps nobody else waiting."""
+        """A thread of its own: waiting for ids of an absent store delays no other work."""
         self.id_source = IdSource(self.producer_ids, loop, self._ids)
 
     @classmethod
@@ -94,8 +96,7 @@ class Storage:
         logs: LogManager,
         metadata: ClusterMetadata,
     ) -> Storage:
-        """Loads the logs of the partitions that are here; blocks while damaged ones are recovered. Raises
-        StorageError."""
+        """Load the logs of this broker's partitions; block while damaged ones are recovered. Raises StorageError."""
         specs = [
             spec
             for topic in metadata.topics.values()
@@ -111,41 +112,42 @@ class Storage:
         return opened
 
     def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Runs `job` on the admin thread, after what was asked for before."""
+        """Run `job` on the admin thread, after earlier jobs."""
         return self._loop.run_in_executor(self._admin, job)
 
     def expiry_ms(self) -> int:
-        """The time by which things grow old: the clock's, but for its jumps."""
+        """Return the clock time for expiry, without the clock's jumps, in ms."""
         return self.logs.expiry_clock.now_ms()
 
     def is_issued(self, producer_id: int) -> bool:
-        """False if no broker can have given out this id of a producer. Any thread."""
+        """Return False if no broker can have issued this producer id. Any thread."""
         return not self.metadata.is_sole or self.producer_ids.is_issued(producer_id)
 
     async def new_producer_id(self) -> int:
-        """Raises StorageError, StorageFullError."""
+        """Return a new producer id. Raises StorageError, StorageFullError."""
         return await self.id_source.next()
 
     def fencing_tokens(self) -> IdSource:
-        """For the coordinator of fencing tokens: larger than all ids that any broker has given out before, and each
-        larger than those before it."""
-        return IdSource(self.producer_ids.anew(SMALL_BLOCK_IDS), self._loop, self._ids)
+        """Make the source of fencing tokens: each is larger than the one before, and than all ids that any broker has
+        issued before.
+        """
+        return IdSource(self.producer_ids.successor(SMALL_BLOCK_IDS), self._loop, self._ids)
 
     def stop_reading(self) -> None:
-        """Ends what waits for the object store. Blocks."""
+        """End the work that waits for the object store. Blocks."""
         self.remote_reads.shutdown(cancel_futures=True)
         if self.remote.cache is not None:
             self.remote.cache.close()
 
     def close(self) -> bool:
-        """Seals and closes the logs; nobody uses them any more. Returns whether the stop is a clean one. Blocks."""
+        """Seal and close the logs after their last use. Returns True after a clean stop. Blocks."""
         self._admin.shutdown()
         self._ids.shutdown()
         return self.logs.close()
 
 
 def open_logs(config: BrokerConfig, environment: Environment) -> LogManager:
-    """Locks the log directories. Raises DataDirLockedError, StorageError, InvalidConfigError
+    """Lock the log directories. Raises DataDirLockedError, StorageError, InvalidConfigError
     (`remote.log.storage.*`)."""
     return LogManager(
         config.data_dir,
@@ -161,7 +163,7 @@ def open_logs(config: BrokerConfig, environment: Environment) -> LogManager:
 
 
 def check_alone(config: BrokerConfig, files: FileSystem) -> None:
-    """Raises StorageError for the directory of a broker whose topics are in ZooKeeper."""
+    """Raise StorageError for the directory of a broker whose topics are in ZooKeeper."""
     member = member_of_cluster(files, config.data_dir)
     if member is not None and not files.exists(config.data_dir / METADATA_FILE):
         raise StorageError(
@@ -171,7 +173,7 @@ def check_alone(config: BrokerConfig, files: FileSystem) -> None:
 
 
 def remote_access(config: BrokerConfig, files: FileSystem) -> RemoteAccess:
-    """The way to the object store that the configuration names. Raises InvalidConfigError."""
+    """Return the access to the configured object store. Raises InvalidConfigError."""
     if not config.remote_log_storage_url:
         return RemoteAccess()
     store = ObjectStore(config.remote_log_storage_url, parse_options(config.remote_log_storage_options))

@@ -1,4 +1,4 @@
-"""The log directories of topics: their records of the topic, the end of their files, deleted records."""
+"""Topics' files in the log directories: the record of each topic, deletion of topics and of records."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ class TopicDirectories:
         self._logs = logs
 
     def note(self, topic: Topic) -> None:
-        """Writes what the store knows of the topic beside its records, for the day the store is lost; a failure is no
-        error, the next start writes it."""
+        """Write the topic's definition beside its records, for a rebuild after a loss of the store. A failure is
+        logged; the next start writes again.
+        """
         try:
             self._logs.write_topic_record(TopicPartition(topic.name, 0), encode_topic(topic_record(topic)))
         except SparklogError as e:
             log.warning("topic %s: %s stays as it was until the next start: %s", topic.name, TOPIC_FILE, e)
 
     def delete_files(self, topic: Topic, first: int = 0) -> None:
-        """Delete the partitions from `first` on, which are not in the store. Files that cannot be moved away now are
-        moved at the next start."""
+        """Delete the partitions from `first` on, which the store no longer has. Files that cannot be moved away now are
+        moved at the next start.
+        """
         for number in range(first, topic.partitions):
             try:
                 self._logs.delete_partition(TopicPartition(topic.name, number))
@@ -43,8 +45,7 @@ class TopicDirectories:
                 log.error("the files of partition %s-%d cannot be deleted: %s", topic.name, number, e)  # noqa: TRY400
 
     def put_aside(self, topic: Topic) -> None:
-        """Serve the files of a topic no more, and keep them. Files that cannot be moved now are moved at the next
-        start."""
+        """Stop serving a topic and keep its files aside. Files that cannot be moved now are moved at the next start."""
         gone = UnknownTopicOrPartitionError(f"topic {topic.name!r} is not in the cluster's metadata any more")
         for number in range(topic.partitions):
             owner = LogOwner(topic.name, topic.topic_id, number)
@@ -54,15 +55,15 @@ class TopicDirectories:
                 log.error("the files of %s are not put aside: %s", owner.topic_partition, e)  # noqa: TRY400
 
     def delete_records(self, deletions: Sequence[tuple[PartitionLog, int]]) -> list[int | SparklogError]:
-        """Deletes each log's records below an offset (-1: all that can be read) and writes the log starts down.
+        """Delete each log's records below an offset (-1: the high watermark) and write down the log starts.
 
-        Returns per log its log start, or why it was refused.
+        Returns each log's new log start, or the error.
         """
         done: list[int | SparklogError] = []
         for partition_log, before_offset in deletions:
             try:
                 mark = partition_log.high_watermark
-                # else a power cut could leave half of a segment that the checkpoint takes for whole
+                # otherwise a power cut could leave half of a segment that the checkpoint counts as whole
                 partition_log.flusher.flush_to(mark if before_offset < 0 else min(before_offset, mark))
                 done.append(partition_log.retention.delete_records(before_offset))
             except SparklogError as e:
@@ -89,8 +90,9 @@ def partition_specs(
     is_here: IsHere | None = None,
     was_made: WasMade | None = None,
 ) -> Iterator[PartitionSpec]:
-    """The specifications of the topic's partitions from `first` on; of those only that `is_here` says belong to this
-    broker. `was_made`: as `PartitionSpec.made`; None: no directory is missed."""
+    """Make the specifications of a topic's partitions from `first` on, restricted to those of this broker by `is_here`.
+    `was_made` is as `PartitionSpec.made`; None: no directory is missed.
+    """
     log_config = LogConfig.from_settings({**config.topic_defaults, **topic.configs})
     for number in range(first, topic.partitions):
         if is_here is not None and not is_here(topic.name, number):

@@ -1,8 +1,8 @@
-"""Who owns how many topics, and whether it may be more (`max_topics`, `max_partitions`).
+"""Limits on the topics and partitions that a user owns (`max_topics`, `max_partitions`).
 
-The user who makes a topic owns it: that is stored with the topic, and goes with it. To own a topic is to have it
-counted, and nothing else: what somebody may do with it is what ACLs say. Topics from before this was stored, and the
-broker's own, have no owner. In a cluster the controller counts.
+The user that creates a topic owns it; the owner is stored with the topic. Ownership only counts: access is a matter of
+ACLs. Topics without a stored owner, from earlier releases, and the broker's own topics have no owner. In a cluster the
+controller counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparklog_broker.partitions.partitions import Partitions
 
 
 class TopicOwners:
-    """Event-loop thread only. `quotas`: those that are set now."""
+    """Counts topics by owner. `quotas` returns the present quotas. Event-loop thread only."""
 
     def __init__(self, partitions: Partitions, quotas: Callable[[], QuotaTable]) -> None:
         self._partitions = partitions
@@ -26,14 +26,15 @@ class TopicOwners:
         self._coming_partitions: Counter[str] = Counter()
 
     def owned(self, user: str) -> tuple[int, int]:
-        """How many topics and partitions a user owns."""
+        """Return the number of topics and of partitions that a user owns."""
         topics = [topic for topic in self._partitions.topics.values() if topic.owner == user]
         return len(topics), sum(topic.partitions for topic in topics)
 
     @contextmanager
     def room_for(self, user: str, topics: int, partitions: int) -> Iterator[None]:
-        """While it lasts, `user` ("": nobody) is about to own so many more; they count as if they were there. Raises
-        PolicyViolationError that names the limit."""
+        """Count `topics` and `partitions` as owned by `user` ("": no user) within the context. Raises
+        PolicyViolationError that names the limit.
+        """
         if not user:
             yield
             return

@@ -1,1 +1,1 @@
-"""What the broker does with the rules of `sparklog.security`."""
+"""The broker's side of `sparklog.security`: users, ACLs, quotas, audit log, keys."""

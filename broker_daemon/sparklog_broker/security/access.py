@@ -1,6 +1,6 @@
-"""Who may do what, with `authorizer = acl`: the ACLs of the security records, in effect as soon as they are known.
+"""Access control with `authorizer = acl`: the ACLs of the security records, in effect as soon as they arrive.
 
-A record that this version cannot read may be a denial. So as long as there is one, only `super.users` may do anything.
+A record that this version cannot read may be a denial. While there is one, only `super.users` are allowed anything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AUTHORIZER_ACL = "acl"
 
 
 class Access:
-    """Event-loop thread only. Also an `Authorizer`."""
+    """The authorizer of this broker (an `Authorizer`). Event-loop thread only."""
 
     def __init__(self, config: BrokerConfig, records: SecurityRecords) -> None:
         self._super_users = parse_super_users(config.super_users)
@@ -38,12 +38,12 @@ class Access:
 
     @classmethod
     def of(cls, config: BrokerConfig, records: SecurityRecords) -> Access | None:
-        """None: everybody may do everything."""
+        """Return the authorizer, or None if everything is allowed to everybody."""
         return cls(config, records) if config.authorizer == AUTHORIZER_ACL else None
 
     @property
     def version(self) -> int:
-        """Counts the changes."""
+        """Number of changes so far."""
         return self._authorizer.version
 
     @property
@@ -52,11 +52,11 @@ class Access:
         return self._by_key
 
     def judge(self, api: Api, request: Message, peer: Peer) -> Verdict:
-        """What of the request the peer may do."""
+        """Judge the parts of a request for the peer."""
         return judge(api, request, peer, self)
 
     def may(self, peer: Peer, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Whether the peer may; an internal topic is for the cluster alone."""
+        """True if the operation is allowed to the peer; internal topics are for the cluster only."""
         return may(self, peer, operation, Resource(resource_type, name))
 
     def allowed(self, peer: Peer, operation: Operation, resource: Resource) -> bool:
@@ -101,8 +101,8 @@ class Access:
 
 @lru_cache(maxsize=4_096)
 def peer_of(principal: Principal, host: str) -> Peer:
-    """Who asks, as ACLs name him."""
+    """Return the principal and host of a request, as ACLs name them."""
     try:
         return Peer(principal, canonical_host(host))
     except InvalidConfigError:
-        return Peer(principal, host)  # no address: what an ACL says of hosts does not match it
+        return Peer(principal, host)  # not an address: no host of an ACL matches it

@@ -1,8 +1,8 @@
-"""The audit log at work: lines are written by a thread of their own, into a file that is rotated.
+"""The audit log: a thread writes its lines into a file that is rotated.
 
-`audit.log.file` grows to `audit.log.max.bytes`, then it becomes `….1`, the one before `….2`, and so on up to
-`audit.log.backups`. What cannot be written is said in the broker's log, and nobody waits for it. More lines than
-WAITING_MAX that are not written yet are left out, and the next line says how many.
+`audit.log.file` grows to `audit.log.max.bytes`, then becomes `….1`, the previous one `….2`, and so on up to
+`audit.log.backups`. A failed write is reported in the broker's log, and delays no request. At most WAITING_MAX lines
+wait to be written; further ones are left out, and the next line has their number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_ERROR = "NONE"
 
 
 class AuditLog:
-    """Event-loop thread only, but for the writing."""
+    """Queues the lines. Event-loop thread only, except for the writing."""
 
     def __init__(self, config: BrokerConfig, environment: Environment, loop: asyncio.AbstractEventLoop) -> None:
         path = Path(config.audit_log_file)
@@ -48,7 +48,7 @@ class AuditLog:
 
     @classmethod
     def of(cls, config: BrokerConfig, environment: Environment, loop: asyncio.AbstractEventLoop) -> AuditLog | None:
-        """None: there is none."""
+        """Return the audit log, or None if none is configured."""
         return cls(config, environment, loop) if config.audit_log_file else None
 
     def act(
@@ -62,8 +62,8 @@ class AuditLog:
         client_id: str = "",
         detail: str = "",
     ) -> None:
-        """An administrative act, however it ended. `detail`: what the resources do not say, or what it came of."""
-        resource = ", ".join(map(_one_of_several, islice(resources, VALUE_CHARS_MAX)))[:VALUE_CHARS_MAX]
+        """Write a line about an administrative act, successful or not. `detail`: facts that the resources lack."""
+        resource = ", ".join(map(_escaped, islice(resources, VALUE_CHARS_MAX)))[:VALUE_CHARS_MAX]
         event = self._event(AuditKind.ACT, api, principal, host, listener, _outcome(error_code), "", resource)
         self.note(event._replace(client_id=client_id, detail=detail))
 
@@ -78,13 +78,14 @@ class AuditLog:
         resource: Resource | None,
         client_id: str = "",
     ) -> None:
-        """A request, or part of it, was denied."""
+        """Write a line about a denied request or part of one."""
         about = (str(operation or ""), str(resource or ""))
         event = self._event(AuditKind.DENIAL, api, principal, host, listener, error.name, *about)
         self.note(event._replace(client_id=client_id))
 
     def failed_authentication(self, host: str, listener: str, reason: str, detail: str) -> None:
-        """Somebody could not say who it is. `reason`: as it is counted; `detail`: without what was sent."""
+        """Write a line about a failed authentication. `reason`: the name of its counter; `detail`: without the received
+        bytes."""
         now_ms = self._clock.now_ms()
         self.note(AuditEvent(AuditKind.AUTHENTICATION, now_ms, None, host, listener, "", reason.upper(), detail=detail))
 
@@ -103,7 +104,7 @@ class AuditLog:
         return AuditEvent(kind, now_ms, principal, host, listener, api.name, outcome, operation, resource)
 
     def note(self, event: AuditEvent) -> None:
-        """Writes the event's line, unless its source has too many."""
+        """Write the event's line, unless its source has too many."""
         left_out = self._limiter.admit(event)
         if left_out is None:
             return
@@ -122,13 +123,13 @@ class AuditLog:
             log.error("a line of the audit log is not written: %s", error)
 
     def close(self) -> None:
-        """Writes what waits. Blocks."""
+        """Write the waiting lines. Blocks."""
         self._thread.shutdown()
         self._file.close()
 
 
-def _one_of_several(resource: str) -> str:
-    """A name with a comma in it is not read as two names."""
+def _escaped(resource: str) -> str:
+    """Escape a resource, so that a comma in its name does not separate names."""
     return resource[:VALUE_CHARS_MAX].replace("\\", "\\\\").replace(",", "\\,")
 
 
@@ -137,7 +138,7 @@ def _outcome(error_code: int) -> str:
 
 
 class RotatedFile:
-    """One thread at a time."""
+    """A file with numbered predecessors. One thread at a time."""
 
     def __init__(self, path: Path, files: FileSystem, max_bytes: int, backups: int) -> None:
         self._path = path
@@ -148,7 +149,7 @@ class RotatedFile:
         self._size_bytes = 0
 
     def append(self, line: bytes) -> None:
-        """Raises StorageError, OSError."""
+        """Append a line. Raises StorageError, OSError."""
         file = self._opened()
         if self._size_bytes and self._size_bytes + len(line) > self._max_bytes:
             self._rotate()

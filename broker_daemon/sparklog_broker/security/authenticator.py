@@ -1,8 +1,8 @@
-"""Who the peers are: runs `sparklog.security.handshake` for each connection of a listener with SASL, and takes a
-peer's name from its certificate on the others.
+"""Authenticates peers: runs `sparklog.security.handshake` for each connection of a listener with SASL, and takes a
+peer's name from its certificate on other listeners.
 
-Exchanges may cost time by design, so they run on threads of their own: who tries many does not slow down those who are
-in. Those of SCRAM cost it on the client's side alone, and are done on the event loop.
+Exchanges may be slow by design, so they run on threads of their own: many attempts do not slow down authenticated
+peers. SCRAM is slow on the client's side only, and its exchanges run on the event loop.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ log = logging.getLogger(__name__)
 
 SASL_APIS = frozenset({Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
 _LOOK_AGAIN_S = 0.05
-"""Until an exchange that is under way on a thread has ended."""
+"""Time until the next look at an exchange that is running on a thread."""
 
 
 class Authenticator:
-    """Event-loop thread only, but for the exchanges."""
+    """Authenticates connections. Event-loop thread only, except for the exchanges."""
 
     def __init__(
         self,
@@ -70,13 +70,15 @@ class Authenticator:
         tokens: Mapping[str, TokenKeys],
         threads: Executor | None,
     ) -> None:
-        """`tokens`: by the listeners' names, where OAUTHBEARER is enabled. `threads`: None where nobody
-        authenticates. Raises InvalidConfigError for `ssl.principal.mapping.rules`."""
+        """`tokens`: by the listeners' names, for those with OAUTHBEARER. `threads`: None if no listener authenticates.
+        Raises InvalidConfigError for `ssl.principal.mapping.rules`.
+        """
         self.counters = AuthenticationCounters()
         self.on_failed: Callable[[Connection, str, str], None] = lambda connection, reason, text: None
-        """Is told of every failure: its reason, as it is counted, and a text for the log without what was sent."""
+        """Called for each failure with the name of its counter and a text for the log, without the received bytes."""
         self.on_identified: Callable[[Connection], None] = lambda connection: None
-        """Is told of every connection when it is known whose it is. May raise TooManyConnectionsError: it ends then."""
+        """Called for each connection after its authentication. May raise TooManyConnectionsError; the connection then
+        ends."""
         self._loop = loop
         self._clock = clock
         self._users = users
@@ -88,17 +90,18 @@ class Authenticator:
         }
         self._exchanging: set[Connection] = set()
         self._timers: weakref.WeakKeyDictionary[Connection, asyncio.TimerHandle] = weakref.WeakKeyDictionary()
-        """Of connections whose sessions, or whose time to authenticate, end."""
+        """Timers of connections with a session's end or an authentication deadline."""
         self._by_password: weakref.WeakKeyDictionary[Connection, str] = weakref.WeakKeyDictionary()
-        """Connections of users with a password, with the users' names."""
+        """User names of the connections that authenticated with a password."""
         self._certificates = CertificateExpiry(loop, clock, self._certificate_expired)
         users.on_removed = self._end_connections_of
 
     # -- a new connection
 
     def greet(self, connection: Connection, listener: OpenListener, certificate: bytes | None) -> None:
-        """Says who the peer is, or what it has to do before that is known. A connection with a certificate ends with
-        it."""
+        """Set the peer's principal, or the authentication that the connection has to pass. A connection with a
+        certificate ends at the certificate's expiry.
+        """
         try:
             if certificate is not None:
                 self._certificates.watch(connection, certificate_expiry_ms(certificate))
@@ -137,8 +140,9 @@ class Authenticator:
     # -- requests
 
     async def judge(self, api: int, connection: Connection) -> None:
-        """Returns if a request, which is none of SASL's, may be handled. Raises SaslAuthenticationFailedError,
-        IllegalSaslStateError: then the connection ends with the answer."""
+        """Return if a request outside of SASL may be handled. Raises SaslAuthenticationFailedError,
+        IllegalSaslStateError; the connection then ends with the answer.
+        """
         authentication = connection.authentication
         if authentication is None:
             return
@@ -150,7 +154,7 @@ class Authenticator:
             raise SaslAuthenticationFailedError("the connection has ended")
 
     async def answer(self, connection: Connection, request: SaslHandshakeRequest | SaslAuthenticateRequest) -> Response:
-        """SASL_HANDSHAKE or SASL_AUTHENTICATE. Raises as `judge`, and UnsupportedSaslMechanismError."""
+        """Answer SASL_HANDSHAKE or SASL_AUTHENTICATE. Raises as `judge`, and UnsupportedSaslMechanismError."""
         if isinstance(request, SaslHandshakeRequest):
             return await self._handshake(request, connection)
         return await self._authenticate(request, connection)
@@ -187,7 +191,7 @@ class Authenticator:
             self._exchanging.discard(connection)
 
     async def _apply(self, connection: Connection, effects: list[Effect]) -> Effect | None:
-        """Does what the state machine says; returns what is to be answered. Raises the failure, late."""
+        """Carry out the effects of the state machine; return the one to answer. A failure is raised after its delay."""
         answer: Effect | None = None
         for effect in effects:
             match effect:
@@ -195,7 +199,7 @@ class Authenticator:
                     connection.principal = principal
                     assert connection.authentication is not None
                     self._watch(connection, connection.authentication)
-                    (self.counters.again if again else self.counters.succeeded)[mechanism] += 1
+                    (self.counters.repeated if again else self.counters.succeeded)[mechanism] += 1
                     if mechanism != OAUTHBEARER:
                         self._by_password[connection] = principal.name
                     log.debug("%s: is %s (%s)", connection.peer_name, principal, mechanism)
@@ -221,7 +225,7 @@ class Authenticator:
     # -- the end of sessions
 
     def _watch(self, connection: Connection, authentication: Authentication) -> None:
-        """Looks when the session, or the patience, ends: a request that waits does not outlive it either."""
+        """Schedule the end of the session or of the authentication's time; a waiting request does not delay it."""
         timer = self._timers.pop(connection, None)
         if timer is not None:
             timer.cancel()
@@ -245,12 +249,12 @@ class Authenticator:
         self._watch(connection, authentication)
 
     def _certificate_expired(self, connection: Connection) -> None:
-        """A request that waits does not outlive it either."""
+        """End a connection whose certificate has expired, with its waiting request."""
         self._failed(connection, "certificate-expired", "the certificate of the client has expired; disconnecting")
         connection.close()
 
     def _end_connections_of(self, name: str) -> None:
-        """The user is gone: so are the user's sessions, at once."""
+        """End the sessions of a removed user at once."""
         for connection in [c for c, user in self._by_password.items() if user == name]:
             log.info("%s: the user %s has been removed; disconnecting", connection.peer_name, name)
             connection.close()

@@ -1,6 +1,6 @@
-"""Connections do not outlive the certificate that their peer has shown.
+"""Ends connections at the expiry of their peer's certificate.
 
-One timer for all of them looks at those that are due, and at least once in LOOK_S: clocks are set, too.
+One timer serves all of them. It looks at least once in LOOK_S, because clocks are set.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _AFTER_S = 0.01
 
 
 class CertificateExpiry:
-    """Event-loop thread only. `expired` is told of each open connection whose certificate has expired, once."""
+    """Watches certificates. `expired` is called once for each open connection whose certificate has expired. Event-loop
+    thread only.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, expired: Callable[[Connection], None]) -> None:
         self._loop = loop
@@ -27,12 +29,12 @@ class CertificateExpiry:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, connection: Connection, expires_ms: int) -> None:
-        """From now on, until it closes. `expires_ms`: since 1970."""
+        """Watch a connection until it closes. `expires_ms`: since 1970."""
         self._expires_ms[connection] = expires_ms
         self._schedule(expires_ms)
 
     def _schedule(self, earliest_ms: int) -> None:
-        """To look at `earliest_ms`, or before."""
+        """Schedule a look at `earliest_ms` or before."""
         in_s = min(max(earliest_ms - self._clock.now_ms(), 0) / 1000 + _AFTER_S, LOOK_S)
         if self._timer is not None:
             if self._timer.when() <= self._loop.time() + in_s:

@@ -1,4 +1,4 @@
-"""What a broker needs to know its peers: contexts of TLS, keys of tokens, and threads; renewed without a restart."""
+"""The broker's means to authenticate peers: TLS contexts, keys of tokens, and threads; renewed without a restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def server_contexts(security: BrokerSecurity) -> dict[str, RenewedContext]:
-    """A context for each listener with TLS, by its name. Raises InvalidConfigError that names the listener."""
+    """Return a context by name for each listener with TLS. Raises InvalidConfigError that names the listener."""
     contexts = {}
     for listener in security.listeners.bound:
         if listener.protocol.tls:
@@ -36,8 +36,11 @@ def server_contexts(security: BrokerSecurity) -> dict[str, RenewedContext]:
 
 
 class PeerSecurity:
-    """Event-loop thread only. `contexts`: of `server_contexts`; `renew_others`: looks whether what this broker
-    shows to other ones has changed, and raises InvalidConfigError if that is not valid. Raises InvalidConfigError."""
+    """Owns the contexts, keys and threads. Event-loop thread only.
+
+    `contexts`: of `server_contexts`. `renew_others`: returns True if this broker's own certificates for other brokers
+    have changed, and raises InvalidConfigError if they are invalid. The constructor raises InvalidConfigError.
+    """
 
     def __init__(
         self,
@@ -56,17 +59,17 @@ class PeerSecurity:
         self._interval_s = int(str(security.settings["ssl.reload.interval.ms"])) / 1000
         executors = environment.executors
         self.threads: Executor | None = executors.pool("tls", config.num_network_threads) if contexts else None
-        """For the data of connections with TLS."""
+        """Threads for the data of connections with TLS."""
         everything = (*security.listeners.bound, *security.gateways)
         authenticates = bool(contexts) or any(one.protocol.sasl for one in everything)
         self.authentication_threads: Executor | None = (
             executors.pool("authentication", config.num_network_threads) if authenticates else None
         )
-        """Their own, so that who tries often to get in does not slow down those who are."""
+        """Separate threads: frequent attempts to authenticate do not slow down authenticated peers."""
         with_tokens = [one for one in everything if OAUTHBEARER in security.rules(one).mechanisms]
         renewing = executors.daemon("renew-keys") if contexts or with_tokens or renew_others else None
         self._renewing: Executor | None = renewing
-        """A server of keys may hang."""
+        """A thread of its own, because a server of keys may hang."""
         self._tokens = {
             one.name: TokenKeys(security.of(one), environment.clock.monotonic_s, self._interval_s, renewing)
             for one in with_tokens
@@ -78,24 +81,24 @@ class PeerSecurity:
         )
 
     def open(self, sockets: Sequence[tuple[Listener, socket.socket]], *, local: bool) -> list[OpenListener]:
-        """The listeners at work on their bound sockets; with `local` a Unix socket beside each that may have one."""
+        """Open the listeners on their bound sockets; with `local` a Unix socket beside each that may have one."""
         return [
             OpenListener(one, sock, self._security.rules(one), self._contexts.get(one.name), local=local)
             for one, sock in sockets
         ]
 
     def open_gateways(self, sockets: Sequence[tuple[Listener, socket.socket]]) -> list[OpenListener]:
-        """The Unix sockets of this broker's gateways, whose clients authenticate as on a listener."""
+        """Open the Unix sockets of this broker's gateways, whose clients authenticate as on a listener."""
         return [OpenListener(one, sock, self._security.rules(one)) for one, sock in sockets]
 
     def start(self) -> None:
-        """Begins to look for renewed certificates and keys."""
+        """Begin to look for renewed certificates and keys."""
         if self._renewing is not None:
             self.renew()
             self._timer = self._loop.call_later(self._interval_s, self.start)
 
     def renew(self) -> None:
-        """Looks for them now."""
+        """Look for renewed certificates and keys now."""
         if self._renewing is not None:
             self._renewing.submit(self._renew)
 
@@ -115,7 +118,7 @@ class PeerSecurity:
             keys.renew()
 
     def stop(self) -> None:
-        """Again is fine."""
+        """Stop the timer and the threads; a second call does no harm."""
         if self._timer is not None:
             self._timer.cancel()
         for executor in (self.threads, self.authentication_threads, self._renewing):

@@ -1,13 +1,13 @@
-"""Whose a producer id is: nobody writes as a producer that is not his.
+"""The owners of producer ids: a client writes only with its own id.
 
-A transactional batch belongs to the transactional id that the request names, which the peer has been allowed to write
-to. That the producer id belongs to it is what the coordinator is asked before the producer's first batch in a
-partition. Later batches are not asked for, so a request that names another transactional id, or none, would slip into a
-transaction that is open there: `judge` remembers which pairs the coordinator has confirmed.
+A transactional batch belongs to the transactional id in its request, which the peer may write to. Before a producer's
+first batch in a partition, the coordinator confirms that the producer id belongs to the transactional id. Later batches
+are not checked with the coordinator, so a request that names another transactional id, or none, could slip into an open
+transaction: `judge` remembers the pairs that the coordinator has confirmed.
 
-A producer id without a transactional id belongs to the principal that got it, on every broker and for ever: the id
-proves it (`sparklog.security.owned_ids`). The secret for that is made once, before the first id, and is a security
-record, so leaders that take over have it.
+A producer id without a transactional id belongs to the principal that received it, on every broker and forever: the id
+proves it (`sparklog.security.owned_ids`). The secret of these proofs is made once, before the first id. It is a
+security record, so later leaders have it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ REMEMBERED_MAX = 100_000
 
 
 class OwnedIds:
-    """Makes ids that prove whose they are, and asks them. Event-loop thread only, but for `is_of`."""
+    """Makes ids that prove their owner, and checks them. Event-loop thread only, except for `is_of`."""
 
     def __init__(self, records: SecurityRecords, token_bytes: Callable[[int], bytes]) -> None:
-        """`token_bytes`: random ones, that many."""
+        """`token_bytes`: returns that many random bytes."""
         self._records = records
         self._token_bytes = token_bytes
         self._secret = b""
@@ -45,9 +45,10 @@ class OwnedIds:
         self._secret = changes.get(SECRET_NAME) or self._secret
 
     async def issue(self, number: int, principal: Principal) -> int:
-        """The principal's id of this number. The first time it makes the secret; raises as `SecurityRecords.change`,
-        CoordinatorLoadingError."""
-        if not self._secret:  # if somebody else makes one at this moment, the first one stays
+        """Return the principal's id of this number. The first call makes the secret. Raises as
+        `SecurityRecords.change`, and CoordinatorLoadingError.
+        """
+        if not self._secret:  # if another broker makes one at this moment, the first one stays
             new = self._token_bytes(SECRET_BYTES)
             await self._records.change({RecordId(RecordKind.SECRETS, SECRET_NAME): new})
         if not self._secret:
@@ -55,11 +56,11 @@ class OwnedIds:
         return owned_id(self._secret, number, principal)
 
     def is_of(self, producer_id: int, principal: Principal, *, if_unknown: bool) -> bool:
-        """Whether an owned id is the principal's. `if_unknown`: the answer while there is no secret. Any thread."""
+        """True if an owned id is the principal's; `if_unknown` while there is no secret. Any thread."""
         return belongs_to(self._secret, producer_id, principal) if self._secret else if_unknown
 
     def judge(self, producer_id: int, principal: Principal) -> SparklogError | None:
-        """Why the principal may not write with this id; None: it is its own."""
+        """Return the error for a producer id that is not the principal's; None if it is."""
         if is_owned(producer_id) and not self._secret:
             return CoordinatorLoadingError("the secret of producer ids is not here yet: try again")
         if is_owned(producer_id) and belongs_to(self._secret, producer_id, principal):
@@ -70,14 +71,14 @@ class OwnedIds:
 
 
 class ProducerOwners:
-    """Event-loop thread only."""
+    """Remembers confirmed pairs of transactional and producer ids. Event-loop thread only."""
 
     def __init__(self, ids: OwnedIds) -> None:
         self._ids = ids
         self._confirmed: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def confirmed(self, transactional_id: str, producer_id: int) -> None:
-        """The coordinator has said that the id belongs to the transactional id."""
+        """Note that the coordinator has confirmed the pair."""
         pair = transactional_id, producer_id
         self._confirmed[pair] = None
         self._confirmed.move_to_end(pair)
@@ -87,8 +88,10 @@ class ProducerOwners:
     def judge(
         self, principal: Principal, transactional_id: str | None, piece: memoryview
     ) -> SparklogError | BatchHeader | None:
-        """Why the batches may not be appended, or a batch of which the coordinator has to be asked first. None: they
-        are the principal's, or cannot be read, which the log says better."""
+        """Return the error for a piece that may not be appended, or the header of a batch that the coordinator has to
+        confirm first. Returns None if the batches are the principal's, or unreadable: the log has the better error for
+        these.
+        """
         try:
             headers = [header for _, header in iterate_batches(piece, verify=False)]
         except CorruptBatchError:

@@ -1,4 +1,4 @@
-"""The security records as the broker has them at hand: read at no cost, changed durably, watched by their kind."""
+"""The broker's copy of the security records: read at no cost, changed durably, watched by kind."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from sparklog.security.records import RecordChanges, RecordId, RecordKind, Recor
 log = logging.getLogger(__name__)
 
 Watcher = Callable[[Mapping[str, bytes | None]], None]
-"""Is told what has changed: the records of one kind by their keys, None for one that is gone."""
+"""Called with the changed records of one kind by their keys; None for a deleted record."""
 
 
 class SecurityRecords:
-    """The records change with the images, which call `follow`. Event-loop thread only."""
+    """The present records; they change with the images, which call `follow`. Event-loop thread only."""
 
     def __init__(self, records: Records) -> None:
         """`records`: those of the broker's start."""
         self._records = records
         self._watchers: list[tuple[RecordKind, Watcher]] = []
         self.change: Callable[[RecordChanges], Awaitable[None]] = _not_yet
-        """Makes all changes or none; when it returns they are stored and in effect here. Raises InvalidConfigError,
-        PolicyViolationError (too many), StorageError, NotControllerError, BrokerNotAvailableError, RequestTimedOutError
-        (the changes may be made all the same)."""
+        """Makes all changes or none. When it returns they are stored and in effect on this broker. Raises
+        InvalidConfigError, PolicyViolationError (too many), StorageError, NotControllerError, BrokerNotAvailableError,
+        RequestTimedOutError (the changes may have been made).
+        """
 
     def of_kind(self, kind: RecordKind) -> dict[str, bytes]:
-        """The records of one kind by their keys."""
+        """Return the records of one kind by their keys."""
         return of_kind(self._records, kind)
 
     def watch(self, kind: RecordKind, watcher: Watcher) -> None:
-        """`watcher` is told at once what there is, and from then on what changes, before `change` returns."""
+        """Call `watcher` at once with the present records, and later with each change, before `change` returns."""
         self._watchers.append((kind, watcher))
         if there := self.of_kind(kind):
-            self._tell(watcher, kind, there)
+            self._notify(watcher, kind, there)
 
     def follow(self, records: Records) -> None:
-        """These are the records now."""
+        """Take over the records of a new image."""
         before, self._records = self._records, records
         if before is records:
             return
@@ -45,9 +46,9 @@ class SecurityRecords:
         changed = {name: records.get(name) for name in names if before.get(name) != records.get(name)}
         for kind, watcher in self._watchers:
             if of_it := _of_kind(changed, kind):
-                self._tell(watcher, kind, of_it)
+                self._notify(watcher, kind, of_it)
 
-    def _tell(self, watcher: Watcher, kind: RecordKind, changes: Mapping[str, bytes | None]) -> None:
+    def _notify(self, watcher: Watcher, kind: RecordKind, changes: Mapping[str, bytes | None]) -> None:
         try:
             watcher(changes)
         except Exception:

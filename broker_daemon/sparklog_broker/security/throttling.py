@@ -1,7 +1,7 @@
-"""Quotas at work: what requests cost their users and client ids, and how long connections are muted for it (KIP-219).
+"""Quotas at work: the costs of requests for their users and client ids, and the mutes of connections (KIP-219).
 
-The answer is sent at once and says `throttle_ms`; for that time the connection is not read. A fetch that finds its
-group in debt is answered without records, and costs nothing.
+The answer is sent at once and has `throttle_ms`; for that time the connection is not read. A fetch of a group in debt
+is answered without records, and costs nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Begun(NamedTuple):
-    """A request that may cost something: who it is of, and when it began."""
+    """The user, client id and start of a request that may have a cost."""
 
     user: str
     client_id: str
@@ -38,25 +38,27 @@ class Begun(NamedTuple):
 
 
 class Throttling:
-    """Event-loop thread only. `throttled`: how often, and for how many ms in all, by the quota that was exceeded."""
+    """Charges requests and connections. `throttled`: number of mutes and their total ms, by the exceeded quota.
+    Event-loop thread only.
+    """
 
     def __init__(self, config: BrokerConfig, records: SecurityRecords, monotonic_s: Callable[[], float]) -> None:
         window = Window(config.quota_window_num, config.quota_window_size_seconds)
         self._throttles = Throttles(QuotaTable(), window, threads=config.num_io_threads + 1)
         self._monotonic_s = monotonic_s
         self.connections = Connections(_limits(config), QuotaTable())
-        """Who has how many connections, and how fast new ones may come."""
+        """Number of connections, and rate of new ones, by user and address."""
         listeners = config.security.listeners
         has_own = bool(config.zookeeper_connect) and len(listeners.bound) > 1
         self.protected_listener = listeners.inter_broker.name if has_own else None
-        """The brokers' own, if they have one: their connections are not held to numbers and rates."""
+        """The brokers' own listener, or None: its connections are exempt from limits of number and rate."""
         self._by_key: dict[str, tuple[Entity, dict[QuotaKey, float]]] = {}
         self.throttled: dict[QuotaKey, tuple[int, int]] = {}
         records.watch(RecordKind.QUOTAS, self._follow)
 
     @property
     def is_needed(self) -> bool:
-        """Whether anybody has a quota."""
+        """True if any quota is set."""
         return bool(self._by_key)
 
     @property
@@ -65,15 +67,15 @@ class Throttling:
         return self._by_key
 
     def waiting(self) -> Iterator[Throttled]:
-        """The groups that have to wait now."""
+        """Return the groups that are in debt now."""
         return self._throttles.waiting(self._now_ms())
 
     def begin(self, principal: Principal, client_id: str) -> Begun:
-        """To be called before a request is looked at."""
+        """Note the start of a request; called before it is looked at."""
         return Begun(principal.name, client_id, self._monotonic_s())
 
     def fitted(self, request: Message, begun: Begun) -> tuple[Message, Begun]:
-        """What is to be handled in place of the request."""
+        """Return the request to handle instead of this one, after the limits of its quotas."""
         if isinstance(request, FetchRequest):
             who = (begun.user, begun.client_id)
             debt_ms = self._throttles.debt_ms(QuotaKey.CONSUMER_BYTE_RATE, *who, self._now_ms())
@@ -93,8 +95,11 @@ class Throttling:
         given_bytes: int,
         wait_s: float,
     ) -> int:
-        """For how long the connection is to be muted (ms); 0: not at all. Says so in the answer. `request` None: it
-        could not be decoded; `answer` None: it has failed, or is not answered."""
+        """Charge a request, and return the time in ms for which its connection is muted (0: no mute); also set it in
+        the answer.
+
+        `request` is None if it could not be decoded; `answer` is None if the request failed or has no answer.
+        """
         now_ms, who = self._now_ms(), (begun.user, begun.client_id)
         costs: dict[QuotaKey, float] = {}
         if isinstance(request, ProduceRequest):
@@ -114,7 +119,7 @@ class Throttling:
         return throttle_ms
 
     def identified(self, connection: Connection) -> None:
-        """Counts a connection for the user that it turned out to be of. Raises TooManyConnectionsError."""
+        """Count a connection for its user after the authentication. Raises TooManyConnectionsError."""
         if connection.listener == self.protected_listener or connection.state is State.CLOSED:
             return
         user = connection.principal.name
@@ -123,7 +128,7 @@ class Throttling:
         if wait_ms:
             count, total_ms = self.throttled.get(QuotaKey.CONNECTION_CREATION_RATE, (0, 0))
             self.throttled[QuotaKey.CONNECTION_CREATION_RATE] = (count + 1, total_ms + wait_ms)
-            if connection.busy:  # the answer that says who it is is sent at once
+            if connection.busy:  # the answer to the authentication is sent at once
                 connection.mute(wait_ms)
             else:
                 connection.mute_now(wait_ms)
@@ -145,7 +150,7 @@ class Throttling:
 
 
 def _limits(config: BrokerConfig) -> ConnectionLimits:
-    """Raises InvalidConfigError."""
+    """Return the limits of the configuration. Raises InvalidConfigError."""
     return ConnectionLimits(
         config.max_connections_per_ip,
         parse_overrides(config.max_connections_per_ip_overrides),

@@ -1,4 +1,4 @@
-"""The keys that tokens (OAUTHBEARER) are verified with: read from a file or from an address, and again when due."""
+"""The keys that verify tokens (OAUTHBEARER): read from a file or an address, and again when due."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ log = logging.getLogger(__name__)
 
 FETCH_TIMEOUT_S = 10.0
 RETRY_S = 10.0
-"""After a failure."""
+"""Time until the next attempt after a failure."""
 UNKNOWN_KEY_INTERVAL_S = 10.0
-"""A token with a key that is not known has the keys read again, at most so often: anybody can make up such tokens."""
+"""Shortest time between two readings for tokens with an unknown key: such tokens can be invented."""
 UNKNOWN_KEY_PATIENCE_S = 2.0
-"""So long an authentication waits for that."""
+"""Longest wait of an authentication for such a reading."""
 _FILE = "file://"
 
 
 class TokenKeys:
-    """The verifier of a listener's tokens. `renew` blocks: on a thread of its own."""
+    """The verifier of a listener's tokens. `renew` blocks: call it on a thread of its own."""
 
     def __init__(
         self,
@@ -36,14 +36,14 @@ class TokenKeys:
         *,
         fetch: Callable[..., bytes] = fetch,
     ) -> None:
-        """`settings`: as the listener has them; `threads`: where keys are read again for a token with an unknown one;
-        `fetch`: reads an https address, as `security.https.fetch`. Raises InvalidConfigError that names what is wrong
-        or missing."""
+        """`settings`: those of the listener; `threads`: for readings because of unknown keys; `fetch`: reads an https
+        address, as `security.https.fetch`. Raises InvalidConfigError that names the wrong or missing setting.
+        """
         self._threads = threads
         self._fetch = fetch
-        self._asked = threading.Lock()
+        self._reread_lock = threading.Lock()
         self._reading: Future[None] | None = None
-        self._asked_again_s = 0.0
+        self._last_reread_s = 0.0
         self._ca_location = str(settings["https.ca.location"])
         self._url = str(settings["sasl.oauthbearer.jwks.endpoint.url"])
         if not self._url.startswith((_FILE + "/", "https://")):
@@ -66,8 +66,9 @@ class TokenKeys:
             self._verifier = TokenVerifier(self._read(), self._rules)
 
     def verify(self, token: str, now_ms: int) -> tuple[str, int]:
-        """As a TokenVerifier's. For a token whose key is not known, or before there are keys at all, they are read
-        again, if that was not done just now; that may take a moment: for the threads of authentications."""
+        """Verify as a TokenVerifier. For a token with an unknown key, or before there are keys, the keys are read again
+        unless that was done just now. This may take a moment: call it on the threads of authentications.
+        """
         if self._verifier is None:
             self._wait_for(self._threads.submit(self.renew))
         known = self._verifier
@@ -76,18 +77,18 @@ class TokenKeys:
         try:
             return known.verify(token, now_ms)
         except UnknownKeyError:
-            self._wait_for(self._read_again_if_allowed())
+            self._wait_for(self._reread_if_allowed())
             newer = self._verifier
             if newer is None or newer is known:
                 raise
         return newer.verify(token, now_ms)
 
-    def _read_again_if_allowed(self) -> Future[None]:
-        """Else the last time that was done."""
-        with self._asked:
-            if self._reading is None or self._now_s() - self._asked_again_s >= UNKNOWN_KEY_INTERVAL_S:
-                self._asked_again_s = self._now_s()
-                self._reading = self._threads.submit(self._read_again)
+    def _reread_if_allowed(self) -> Future[None]:
+        """Start a reading of the keys, or return the last one if it is recent."""
+        with self._reread_lock:
+            if self._reading is None or self._now_s() - self._last_reread_s >= UNKNOWN_KEY_INTERVAL_S:
+                self._last_reread_s = self._now_s()
+                self._reading = self._threads.submit(self._reread)
             return self._reading
 
     def _wait_for(self, reading: Future[None]) -> None:
@@ -96,11 +97,11 @@ class TokenKeys:
         except (TimeoutError, CancelledError):
             log.warning("%s is slow: a token with an unknown key is refused meanwhile", self._url)
 
-    def _read_again(self) -> None:
+    def _reread(self) -> None:
         self.renew(whether_due_or_not=True)
 
     def renew(self, *, whether_due_or_not: bool = False) -> None:
-        """Reads the keys if they are due; a failure is logged, and the old keys stay."""
+        """Read the keys if they are due; a failure is logged, and the old keys stay."""
         with self._lock:
             if self._now_s() < self._due_s and not whether_due_or_not:
                 return

@@ -1,4 +1,4 @@
-"""The users with passwords that this broker knows, and the secret with which it answers for others."""
+"""The broker's users with passwords, and the secret for its answers to unknown names."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ log = logging.getLogger(__name__)
 
 
 class Users:
-    """Changed on the event loop's thread; `lookup`'s functions may be called from any."""
+    """The users. Changed on the event loop's thread; the functions of `lookup` may be called from any thread."""
 
     def __init__(self, secret: bytes, initial: Mapping[str, Credentials] | None = None) -> None:
-        """`secret`: for the answers to unknown names; see `scram.UnknownUsers`. `initial`: users that count
-        as long as there are no records of their names."""
+        """`secret`: for the answers to unknown names; see `scram.UnknownUsers`. `initial`: users that are valid while
+        their names have no records.
+        """
         self._initial = initial or {}
         self.secret = secret
         self.on_removed: Callable[[str], None] = lambda name: None
         self._records: dict[str, Credentials] = {}
-        """Empty credentials: nobody of this name, also if there is an initial user."""
+        """Records of users. Empty credentials disable the name, even of an initial user."""
         self._users: Mapping[str, Credentials] = self._initial
         self._unknown: dict[str, UnknownUsers] = {}
         """By mechanism; made at the first login after a change."""
 
     def follow(self, changes: Mapping[str, bytes | None]) -> None:
-        """Takes over changed records of users, by their names; None: there is no record any more."""
+        """Take over changed records of users by their names; None for a deleted record."""
         for name, record in changes.items():
             try:
                 if record is None:
@@ -54,22 +55,24 @@ class Users:
                 self.on_removed(name)
 
     def record_without(self, name: str) -> bytes | None:
-        """What the record of a user who is removed has to be; None: none. An initial user would be back without."""
+        """Return the record for a removed user: None, or empty credentials for an initial user, who would be valid
+        without a record.
+        """
         return encode_user({}) if name in self._initial else None
 
     def follow_secrets(self, changes: Mapping[str, bytes | None]) -> None:
-        """Takes over the cluster's secret for unknown names."""
+        """Take over the cluster's secret for unknown names."""
         secret = changes.get(UNKNOWN_USERS)
         if secret:
             self.secret = secret
             self._unknown = {}
 
     def lookup(self, mechanism: str) -> CredentialLookup:
-        """Finds credentials of a mechanism by the user's name."""
+        """Return a function from a user's name to the credentials of a mechanism."""
         return lambda name: self._users.get(name, {}).get(mechanism)
 
     def unknown(self, mechanism: str) -> UnknownUsers:
-        """The credentials of names that no user of the mechanism has."""
+        """Return the credentials for names without a user of the mechanism."""
         found = self._unknown.get(mechanism)
         if found is None:
             known = (c[mechanism] for c in self._users.values() if mechanism in c)
@@ -80,7 +83,7 @@ class Users:
         return name in self._users
 
     def all(self) -> Mapping[str, Credentials]:
-        """By name; initial ones, too."""
+        """Return all users by name, including the initial ones."""
         return self._users
 
 

@@ -26,7 +26,7 @@ class Treatment(Enum):
     REFUSED = "refused"
 
 
-class Taken(NamedTuple):
+class ConvertedValue(NamedTuple):
     """A value in the form of the option it stands for, and the difference from Kafka, if any."""
 
     value: str
@@ -36,7 +36,7 @@ class Taken(NamedTuple):
 BATCH_SIZE_BYTES_MIN = 16_384
 """Kafka's default."""
 
-Convert = Callable[[str, Setting | None], Taken]
+Convert = Callable[[str, Setting | None], ConvertedValue]
 
 
 class KafkaSetting(NamedTuple):
@@ -58,7 +58,7 @@ class KafkaSetting(NamedTuple):
         return is_about_security(self.name) or self.name in SECURITY_ALIASES
 
 
-def within_bounds(text: str, setting: Setting | None) -> Taken:
+def within_bounds(text: str, setting: Setting | None) -> ConvertedValue:
     """A whole number of Kafka's, brought into the bounds of `setting`. Raises InvalidConfigError if it is none."""
     try:
         value = int(text)
@@ -70,36 +70,38 @@ def within_bounds(text: str, setting: Setting | None) -> Taken:
         used = lowest
     elif highest is not None and value > highest:
         used = highest
-    return Taken(str(used), "" if used == value else f"{used} is used, the nearest there is")
+    return ConvertedValue(str(used), "" if used == value else f"{used} is used, the nearest there is")
 
 
-def _batch_size(text: str, setting: Setting | None) -> Taken:
+def _batch_size(text: str, setting: Setting | None) -> ConvertedValue:
     """Arrow batches of a few records cost several times the records."""
     asked = within_bounds(text, setting)
     if int(asked.value) >= BATCH_SIZE_BYTES_MIN:
         return asked
-    return Taken(str(BATCH_SIZE_BYTES_MIN), f"{BATCH_SIZE_BYTES_MIN} is used, the least that is worth an Arrow batch")
+    return ConvertedValue(
+        str(BATCH_SIZE_BYTES_MIN), f"{BATCH_SIZE_BYTES_MIN} is used, the least that is worth an Arrow batch"
+    )
 
 
-def _take_unchanged(text: str, _: Setting | None) -> Taken:
-    return Taken(text)
+def _take_unchanged(text: str, _: Setting | None) -> ConvertedValue:
+    return ConvertedValue(text)
 
 
-def _compression(text: str, _: Setting | None) -> Taken:
+def _compression(text: str, _: Setting | None) -> ConvertedValue:
     nearest = {"gzip": "zstd", "snappy": "lz4"}
     codec = text.strip().lower()
     if codec in nearest:
-        return Taken(nearest[codec], f"{nearest[codec]} is used, Arrow has no {codec}")
+        return ConvertedValue(nearest[codec], f"{nearest[codec]} is used, Arrow has no {codec}")
     if codec not in ("none", "lz4", "zstd"):
         raise InvalidConfigError(f"{text!r}: use one of none, gzip, snappy, lz4, zstd")
-    return Taken(codec)
+    return ConvertedValue(codec)
 
 
-def _acks(text: str, _: Setting | None) -> Taken:
+def _acks(text: str, _: Setting | None) -> ConvertedValue:
     if text in ("all", "-1"):
-        return Taken("all")
+        return ConvertedValue("all")
     if text in ("0", "1"):
-        return Taken("all", "all is used: the sink waits for every in-sync replica")
+        return ConvertedValue("all", "all is used: the sink waits for every in-sync replica")
     raise InvalidConfigError(f"{text!r}: use one of all, -1, 0, 1")
 
 
@@ -287,7 +289,7 @@ def is_plaintext(protocol: str | None) -> bool:
 
 
 def markdown_table() -> str:
-    """All settings, their treatment and its reason, as a Markdown table."""
+    """Return all settings, their treatment and its reason, as a Markdown table."""
     sides = {_READ: "read", _WRITE: "write", _BOTH: "read, write"}
     lines = ["| `kafka.` | for | effect | |", "|---|---|---|---|"]
     for name in sorted(KAFKA_SETTINGS):

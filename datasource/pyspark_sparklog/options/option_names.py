@@ -35,23 +35,23 @@ from sparklog.settings import Scope, settings_of
 log = logging.getLogger("pyspark_sparklog")
 
 KAFKA, OWN = "kafka.", "sparklog."
-TOLD_MAX = 1_000
+WARNED_MAX = 1_000
 NEAR = 0.7
 """Smallest likeness of a misspelling and a known name for a suggestion (difflib's ratio)."""
 
 
-class Given(NamedTuple):
+class RecognisedOptions(NamedTuple):
     """The options in effect, by their names in lower case, and remarks for the user about the others."""
 
     values: dict[str, str]
     remarks: tuple[str, ...]
 
 
-def recognised(options: Mapping[str, str], where: Where) -> Given:
-    """`options` by lower-case name, aliases and Kafka's settings resolved, without those that mean nothing in `where`.
+def recognised(options: Mapping[str, str], where: Where) -> RecognisedOptions:
+    """Return the options by lower-case name, with aliases and Kafka's settings resolved, without those that have no
+    meaning in `where`.
 
-    Raises InvalidConfigError for an unknown name, one that is given twice with different values, and one that is
-    refused.
+    Raises InvalidConfigError for an unknown name, a name with two different values, and a refused option.
     """
     given = {written.lower(): value for written, value in options.items()}
     here, everywhere = options_for(where), options_for(Where.ALL)
@@ -75,7 +75,7 @@ def recognised(options: Mapping[str, str], where: Where) -> Given:
             continue
         if values.setdefault(name, value) != value:
             raise InvalidConfigError(f"{everywhere[name].name} is given twice, with different values")
-    return Given(values, tuple(remarks))
+    return RecognisedOptions(values, tuple(remarks))
 
 
 def _of_kafka(setting: KafkaSetting, value: str, where: Where, given: Mapping[str, str]) -> tuple[str, str, str]:
@@ -104,7 +104,7 @@ def _of_kafka(setting: KafkaSetting, value: str, where: Where, given: Mapping[st
 
 
 def _own_name(written: str) -> str:
-    """The option's name in the table, if it is there."""
+    """Return the option's name in the table, or None."""
     name = OWN + written.removeprefix(KAFKA) if written.startswith(KAFKA) else written
     return ALIASES.get(name, name)
 
@@ -139,13 +139,14 @@ def _without_prefix(name: str) -> str:
     return name.removeprefix(KAFKA).removeprefix(OWN)
 
 
-_told: set[tuple[str, ...]] = set()
+_warned: set[tuple[str, ...]] = set()
 
 
-def tell(remarks: tuple[str, ...]) -> None:
-    """Warns of options that mean nothing here, or something else than in Kafka: all in one line, once in this process,
-    which may be asked about the same query for every micro-batch."""
-    if not remarks or remarks in _told or len(_told) >= TOLD_MAX:
+def warn_once(remarks: tuple[str, ...]) -> None:
+    """Warn of options without a meaning here, or with another one than in Kafka: all in one line, once per process,
+    because Spark asks about the same query for every micro-batch.
+    """
+    if not remarks or remarks in _warned or len(_warned) >= WARNED_MAX:
         return
-    _told.add(remarks)
+    _warned.add(remarks)
     log.warning("options without effect here, or with another one than in Kafka: %s", "; ".join(remarks))

@@ -103,7 +103,7 @@ SECURITY_OPTIONS: tuple[Option, ...] = tuple(
 
 @cache
 def options_for(where: Where) -> Mapping[str, Option]:
-    """The options that may be used there, by their names in lower case."""
+    """Return the options for a use, by their names in lower case."""
     return {o.name.lower(): o for o in OPTIONS + PRODUCER_OPTIONS + SECURITY_OPTIONS if o.where & where}
 
 

@@ -55,7 +55,7 @@ class Subscription:
     pattern: str | None = None
 
     def names(self, topic: str) -> bool:
-        """True if it asks for a topic of that name."""
+        """True if the subscription contains a topic of that name."""
         if self.pattern is not None:
             search = compile_java(self.pattern, PATTERN).search
             return topic not in INTERNAL_TOPICS and matches_in_time(search, topic, PATTERN) is not None

@@ -85,8 +85,9 @@ def kept_with(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def of_read(given: Mapping[str, str], schema: StructType, where: Where) -> Mapping[str, str]:
-    """The options of a read whose rows have `schema`: `given` before those of the table, if it is one. A read with
-    topics of its own is no read of a table."""
+    """Return the options of a read whose rows have `schema`: `given`, and for a table the table's options behind them.
+    A read that names topics is not a read of a table.
+    """
     text = _text(schema)
     lower = {name.lower(): value for name, value in given.items()}
     if not text or any(name in lower for name in SUBSCRIPTIONS):
@@ -153,7 +154,7 @@ def _of_table(text: str, where: Where) -> dict[str, str]:
         options = {str(name): str(value) for name, value in json.loads(text).items()}
     except (ValueError, AttributeError) as e:
         raise InvalidConfigError(
-            f"the table's columns have no options of sparklog with them ({e}): make it anew"
+            f"the table's columns have no options of sparklog with them ({e}): create the table again"
         ) from e
     return _used_options(options, where)
 

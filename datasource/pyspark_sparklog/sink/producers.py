@@ -23,7 +23,7 @@ PRODUCERS_MAX = 8
 
 
 class ProducerPool:
-    """This process's producers by address and settings."""
+    """The producers of this process by address and settings."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 RUNS_REMEMBERED_MAX = 1_000
 AT_LEAST_ONCE = -1
-"""Stands for a fencing token."""
+"""Value in the place of a fencing token for writes without transactions."""
 
 
 class TaskPlace(NamedTuple):

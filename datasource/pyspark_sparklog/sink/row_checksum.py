@@ -29,7 +29,7 @@ def row_checksum(batch: pa.RecordBatch) -> int:
 
 
 def _hashes(values: pa.Array) -> np.ndarray:
-    """One hash for each value, u64."""
+    """Return one hash for each value, u64."""
     kind = values.type
     if isinstance(kind, pa.ExtensionType):
         return _hashes(values.storage)

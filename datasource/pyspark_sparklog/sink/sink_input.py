@@ -98,7 +98,7 @@ def fit_input(schema: pa.Schema, topic: str | None, shape: TopicShape | None, *,
 
 
 def _spelt_as(given: Sequence[str], wanted: Iterable[str]) -> tuple[str, ...]:
-    """`given` with the spelling of `wanted` where they differ in nothing but case."""
+    """Return `given` with the spelling of `wanted` where only the case differs."""
     exact = set(given)
     spelling = {w.lower(): w for w in wanted if w not in exact}
     result = tuple(spelling.get(g.lower(), g) for g in given)

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_sparklog.compatibility import STREAMS_CAN_BE_WRITTEN, DataSourceStreamArrowWriter
-from pyspark_sparklog.options.option_names import tell
+from pyspark_sparklog.options.option_names import warn_once
 from pyspark_sparklog.options.options import SinkOptions, Subscription, no_headers, parse_sink_options
 from pyspark_sparklog.options.table_options import of_write, refuse_new_table, tells_new_tables
 from pyspark_sparklog.schemas import arrow_schema_of
@@ -44,7 +44,7 @@ class SparklogBatchWriter(DataSourceArrowWriter):
         return self._task.write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks have written: makes it visible. Raises ProducerFencedError, TransactionAbortedError."""
+        """Make the records of all tasks visible. Raises ProducerFencedError, TransactionAbortedError."""
         found = checked(messages)
         self._task.publisher.commit(found)
         batch_id = max((m.place.batch_id for m in found), default=-1)
@@ -85,8 +85,9 @@ class SparklogStreamWriter(DataSourceStreamArrowWriter):
         return self._writing_task().write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks of the micro-batch have written: makes it visible. Raises ProducerFencedError,
-        TransactionAbortedError, StaleCheckpointError."""
+        """Make the records of a micro-batch visible, after all its tasks have written. Raises ProducerFencedError,
+        TransactionAbortedError, StaleCheckpointError.
+        """
         found = checked(messages)
         for message in found:
             if message.place.batch_id not in (batchId, -1):
@@ -116,7 +117,7 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
             'a topic cannot be overwritten: use .mode("append"), or delete and create the topic before'
         )
     options = parse_sink_options(of_write(given, schema), streaming=False)
-    tell(options.remarks)
+    warn_once(options.remarks)
     kind = _check(options, schema, wait_ms=0)
     return SparklogBatchWriter(SinkTask(options, kind.envelope, kind.keyed, batch_publisher(options), kind.names))
 
@@ -124,9 +125,8 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 def stream_writer(
     given: Mapping[str, str], schema: StructType, *, overwrite: bool, ends_only: bool = False
 ) -> SparklogStreamWriter:
-    """The writer of one micro-batch. Raises InvalidConfigError or SchemaMismatchError before anything is written.
-
-    `ends_only`: it will only be asked to commit or abort, so the broker is asked nothing yet.
+    """Return the writer of one micro-batch. Raises InvalidConfigError or SchemaMismatchError before anything is
+    written. `ends_only`: Spark will only call commit or abort, so no request to the broker is needed yet.
     """
     if overwrite:
         raise InvalidConfigError(
@@ -143,7 +143,7 @@ def stream_writer(
         )
     options = parse_sink_options(given, streaming=True)
     if not ends_only:
-        tell(options.remarks)
+        warn_once(options.remarks)
     lower = {k.lower(): v for k, v in given.items()}
     query = lower.get("checkpointlocation", ""), lower.get("queryname", "")
     make_task = partial(_stream_task, options, schema, *query)
@@ -185,6 +185,6 @@ def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
         keyed = shape.kind != KIND_ENVELOPE and bool(topics[options.topic].key_columns)
     fitted = fit_input(arrow_schema_of(schema), options.topic, shape, strict=options.strict_columns)
     if fitted.left_out:
-        tell((f"columns that an envelope topic does not take are left out ({', '.join(fitted.left_out)})",))
+        warn_once((f"columns that an envelope topic does not take are left out ({', '.join(fitted.left_out)})",))
     envelope = shape is None or shape.kind == KIND_ENVELOPE
     return _Kind(envelope, keyed, None if fitted.unchanged else fitted.names)

@@ -72,10 +72,10 @@ class Frame(NamedTuple):
                     cluster, f"{self.name}/{action}", sorted(self.partitions), tp, isolation, RetryPolicy(wait_ms)
                 )
             except UnsupportedApiError:
-                _seen.warn_once(
+                _warnings.warn_once(
                     self.name,
                     action,
-                    "the broker is older than this client: the DataFrame shows what was there at its first action; load it anew",
+                    "the broker is older than this client: the DataFrame shows the records of its first action; load it again",
                 )
                 return planned
             start = max(start, first) if edges.start else start
@@ -86,10 +86,10 @@ class Frame(NamedTuple):
         """Warn if the topic has got partitions that no task reads."""
         planned = self.partitions[tp.topic]
         if self.grows and tp.partition == 0 and info.partitions > planned:
-            _seen.warn_once(
+            _warnings.warn_once(
                 f"{self.name}/{tp.topic}/{info.partitions}",
                 "",
-                f"topic {tp.topic!r} has {info.partitions} partitions now, the DataFrame was planned for {planned}: load it anew to "
+                f"topic {tp.topic!r} has {info.partitions} partitions now, the DataFrame was planned for {planned}: load it again to "
                 "read the others",
                 first_too=True,
             )
@@ -105,14 +105,14 @@ def _action() -> str:
     return f"stage-{context.stageId()}" if execution is None else f"execution-{execution}"
 
 
-class _Seen:
+class _Warnings:
     """The warnings of this process, each with the action for which it came first."""
 
     def __init__(self) -> None:
         self._first: OrderedDict[str, str | None] = OrderedDict()
 
     def warn_once(self, what: str, action: str, text: str, *, first_too: bool = False) -> None:
-        """Warn once, at the second action that asks, unless `first_too`."""
+        """Log a warning once, at the second action with it, or at the first one with `first_too`."""
         first = self._first.setdefault(what, action)
         if first is not None and (first_too or first != action):
             self._first[what] = None
@@ -121,4 +121,4 @@ class _Seen:
             self._first.popitem(last=False)
 
 
-_seen = _Seen()
+_warnings = _Warnings()

@@ -147,7 +147,8 @@ def _null_if_empty(headers: Any) -> Any:
 
 
 def _offsets(batches: list[DecodedRows], count: int) -> np.ndarray:
-    """The offsets of `count` rows, int64. They rise: if there are as many as offsets, each offset has one."""
+    """Return the offsets of `count` rows, int64. Offsets rise; if the range has as many offsets as rows, each row has
+    one."""
     first, end = batches[0].base_offset, batches[-1].next_offset
     if end - first == count:
         return np.arange(first, end, dtype=np.int64)

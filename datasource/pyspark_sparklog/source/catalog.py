@@ -94,7 +94,7 @@ class Catalog:
     history: bool = False
     """True if partitions begin with the first offset of the topics' Delta tables."""
     newest: bool = False
-    """True if an upserted table counts, too."""
+    """True if an upserted table counts too."""
 
     def topics(
         self, subscription: Subscription, *, missing_is_error: bool, to_write: bool = False

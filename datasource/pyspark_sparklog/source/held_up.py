@@ -19,7 +19,7 @@ LOOK_S = 30.0
 """Interval in s between a query's looks, and age in s of an open transaction that is worth a line in the log."""
 AGAIN_S = 600.0
 """A line about the same transaction comes no sooner."""
-TOLD_MAX = 1_000
+WARNED_MAX = 1_000
 TIMEOUT_MS = 5_000
 
 
@@ -60,7 +60,7 @@ class HeldUp:
             return
         if oldest.transactional_id is None:
             what, since_ms = (
-                f"a transaction of producer {oldest.producer_id} that nobody knows",
+                f"a transaction of producer {oldest.producer_id} that no coordinator knows",
                 oldest.last_timestamp_ms,
             )
             remedy = f"sparklog transaction abort --topic {tp.topic} --partition {tp.partition} --producer-id {oldest.producer_id}"
@@ -74,7 +74,7 @@ class HeldUp:
         open_s = now_s - since_ms / 1000
         if since_ms < 0 or open_s < LOOK_S or now_s - self._warned_at.get(what, -AGAIN_S) < AGAIN_S:
             return
-        if len(self._warned_at) >= TOLD_MAX:
+        if len(self._warned_at) >= WARNED_MAX:
             self._warned_at.clear()
         self._warned_at[what] = now_s
         log.warning(

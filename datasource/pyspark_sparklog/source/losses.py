@@ -1,4 +1,4 @@
-"""The handling of lost records that were still to be read."""
+"""The handling of records that were lost before they were read."""
 
 from __future__ import annotations
 

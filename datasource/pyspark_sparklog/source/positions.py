@@ -31,7 +31,7 @@ def resolve_ending(options: SourceOptions, catalog: Catalog, extents: Mapping[To
 
 
 def check_order(options: SourceOptions, start: Positions, end: Positions) -> None:
-    """Raises InvalidConfigError if a partition would end before it begins, as Spark's Kafka source does."""
+    """Raise InvalidConfigError if a partition would end before it begins, as Spark's Kafka source does."""
     wrong = [tp for tp in sorted(start) if start[tp] > end.get(tp, start[tp])]
     if wrong:
         tp = wrong[0]

@@ -172,7 +172,7 @@ class RangeRead:
         return info
 
     def _behind_the_loss(self, tp: TopicPartition, position: int, end: int, error: SparklogError) -> int:
-        """The offset to go on at after `error`; raises DataLossError with failOnDataLoss."""
+        """Return the offset to continue at after `error`. Raises DataLossError with failOnDataLoss."""
         if self.options.fail_on_data_loss:
             raise DataLossError(
                 f"{tp}: offsets {position} to {end - 1} were still to be read, part of them is gone: {error}. To go on with "

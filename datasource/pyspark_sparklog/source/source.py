@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql.types import StructType
 
 from pyspark_sparklog.compatibility import check_read_limits
-from pyspark_sparklog.options.option_names import tell
+from pyspark_sparklog.options.option_names import warn_once
 from pyspark_sparklog.options.option_table import Where
 from pyspark_sparklog.options.options import SourceOptions, no_headers, parse_source_options
 from pyspark_sparklog.options.table_options import kept_with, of_new_table, of_read, readable
@@ -26,7 +26,7 @@ def infer_schema(given: Mapping[str, str]) -> StructType:
         return kept_with(infer_schema(readable(table)), table)
     options = parse_source_options(given, streaming=None)
     check_read_limits(options.limits_batches)
-    tell(options.remarks)
+    warn_once(options.remarks)
     full, _ = _full_schema(options, wait_ms=0)
     return (full if options.columns is None else select(full, options.columns)).spark()
 
@@ -36,7 +36,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> SparklogBatchR
     given = of_read(given, schema, Where.BATCH)
     options = parse_source_options(given, streaming=False)
     told = parse_source_options(given, streaming=None).remarks
-    tell(tuple(r for r in options.remarks if r not in told))
+    warn_once(tuple(r for r in options.remarks if r not in told))
     full, _ = _full_schema(options, wait_ms=0)
     return SparklogBatchReader(options, _picked_schema(options, full, schema))
 
@@ -61,8 +61,9 @@ def _picked_schema(options: SourceOptions, full: ReadSchema, schema: StructType)
 
 
 def _full_schema(options: SourceOptions, *, wait_ms: int) -> tuple[ReadSchema, dict[str, TopicShape]]:
-    """All columns there are to pick from, and the topics' shapes; while a pattern matches no topic, an envelope topic's
-    columns, which are those of Kafka's source."""
+    """Return all columns that a query may select, and the topics' shapes. While a pattern matches no topic, the columns
+    are those of an envelope topic, as in Kafka's source.
+    """
     catalog = Catalog(options.address, wait_ms, request_timeout_ms=options.request_timeout_ms)
     topics = shapes_of(catalog.topics(options.subscription, missing_is_error=True))
     shape = common_shape(topics) if topics else TopicShape(KIND_ENVELOPE, ENVELOPE_SCHEMA)

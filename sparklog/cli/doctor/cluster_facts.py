@@ -1,4 +1,4 @@
-"""Asks a cluster for its facts. It only reads; failures become facts, too."""
+"""Collects facts about a cluster. It only reads; failures become facts too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GROUPS_MAX = 1_000
 OFFSETS_MAX = 100_000
 LAKES_MAX = 100
 HELD_BACK_MAX = 200
-"""Partitions whose producers are asked for."""
+"""Largest number of partitions whose producers are read."""
 DESCRIBED_MAX = 20
 """Transactions, the oldest ones."""
 PLACES_MAX = 100
@@ -65,7 +65,7 @@ class ClusterLook:
         self._seen_ms = -1
 
     def take(self, interval_s: float) -> tuple[ClusterFacts, ClockFacts | None]:
-        """All facts, and the state of the broker's clock. `interval_s` 0: one look at the groups."""
+        """Return all facts, and the state of the broker's clock. `interval_s` 0: one observation of the groups."""
         facts = ClusterFacts(self._bootstrap, client_version=__version__)
         with Admin(
             self._bootstrap,
@@ -238,7 +238,7 @@ class ClusterLook:
     def _with_due_offsets(
         self, admin: Admin, described: Mapping[str, TopicDescription], groups: list[GroupFacts]
     ) -> list[GroupFacts]:
-        """Look-ups by time tell which unread records are about to be deleted."""
+        """Add the offsets that are due for deletion, found by time, to tell unread records that will be deleted."""
         now_ms = self._clock.now_ms()
         asked: dict[TopicPartition, str | int] = {}
         for p in (p for group in groups for p in group.partitions if p.lag):

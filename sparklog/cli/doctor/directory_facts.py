@@ -92,7 +92,8 @@ def topics_put_aside(path: Path) -> tuple[str, ...]:
 
 
 def directory_facts(path: Path, *, deep: bool | None, verified_bytes_max: int = VERIFIED_BYTES_MAX) -> DirectoryFacts:
-    """One log directory. `deep`: as for `data_dir_facts`; None: up to `verified_bytes_max` are read."""
+    """Return the facts of one log directory. `deep`: as for `data_dir_facts`; None: up to `verified_bytes_max` are
+    read."""
     try:
         entries = sorted(os.scandir(path), key=lambda entry: entry.name)[:ENTRIES_MAX]
         owner = path.stat().st_uid

@@ -240,7 +240,7 @@ class ConfigFacts(NamedTuple):
 
 
 class HostFacts(NamedTuple):
-    """This machine. `overcommit`: vm.overcommit_memory; `descriptors_max`: the value of `ulimit -Hn` here."""
+    """Facts of this machine. `overcommit`: vm.overcommit_memory; `descriptors_max`: the value of `ulimit -Hn`."""
 
     overcommit: int = -1
     descriptors_max: int = -1

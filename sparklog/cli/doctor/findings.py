@@ -40,16 +40,16 @@ class Check(NamedTuple):
     look: Callable[[Facts], Iterable[Finding]]
 
 
-class Found(NamedTuple):
+class CheckFinding(NamedTuple):
     """A finding and the name of its check."""
 
     check: str
     finding: Finding
 
 
-def examine(facts: Facts, checks: Iterable[Check]) -> list[Found]:
+def examine(facts: Facts, checks: Iterable[Check]) -> list[CheckFinding]:
     """The findings of the checks, the worst first, else in the order of the checks."""
-    found = [Found(check.name, finding) for check in checks for finding in _limit(check.look(facts))]
+    found = [CheckFinding(check.name, finding) for check in checks for finding in _limit(check.look(facts))]
     return sorted(found, key=lambda f: -f.finding.severity)
 
 
@@ -63,8 +63,8 @@ def _limit(findings: Iterable[Finding]) -> Iterator[Finding]:
         yield last._replace(what=f"{len(rest)} more like these, the first: {last.what}")
 
 
-def exit_status(found: Sequence[Found]) -> int:
-    """0: fine, 1: warnings, 2: errors."""
+def exit_status(found: Sequence[CheckFinding]) -> int:
+    """Return the exit status of the findings: 0 without warnings, 1 with warnings, 2 with errors."""
     return max((int(f.finding.severity) for f in found), default=0)
 
 

@@ -35,7 +35,7 @@ def clock_facts(series: Series, before_ms: int, after_ms: int) -> ClockFacts | N
 
 
 def page_facts(url: str, host: str, series: Series) -> PageFacts:
-    """Raises InvalidRequestError if the page is not a sparklog broker's."""
+    """Return the facts of a metrics page. Raises InvalidRequestError if the page is not a sparklog broker's."""
     if "sparklog_ready" not in series:
         raise InvalidRequestError(f"{url} is not the metrics page of a sparklog broker")
     return PageFacts(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sparklog.cli.doctor.facts import Facts
-from sparklog.cli.doctor.findings import Found, Severity, exit_status
+from sparklog.cli.doctor.findings import CheckFinding, Severity, exit_status
 from sparklog.cli.printing import printable
 
 TEXT_CHARS_MAX = 1_000
@@ -14,7 +14,7 @@ _COLOURS = {Severity.error: "\033[31m", Severity.warning: "\033[33m", Severity.n
 _OFF = "\033[0m"
 
 
-def as_text(found: Sequence[Found], facts: Facts, checks: int, *, colours: bool) -> Iterator[str]:
+def as_text(found: Sequence[CheckFinding], facts: Facts, checks: int, *, colours: bool) -> Iterator[str]:
     """Yield lines: each finding, then the numbers of findings by kind, and the checked objects."""
     for check, finding in found:
         mark, off = (_COLOURS[finding.severity], _OFF) if colours else ("", "")
@@ -51,7 +51,7 @@ def _line(text: str) -> str:
     return printable(text, TEXT_CHARS_MAX)
 
 
-def as_json(found: Sequence[Found], facts: Facts, checks: Sequence[str]) -> dict[str, Any]:
+def as_json(found: Sequence[CheckFinding], facts: Facts, checks: Sequence[str]) -> dict[str, Any]:
     """Return the findings for scripts: names and meanings are stable."""
     return {
         "status": exit_status(found),

@@ -81,7 +81,7 @@ def _is_lost_partition(path: Path) -> bool:
 
 @contextmanager
 def locked(log_directory: Path, *, wanted: bool) -> Iterator[None]:
-    """Holds the lock of the log directory, if it is one and it is `wanted`: no broker may start meanwhile. Raises
+    """Hold the lock of a log directory if it is `wanted`, so that no broker starts meanwhile. Raises
     DataDirLockedError."""
     from sparklog.environment.files import RealFiles
     from sparklog.errors import DataDirLockedError

@@ -232,7 +232,7 @@ def _damaged_batch(read: segment.PositionedRead, position: int, size: int, rows:
 
 
 def _compression(batch: bytes) -> str:
-    """The batch may be a damaged one: then the answer is "unknown"."""
+    """Return the compression of a batch; "unknown" if the batch is damaged."""
     try:
         return compression_of_batch(batch)
     except CorruptBatchError:

@@ -255,7 +255,7 @@ def _resources(
     cluster: bool,
     needed: bool = True,
 ) -> list[Wanted]:
-    """Raises typer.BadParameter if none is named."""
+    """Return the named resources. Raises typer.BadParameter if there are none."""
     from sparklog.security.acls import CLUSTER, ResourceType
 
     named = (
@@ -280,8 +280,9 @@ def _subjects(
     *,
     new: bool,
 ) -> list[tuple[Permission, Principal, str]]:
-    """The principals with their hosts; those of `new` ACLs have names that users can have. Raises InvalidConfigError,
-    typer.BadParameter for hosts of nobody."""
+    """Return the principals with their hosts. Principals of `new` ACLs must have names that users can have. Raises
+    InvalidConfigError, and typer.BadParameter for hosts without a principal.
+    """
     from sparklog.security.acls import ANY_NAME, Permission, canonical_host
     from sparklog.security.principals import parse_principal, stored_principal
 
@@ -299,7 +300,7 @@ def _subjects(
 def _operations(
     resources: list[Wanted], given: list[str] | None, *, producer: bool, idempotent: bool, consumer: bool
 ) -> list[tuple[Wanted, Operation]]:
-    """The operations and their resources. Raises typer.BadParameter, InvalidConfigError."""
+    """Return the operations with their resources. Raises typer.BadParameter, InvalidConfigError."""
     from sparklog.security.acl_records import parse_choice
     from sparklog.security.acls import CLUSTER, Operation, ResourceType
 
@@ -331,7 +332,7 @@ def _operations(
 
 
 def _pattern_of(kind: ResourceType, pattern: str) -> AclPattern:
-    """The cluster has one name: it is always a literal."""
+    """Return the pattern of a resource's name; always literal for the cluster, which has one name."""
     from sparklog.security.acls import PatternType, ResourceType
 
     return PatternType.LITERAL if kind is ResourceType.CLUSTER else PatternType(pattern)

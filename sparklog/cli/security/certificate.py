@@ -1,4 +1,4 @@
-"""`sparklog certificate`: certificates of a secure cluster that `sparklog broker --secure-setup DIR` has made."""
+"""`sparklog certificate`: certificates of a secure cluster made by `sparklog broker --secure-setup DIR`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sparklog quota`: what users and clients may take. Options are those of `kafka-configs` for client quotas."""
+"""`sparklog quota`: limits of users and clients. Options are those of `kafka-configs` for client quotas."""
 
 from __future__ import annotations
 
@@ -132,8 +132,9 @@ def alter(
 
 
 def _entity(*named: tuple[str | None, bool]) -> Entity:
-    """Of the names of user, client id and address, and whether the default is meant instead. Raises typer.BadParameter
-    for a name and the default at once."""
+    """Return the entity for pairs of a name and a default flag: user, client id, address. Raises typer.BadParameter for
+    a name together with its default.
+    """
     from sparklog.security.quotas import DEFAULT, Entity
 
     if any(name is not None and is_default for name, is_default in named):

@@ -1,4 +1,4 @@
-"""`sparklog broker --secure-setup DIR`: everything for a first secure cluster, in one command."""
+"""`sparklog broker --secure-setup DIR`: certificates, settings and a user of a first secure cluster, in one command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_secure_setup(
     data_dir: Path | None,
     user: str,
 ) -> None:
-    """Creates the directory and prints the next steps. `listen` None: all addresses, port 9292. Raises
+    """Create the directory and print the next steps. `listen` None: all addresses, port 9292. Raises
     InvalidConfigError."""
     import datetime
 
@@ -49,8 +49,9 @@ def make_secure_cluster(
     data_dir: Path | None,
     user: str,
 ) -> None:
-    """The same for several brokers, each at one of `hostnames`; none: all on this machine. `listen`: says the port of
-    clients. Raises InvalidConfigError."""
+    """Create the directories of several brokers, each at one of `hostnames`; none: all on this machine. `listen` has
+    the port for clients. Raises InvalidConfigError.
+    """
     import datetime
 
     from sparklog.security.cluster_setup import places, secure_cluster_setup

@@ -100,15 +100,16 @@ def remove(name: Name, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) -> None
 
 
 def _check(name: str) -> None:
-    """Refuses the name before a password is asked for. Raises InvalidConfigError."""
+    """Refuse an invalid name before the question for a password. Raises InvalidConfigError."""
     from sparklog.security.scram import checked_name
 
     checked_name(name)
 
 
 def read_password(name: str) -> Secret:
-    """From the terminal, typed twice and not shown, or the first line of stdin. Never an argument: those are seen by
-    everybody on the machine. Raises typer.BadParameter."""
+    """Read a password from the terminal, typed twice and not shown, or from the first line of stdin. An argument would
+    be visible to every user of the machine. Raises typer.BadParameter.
+    """
     import getpass
     import sys
 

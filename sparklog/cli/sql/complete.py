@@ -54,6 +54,6 @@ def _typed_word(before: str) -> str:
 
 
 def _matching_names(names: Sequence[str], typed: str) -> list[str]:
-    """The names that begin with the typed text, in any case and with or without a quote; sorted."""
+    """Return the names that begin with the typed text, in any case, with or without a quote; sorted."""
     start = typed.lstrip('"').lower()
     return sorted(n for n in names if n.lstrip('"').lower().startswith(start))[:OFFERED_MAX]

@@ -39,7 +39,7 @@ Ctrl-C cancels a query, Tab completes, the arrow keys recall earlier input."""
 
 ALIASES = {"\\dt": ".tables", "\\d": ".schema", "\\?": ".help", "\\q": ".quit", ".exit": ".quit", "\\h": ".help"}
 WORDS = {"exit": ".quit", "quit": ".quit", "help": ".help"}
-"""Commands without a dot: no SQL statement is one of these words."""
+"""Commands without a dot; none of these words is an SQL statement."""
 TOPICS_AGE_S = 10.0
 HISTORY_BYTES_MAX = 4 * 1024 * 1024
 
@@ -84,7 +84,7 @@ class SqlShell:
         self._words: list[str] = []
 
     def run(self, text: str) -> bool:
-        """Carries out one entry; whether to go on. Errors are shown."""
+        """Run one entry. Returns True if the shell continues. Errors are shown."""
         try:
             text = command_of(text)
             if text.startswith((".", "\\")):

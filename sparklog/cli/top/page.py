@@ -28,7 +28,7 @@ def check_url(url: str) -> str:
 
 
 def fetch_page(url: str, timeout_s: float, *, bytes_max: int = PAGE_BYTES_MAX) -> str:
-    """Raises InvalidRequestError, which says why there is no page."""
+    """Fetch a metrics page. Raises InvalidRequestError with the reason."""
     from urllib.request import urlopen
 
     try:
@@ -42,7 +42,7 @@ def fetch_page(url: str, timeout_s: float, *, bytes_max: int = PAGE_BYTES_MAX) -
 
 
 def read_series(text: str) -> Series:
-    """All samples of a page in Prometheus text. Raises InvalidRequestError."""
+    """Return all samples of a page in Prometheus text. Raises InvalidRequestError."""
     from prometheus_client.parser import text_string_to_metric_families
 
     found: Series = defaultdict(list)
@@ -81,7 +81,7 @@ def broker_page(series: Series) -> BrokerPage:
 
 
 def total(series: Series, name: str) -> float:
-    """The sum of a name's series; 0 if there is none."""
+    """Return the sum of a name's series; 0 without series."""
     return sum(value for _, value in series.get(name, ()))
 
 

@@ -172,7 +172,7 @@ def _group_row(name: str, group: GroupSample, then: GroupSample | None, over_s: 
 
 
 def _read(then: Mapping[Any, int], now: Mapping[Any, int]) -> int:
-    """Offsets that were committed meanwhile; a reset to earlier ones does not count."""
+    """Return the number of offsets by which the commits advanced; a reset to earlier offsets does not count."""
     return sum(max(0, offset - then[key]) for key, offset in now.items() if key in then)
 
 

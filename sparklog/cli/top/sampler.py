@@ -46,7 +46,9 @@ class Sampler:
         self._internal = internal
 
     def take(self) -> Snapshot:
-        """Raises SparklogError, BrokerNotAvailableError among them. A metrics page that is not there is no error."""
+        """Take a sample of the cluster. Raises SparklogError, BrokerNotAvailableError among them. A missing metrics
+        page is no error.
+        """
         page, problem = self._page()
         at_s = self._clock.monotonic_s()
         cluster = self._admin.describe_cluster()
@@ -78,7 +80,7 @@ class Sampler:
         )
 
     def _lakes(self, described: Mapping[str, TopicDescription]) -> tuple[LakeSample, ...]:
-        """From the reports of workers alone: a table is not opened for a display."""
+        """Return samples of the Delta tables from the workers' reports alone: a display opens no table."""
         topics = {name: topic for name, topic in described.items() if topic.setting("lake.location")}
         if not topics:
             return ()

@@ -100,7 +100,7 @@ class SampleThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """No more samples; one that is under way is not waited for."""
+        """Take no more samples, without waiting for the one in progress."""
         self._stop.set()
 
     def _run(self) -> None:

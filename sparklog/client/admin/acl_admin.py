@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def create_acls(cluster: Cluster, acls: Iterable[Acl], *, timeout_ms: int = 30_000) -> int:
-    """See `Admin.create_acls`."""
+    """Create ACLs; see `Admin.create_acls`."""
     created, deadline = 0, Deadline(timeout_ms)
     checked = [check_acl(acl) for acl in acls]
     for start in range(0, len(checked), ACLS_PER_REQUEST_MAX):
@@ -48,7 +48,7 @@ def create_acls(cluster: Cluster, acls: Iterable[Acl], *, timeout_ms: int = 30_0
 
 
 def delete_acls(cluster: Cluster, filters: Sequence[AclFilter], *, timeout_ms: int = 30_000) -> list[Acl]:
-    """See `Admin.delete_acls`."""
+    """Delete ACLs; see `Admin.delete_acls`."""
     deadline, deleted, more = Deadline(timeout_ms), list[Acl](), bool(filters)
     request = DeleteAclsRequest([_entry(f) for f in filters])
     while more:
@@ -67,7 +67,7 @@ def delete_acls(cluster: Cluster, filters: Sequence[AclFilter], *, timeout_ms: i
 
 
 def describe_acls(cluster: Cluster, wanted: AclFilter, *, timeout_ms: int = 30_000) -> list[Acl]:
-    """See `Admin.describe_acls`."""
+    """List ACLs; see `Admin.describe_acls`."""
     policy = RetryPolicy.within(timeout_ms)
 
     def ask(before: DescribeAclsResponse | None) -> DescribeAclsResponse:

@@ -1,4 +1,4 @@
-"""Changes that are asked of whichever broker can be reached, again if one stops meanwhile (`repeating`)."""
+"""Changes that any reachable broker takes, repeated if the broker stops meanwhile (`repeating`)."""
 
 from __future__ import annotations
 

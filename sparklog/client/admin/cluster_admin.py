@@ -59,7 +59,7 @@ class BrokerDescription:
     rack: str | None = None
     """The `broker.rack`; None: not set."""
     is_stopping: bool = False
-    """True if the broker leads no partition any more and is about to stop."""
+    """True if the broker leads no partitions any more and is about to stop."""
     is_cordoned: bool = False
     """True if the broker gets no new replicas."""
 
@@ -123,7 +123,7 @@ class PartitionReassignment:
 
 
 def describe_cluster(cluster: Cluster, timeout_ms: int) -> ClusterDescription:
-    """See Admin."""
+    """Describe the cluster's brokers; see `Admin`."""
     deadline = Deadline(timeout_ms)
     request, policy = DescribeClusterRequest(), RetryPolicy.within(timeout_ms)
     try:
@@ -142,7 +142,7 @@ def describe_cluster(cluster: Cluster, timeout_ms: int) -> ClusterDescription:
 
 
 def describe_log_dirs(cluster: Cluster, timeout_ms: int) -> dict[int, list[LogDirDescription]]:
-    """See Admin."""
+    """Describe the disks of all brokers; see `Admin`."""
     deadline = Deadline(timeout_ms)
     found: dict[int, list[LogDirDescription]] = {}
     request = DescribeLogDirsRequest()
@@ -175,7 +175,7 @@ def alter_reassignments(
     throttle_bytes: int | None,
     timeout_ms: int,
 ) -> None:
-    """See Admin."""
+    """Change the replicas of partitions; see `Admin`."""
     request = AlterPartitionReassignmentsRequest(
         [
             ReassignmentTarget(tp.topic, tp.partition, None if replicas is None else list(replicas))
@@ -204,7 +204,9 @@ def alter_reassignments(
 def list_reassignments(
     cluster: Cluster, topics: Iterable[str] | None, timeout_ms: int, *, with_sizes: bool = True
 ) -> list[PartitionReassignment]:
-    """See Admin. `with_sizes` False leaves the copied bytes out, without a request to the brokers."""
+    """List the reassignments in progress; see `Admin`. `with_sizes` False leaves out the copied bytes, and the requests
+    to the brokers for them.
+    """
     deadline = Deadline(timeout_ms)
     request = ListPartitionReassignmentsRequest(None if topics is None else list(topics))
     api, response = Api.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsResponse
@@ -241,7 +243,7 @@ def list_reassignments(
 
 
 def elect_leaders(cluster: Cluster, kind: str, partitions: Iterable[TopicPartition] | None, timeout_ms: int) -> int:
-    """See Admin."""
+    """Elect leaders; return the number of changed ones; see `Admin`."""
     if kind not in ELECTIONS:
         raise InvalidRequestError(f"an election {kind!r}: use one of {', '.join(ELECTIONS)}")
     named = None if partitions is None else [PartitionName(tp.topic, tp.partition) for tp in partitions]
@@ -256,7 +258,7 @@ def elect_leaders(cluster: Cluster, kind: str, partitions: Iterable[TopicPartiti
 
 
 def cordon(cluster: Cluster, broker_id: int, *, cordoned: bool, timeout_ms: int) -> tuple[int, ...]:
-    """See Admin."""
+    """Exclude a broker from new replicas, or include it again; return the excluded brokers; see `Admin`."""
     request = CordonBrokerRequest(broker_id, cordoned)
     answer = change(cluster, Api.CORDON_BROKER, request, CordonBrokerResponse, timeout_ms)
     assert answer is not None

@@ -95,7 +95,7 @@ def enable_lake(
     file_size_bytes: int | None,
     partition_by: Sequence[str],
 ) -> None:
-    """See `Admin.enable_lake`."""
+    """Give a topic a Delta table; see `Admin.enable_lake`."""
     if info.name in INTERNAL_TOPICS:
         raise InvalidConfigError(f"topic {info.name!r} is one of the broker's own: it cannot have a Delta table")
     require_deltalake()
@@ -145,7 +145,7 @@ def enable_lake(
 
 
 def disable_lake(info: TopicInfo, alter: AlterTopic) -> None:
-    """See `Admin.disable_lake`."""
+    """Remove the lake settings of a topic; see `Admin.disable_lake`."""
     alter(info.name, {name: None for name in settings_of(Scope.TOPIC) if name.startswith(LAKE_PREFIX)})
 
 
@@ -189,7 +189,7 @@ def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> Non
 
 
 def rebuild_lake(cluster: Cluster, info: TopicInfo, alter: AlterTopic, timeout_ms: int) -> None:
-    """See `Admin.rebuild_lake`."""
+    """Write a topic's Delta table again; see `Admin.rebuild_lake`."""
     settings = settings_with_lake(info)
     schema = table_schema(info.schema, is_envelope=info.is_envelope)
     check_columns(schema)
@@ -230,7 +230,7 @@ def _starts(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> dict[int, int
 
 
 def describe_lake(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> LakeDescription:
-    """See `Admin.describe_lake`."""
+    """Describe a topic's Delta table; see `Admin.describe_lake`."""
     deadline = Deadline(timeout_ms)
     settings = settings_with_lake(info)
     reports = read_reports(cluster, [info.name], timeout_ms=deadline.left_ms())

@@ -99,7 +99,7 @@ class BatchDescription(NamedTuple):
 
 
 def describe_segments(cluster: Cluster, tp: TopicPartition, *, timeout_ms: int = 30_000) -> list[SegmentDescription]:
-    """See `Admin.describe_segments`; at most SEGMENTS_MAX."""
+    """Describe a partition's segments, at most SEGMENTS_MAX; see `Admin.describe_segments`."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
     until_answered(lambda left_ms: cluster.topic(tp.topic, refresh=True, timeout_ms=left_ms), attempts)
 
@@ -162,7 +162,7 @@ def _state_at(cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: 
 def describe_batches(
     cluster: Cluster, tp: TopicPartition, offset: int, batches_max: int, timeout_ms: int = 30_000
 ) -> list[BatchDescription]:
-    """See `Admin.describe_batches`."""
+    """Describe batches of a partition; see `Admin.describe_batches`."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
     found: list[BatchDescription] = []
     while len(found) < batches_max:

@@ -37,7 +37,7 @@ class QuotaDescription(NamedTuple):
 
 
 def describe_quotas(cluster: Cluster, *, timeout_ms: int = 30_000) -> QuotaDescription:
-    """See `Admin.describe_client_quotas`."""
+    """List all quotas; see `Admin.describe_client_quotas`."""
     policy = RetryPolicy.within(timeout_ms)
 
     def ask(before: DescribeClientQuotasResponse | None) -> DescribeClientQuotasResponse:
@@ -57,7 +57,7 @@ def describe_quotas(cluster: Cluster, *, timeout_ms: int = 30_000) -> QuotaDescr
 def alter_quotas(
     cluster: Cluster, entity: Entity, changes: Mapping[str, float | None], *, timeout_ms: int = 30_000
 ) -> dict[str, float]:
-    """See `Admin.alter_client_quotas`."""
+    """Change quotas; see `Admin.alter_client_quotas`."""
     request = AlterClientQuotasRequest([QuotaAlteration(entity.user, entity.client_id, dict(changes), entity.ip)])
     answer = change(cluster, Api.ALTER_CLIENT_QUOTAS, request, AlterClientQuotasResponse, timeout_ms)
     assert answer is not None

@@ -76,7 +76,7 @@ def _is_open(outcome: int | SparklogError | None) -> bool:
 
 
 def _refuse_beyond(wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
-    """Raises OffsetOutOfRangeError that names every partition that ends below its offset."""
+    """Raise OffsetOutOfRangeError that names every partition that ends below its offset."""
     beyond = [f"{tp} ends at {ends[tp]}" for tp, offset in wanted.items() if offset > ends[tp]]
     if not beyond:
         return

@@ -36,7 +36,7 @@ from sparklog.protocol.topic_messages import (
 
 
 def create_topic(cluster: Cluster, request: CreateTopicRequest, timeout_ms: int) -> TopicInfo:
-    """See Admin. The topic stores the request's id.
+    """Create a topic, which stores the request's id; see `Admin`.
 
     A repeated request is answered with the topic that the first one has created. If another client has created the
     topic of this name, the answer is TopicAlreadyExistsError.
@@ -49,7 +49,7 @@ def create_topic(cluster: Cluster, request: CreateTopicRequest, timeout_ms: int)
 
 
 def alter_schema(cluster: Cluster, request: AlterSchemaRequest, timeout_ms: int) -> TopicInfo:
-    """See Admin. Columns that the topic has already in this form change nothing."""
+    """Change a topic's columns; see `Admin`. Columns that the topic already has in this form change nothing."""
     cluster.invalidate(request.name)
     answer = change(cluster, Api.ALTER_SCHEMA, request, AlterSchemaResponse, timeout_ms)
     assert answer is not None
@@ -57,7 +57,7 @@ def alter_schema(cluster: Cluster, request: AlterSchemaRequest, timeout_ms: int)
 
 
 def alter_topic(cluster: Cluster, request: AlterTopicRequest, timeout_ms: int) -> TopicInfo:
-    """See Admin."""
+    """Change a topic's settings; see `Admin`."""
     cluster.invalidate(request.name)
     answer = change(cluster, Api.ALTER_TOPIC, request, AlterTopicResponse, timeout_ms)
     assert answer is not None
@@ -65,7 +65,7 @@ def alter_topic(cluster: Cluster, request: AlterTopicRequest, timeout_ms: int) -
 
 
 def add_partitions(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInfo:
-    """See Admin."""
+    """Increase the number of partitions; see `Admin`."""
     deadline = Deadline(timeout_ms)
 
     def has_grown() -> bool:
@@ -98,8 +98,9 @@ def _grown(cluster: Cluster, name: str, total: int, timeout_ms: int) -> TopicInf
 
 
 def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:
-    """See Admin. The request also names the topic's id, so that a repeated request does not delete a newer topic of the
-    name."""
+    """Delete a topic; see `Admin`. The request also names the topic's id, so that a repeated request does not delete a
+    newer topic of the name.
+    """
     deadline = Deadline(timeout_ms)
     attempts, topic_id = Retries(RetryPolicy.within(timeout_ms)), ""
     with contextlib.suppress(

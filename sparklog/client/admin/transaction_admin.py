@@ -47,7 +47,7 @@ class HangingTransaction(NamedTuple):
 def list_transactions(
     cluster: Cluster, states: Sequence[str] = (), running_ms_min: int = 0, *, timeout_ms: int = 30_000
 ) -> list[TransactionSummary]:
-    """See `Admin.list_transactions`."""
+    """List transactions; see `Admin.list_transactions`."""
     request = ListTransactionsRequest(list(states), running_ms_min, paged=True)
     everywhere = of_all_brokers(cluster, lambda b, ms: _listed_by(cluster, b, request, ms), timeout_ms)
     found = {t.transactional_id: t for t in everywhere}
@@ -73,7 +73,7 @@ def _listed_by(
 
 
 def describe_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms: int = 30_000) -> TransactionDetails:
-    """See `Admin.describe_transaction`."""
+    """Describe a transaction; see `Admin.describe_transaction`."""
     policy = RetryPolicy.within(timeout_ms)
 
     def ask(before: DescribeTransactionsResponse | None) -> DescribeTransactionsResponse:
@@ -102,7 +102,7 @@ def describe_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms:
 
 
 def abort_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms: int = 30_000) -> int:
-    """See `Admin.abort_transaction`."""
+    """Abort a transaction; see `Admin.abort_transaction`."""
     return request_until(
         cluster,
         Api.ABORT_TRANSACTION,
@@ -117,7 +117,7 @@ def abort_transaction(cluster: Cluster, transactional_id: str, *, timeout_ms: in
 def abort_hanging_transaction(
     cluster: Cluster, partition: TopicPartition, producer_id: int, *, timeout_ms: int = 30_000
 ) -> None:
-    """See `Admin.abort_hanging_transaction`."""
+    """Abort a hanging transaction; see `Admin.abort_hanging_transaction`."""
     request_until(
         cluster,
         Api.ABORT_TRANSACTION,
@@ -132,7 +132,7 @@ def abort_hanging_transaction(
 def describe_producers(
     cluster: Cluster, partition: TopicPartition, *, timeout_ms: int = 30_000
 ) -> DescribeProducersResponse:
-    """See `Admin.describe_producers`."""
+    """Describe the producers of a partition; see `Admin.describe_producers`."""
     deadline = Deadline(timeout_ms)
 
     def ask(before: DescribeProducersResponse | None) -> DescribeProducersResponse:
@@ -156,7 +156,7 @@ def describe_producers(
 def find_hanging_transactions(
     cluster: Cluster, partitions: Iterable[TopicPartition], *, timeout_ms: int = 30_000
 ) -> list[HangingTransaction]:
-    """See `Admin.find_hanging_transactions`."""
+    """Find hanging transactions; see `Admin.find_hanging_transactions`."""
     return [
         HangingTransaction(partition, producer)
         for partition in partitions

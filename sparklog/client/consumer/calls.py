@@ -29,7 +29,7 @@ class Calls:
         self._call_ended: threading.Event | None = None
         """Set when a call ends, while `close` of another thread waits for that."""
         self._signal = threading.Event()
-        """`wakeup` or `close` of another thread is to end the call that runs."""
+        """Set by `wakeup` or `close` of another thread, to end the present call."""
         self.is_signalled = self._signal.is_set
         """True if the call that runs must not wait any longer."""
         self.is_closing = False
@@ -75,7 +75,7 @@ class Calls:
                 )
 
     def check_signal(self) -> None:
-        """Raises ClosedError or WakeupError if another thread has asked for the end of this call's wait."""
+        """Raise ClosedError or WakeupError if another thread has ended this call's wait."""
         if not self._signal.is_set():
             return
         if self.is_closing:

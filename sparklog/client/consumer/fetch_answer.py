@@ -20,8 +20,9 @@ from sparklog.protocol.topic_messages import BrokerEndpoint
 
 
 class UnderWay(NamedTuple):
-    """A request without an answer yet: its content and its connection. `epochs` are those of the records before the
-    requested offsets."""
+    """A request without an answer: its content and its connection. `epochs` are those of the records before the
+    requested offsets.
+    """
 
     broker: Endpoint
     connection: Connection
@@ -33,7 +34,7 @@ class UnderWay(NamedTuple):
         return [position for position, _ in self.asked]
 
     def is_for(self, wanted: list[Position]) -> bool:
-        """True if the request asks for exactly these positions, apart from those that are read from files by now."""
+        """True if the request is for exactly these positions, apart from those that are now read from files."""
         return {id(p) for p in wanted} == {id(p) for p in self.positions if not p.from_files}
 
     def receive(self) -> tuple[list[Part], int]:

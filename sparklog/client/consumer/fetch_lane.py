@@ -123,7 +123,7 @@ class FetchLane:
         self._connection.abort()
 
     def begin_again(self) -> None:
-        """End the request under way and its wait, because the positions have changed."""
+        """End the present request and its wait, because the positions have changed."""
         self._resume_at = 0.0
         self._connection.abort()
 
@@ -276,7 +276,7 @@ class FetchLane:
                 self._take_answer(under_way)
 
     def _mine_by_leader(self, wanted: list[Position]) -> list[Position]:
-        """The positions to fetch here; the others go to the lanes of their leaders."""
+        """Return the positions of this lane's leader; the others go to the lanes of their leaders."""
         by_broker: dict[Endpoint, list[Position]] = {}
         topics = {p.tp.topic for p in wanted if p.in_doubt or self._cluster.last_leader(p.tp) is None}
         failed: dict[str, SparklogError] = {}
@@ -395,8 +395,8 @@ class FetchLane:
         )
 
     def _advance(self, parts: list[Part]) -> bool:
-        """Move the positions behind the received data; False if the next offset is not known before all batches are
-        checked."""
+        """Move the positions behind the received data. Returns False if the next offset is unknown until all batches
+        are checked."""
         if any(p.next_offset is None for p in parts):
             return False
         with self._shared.changed:

@@ -78,7 +78,7 @@ class FetchTurn:
         self._condition.wait(idle_s if connection is None else min(idle_s / 2, max(self._left_s(connection), 0)))
 
     def notify(self) -> None:
-        """Something has changed: the background thread and a poll at the socket look again."""
+        """Wake the background thread and a poll at the socket after a change."""
         self._condition.notify_all()
         if self.poll_receives and self._waker is not None:
             self._waker.wake()

@@ -143,13 +143,12 @@ class Fetcher:
         self.notify()
 
     def _notify_of_room(self) -> None:
-        """Wakes the threads if they may be waiting for memory: to wake them for each batch would cost more than it
-        has."""
+        """Wake the threads that may wait for memory. Waking them for each batch would cost more than the batch."""
         if self.ready.size_bytes >= self._config.prefetch_bytes:
             self.notify()
 
     def notify(self) -> None:
-        """All look again: with `changed` held."""
+        """Wake all waiting threads; called with `changed` held."""
         self.changed.notify_all()
         for lane in self.lanes:
             lane.turn.notify()
@@ -195,7 +194,7 @@ class Fetcher:
         return len({id(p.lane) for p in self.positions.values()}) or 1
 
     def rotate(self, served: list[Position]) -> None:
-        """Put partitions that got data behind those that did not, so that none starves."""
+        """Move partitions that got data behind the others, so that none starves."""
         with self.changed:
             current = self.positions  # others copy it without a lock, so it is never changed itself
             moved = {p.tp: p for p in served if current.get(p.tp) is p}
@@ -254,8 +253,9 @@ class Fetcher:
             self.notify()
 
     def settle(self) -> dict[TopicPartition, Position]:
-        """The positions, those that have diverged where they are to go on, or with an error. On the thread that
-        polls."""
+        """Return the positions after the settlement of divergences: a diverged one restarts at its new offset, or has
+        an error. On the polling thread.
+        """
         with self.changed:
             self.has_diverged = False
             positions = dict(self.positions)

@@ -75,7 +75,7 @@ class Taker(Protocol):
         ...
 
     def take_back(self, position: Position) -> None:
-        """The socket goes on with the position, if it is still wanted."""
+        """Give the position back to the socket, if it is still wanted."""
         ...
 
     def fail(self, error: BaseException) -> None:
@@ -185,7 +185,7 @@ class FileFetcher:
             self._thread.join(timeout_s)
 
     def begin_to_close(self) -> None:
-        """The thread ends behind the piece that it reads; with `changed` held."""
+        """Let the thread end after its present piece; called with `changed` held."""
         self._closed = True
         self._taker.changed.notify_all()
 

@@ -170,7 +170,7 @@ class ReadyBatches:
         self.size_bytes += each * len(batches)
 
     def take(self) -> Fetched:
-        """The next batch; the caller moves the position's `consumed` behind it."""
+        """Take the next batch; the caller moves the position's `consumed` behind it."""
         taken = self._taken = self._batches[0]
         self.size_bytes -= taken.size_bytes
         taken.position.consumed_epoch = taken.batch.leader_epoch

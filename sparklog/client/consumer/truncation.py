@@ -1,7 +1,6 @@
-"""The check that a new leader has the records which a consumer has read (KIP-320).
-
-Only an unclean election removes records that could be read. Without the check a consumer would go on at its offset,
-where other records may be by then, and never see those before.
+"""The check that a new leader has the records that a consumer has read (KIP-320). Only an unclean election removes
+readable records. Without the check a consumer would continue at its offset, where other records may be now, and never
+see the earlier ones.
 """
 
 from __future__ import annotations

@@ -63,18 +63,18 @@ class Reader(Protocol):
         """Add assigned partitions. They are not read before `start_at` has set their beginning."""
 
     def start_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Set the beginning of partitions; None: the position of auto.offset.reset. Those that were sought meanwhile
-        stay there."""
+        """Set the first positions of partitions; None: by auto.offset.reset. Partitions with a later seek keep that
+        position."""
 
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None: ...
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offset behind the records of earlier polls, of every partition with a known position."""
 
     def unstarted(self) -> list[TopicPartition]:
-        """Assigned, not read yet."""
+        """Partitions that are assigned and not read yet."""
 
     def wake(self) -> None:
-        """Ends a poll that waits. Called on another thread."""
+        """Ends a waiting poll. Called on another thread."""
 
 
 class _Listeners(NamedTuple):
@@ -249,7 +249,7 @@ class GroupConsumer:
             self._cannot_be_read(e)
 
     def _cannot_be_read(self, error: SparklogError) -> None:
-        """Assigned partitions; a deleted topic's are about to be taken away."""
+        """Return assigned partitions that cannot be read; a deleted topic's are revoked soon."""
         self._retry_at = time.monotonic() + RETRY_S
         if not error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
             raise error
@@ -301,7 +301,7 @@ class GroupConsumer:
     # -- positions
 
     def _ask_for_offsets(self, partitions: list[TopicPartition]) -> None:
-        """Ask for the committed offsets of new partitions; those that an open transaction may change are asked for
+        """Request the committed offsets of new partitions; those that an open transaction may change are requested
         later."""
         self._offsets_due = time.monotonic() + RETRY_S
         policy = ONE_ATTEMPT._replace(request_timeout_ms=self._request_timeout_ms)

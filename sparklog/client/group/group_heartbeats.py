@@ -128,7 +128,7 @@ class GroupHeartbeats:
             self._wake.notify_all()
 
     def leave(self, timeout_s: float = LEAVE_TIMEOUT_MS / 1000 + 1) -> None:
-        """Leave the group and wait for the end of the thread; nothing may be read any more."""
+        """Leave the group and wait for the end of the thread; no records may be read afterwards."""
         self.begin_to_leave()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -175,7 +175,7 @@ class GroupHeartbeats:
         return False
 
     def _beat(self) -> float:
-        """One heartbeat; the seconds until the next one."""
+        """Send one heartbeat; return the seconds until the next one."""
         with self._wake:
             late = time.monotonic() - self._polled_at >= self._max_poll_interval_s
         if late:

@@ -60,7 +60,7 @@ def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]
 
 
 def as_committed(offsets: Offsets) -> list[CommittedOffset]:
-    """Offsets as they are sent. Raises InvalidRequestError."""
+    """Return offsets in the form of the message. Raises InvalidRequestError."""
     return [CommittedOffset(*tp, o.offset, o.leader_epoch, o.metadata) for tp, o in checked_offsets(offsets).items()]
 
 

@@ -110,8 +110,9 @@ class Membership:
         return error.retriable or isinstance(error, StaleMemberEpochError | UnreleasedInstanceIdError)
 
     def leave_request(self) -> GroupHeartbeatRequest:
-        """The heartbeat that says good-bye; nothing may be read any more. A static member keeps its place for a
-        while."""
+        """Return the heartbeat that leaves the group; no records may be read afterwards. A static member keeps its
+        partitions for a while.
+        """
         self._sequence += 1
         epoch = EPOCH_LEAVE if self.config.instance_id is None else EPOCH_AWAY
         return GroupHeartbeatRequest(
@@ -156,7 +157,7 @@ class Membership:
 
 
 def to_topics(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
-    """Partitions as they are sent, sorted."""
+    """Return the partitions in the form of the message, sorted."""
     found: dict[str, list[int]] = {}
     for tp in sorted(partitions):
         found.setdefault(tp.topic, []).append(tp.partition)

@@ -1,4 +1,4 @@
-"""Something to be asked for while the asking thread does something else."""
+"""A request on a thread of its own, beside the work of the requesting thread."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ FETCH_BYTES = 8 * MIB
 def partition_ends(cluster: Cluster, topic: str, partitions: int, *, timeout_ms: int) -> dict[int, PartitionEnds]:
     """Return the offsets of all partitions of a topic.
 
-    The last stable offsets come from one request. The high watermarks are asked for afterwards, so that they are not
+    The last stable offsets come from one request. The high watermarks are requested afterwards, so that they are not
     below the records of any transaction that these contain.
 
     Args:

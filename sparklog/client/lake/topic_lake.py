@@ -66,7 +66,7 @@ class RoundResult(Struct, frozen=True):
     is_current: bool
     """True if the table has all offsets below the last stable ones; False: an open transaction holds some back, too."""
     as_of_ms: int
-    """Time at which the log was asked for its offsets, in ms."""
+    """Time of the request for the log's offsets, in ms."""
     files: int
     """Files of the table before the round."""
     gaps: Mapping[int, Span] = {}

@@ -95,7 +95,7 @@ class LakeWorker:
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """End `run` after the round that is under way. Any thread."""
+        """End `run` after the present round. Any thread."""
         self._stop.set()
 
     def close(self) -> None:
@@ -276,7 +276,7 @@ class LakeWorker:
         return known
 
     def _round(self, info: TopicInfo, settings: LakeSettings, topic: _Topic) -> RoundResult | None:
-        """One round; None: it failed, for the reason in `topic.error`."""
+        """Run one round. Returns None if it failed; the reason is in `topic.error`."""
         try:
             result = topic.lake.round(info, settings, lambda table_id: self._note(info.name, table_id))
         except LakePausedError as e:

@@ -26,7 +26,7 @@ class Endpoint(NamedTuple):
 
 
 def resolve_bootstrap(given: str | Sequence[str] | None) -> str:
-    """The bootstrap servers to use: `given`, else SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292, as one text."""
+    """Return the bootstrap servers as one text: `given`, or SPARKLOG_BOOTSTRAP_SERVERS, or 127.0.0.1:9292."""
     if given is None or given == "":
         given = os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
     parts = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]

@@ -1,4 +1,4 @@
-"""Checks that an answer matches its request: a broker may be broken, or the peer may be no broker."""
+"""Checks that an answer matches its request: a broker may be faulty, or the peer may not be a broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparklog.errors import InvalidRequestError
 T = TypeVar("T")
 
 
-class Named(Protocol):
+class NamedPartition(Protocol):
     """The part of a request or an answer about one partition."""
 
     @property
@@ -19,7 +19,7 @@ class Named(Protocol):
     def partition(self) -> int: ...
 
 
-def check_named(who: object, asked: Sequence[Named], answered: Sequence[Named]) -> None:
+def check_named(who: object, asked: Sequence[NamedPartition], answered: Sequence[NamedPartition]) -> None:
     """Check that each requested partition is answered once, and no other one. Raises InvalidRequestError."""
     if sorted((a.topic, a.partition) for a in answered) != sorted((a.topic, a.partition) for a in asked):
         raise InvalidRequestError(f"the answer of {who} is not about the {len(asked)} partitions that were asked for")

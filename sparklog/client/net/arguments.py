@@ -47,7 +47,7 @@ def text(argument: str, value: object) -> str:
 
 
 def texts(argument: str, value: object) -> list[str]:
-    """One text, or any number of them."""
+    """Return the list for an argument that is one text or several."""
     if isinstance(value, str):
         return [text(argument, value)]
     if not isinstance(value, Iterable) or isinstance(value, bytes | bytearray | memoryview):
@@ -98,7 +98,7 @@ def _is_partition(value: Any) -> bool:
 
 
 def partitions(argument: str, value: object) -> list[TopicPartition]:
-    """One partition, or any number of them; lists in a list count as their content."""
+    """Return the list for an argument that is one partition or several; nested lists count as their content."""
     if _is_partition(value):
         return [partition(argument, value)]
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | memoryview):

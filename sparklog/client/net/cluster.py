@@ -49,7 +49,7 @@ METADATA_RETRY_S = 1.0
 TOPICS_CACHED_MAX = 10_000
 CLUSTERS_MAX = 64
 DOUBT_S = 30.0
-"""Time in s for which a broker that has not answered is asked last."""
+"""Time in s for which a broker without an answer is asked last."""
 HUNG_MS = 3_000
 """Time in ms after which another broker is asked for information that any broker has."""
 ANY_BROKER_KNOWS = (
@@ -113,7 +113,7 @@ class Cluster:
         return response
 
     def partition_counts(self, *, timeout_ms: int = 30_000) -> dict[str, int]:
-        """All topics with the number of their partitions, without the large parts of the metadata. Raises as
+        """Return all topics with their numbers of partitions, without the large parts of the metadata. Raises as
         `metadata`."""
         response = self._ask_metadata(None, details=False, timeout_ms=timeout_ms)
         found = (t for t in response.topics if t.error_code == 0)
@@ -277,7 +277,7 @@ class Cluster:
             self.doubt(endpoint)
 
     def known_leader(self, tp: TopicPartition) -> Endpoint | None:
-        """The leader if it is known without a request, else None."""
+        """Return the leader if it is known without a request, or None."""
         with self._lock:
             info = self._fresh(tp.topic)
             if info is None or not 0 <= tp.partition < info.partitions:

@@ -316,7 +316,7 @@ class Connection:
 
     @property
     def answer_due(self) -> float:
-        """Monotonic time until which the oldest request under way may wait for its answer; infinity: there is none."""
+        """Monotonic time until which the oldest request may wait for its answer; infinity without requests."""
         return self._expected_answers[0].deadline if self._expected_answers else math.inf
 
     def abort(self) -> None:

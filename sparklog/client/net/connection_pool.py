@@ -30,7 +30,7 @@ class ConnectionPool:
             return bool(self._pools(endpoints, purpose))
 
     def take(self, endpoints: Sequence[Endpoint], purpose: str) -> Connection | None:
-        """One that can be used, to the first endpoint that has some; it belongs to the caller."""
+        """Return a usable connection to the first endpoint that has one; the caller then owns it."""
         while True:
             with self._lock:
                 pools = self._pools(endpoints, purpose)
@@ -63,7 +63,7 @@ class ConnectionPool:
             c.close()
 
     def close(self) -> None:
-        """Closes all; more may be given back."""
+        """Close all connections; connections that are given back later are closed too."""
         with self._lock:
             idle = dict(self._idle)
             self._idle.clear()

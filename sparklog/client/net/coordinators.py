@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.coordinator_key import CoordinatorKey
 from sparklog.client.net.deadline import Deadline
-from sparklog.client.net.known_coordinators import KnownCoordinators, Told
+from sparklog.client.net.known_coordinators import CoordinatorAnswer, KnownCoordinators
 from sparklog.errors import (
     BrokerNotAvailableError,
     BrokerShuttingDownError,
@@ -84,7 +84,7 @@ class Coordinators:
         with self._lock:
             self._known_coordinators = KnownCoordinators()
 
-    def find(self, brokers: Brokers, key: CoordinatorKey, *, timeout_ms: int) -> Told:
+    def find(self, brokers: Brokers, key: CoordinatorKey, *, timeout_ms: int) -> CoordinatorAnswer:
         """The coordinator, known or looked up. Raises CoordinatorNotAvailableError, BrokerNotAvailableError."""
         with self._lock:
             known = self._known_coordinators.get(key)
@@ -103,9 +103,9 @@ class Coordinators:
                 refused=self._doubt,
             )
         except UnsupportedApiError:  # a broker of an earlier release, which is alone
-            told = Told(None, None)
+            told = CoordinatorAnswer(None, None)
         else:
-            told = Told(Endpoint(found.host, found.port) if found.host else None, informant)
+            told = CoordinatorAnswer(Endpoint(found.host, found.port) if found.host else None, informant)
         with self._lock:
             self._known_coordinators.note(key, told)
         return told

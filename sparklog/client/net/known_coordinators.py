@@ -14,12 +14,12 @@ from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.coordinator_key import CoordinatorKey
 
 DOUBT_S = 30.0
-"""Time in s for which a doubted broker is asked last."""
+"""Time in s for which a doubted broker comes last in the order."""
 KEYS_MAX = 1_000
 DOUBTED_MAX = 1_000
 
 
-class Told(NamedTuple):
+class CoordinatorAnswer(NamedTuple):
     """The address of a coordinator (None: any broker), and the broker that has named it."""
 
     endpoint: Endpoint | None
@@ -30,21 +30,21 @@ class KnownCoordinators:
     """The latest answer about each key, of KEYS_MAX keys."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[CoordinatorKey, Told] = OrderedDict()
+        self._answers: OrderedDict[CoordinatorKey, CoordinatorAnswer] = OrderedDict()
         self._doubted_at: OrderedDict[Endpoint, float] = OrderedDict()
 
-    def get(self, key: CoordinatorKey) -> Told | None:
+    def get(self, key: CoordinatorKey) -> CoordinatorAnswer | None:
         """The known coordinator; None: it has to be looked up."""
         return self._answers.get(key)
 
-    def note(self, key: CoordinatorKey, told: Told) -> None:
+    def note(self, key: CoordinatorKey, told: CoordinatorAnswer) -> None:
         """A look-up has been answered."""
         self._answers[key] = told
         self._answers.move_to_end(key)
         while len(self._answers) > KEYS_MAX:
             self._answers.popitem(last=False)
 
-    def forget(self, key: CoordinatorKey, told: Told, now: float, *, unready: bool) -> None:
+    def forget(self, key: CoordinatorKey, told: CoordinatorAnswer, now: float, *, unready: bool) -> None:
         """Drop a wrong coordinator and doubt the broker that has named it.
 
         `unready`: the coordinator cannot do its work, and its own word is doubted, too. The result of a later look-up
@@ -66,6 +66,7 @@ class KnownCoordinators:
             self._doubted_at.popitem(last=False)
 
     def order(self, brokers: Iterable[Endpoint], now: float) -> list[Endpoint]:
-        """The brokers as they are to be asked: as they come, then the doubted ones, the latest of them last."""
+        """Return the brokers in the order of requests: the given order, with doubted brokers at the end, the latest
+        last."""
         since = now - DOUBT_S
         return sorted(brokers, key=lambda e: max(self._doubted_at.get(e, since), since))

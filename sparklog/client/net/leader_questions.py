@@ -1,4 +1,4 @@
-"""Questions that only the leader of a partition answers. While others take over, they are asked again where it is."""
+"""Requests that only the leader of a partition answers. They are repeated at the new leader after an election."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ T = TypeVar("T")
 
 
 class LedGroup(NamedTuple):
-    """The partitions that one broker is asked about: those that it leads, and with `for_others` those of other leaders,
-    too. `timeout_ms` limits its answer."""
+    """A request to one broker for several partitions: those that it leads, and with `for_others` those of other
+    leaders. `timeout_ms` limits its answer.
+    """
 
     leader: Endpoint
     partitions: list[TopicPartition]
@@ -110,7 +111,8 @@ def _ask_leader(cluster: Cluster, group: LedGroup, ask: Ask[T]) -> dict[TopicPar
 def _unheard_of(
     cluster: Cluster, partitions: list[TopicPartition], group: LedGroup
 ) -> dict[TopicPartition, SparklogError]:
-    """The leader says that there are no such partitions: of those that the cluster has, it has not heard yet."""
+    """Return the errors for partitions that the leader does not know although the cluster has them: it will learn of
+    them."""
     found = cluster.leaders(partitions, timeout_ms=group.timeout_ms)
     return {
         tp: LeaderNotAvailableError(f"the broker at {group.leader}, which leads {tp}, has not heard of it yet")

@@ -58,7 +58,7 @@ class Patience:
         return max(expected_at, heard_at, self._asked_at) + self.late_s
 
     def check(self, expected_at: float, heard_at: float) -> None:
-        """Asks them, if the answer is late. Raises RequestTimedOutError if the broker has left."""
+        """Ask other brokers about the broker if its answer is late. Raises RequestTimedOutError if it has left."""
         if self._clock() < self.late_at(expected_at, heard_at):
             return
         has_left = self.broker_id is not None and self._has_left(self.broker_id, self._endpoint)

@@ -136,10 +136,8 @@ def of_all_brokers(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[T]:
-    """The results of `ask` from each broker, in one list.
-
-    If a broker fails, all brokers that are present by then are asked again, because its part has moved to others.
-    Raises the last error after `timeout_ms`.
+    """Return the results of `ask` from each broker, in one list. If a broker fails, all present brokers are asked
+    again, because its partitions have moved. Raises the last error after `timeout_ms`.
     """
     attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
 

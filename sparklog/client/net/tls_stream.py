@@ -41,7 +41,7 @@ class TlsStream:
         self._timeouts_s = {socket.SO_RCVTIMEO: 0.0, socket.SO_SNDTIMEO: 0.0}
 
     def setsockopt(self, level: int, option: int, value: Any) -> None:
-        """The timeouts as Python's, anything else as it is."""
+        """Set a socket option. Timeouts become Python's timeouts; other options are passed on."""
         if level == socket.SOL_SOCKET and option in self._timeouts_s:
             seconds, microseconds = struct.unpack("@ll", value)
             self._timeouts_s[option] = seconds + microseconds / 1e6

@@ -122,7 +122,7 @@ def topic_info(state: TopicState) -> TopicInfo:
 
 @lru_cache(maxsize=SCHEMAS_DECODED_MAX)
 def _decoded_schema(message: bytes) -> pa.Schema:
-    """Metadata are asked for again and again, and bring the same schemas."""
+    """Decode a schema, with a cache: repeated metadata contain the same schemas."""
     return pa.ipc.read_schema(pa.py_buffer(message)).remove_metadata()
 
 

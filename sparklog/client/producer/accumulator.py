@@ -33,7 +33,7 @@ PARTITION_REQUEST_BYTES = 2 * MIB
 """Bytes of one partition in one request, unless a single batch is larger. Of 1 to 8 MiB this size costs the broker
 least per byte: there are few requests, and each is checked and written soon after its receipt."""
 PIPELINED_BYTES_MIN = 128 * 1024
-"""A request of less does not follow one that is under way: meanwhile more may come that travels with it."""
+"""Smallest request that may follow another one in flight. Smaller ones wait, so that more records can join them."""
 ROOM_BYTES = 16 * 1024
 """Bytes of memory that an open batch reserves at a time."""
 TIMER_S = 0.001
@@ -63,8 +63,9 @@ class PendingBatch(SequencedBatch):
 
 
 class PartitionQueue:
-    """One partition's batches in the order of the calls: those to be sent again, then those that never were.
-    `under_way`: requests without an answer."""
+    """The batches of one partition in the order of the calls: first those to be sent again, then new ones. `under_way`:
+    requests without an answer.
+    """
 
     __slots__ = ("attempts", "batches", "info", "open", "retry_at", "sequences", "session", "tp", "under_way")
 
@@ -120,7 +121,7 @@ class Accumulator:
             raise type(self.refusal)(str(self.refusal)) from self.refusal.__cause__
 
     def close(self, reason: str) -> None:
-        """Accept no records from now on, and send those at hand at once."""
+        """Accept no more records, and send the present ones at once."""
         with self.lock:
             self.closing = True
             self.locked_refuse(ClosedError(reason))
@@ -143,7 +144,7 @@ class Accumulator:
             self.locked_refuse(None)
 
     def fail_session(self, error: SparklogError) -> None:
-        """Fail the transaction: `error` fails all batches that are not under way, and callers."""
+        """Fail the transaction: `error` fails all batches that are not in flight, and the callers."""
         with self.lock:
             if self.session is not None and self.session.error is None:
                 self.session.error = error
@@ -182,7 +183,7 @@ class Accumulator:
         self.used_bytes += size_bytes
 
     def _locked_take_room_back(self) -> bool:
-        """Give unused reserved memory of batches to those that need it. False: there is none."""
+        """Give unused reserved memory of batches to those that need it. Returns False if there is none."""
         before = self.used_bytes
         for queue in self.active.values():
             if queue.open is not None:
@@ -223,7 +224,7 @@ class Accumulator:
             self.outstanding.pop(batch.delivery, None)
 
     def locked_close_open(self, queue: PartitionQueue) -> None:
-        """Moves the batch being collected, if there is one, to those that wait for the sender."""
+        """Move the open batch, if there is one, to the batches that wait for the sender."""
         rows = queue.open
         if rows is None:
             return
@@ -269,7 +270,7 @@ class Accumulator:
         return pending
 
     def close_all_open(self) -> list[Delivery]:
-        """Make everything collected ready; the result is the deliveries under way."""
+        """Make all open batches ready; return the deliveries in progress."""
         with self.lock:
             for queue in self.active.values():
                 self.locked_close_open(queue)
@@ -286,7 +287,7 @@ class Accumulator:
     # -- sender's side
 
     def locked_sequences(self, queue: PartitionQueue) -> PartitionSequences | None:
-        """The partition's sequences in this session; None: there are none (yet)."""
+        """Return the partition's sequences in this session, or None before its first batch."""
         if queue.session is not self.session:
             queue.session, queue.sequences = self.session, None
         return queue.sequences
@@ -373,7 +374,7 @@ class Accumulator:
         return taken
 
     def locked_expired(self, now: float) -> list[tuple[PartitionQueue, PendingBatch]]:
-        """Take batches out that are not under way and whose delivery.timeout.ms is over."""
+        """Remove batches beyond their delivery.timeout.ms that are not in flight."""
         expired = []
         for queue in self.active.values():
             if self.session is None and queue.under_way:
@@ -399,9 +400,9 @@ class Accumulator:
         """Continue with the next epoch if a gap in the sequences demands it and it is time. Not within a
         transaction."""
         sequences, session = self.locked_sequences(queue), self.session
-        if sequences is None or session is None or session.transactional_id is not None or not sequences.may_begin_anew:
+        if sequences is None or session is None or session.transactional_id is not None or not sequences.may_reset:
             return False
-        again = [b for b in sequences.begin_anew() if isinstance(b, PendingBatch)]
+        again = [b for b in sequences.reset() if isinstance(b, PendingBatch)]
         queue.batches.extendleft(reversed(again))
         if sequences.is_used_up:
             queue.sequences = None

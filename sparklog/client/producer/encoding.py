@@ -50,7 +50,7 @@ class BatchEncoder:
         return self._compression != "none"
 
     def encode(self, batch: pa.RecordBatch, topic: TopicInfo) -> EncodedBatch:
-        """One batch of any size."""
+        """Encode one batch of any size."""
         return self._encode(batch, topic, self._compression)
 
     def _encode(self, batch: pa.RecordBatch, topic: TopicInfo, compression: str) -> EncodedBatch:

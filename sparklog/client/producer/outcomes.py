@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
-    """One partition's part of a request."""
+    """The part of a request for one partition."""
 
     queue: PartitionQueue
     batches: list[PendingBatch]
@@ -173,7 +173,7 @@ class Outcomes:
             self.give_up(Entry(queue, batches), session_failed(session), release=False)
 
     def give_up(self, entry: Entry, error: SparklogError, *, release: bool = True) -> None:
-        """Fails the batches, and the transaction they belong to. `release`: they were under way."""
+        """Fail the batches, and the transaction that they belong to. `release`: True if they were in flight."""
         session = self._accumulator.session
         if session is not None and session.transactional_id is not None and entry.batches:
             self._accumulator.fail_session(error)

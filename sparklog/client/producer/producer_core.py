@@ -77,7 +77,7 @@ class ProducerCore:
         )
 
     def close(self, timeout_s: float | None = None) -> None:
-        """See `Producer.close`."""
+        """Send the waiting records and close; see `Producer.close`."""
         if self.accumulator.closing:
             return
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -89,7 +89,7 @@ class ProducerTopic:
         return value, size, partition, rest
 
     def _check_kind(self, key: Any) -> None:
-        """Raises SchemaMismatchError unless the topic takes a record with this key."""
+        """Raise SchemaMismatchError unless the topic takes a record with this key."""
         if key is None and self.info.is_compacted:
             raise without_key(self.info.name, 0)
 

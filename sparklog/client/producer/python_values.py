@@ -175,8 +175,9 @@ def _holds_guessed(t: Any) -> bool:
 
 
 def require_one_kind(values: Sequence[Any], t: Any) -> None:
-    """Raises ValueError if PyArrow has changed booleans, numbers, dates or times among `values` to make an array of
-    type `t` of them."""
+    """Raise ValueError if PyArrow has changed booleans, numbers, dates or times among `values` to make an array of type
+    `t` of them.
+    """
     for leaf, objects in _leaves(values, t):
         kinds = set(map(type, objects))
         is_number = not pa.types.is_temporal(leaf)

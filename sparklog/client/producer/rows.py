@@ -83,7 +83,7 @@ def rows_of(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
 
 
 def require_keys(columns: Sequence[Any], topic: TopicInfo) -> None:
-    """Raises SchemaMismatchError if a compacted topic is sent a row whose key is null (in all key columns)."""
+    """Raise SchemaMismatchError for a row of a compacted topic whose key is null in all key columns."""
     if not topic.is_compacted or not columns or not all(c.null_count for c in columns):
         return
     missing = np.ones(len(columns[0]), bool)

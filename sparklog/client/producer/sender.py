@@ -1,8 +1,8 @@
 """The producer's sender thread: takes ready batches, sends produce requests, reads the answers, retries.
 
-There is one thread, one connection per broker, and several requests under way per connection. `sequences` decides which
-batches of a partition may be under way together, and the outcome of a failed attempt. Without idempotence a partition
-has one request under way.
+There is one thread, one connection per broker, and several requests in flight per connection. `sequences` decides which
+batches of a partition may be in flight together, and the outcome of a failed attempt. Without idempotence a partition
+has one request in flight.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class SenderConfig(NamedTuple):
 
 
 class _Channel:
-    """The connection to one broker and the requests under way on it."""
+    """The connection to one broker and its requests in flight."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.in_flight: deque[tuple[list[Entry], float]] = deque()
-        """Entries, and when their batches have to be delivered at the latest."""
+        """Entries, and the time by which their batches have to be delivered."""
 
     @property
     def due(self) -> float:
@@ -119,7 +119,7 @@ class Sender:
         self._stopping = False
         self.is_abandoned = False
         self.on_abandoned: Callable[[], None] = lambda: None
-        """Called on the thread when it has been abandoned, before it goes on."""
+        """Called on the thread when it has been abandoned, before it continues."""
         self.on_left: Callable[[], None] = lambda: None
         """Called on the thread at its end, when it has been abandoned."""
         self._thread = threading.Thread(target=self._run, name="sparklog-producer", daemon=True)
@@ -253,7 +253,7 @@ class Sender:
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
     def _send_to(self, leader: Endpoint, queues: deque[PartitionQueue], session: WriteSession | None) -> None:
-        """Sends requests to one broker until nothing is ready or enough are under way."""
+        """Send requests to one broker until no batch is ready or enough requests are in flight."""
         while queues:
             channel = self._channels.get(leader)
             if channel is not None and (
@@ -414,7 +414,7 @@ class Sender:
     # -- failures
 
     def _drop_channel(self, leader: Endpoint, error: SparklogError) -> None:
-        """The connection is lost: everything under way on it is tried again, in order."""
+        """Drop a lost connection, and repeat its requests in order."""
         channel = self._channels.pop(leader)
         self._cluster.doubt(leader)
         with contextlib.suppress(KeyError, ValueError):

@@ -111,8 +111,8 @@ class PartitionSequences:
         self._known_at: float | None = None
 
     def room(self, first: SequencedBatch | None, now: float) -> int:
-        """Number of batches, beginning with `first` (None: one that is still to be created), that may go into a request
-        now."""
+        """Return the number of batches, from `first` on (None: a batch that is not created yet), that may go into a
+        request now."""
         if first is not None and first.progress is Progress.WAITING:
             waiting = sum(b.progress is Progress.WAITING for b in self.in_flight)
             alone = waiting == len(self.in_flight) or not self._safeguards.retries_first
@@ -181,7 +181,7 @@ class PartitionSequences:
         return AfterFailure.HOLD
 
     def expired(self, batch: SequencedBatch) -> None:
-        """Drop a batch that has reached its time limit and is not under way."""
+        """Drop a batch beyond its time limit that is not in flight."""
         if batch.progress is Progress.WAITING:
             self._abandon(batch)
 
@@ -191,11 +191,11 @@ class PartitionSequences:
         self._ambiguous |= batch.maybe_stored
 
     @property
-    def may_begin_anew(self) -> bool:
+    def may_reset(self) -> bool:
         """True if there is a gap, and the outcome of everything before and behind it is known."""
         return self.has_gap and (not self.in_flight or not self._safeguards.drain_before_bump)
 
-    def begin_anew(self) -> list[SequencedBatch]:
+    def reset(self) -> list[SequencedBatch]:
         """The next epoch, from sequence 0: returns the batches to be drained again, in their order, before all new
         ones.
 

@@ -82,8 +82,9 @@ def _import_table(data: Any) -> pa.Table:
 
 
 def _refuse_addresses(data: Any) -> None:
-    """Raises SchemaMismatchError for a polars frame with a column of Python objects: polars exports the addresses of
-    the objects as bytes, which a BINARY column would take."""
+    """Raise SchemaMismatchError for a polars frame with a column of Python objects: polars exports the addresses of the
+    objects as bytes, which a BINARY column would take.
+    """
     polars = sys.modules.get("polars")
     if polars is not None and isinstance(data, polars.DataFrame):
         for name, dtype in data.schema.items():
@@ -153,7 +154,7 @@ def binary_array(values: Sequence[Any]) -> Any:
 
 
 def _join_values(values: Sequence[Any]) -> Any:
-    """Raises TypeError unless all are bytes or like them, and together below 2 GiB."""
+    """Join values to one array. Raises TypeError unless all are bytes or like them, and together below 2 GiB."""
     n, data = len(values), b"".join(values)
     if len(data) > _BINARY_BYTES_MAX:
         raise TypeError("too much for one array")
@@ -182,7 +183,7 @@ def _is_pandas(data: Any) -> bool:
 
 
 def _of_pandas(data: Any) -> bool:
-    """True for pandas' classes and those that others derive from them (geopandas)."""
+    """True for pandas' classes and classes derived from them (geopandas)."""
     return any(c.__module__.partition(".")[0] == "pandas" for c in type(data).__mro__)
 
 

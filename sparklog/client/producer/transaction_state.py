@@ -25,7 +25,8 @@ from sparklog.errors import (
 from sparklog.types import ProducerIdAndEpoch
 
 FENCED = (ProducerFencedError, InvalidProducerIdMappingError)
-"""Errors after which this producer can do nothing more: another producer has the transactional id now, or none has."""
+"""Errors after which this producer cannot continue: another producer has its transactional id, or the id has
+expired."""
 FATAL_AT_COORDINATOR = (*FENCED, InvalidProducerEpochError, InvalidTransactionTimeoutError, InvalidTxnStateError)
 """A partition may refuse an epoch because the transaction has timed out; of the coordinator's own answer it is
 final."""

@@ -112,7 +112,7 @@ class ConsumedBatch:
 
     @property
     def message(self) -> Any:
-        """The whole batch as it is stored."""
+        """The whole batch in its stored form."""
         return self._source[0]
 
     @property

@@ -50,7 +50,7 @@ class HistorySource:
         return min(log_start, history.first_offset(partition))
 
     def next_offset(self, partition: int) -> int:
-        """Return the offset at which the log goes on; 0 without a history."""
+        """Return the offset at which the log continues; 0 without a history."""
         return 0 if self._history is None else self._history.next_offset(partition)
 
     def reopen(self) -> None:

@@ -58,11 +58,12 @@ def list_offsets(
     all_at_once: bool = False,
     timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Looks up offsets, asking each partition's leader, again while leaders change; with READ_COMMITTED the latest is
-    the last stable offset. `all_at_once`: earliest and latest only; of each transaction all is below the latest
-    offsets, or nothing.
+    """Look up offsets at each partition's leader, repeated while leaders change. With READ_COMMITTED the latest offset
+    is the last stable one. `all_at_once`: only for earliest and latest; a transaction is below the latest offsets as a
+    whole or not at all.
 
-    All of it takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError and others."""
+    The whole call takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError and others.
+    """
     attempts = Retries(RetryPolicy.within(timeout_ms))
     found = find_offsets(cluster, asked, attempts, isolation=isolation, all_at_once=all_at_once)
     return {tp: OffsetAndTimestamp(o.offset, o.timestamp_ms) for tp, o in found.items()}
@@ -76,7 +77,7 @@ def find_offsets(
     isolation: int = READ_UNCOMMITTED,
     all_at_once: bool = False,
 ) -> dict[TopicPartition, FoundOffset]:
-    """`list_offsets`, with leader epochs, as long as `attempts` go on."""
+    """Look up offsets as `list_offsets`, with leader epochs, while `attempts` allow."""
     questions = {TopicPartition(*tp): [timestamp_of(spec)] for tp, spec in asked.items()}
     found = look_up_offsets(cluster, questions, attempts, isolation=isolation, all_at_once=all_at_once)
     return {tp: offset for tp, offsets in found.items() for offset in offsets}

@@ -17,7 +17,7 @@ from sparklog.format.schema_evolution import RowAdapter
 from sparklog.settings import did_you_mean
 
 
-class _Known(NamedTuple):
+class _SchemaSteps(NamedTuple):
     """The steps for the batches of one schema."""
 
     schema: pa.Schema
@@ -52,13 +52,13 @@ class Projection:
         self._layout = layout
         self._newest = newest
         self._follow = follow
-        self._by_schema: dict[int, _Known] = {}
+        self._by_schema: dict[int, _SchemaSteps] = {}
         if newest is not None and any(n not in info.schema.names for n in self.columns or ()):
             self.info = newest()
         self.schema = self._target()
 
     def copy(self) -> Projection:
-        """One for another thread, in the same layout."""
+        """Return a copy for another thread, in the same layout."""
         copied = copy.copy(self)
         copied._by_schema = dict(self._by_schema)
         return copied
@@ -115,7 +115,7 @@ class Projection:
         known = self._by_schema.get(schema_id) or self._learn(schema_id)
         return known.schema
 
-    def _learn(self, schema_id: int) -> _Known:
+    def _learn(self, schema_id: int) -> _SchemaSteps:
         if schema_id not in self.info.schemas and self._newest is not None:
             found = self._newest()
             if found.topic_id == self.info.topic_id:
@@ -124,5 +124,5 @@ class Projection:
                     self._by_schema.clear()
                     self.schema = self._target()
         schema = self.info.schema_of(schema_id)
-        known = self._by_schema[schema_id] = _Known(schema, RowAdapter(schema, self.schema, self.info.name))
+        known = self._by_schema[schema_id] = _SchemaSteps(schema, RowAdapter(schema, self.schema, self.info.name))
         return known

@@ -170,7 +170,7 @@ class _RangeReader:
         self._leader_only = not fetching.rack
         self._note_progress()
         self._offset = 0
-        """Offset at which reading goes on, also behind batches without a row for it."""
+        """Offset of the next read, also after batches without a matching row."""
 
     def batches(self, start: int, local: bool) -> Iterator[ConsumedBatch]:
         self._offset = start
@@ -235,7 +235,7 @@ class _RangeReader:
         return is_only_remote(self._cluster, self._tp, offset) and self._cluster.remote_reads(leader)
 
     def _remote(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
-        """Read from the object store. After any error there, the broker is asked."""
+        """Read from the object store. After any error there, read from the broker."""
         from sparklog.client.reading.remote_reader import read_remote
 
         request = LocateRemoteRequest(*self._tp, offset, self._end, self._isolation)

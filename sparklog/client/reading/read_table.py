@@ -162,7 +162,7 @@ def read_table(
         return read_range_with_history(shared, tp, first, last, source, columns=layout.names, **reading)
 
     def select(table: pa.Table, rows: int) -> pa.Table:
-        """The rows of `table` that are asked for, if there are `rows` already."""
+        """Return the wanted rows of `table`, after `rows` earlier ones."""
         table = table if filter is None else table.filter(filter)
         return table.slice(0, None if limit is None else limit - rows).select(schema.names)
 
@@ -204,7 +204,7 @@ def read_table(
 
 
 def _filter_columns(expression: Any, info: TopicInfo) -> tuple[str, ...]:
-    """Raises InvalidRequestError."""
+    """Return the columns that a filter uses. Raises InvalidRequestError."""
     rows = pa.schema([*info.schema, *METADATA_FIELDS])
     error = binding_error(expression, rows)
     if error is not None:

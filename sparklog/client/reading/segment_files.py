@@ -105,7 +105,7 @@ def mapped_batches(ranges: Iterable[SegmentRange]) -> Iterator[MappedBatch]:
 
 
 def _check_same_directory(located: LocateSegmentsResponse) -> None:
-    """Raises LocalReadUnavailableError unless the broker's data directory is the one seen here under its path."""
+    """Raise LocalReadUnavailableError unless this process sees the broker's data directory under its path."""
     try:
         with _open_regular(str(Path(located.data_dir, "meta.json"))) as (descriptor, _):
             meta = json.loads(os.read(descriptor, META_BYTES_MAX))
@@ -117,7 +117,7 @@ def _check_same_directory(located: LocateSegmentsResponse) -> None:
 
 
 def _check_names(located: LocateSegmentsResponse, tp: TopicPartition) -> None:
-    """Raises LocalReadUnavailableError unless the paths are those of the partition's segments, or of their cached
+    """Raise LocalReadUnavailableError unless the paths are those of the partition's segments, or of their cached
     copies."""
     own = Path(located.data_dir, str(tp))
     for found in located.ranges:

@@ -69,7 +69,7 @@ class Lease(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A process of this machine, and not another one that gets its number later."""
+    """A process of this machine, distinguished from a later process with the same number."""
 
     pid: int
     started: str
@@ -160,7 +160,7 @@ class Keeper:
             self._abort()
 
     def _renew(self, lease: Lease) -> bool:
-        """Renew a lease; True if it is to be kept further."""
+        """Renew a lease. Returns True if the lease is still needed."""
         try:
             return renew_shared_transaction(lease.cluster, lease.transaction, policy=ONE_ATTEMPT)
         except SparklogError as e:
@@ -181,7 +181,7 @@ class Keeper:
 
 
 def main(driver_pid: str) -> None:
-    """See the module."""
+    """Renew leases until the driver's process has ended."""
     driver = Process.of(int(driver_pid))
     if driver is None:
         return

@@ -29,8 +29,9 @@ DEFAULT_POLICY = RetryPolicy()
 
 
 class SharedTransaction(NamedTuple):
-    """One transaction of many participants: `app_id` and `version` name it, `run_id` and `fencing_token` the run that
-    works on it."""
+    """One transaction of many participants. `app_id` and `version` identify the transaction, `run_id` and
+    `fencing_token` the present run.
+    """
 
     app_id: str
     version: int
@@ -59,7 +60,7 @@ class LastCommit(NamedTuple):
     input: str
 
 
-class Ended(NamedTuple):
+class TransactionOutcome(NamedTuple):
     """The outcome: True for a committed version, and the application's newest commit, which an abort leaves
     unchanged."""
 
@@ -116,7 +117,7 @@ def end_shared_transaction(
     committed_participants: Sequence[int] = (),
     made_of: str = "",
     policy: RetryPolicy = DEFAULT_POLICY,
-) -> Ended:
+) -> TransactionOutcome:
     """Commit the records of `committed_participants` (producer ids) and abort the rest, or abort everything, unless the
     outcome was decided before.
 
@@ -131,7 +132,7 @@ def end_shared_transaction(
         policy,
         coordinator=application_key(transaction.app_id),
     )
-    return Ended(answer.committed, LastCommit(answer.last_committed_version, answer.last_committed_input))
+    return TransactionOutcome(answer.committed, LastCommit(answer.last_committed_version, answer.last_committed_input))
 
 
 def renew_shared_transaction(

@@ -23,8 +23,8 @@ from sparklog.console.reading import (
     Bounds,
     Budget,
     Cursor,
-    Found,
     Read,
+    RecordPage,
     exported,
     look_through,
     offsets_from_text,
@@ -88,7 +88,7 @@ class Wish:
 
 
 def wish_of(request: Request) -> Wish:
-    """Raises InvalidRequestError."""
+    """Return the filter and position in a request's query. Raises InvalidRequestError."""
     query = request.query_params
     columns = [c for given in query.getlist("columns") for c in column_names(given)]
     return Wish(
@@ -129,7 +129,7 @@ def _cursor(console: Console, topic: str, wish: Wish, bounds: Mapping[int, Bound
         try:
             return Cursor(wish.direction, offsets_from_text(wish.at))
         except ValueError as e:
-            raise InvalidRequestError("where to go on cannot be read: begin anew") from e
+            raise InvalidRequestError("the position of the next page cannot be read: begin again") from e
     if wish.start == "newest":
         return Cursor(OLDER, {p: b.end for p, b in bounds.items()})
     if wish.start == "oldest":
@@ -163,7 +163,9 @@ def _read(console: Console, topic: TopicDescription, wish: Wish) -> Read:
     )
 
 
-def _read_page(console: Console, topic: TopicDescription, wish: Wish, rows_max: int) -> tuple[dict[int, Bounds], Found]:
+def _read_page(
+    console: Console, topic: TopicDescription, wish: Wish, rows_max: int
+) -> tuple[dict[int, Bounds], RecordPage]:
     bounds = _bounds(console, topic, wish)
     cursor = _cursor(console, topic.name, wish, bounds)
     clock = console.clock
@@ -173,13 +175,13 @@ def _read_page(console: Console, topic: TopicDescription, wish: Wish, rows_max: 
     return bounds, look_through(_read(console, topic, wish), bounds, cursor, rows_max, wish.filter_text, budget)
 
 
-def _table(topic: TopicDescription, wish: Wish, found: Found) -> tuple[list[str], list[Any]]:
+def _table(topic: TopicDescription, wish: Wish, found: RecordPage) -> tuple[list[str], list[Any]]:
     columns = shown_columns(topic.schema, wish.columns, is_envelope=topic.kind == KIND_ENVELOPE)
     rows = [message_row(r.partition, r.offset, r.timestamp_ms, r.data, r.row, columns, wish.mode) for r in found.rows]
     return columns, rows
 
 
-def _tail_cursor(found: Found, bounds: Mapping[int, Bounds]) -> Cursor:
+def _tail_cursor(found: RecordPage, bounds: Mapping[int, Bounds]) -> Cursor:
     return found.newer or Cursor(NEWER, {p: b.end for p, b in bounds.items()})
 
 
@@ -231,7 +233,7 @@ def _tail(console: Console, wish: Wish) -> dict[str, Any]:
 
 
 async def tail(request: Request) -> Response:
-    """Return the records since the last answer, and the element that asks again."""
+    """Return the records since the last answer, and the element that requests the next ones."""
     wish = wish_of(request)
     try:
         context = await ask(request, lambda console: _tail(console, wish))
@@ -277,7 +279,7 @@ async def message(request: Request) -> Response:
 
 
 async def message_value(request: Request) -> Response:
-    """One value as it is, as a file."""
+    """Return one value unchanged, as a file."""
     wish, offset = _of_one(request)
     name = text(request.query_params, "column")
 

@@ -28,7 +28,7 @@ from sparklog.types import INTERNAL_TOPICS
 
 
 def rate_of(console: Console, topic: TopicDescription) -> Rate | None:
-    """Return the topic's rate of growth, as far as it was observed."""
+    """Return the topic's observed rate of growth."""
     return console.rates.note(topic.topic_id, growth_sample(topic, console.clock.now_ms()))
 
 

@@ -63,7 +63,7 @@ class Problems(NamedTuple):
     lines: list[str]
     """Problems that are not a consequence of a broker that is down."""
     folded: list[str]
-    """The others."""
+    """Problems that are a consequence of a broker that is down."""
     brokers: list[int]
     """The brokers that are down and have replicas of the partitions of `folded`."""
 
@@ -145,8 +145,9 @@ def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> S
 
 
 class DiskRow(NamedTuple):
-    """A log directory of a broker. `used`: how much of its disk, 0 to 1; None: not known. `problem`: why it cannot be
-    used, or why nothing is known of it."""
+    """A log directory of a broker. `used`: used part of its disk, 0 to 1; None: unknown. `problem`: the reason why it
+    cannot be used, or why its state is unknown.
+    """
 
     broker_id: int
     path: str

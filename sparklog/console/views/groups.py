@@ -74,7 +74,7 @@ class GroupView(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """A member. `awaited` are partitions that it is to have, or to let go."""
+    """A member. `awaited`: partitions that it will get, or has to release."""
 
     name: str
     client_id: str
@@ -147,7 +147,7 @@ def moves_as_text(moves: Mapping[TopicPartition, Move]) -> str:
 
 
 def moves_from_text(text: str) -> dict[TopicPartition, int]:
-    """Raises ValueError."""
+    """Parse offsets of partitions from the form's text. Raises ValueError."""
     found = {}
     for part in text.split():
         topic, partition, offset = part.split(":")

@@ -102,7 +102,7 @@ def raw_bytes(scalar: Any) -> bytes:
 
 
 class Grid(NamedTuple):
-    """A result as a table: names, which columns are numbers, and cells."""
+    """A result as a table: names, flags of numeric columns, and cells."""
 
     names: list[str]
     numbers: list[bool]
@@ -110,7 +110,7 @@ class Grid(NamedTuple):
 
 
 def grid(table: pa.Table) -> Grid:
-    """All rows of a small table."""
+    """Return all rows of a small table."""
     columns = [c.combine_chunks() if c.num_chunks != 1 else c.chunk(0) for c in table.columns]
     numbers = [_is_number(t) for t in table.schema.types]
     rows = [[cell_of(c[i]) for c in columns] for i in range(table.num_rows)]

@@ -74,7 +74,7 @@ def growth_sample(topic: TopicDescription, now_ms: int) -> GrowthSample:
 
 
 class SettingRow(NamedTuple):
-    """A setting as it is in effect. `origin`: "topic", "broker" or "default"."""
+    """A setting in effect. `origin`: "topic", "broker" or "default"."""
 
     name: str
     value: str
@@ -84,7 +84,7 @@ class SettingRow(NamedTuple):
 
 
 def setting_rows(topic: TopicDescription) -> list[SettingRow]:
-    """All topic settings; those set for the topic first, then the broker's."""
+    """Return all topic settings; those set for the topic first, then the broker's."""
     rows = []
     for name, setting in settings_of(Scope.TOPIC).items():
         origin = "topic" if name in topic.configs else "broker" if name in topic.broker_defaults else "default"
@@ -122,7 +122,7 @@ class SchemaChange(NamedTuple):
 
 
 def schema_changes(schemas: Mapping[int, pa.Schema]) -> list[SchemaChange]:
-    """All versions, the newest first."""
+    """Return all versions of the schema, the newest first."""
     found: list[SchemaChange] = []
     before: pa.Schema | None = None
     for schema_id in sorted(schemas):

@@ -11,7 +11,7 @@ import pyarrow as pa
 CELL_CHARS_MAX = 240
 DETAIL_CHARS_MAX = 64 * 1024
 MODES = ("auto", "text", "json", "hex")
-"""Presentations of bytes; auto: JSON and text if the bytes are that, else hex."""
+"""Presentations of bytes; auto: as JSON or text if the bytes are valid, otherwise as hex."""
 ENTRIES_MAX = 20
 """Largest number of shown entries of a list, a map or a struct inside a cell."""
 _HEX_ROW = 16
@@ -40,7 +40,7 @@ def visible(text: str) -> str:
 
 
 def cell_of(scalar: Any, mode: str = "auto", chars_max: int = CELL_CHARS_MAX) -> Cell:
-    """An Arrow value. Looks at no more of it than it shows."""
+    """Present an Arrow value, reading no more of it than it shows."""
     if not scalar.is_valid:
         return NULL
     t = scalar.type

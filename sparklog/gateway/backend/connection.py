@@ -159,7 +159,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._expected.append(_Expected(self._next_id, api, response, answer))
         return answer
 
-    def tell(self, api: Api, message: Message, payload: Sequence[Part] = ()) -> None:
+    def send_unanswered(self, api: Api, message: Message, payload: Sequence[Part] = ()) -> None:
         """Send a request that is not answered (acks=0)."""
         self._write(api, message, payload)
 
@@ -287,6 +287,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 answer.exception()  # a client that has gone asks for no outcome
 
     def close(self) -> None:
-        """Close the connection; requests under way fail."""
+        """Close the connection; waiting requests fail."""
         self._fail(BrokerNotAvailableError(f"the connection to the broker at {self.place} is closed"))
         self.release()

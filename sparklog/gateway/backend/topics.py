@@ -58,19 +58,19 @@ class Topics:
         self._known.pop(name, None)
 
     def note_id(self, topic_id: UUID, name: str) -> None:
-        """Remember the topic behind an id that a client is told."""
+        """Remember the topic of an id that a client gets."""
         self._names[topic_id] = name
         self._names.move_to_end(topic_id)
         if len(self._names) > TOPICS_KEPT_MAX:
             self._names.popitem(last=False)
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """Name of the topic with this id; None: no client was told of it."""
+        """Return the name of the topic with this id; None if no client has got the id."""
         return self._names.get(topic_id)
 
 
 async def read_metadata(connection: BrokerConnection, request: MetadataRequest) -> MetadataResponse:
-    """All pages of an answer. Raises the broker's errors."""
+    """Return all pages of an answer. Raises the broker's errors."""
     answer = await connection.ask(Api.METADATA, request, MetadataResponse)
     topics = list(answer.topics)
     for _ in range(PAGES_MAX):

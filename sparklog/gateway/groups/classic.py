@@ -165,7 +165,7 @@ class ClassicGroup:
     # --- rebalances --------------------------------------------------------------------------------------------------
 
     def _rebalance(self, now_ms: int) -> list[Reply]:
-        """All members have to join again."""
+        """Begin a rebalance: all members have to join again."""
         replies = []
         if self.state is not GroupState.PREPARING:
             for member in self.members.values():
@@ -347,7 +347,8 @@ class ClassicGroup:
     # --- checks and time ---------------------------------------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None) -> Kafka | None:
-        """Error for a member that is unknown, or fenced by a newer one with the same instance id; None: it is good."""
+        """Return the error for a member that is unknown, or fenced by a newer one with the same instance id; None for a
+        valid member."""
         if instance_id is not None and instance_id in self._static and self._static[instance_id] != member_id:
             return Kafka.FENCED_INSTANCE_ID
         if member_id not in self.members:
@@ -357,7 +358,7 @@ class ClassicGroup:
         return None
 
     def check_generation(self, member_id: str, instance_id: str | None, generation: int) -> Kafka | None:
-        """As `check_member`, and an error for another generation than the current one."""
+        """Check the member as `check_member`, and return an error for another generation than the current one."""
         error = self.check_member(member_id, instance_id)
         if error is None and generation != self.generation:
             return Kafka.ILLEGAL_GENERATION

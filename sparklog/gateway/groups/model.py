@@ -13,7 +13,7 @@ from sparklog.gateway.wire.errors import Kafka
 SESSION_TIMEOUT_MS_MAX = 1_800_000
 GROUP_SIZE_MAX = 10_000
 PENDING_MAX = 10_000
-"""Member ids of one group that were given out and not used yet."""
+"""Limit of a group's member ids that were issued and not used yet."""
 METADATA_BYTES_MAX = 16 * 1024 * 1024
 """Subscriptions and assignments of one group together."""
 UNKNOWN_GENERATION = -1

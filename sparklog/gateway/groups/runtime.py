@@ -1,4 +1,4 @@
-"""The classic groups of one gateway at work: waiting requests, time, and what other coordinators do."""
+"""The classic groups of one gateway at work: waiting requests, time, and effects of other coordinators."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Groups:
         return self._groups.get(group_id)
 
     def all(self) -> list[ClassicGroup]:
-        """All groups with members."""
+        """Return all groups with members."""
         return list(self._groups.values())
 
     async def join(self, group_id: str, join: Join) -> Joined:

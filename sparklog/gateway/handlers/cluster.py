@@ -16,7 +16,7 @@ BROKERS = 1
 
 
 async def describe_cluster(session: Session, request: Body, version: int) -> Body:
-    """All gateways by the ids of their brokers."""
+    """Answer with all gateways by the ids of their brokers."""
     if request.get("endpoint_type", BROKERS) != BROKERS:
         return {
             "error_code": Kafka.INVALID_REQUEST,
@@ -81,7 +81,7 @@ async def describe_log_dirs(session: Session, request: Body, version: int) -> Bo
 
 
 async def describe_acls(session: Session, request: Body, version: int) -> Body:
-    """ACLs are administered with sparklog's own commands."""
+    """Refuse the request: ACLs are administered with sparklog's own commands."""
     return {
         "error_code": Kafka.SECURITY_DISABLED,
         "error_message": "ACLs are administered with `sparklog acl`, not through the gateway",

@@ -1,4 +1,4 @@
-"""OFFSET_COMMIT and OFFSET_FETCH: offsets are the broker's, the same ones that sparklog's consumers have."""
+"""OFFSET_COMMIT and OFFSET_FETCH: the offsets are the broker's, shared with sparklog's consumers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GROUPS_MAX = 1_000
 
 
 def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> list[CommittedOffset]:
-    """The offsets of a request that the broker is asked to store; `outcomes` gets the errors of the others."""
+    """Return the offsets of a request that the broker can store; `outcomes` gets the errors of the others."""
     found = []
     for topic in topics:
         for p in topic["partitions"]:
@@ -143,7 +143,7 @@ async def _fetch(
 
 
 async def _read(session: Session, request: OffsetFetchRequest) -> list[FetchedOffset]:
-    """All offsets, page by page. Raises the broker's errors."""
+    """Return all offsets, page by page. Raises the broker's errors."""
     broker = await session.broker()
     request.paged = True
     found: list[FetchedOffset] = []

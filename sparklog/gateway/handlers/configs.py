@@ -44,7 +44,7 @@ _TYPES = {bool: 1, str: 2, int: 5, float: 6}
 
 
 def config_entries(state: TopicState, names: list[str] | None = None) -> list[Body]:
-    """All settings of a topic with their values, or those of `names`."""
+    """Return all settings of a topic with their values, or those of `names`."""
     found = []
     for name, setting in settings_of(Scope.TOPIC).items():
         if names is None or name in names:
@@ -87,7 +87,7 @@ def _text(value: Any) -> str:
 
 
 async def describe_configs(session: Session, request: Body, version: int) -> Body:
-    """All settings of topics. Of a broker only its id: its settings are in its file."""
+    """Answer with all settings of topics. Of a broker only its id is in the answer: its settings are in its file."""
     found = []
     for resource in request["resources"][:RESOURCES_MAX]:
         outcome: Body = {
@@ -128,7 +128,7 @@ async def _described(session: Session, resource: Body) -> list[Body]:
 
 
 async def _state(session: Session, name: str) -> TopicState:
-    """Raises InvalidTopicError, UnknownTopicOrPartitionError, and the broker's errors."""
+    """Return the state of a topic. Raises InvalidTopicError, UnknownTopicOrPartitionError, and the broker's errors."""
     check_topic_name(name)
     request = MetadataRequest([name], paged=True, with_schemas=False, with_partitions=False)
     answer = await read_metadata(await session.broker(), request)
@@ -140,7 +140,7 @@ async def _state(session: Session, name: str) -> TopicState:
 
 
 async def alter_configs(session: Session, request: Body, version: int) -> Body:
-    """All settings of topics: those that are not named go back to their defaults."""
+    """Set all settings of topics: those that are missing in the request get their defaults."""
 
     async def change(name: str, configs: list[Body]) -> dict[str, Any]:
         state = await _state(session, name)

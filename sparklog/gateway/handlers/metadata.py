@@ -66,7 +66,7 @@ async def _read(session: Session, names: list[str] | None, *, create: bool) -> M
 
 
 async def name_of_topic(session: Session, topic_id: UUID) -> str | None:
-    """Name of the topic with this id; None: there is none."""
+    """Return the name of the topic with this id, or None."""
     name = session.gateway.topics.name_of(topic_id)
     if name is None:
         answer = await _read(session, None, create=False)

@@ -28,7 +28,7 @@ TIMEOUT_MS_MAX = 86_400_000
 TRANSACTIONAL_ID_CHARS_MAX = 1_024
 
 
-class _Asked(NamedTuple):
+class _RequestedPartition(NamedTuple):
     """One partition of a request. `error` None: it is sent on to the broker."""
 
     topic: str
@@ -37,13 +37,13 @@ class _Asked(NamedTuple):
 
 
 async def produce(session: Session, request: Body, version: int) -> Body | None:
-    """Each partition has its own outcome. With acks 0 nothing is answered; an error ends the connection."""
+    """Append; each partition has its own outcome. With acks 0 there is no answer, and an error ends the connection."""
     acks = request["acks"]
     if acks not in ACKS:
         return _response(request, {}, Kafka.INVALID_REQUIRED_ACKS)
     async with session.order:
         broker = await session.broker()
-        asked: list[_Asked] = []
+        asked: list[_RequestedPartition] = []
         wanted: list[ProducePartition] = []
         payload: list[memoryview] = []
         for topic in request["topic_data"]:
@@ -52,9 +52,9 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
                 try:
                     batches = await _convert(session, where, partition["records"], request["transactional_id"])
                 except SparklogError as e:
-                    asked.append(_Asked(*where, e))
+                    asked.append(_RequestedPartition(*where, e))
                     continue
-                asked.append(_Asked(*where, None))
+                asked.append(_RequestedPartition(*where, None))
                 wanted.append(ProducePartition(*where, sum(map(len, batches))))
                 payload += batches
         if acks == 0 and len(wanted) < len(asked):
@@ -64,7 +64,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
         )
         answer = None
         if wanted and acks == 0:
-            broker.tell(Api.PRODUCE, message, payload)
+            broker.send_unanswered(Api.PRODUCE, message, payload)
         elif wanted:
             answer = broker.send(Api.PRODUCE, message, ProduceResponse, payload)
         await broker.drain()
@@ -126,7 +126,7 @@ def _convert_batch(topic: TopicInfo, head: Any, data: memoryview, inflated_bytes
     return typed_batch(head, data, topic, limit)
 
 
-def _outcome(session: Session, asked: _Asked, results: dict[tuple[str, int], ProduceResult]) -> Body:
+def _outcome(session: Session, asked: _RequestedPartition, results: dict[tuple[str, int], ProduceResult]) -> Body:
     error = asked.error
     if error is not None:
         found: Body = {
@@ -214,7 +214,7 @@ async def init_producer_id(session: Session, request: Body, version: int) -> Bod
 
 
 def _expected(session: Session, transactional_id: str | None, request: Body) -> ProducerIdAndEpoch:
-    """The broker's identity for the one that the client asks to continue."""
+    """Return the broker's identity for the identity that the client wants to continue."""
     client = ProducerIdAndEpoch(request.get("producer_id", -1), request.get("producer_epoch", -1))
     return client if transactional_id is None else session.gateway.identities.of_broker(transactional_id, client)
 

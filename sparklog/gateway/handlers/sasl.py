@@ -44,7 +44,7 @@ async def sasl_handshake(session: Session, request: Body, version: int) -> Body:
 
 
 async def sasl_authenticate(session: Session, request: Body, version: int) -> Body:
-    """One step of the exchange. After a failure the broker ends its connection, and the client ends this one."""
+    """Take one step of the exchange. After a failure the broker ends its connection, and the client ends this one."""
     token = request["auth_bytes"]
     if len(token) > TOKEN_BYTES_MAX:
         raise ConnectionEndError(f"a SASL message of {len(token)} bytes; at most {TOKEN_BYTES_MAX} are allowed")

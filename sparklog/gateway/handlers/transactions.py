@@ -79,7 +79,7 @@ async def add_partitions_to_txn(session: Session, request: Body, version: int) -
 
 
 async def add_offsets_to_txn(session: Session, request: Body, version: int) -> Body:
-    """Nothing is to be done before the offsets come."""
+    """Accept the request; the work is done when the offsets arrive."""
     is_group = 0 < len(request["group_id"]) <= GROUP_ID_CHARS_MAX
     return {"error_code": Kafka.NONE if is_group else Kafka.INVALID_GROUP_ID}
 

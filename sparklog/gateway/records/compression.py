@@ -53,7 +53,7 @@ def compress(codec: int, parts: Sequence[Any]) -> bytes:
 
 
 def _gunzip(data: memoryview, inflated_bytes_max: int) -> bytes:
-    """All members of a gzip stream."""
+    """Decompress all members of a gzip stream."""
     found: list[bytes] = []
     room = inflated_bytes_max
     rest: Any = data

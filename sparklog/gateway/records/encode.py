@@ -89,7 +89,7 @@ def _offsets(array: Any) -> Array:
 
 
 def _sizes(array: Any) -> tuple[Array, Array, Array]:
-    """Of each value: its size as it is written, the bytes that this takes, and the value's bytes."""
+    """Return for each value its encoded size, the bytes of the size itself, and the value's bytes."""
     lengths = np.diff(_offsets(array)).astype(np.int64)
     if array.null_count:
         null = array.is_null().to_numpy(zero_copy_only=False)

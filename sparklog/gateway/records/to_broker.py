@@ -53,7 +53,7 @@ def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byt
 
 
 def check_head(head: BatchV2) -> None:
-    """Raises InvalidRequestError for a batch that no producer sends."""
+    """Raise InvalidRequestError for a batch that no producer sends."""
     if head.is_control:
         raise InvalidRequestError("a producer sends no control batches")
     if not 0 < head.record_count <= RECORDS_MAX:

@@ -31,7 +31,7 @@ _ABORT, _COMMIT = 0, 1
 
 Part = bytes | bytearray | memoryview
 Rows = Callable[[pa.RecordBatch, BatchHeader], pa.RecordBatch]
-"""Makes envelope rows of a topic's rows; for an envelope topic they stay as they are."""
+"""Makes envelope rows of a topic's rows; rows of an envelope topic stay unchanged."""
 
 
 def client_batches(

@@ -181,7 +181,7 @@ class TypedRows:
         self._topic = topic
 
     def __call__(self, rows: pa.RecordBatch, header: BatchHeader) -> pa.RecordBatch:
-        """Raises CorruptBatchError for a value that Python has no object for."""
+        """Convert the rows of a batch. Raises CorruptBatchError for a value that Python has no object for."""
         n = rows.num_rows
         try:
             objects = rows.to_pylist(maps_as_pydicts=None)

@@ -35,7 +35,7 @@ class Api(NamedTuple):
 
     @property
     def advertised_from(self) -> int:
-        """First version that clients are told."""
+        """First version that the gateway reports to clients."""
         return PRODUCE_ADVERTISED_FROM if self.name == PRODUCE else self.first
 
 

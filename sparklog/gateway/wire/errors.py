@@ -148,7 +148,7 @@ _CODES: dict[int, Kafka] = {
     errors.SecurityDisabledError.code: Kafka.SECURITY_DISABLED,
 }
 _RETRIABLE_DATA = {errors.BrokerNotAvailableError.code: Kafka.NOT_LEADER_OR_FOLLOWER}
-"""A broker that is gone: the client asks others for the partition's leader."""
+"""Errors of brokers that are away: the client asks other brokers for the partition's leader."""
 
 
 def kafka_code(code: int, *, of_partition: bool = False) -> Kafka:

@@ -58,7 +58,7 @@ class Message(NamedTuple):
 
 @cache
 def messages() -> dict[tuple[str, str], Message]:
-    """All messages by kind and name."""
+    """Return all messages by kind and name."""
     text = files(__package__).joinpath("messages.txt").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     found = {}

@@ -63,7 +63,7 @@ WRITE_BYTES = 1 << 20
 """Batches are gathered up to this size for one write."""
 
 REWRITTEN_COPIES = 2
-"""The rows of a batch, and those of them that stay."""
+"""Copies of a batch's rows in memory: all rows, and the remaining ones."""
 
 NEVER_MS = -2
 """A time before any delete horizon."""
@@ -77,7 +77,7 @@ def pass_freely(size_bytes: int) -> None:
 
 
 def always() -> bool:
-    """Deletions may go: there is no replica that has yet to copy them."""
+    """Return True: no replica has to copy the deletions first."""
     return True
 
 

@@ -57,8 +57,9 @@ def swap_segments(
     replace: Callable[[], bool],
     health: LogHealth,
 ) -> bool:
-    """All steps. `replace` makes the log use `new`; False, and `new` is removed, when it does not have all of `old` any
-    more. To be called under the log's swap lock. Raises StorageError, StorageFullError."""
+    """Replace segments, in all steps. `replace` makes the log use `new`. It returns False, and `new` is removed, if the
+    log no longer has all of `old`. Called under the log's swap lock. Raises StorageError, StorageFullError.
+    """
     names = files.open_directory(directory)  # half-way is no time to find that no descriptor is left
     try:
         return _swap(files, directory, names, old, new, replace=replace, health=health)

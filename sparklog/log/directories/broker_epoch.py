@@ -66,7 +66,7 @@ class _Content(Struct, frozen=True):
 
     @property
     def life(self) -> int:
-        """The newest one that is named."""
+        """The newest life in the file."""
         return self.flushed[0] if self.flushed else NO_EPOCH
 
     def was_without(self, data_dir_id: str, content: _Content) -> bool:

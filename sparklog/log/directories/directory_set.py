@@ -58,7 +58,7 @@ class DirectorySet:
             raise
 
     def check_one_left(self) -> None:
-        """Raises StorageError if no log directory can be used."""
+        """Raise StorageError if no log directory can be used."""
         if self.live:
             return
         failures = [str(d.failure) for d in self.all]

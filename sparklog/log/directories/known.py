@@ -55,14 +55,14 @@ class KnownDirectories:
         return frozenset(self._written)
 
     def check_none_absent(self, name: str) -> None:
-        """Raises StorageError if the partition directory `name`, which is nowhere, may be where a directory is away."""
+        """Raise StorageError if the missing partition directory `name` may be in an absent log directory."""
         if not self._absent_directories:
             return
         away = ", ".join(f"{path} (data_dir_id {i})" for i, path in self._absent_directories.items())
         raise StorageError(
             f"{name} is in no log directory, and one that was used before is not there: {away}; mount the disk there, or "
             f"name the directory in log.dirs, and restart the broker. If it is lost for good, take its line out of "
-            f"{self._path}, and begin its partitions anew: sparklog log repair names what to do with each"
+            f"{self._path}, and begin its partitions again: sparklog log repair names what to do with each"
         )
 
     def remember(self, present: Mapping[str, Path], *, all_found: bool) -> None:

@@ -105,7 +105,7 @@ class LogDirectory:
         setting: str,
         on_failure: Callable[[LogDirectory], None],
     ) -> None:
-        """Raises DataDirLockedError."""
+        """Lock the directory. Raises DataDirLockedError."""
         self.path = path
         self.broker_id = broker_id
         self.health = DirectoryHealth(path, files, lambda: on_failure(self))
@@ -189,7 +189,9 @@ class LogDirectory:
             return meta
         found = decode(data, DataDirMeta)
         if found is None:
-            raise StorageError(f"{path} cannot be read; restore it from a copy, or remove it: it is made anew")
+            raise StorageError(
+                f"{path} cannot be read; restore it from a copy, or remove it: the broker creates another one"
+            )
         if found.format != 1:
             raise StorageError(f"{path} has format {found.format}, this version reads format 1; use a newer sparklog")
         if (found.cluster_id, found.broker_id) != (cluster_id, self.broker_id):
@@ -218,8 +220,9 @@ class LogDirectory:
                 logger.warning("%s: that replicas are gone is not written down yet: %s", self.path, e)
 
     def _follow_moved(self, names: set[str]) -> None:
-        """Points of a partition whose replica was moved, before a crash came ahead of the next checkpoint: of one that
-        was put aside they go with it, of one that was removed they are forgotten."""
+        """Move the points of a partition whose replica was moved before a crash: those of a replica put aside go with
+        it, those of a removed one are forgotten.
+        """
         for moved in sorted(n for n in names if REMOVED.fullmatch(n) or STRAY.fullmatch(n)):
             owner = self.owner_of(moved)
             name = "" if owner is None else f"{owner.topic}-{owner.partition}"
@@ -350,7 +353,7 @@ class LogDirectory:
     # --- checkpoints, and stop ---
 
     def write_points(self, points: dict[str, PartitionPoints]) -> None:
-        """Raises StorageFullError, StorageError."""
+        """Write the recovery points. Raises StorageFullError, StorageError."""
         self.files.write_atomic(self.path / RECOVERY_POINTS_FILE, encode(RecoveryPoints(points)))
 
     def note_boot(self) -> None:
@@ -370,7 +373,7 @@ class LogDirectory:
                 self._lock.truncate(0)
 
     def write_clean_mark(self, unclean: Iterable[str]) -> None:
-        """Raises StorageFullError, StorageError."""
+        """Write the mark of a clean stop. Raises StorageFullError, StorageError."""
         mark = CleanShutdown(self.broker_id, sorted(unclean))
         self.files.write_atomic(self.path / CLEAN_SHUTDOWN_FILE, encode(mark))
 
@@ -395,8 +398,9 @@ _OWN_FILES = frozenset(
 def make_new_partitions(
     directories: list[LogDirectory], counts: Counter[Path], owners: Iterable[LogOwner]
 ) -> dict[str, LogDirectory]:
-    """Makes the directories of new partitions together, each in the log directory that has the fewest (`counts`), and
-    tells where by name. Those of which one exists already, and those of a directory where it fails, are left out."""
+    """Make the directories of new partitions together, each in the log directory with the fewest (`counts`); return
+    their places by name. Partitions that have a directory, and those of a failing log directory, are left out.
+    """
     chosen: dict[LogDirectory, list[LogOwner]] = {}
     made: dict[str, LogDirectory] = {}
     try:

@@ -45,7 +45,7 @@ def place_of_known(
         path = (places or usable())[0].path / name
         raise LogCorruptError(
             f"the directory {name} is gone: it was made with the topic, and is in no log directory; restore it from a "
-            f"copy and restart the broker, or, if its records are lost for good, begin anew without them: "
+            f"copy and restart the broker, or, if its records are lost for good, begin again without them: "
             f"sparklog log repair {path}"
         )
     return usable()[0]

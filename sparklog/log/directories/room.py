@@ -8,7 +8,7 @@ from typing import NamedTuple
 HOLD_S = 10.0
 FREE_SHARE = 0.05
 FREE_BYTES_MAX = 1 << 30
-"""FREE_SHARE of a large disk is more than it takes to go on."""
+"""Upper bound of the space to keep free: FREE_SHARE of a large disk is more than the broker needs."""
 
 
 def is_enough(size_bytes: int, free_bytes: int) -> bool:

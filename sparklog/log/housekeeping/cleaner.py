@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class CleanerPoint(Struct, frozen=True):
-    """See the module."""
+    """The cleaner's position in one log; the module's text describes its file."""
 
     topic_id: str
     first_dirty_offset: int = 0
@@ -76,7 +76,7 @@ class CompactionResult(Struct):
 
 
 def load_point(context: RunContext) -> CleanerPoint:
-    """Raises StorageError."""
+    """Read the cleaner's position. Raises StorageError."""
     data = read_hint(context.files, context.directory / CLEANER_POINT_FILE)
     point = decode(data, CleanerPoint) if data is not None else None
     return (

@@ -86,9 +86,10 @@ class LogManager:
         inflated: InflatedMemory | None = None,
         remote: RemoteAccess = NO_ACCESS,
     ) -> None:
-        """Makes the directories if needed and locks them. `log_dirs` hold the partitions; without them `data_dir` does.
-        A log directory that cannot be used counts as failed, as long as one can be. `expiry_rate`: of the clock by
-        which things grow old (`retention/expiry_clock.py`); None: the clock itself.
+        """Make the directories if necessary, and lock them.
+
+        `log_dirs` hold the partitions; without them `data_dir` does. An unusable log directory counts as failed, unless
+        all are. `expiry_rate`: rate of the expiry clock (`retention/expiry_clock.py`); None: the machine's clock.
 
         Raises DataDirLockedError, StorageError.
         """
@@ -201,7 +202,8 @@ class LogManager:
 
     @property
     def put_aside(self) -> int:
-        """Number of partition directories that were put aside, in all directories. Raises StorageError."""
+        """Return the number of partition directories that were put aside, in all log directories. Raises
+        StorageError."""
         return sum(directory.count_strays() for directory in self.directories.live)
 
     def _note_boot(self, directory: LogDirectory) -> None:
@@ -567,8 +569,8 @@ class LogManager:
             self.expiry_clock.save()
 
     def checkpoint(self) -> None:
-        """Writes recovery-points.json of every directory. Raises StorageFullError, StorageError; the others are
-        written."""
+        """Write recovery-points.json in every directory. Raises StorageFullError, StorageError after the attempts at
+        all of them."""
         with self._checkpoint_lock:
             self.directories.in_each(self._checkpoint)
 

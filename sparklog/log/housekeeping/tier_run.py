@@ -68,7 +68,7 @@ Stop = Callable[[], None]
 
 
 def never_stop() -> None:
-    """Never stops."""
+    """Do nothing: the default, which never stops a round."""
 
 
 class TierResult(NamedTuple):
@@ -95,7 +95,7 @@ class Role(Enum):
 def tier_log(
     log: PartitionLog, store: ObjectStore, clock: Clock, stop: Stop = never_stop, role: Role = Role.ALONE
 ) -> TierResult:
-    """One round. Raises RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
+    """Run one round. Raises RemoteStorageError, StorageError, StorageFullError, LogCorruptError."""
     cleaned = 0
     for copy in log.tier.state.orphans:
         stop()
@@ -291,8 +291,9 @@ def _would_release(log: PartitionLog, clock: Clock) -> bool:
 
 
 def _release(log: PartitionLog, clock: Clock) -> int:
-    """Local segments give way to their copies, as far as `local.retention.*` says. A copy that another replica has made
-    may be of several of them."""
+    """Replace local segments by their copies, as far as `local.retention.*` allows. A copy made by another replica may
+    contain several local segments.
+    """
     local, state = log.local_segments, log.tier.state
     count = _due_locally(log, clock, state.copied_to)
     by_base = {s.base_offset: s for s in state.finished}

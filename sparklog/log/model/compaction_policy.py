@@ -62,7 +62,7 @@ class DirtySection(Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """The dirty part's share of both; 0 when there is nothing."""
+        """Share of the dirty part in both; 0 for an empty log."""
         both = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / both if both else 0.0
 

@@ -29,7 +29,7 @@ class InflatedMemory:
         self.peak_bytes = 0
         """Largest value of `held_bytes` so far."""
         self._turn = threading.Lock()
-        """Lock of the one thread that waits for memory; the threads behind it do not overtake it."""
+        """Held by the thread that waits for memory; later threads do not overtake it."""
         self._release = threading.Condition()
 
     def batch_bytes_max(self, topic_bytes_max: int) -> int:

@@ -19,6 +19,6 @@ class LogHealth:
         return error
 
     def check(self) -> None:
-        """Raises the failure if there is one."""
+        """Raise the failure if there is one."""
         if self.failure is not None:
             raise type(self.failure)(str(self.failure))  # fresh: one raised again and again gathers tracebacks

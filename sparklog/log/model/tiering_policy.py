@@ -42,8 +42,7 @@ class TieringPolicy(Struct, frozen=True):
 
 
 def check_tiering(name: str, configs: Mapping[str, object]) -> None:
-    """Raises InvalidConfigError for topic settings (already parsed; only those that are set) that contradict each
-    other."""
+    """Raise InvalidConfigError for topic settings (parsed; only those that are set) that contradict each other."""
     table = settings_of(Scope.TOPIC)
 
     def setting(key: str) -> object:

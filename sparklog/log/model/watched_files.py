@@ -75,7 +75,7 @@ class DirectoryHealth:
         self._count_lock = threading.Lock()
 
     def hold(self, lock: File) -> None:
-        """The directory is the one that `lock`, its lock file, is in. Raises StorageError."""
+        """Note that the directory contains `lock`, its lock file. Raises StorageError."""
         held = self._files.open_directory(self.directory)
         try:
             self._identities = [
@@ -92,7 +92,7 @@ class DirectoryHealth:
         return self._now_s() - self._looked_s if self._identities else 0.0
 
     def sync(self, file: File) -> None:
-        """Fsyncs a file, and counts how long that took. Raises StorageError."""
+        """Fsync a file, and count the time. Raises StorageError."""
         began_s = self._now_s()
         try:
             file.sync()
@@ -113,7 +113,7 @@ class DirectoryHealth:
             self.shortages += 1
 
     def check(self) -> None:
-        """Raises StorageError if the directory has failed."""
+        """Raise StorageError if the directory has failed."""
         if self.failure is not None:
             raise StorageError(str(self.failure))
 
@@ -176,7 +176,9 @@ class DirectoryHealth:
     def look_before_write(self) -> None:
         """Check the directory if the last check is too old. Raises StorageError if the directory has failed."""
         if self.failure is None and self.look_age_s > LOOK_AGE_S_MAX and not self.look() and self.failure is None:
-            raise StorageUnavailableError(f"nobody knows whether {self.directory} is still the one it was; try again")
+            raise StorageUnavailableError(
+                f"it is uncertain that {self.directory} is still the same directory; try again"
+            )
         self.check()
 
 
@@ -264,11 +266,12 @@ class WatchedFiles:
             raise
 
     def _change(self, operation: Callable[[], T]) -> T:
-        """Something is to be made or removed by its name: in another directory of that name it would do harm. So there
-        is a look before, each time: such operations are rare."""
+        """Run an operation that creates or removes a file by its name, after a check of the directory: in another
+        directory of the same path it would do harm. Such operations are rare.
+        """
         if self._health.failure is None and not self._health.look():
             self._health.check()
-            raise StorageUnavailableError(f"nobody knows whether {self._health.directory} is still the one it was")
+            raise StorageUnavailableError(f"it is uncertain that {self._health.directory} is still the same directory")
         return self._do(operation)
 
     def open(self, path: Path, *, create: bool = False) -> File:

@@ -85,7 +85,7 @@ class LogFlusher:
         except SparklogError as e:
             raise self._state.health.fail(
                 StorageError(
-                    f"{self._state.directory}: nobody knows what is on the disk after a failed fsync, no more is appended "
+                    f"{self._state.directory}: the content of the disk is unknown after a failed fsync, no more is appended "
                     f"({e}); check the disk, then restart the broker"
                 )
             ) from e

@@ -22,7 +22,7 @@ PRODUCER_EXPIRATION_MS = 86_400_000
 
 
 class LogAppender:
-    """One thread appends at a time, under the log's write lock."""
+    """Appends batches to the log. One thread at a time, under the log's write lock."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state

@@ -139,7 +139,7 @@ class LogRetention:
 
 
 def _age_timestamp_ms(segment: SegmentView) -> int | None:
-    """The timestamp that `retention.ms` counts from: without records (markers only) that of the last append."""
+    """Return the timestamp for `retention.ms`; for a segment without records (markers only) that of its last append."""
     largest = segment.largest_timestamp
     if largest is not None and largest[0] == LOWEST_TIMESTAMP_MS:
         return segment.append_time_ms or None

@@ -113,7 +113,7 @@ class LogTruncation:
 
 
 def remove_segments(segments: Sequence[SegmentView], files: FileSystem) -> None:
-    """Removes segments, the newest first, each of them for good before the next."""
+    """Remove segments, the newest first; each removal is durable before the next."""
     for segment in reversed(segments):
         segment.delete()
         if isinstance(segment, LogSegment):

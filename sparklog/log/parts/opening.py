@@ -166,15 +166,16 @@ def segment_files_missing(end: int, segment_count: int) -> str:
 
 
 def _identify(directory: Path, owner: LogOwner, files: FileSystem, *, made: bool) -> None:
-    """Makes the directory if needed, and checks or writes whose it is. Raises LogCorruptError, also for one that was
-    `made` before and has lost everything, unless a repair has agreed to that."""
+    """Make the directory if necessary, and check or write its owner. Raises LogCorruptError, also for a directory that
+    was `made` before and has lost everything, unless a repair has accepted the loss.
+    """
     expected = PartitionMeta(owner.topic, owner.topic_id, owner.partition)
     files.make_directory(directory)
     data = read_whole(files, directory / PARTITION_FILE)
     if data is None and made and not set(files.list_directory(directory)) - {PARTITION_FILE + TEMPORARY_SUFFIX}:
         raise LogCorruptError(
             f"{directory} is empty, though it was made with its files; restore them from a copy and restart the broker, or, "
-            f"if its records are lost for good, begin anew without them: sparklog log repair {directory}"
+            f"if its records are lost for good, begin again without them: sparklog log repair {directory}"
         )
     found = decode(data, PartitionMeta) if data is not None else None
     if found is None:

@@ -28,7 +28,7 @@ from sparklog.log.state.log_state import LogState
 
 
 class ReplicaAppender:
-    """One thread at a time, under the log's write lock."""
+    """Appends a leader's batches to a follower's log. One thread at a time, under the log's write lock."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
@@ -113,9 +113,10 @@ class ReplicaAppender:
             return self._append(view, found, epochs, segments, gaps)
 
     def skip(self, gaps: Sequence[Gap], epochs: Sequence[EpochEntry] = ()) -> None:
-        """The log goes on behind the first of `gaps`, which begins at its end: the leader's has nothing there, and
-        nothing behind it yet. `epochs` may have begun in it. Raises OffsetOutOfRangeError, StorageFullError,
-        StorageError."""
+        """Continue the log after the first of `gaps`, which begins at the log's end: the leader's log has no records in
+        the gap, and none after it yet. `epochs` may have begun in the gap. Raises OffsetOutOfRangeError,
+        StorageFullError, StorageError.
+        """
         with self._state.write_lock:
             self._state.health.check()
             first, behind = gaps[0]

@@ -188,7 +188,7 @@ def _largest_in_segment(
 
 
 def _later(best: OffsetAndTimestamp, found: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
-    """The one with the larger timestamp; of equal ones the one that comes first in the log."""
+    """Return the result with the larger timestamp; of equal ones the first in the log."""
     if found is None or best is NOT_FOUND:
         return best if found is None else found
     return min(best, found, key=lambda o: (-o.timestamp_ms, o.offset))

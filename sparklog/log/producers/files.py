@@ -198,7 +198,7 @@ class ProducerFiles:
         return bool(self._dirty)
 
     def take_dirty(self) -> list[Path]:
-        """The files to fsync, in this order; they may be gone by then."""
+        """Take the files to fsync, in this order; they may be deleted by then."""
         dirty, self._dirty = self._dirty, []
         return dirty
 

@@ -80,8 +80,9 @@ class EndedTransaction(NamedTuple):
 
 
 class Guard:
-    """A verification under way. It is good until a marker of the producer comes, at or above `next_offset`, which was
-    the log end when it began. `owner`: whose it is; after a truncation they are others."""
+    """A verification in progress. It is valid until a marker of the producer arrives at or above `next_offset`, the log
+    end at its beginning. `owner`: the producer states that made it; others replace them at a truncation.
+    """
 
     __slots__ = ("next_offset", "owner", "producer_epoch", "producer_id")
 
@@ -224,7 +225,7 @@ class ProducerStates:
                 if batch.crc not in (header.crc, CRC_UNKNOWN) and self._safeguards.content_check:
                     raise OutOfOrderSequenceError(
                         f"{_name(header)}: another batch with sequence {header.base_sequence} is stored at offset "
-                        f"{batch.base_offset}; somebody else writes with this producer's id"
+                        f"{batch.base_offset}; another client writes with this producer's id"
                     )
                 return batch
         return None
@@ -250,7 +251,7 @@ class ProducerStates:
         who = header.producer_id, header.producer_epoch
         if guard is None or guard.owner is not self or (guard.producer_id, guard.producer_epoch) != who:
             raise InvalidTxnStateError(
-                f"nobody has verified that the transaction of {_name(header)} includes this partition"
+                f"it was not verified that the transaction of {_name(header)} includes this partition"
             )
         if state is not None and state.marker_offset >= guard.next_offset:
             raise InvalidTxnStateError(f"the transaction of {_name(header)} has ended")

@@ -1,4 +1,4 @@
-"""Writing one segment: a thread at a time appends, seals and cuts it; others may look up and read meanwhile."""
+"""One segment of a log. One thread at a time appends, seals and cuts it; other threads may read meanwhile."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Before(NamedTuple):
 
 
 class LogSegment(SegmentView):
-    """See the module."""
+    """One segment of a log: its file and its indexes."""
 
     _before: _Before | None = None
     """State that `take_back` restores."""

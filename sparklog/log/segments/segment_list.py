@@ -33,7 +33,7 @@ class SegmentList(NamedTuple):
 
     @property
     def active(self) -> LogSegment | None:
-        """The last one, which is appended to; None if there is none, or if it is in the object store."""
+        """The last segment, which takes appends; None without a segment, or if the last one is in the object store."""
         last = self.last
         return last if isinstance(last, LogSegment) else None
 

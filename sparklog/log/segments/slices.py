@@ -10,7 +10,7 @@ from sparklog.environment.files import File, read_ahead
 
 OPEN_FILES_DEFAULT = 1024
 _LOOKED_AT_MAX = 64
-"""Files that one eviction looks at: when all of them are in use, the cache is larger than its limit for a while."""
+"""Files that one eviction checks: when all of them are in use, the cache exceeds its limit for a while."""
 
 
 class RemoteReadRequired(Exception):  # noqa: N818  (not an error: the caller goes where it may wait)
@@ -96,7 +96,7 @@ class HandleCache:
         return len(self._open)
 
     def add(self, shared: SharedFile) -> None:
-        """Add a newly opened file; others are closed to make room."""
+        """Add a newly opened file; close others to make room."""
         with self._lock:
             self._open[shared] = None
             self._make_room()
@@ -160,7 +160,7 @@ class FileSlice:
         return self._open().file.is_cached(self.position, self.length_bytes)
 
     def read_ahead(self) -> None:
-        """Asks the system to read all of it. Only a hint."""
+        """Ask the system to read the whole range ahead; only a hint."""
         read_ahead(self._open().file, self.length_bytes, self.position)
 
     def read(self) -> bytes:
@@ -172,7 +172,7 @@ class FileSlice:
         return self._open().file.read(position, size_bytes)
 
     def duplicate(self) -> FileSlice:
-        """The same range for another user, to be released on its own."""
+        """Return the same range for another user, who releases it separately."""
         shared = self._open().acquire()
         return FileSlice(
             shared, self.position, self.length_bytes, self.base_offset, self.next_offset, is_tail=self.is_tail

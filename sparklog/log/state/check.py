@@ -163,7 +163,7 @@ def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> 
 def without_repeated(
     view: memoryview, found: Sequence[tuple[int, BatchHeader]], originals: Sequence[ProducedBatch | None]
 ) -> tuple[memoryview, list[tuple[int, BatchHeader]]]:
-    """The payload, and (position, header) of its batches, with only those that are not in the log yet."""
+    """Return the payload, and (position, header) of its batches, without those that the log has already."""
     kept, new = [], bytearray()
     for (position, header), original in zip(found, originals, strict=True):
         if original is None:

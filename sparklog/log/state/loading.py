@@ -130,8 +130,8 @@ def load_log(context: LoadContext, *, clean: bool) -> LoadedLog:
 
 
 def _check_meets(context: LoadContext, path: Path, end: int, following: int) -> None:
-    """Raises LogCorruptError, or _Torn if a crash may be the reason, when a segment does not end where the next
-    begins."""
+    """Raise LogCorruptError, or _Torn if a crash may be the reason, when a segment does not end at the start of the
+    next."""
     if end == following or (end, following) in context.gaps:
         return
     what = "overlaps with" if end > following else "leaves a gap before"
@@ -189,7 +189,9 @@ def _segment_bases(context: LoadContext) -> list[int]:
 
 
 def _load_segment(context: LoadContext, base: int, following: int | None, *, clean: bool) -> LogSegment | None:
-    """One segment, or None if it was the head of a file that a crash left unfinished (it is removed). Raises _Torn."""
+    """Load one segment. Returns None if it was the head of a file that a crash left unfinished, which is removed.
+    Raises _Torn.
+    """
     path = context.directory / segment_name(base)
     file = context.files.open(path)
     try:
@@ -358,7 +360,7 @@ class _SegmentScan:
         return removed or (self._next_offset, offset) in self._context.gaps
 
     def _check_end(self, result: ScanResult) -> None:
-        """Raises LogCorruptError, or _Torn if there is nothing wrong but that other segments follow."""
+        """Raise LogCorruptError for a bad end, or _Torn if the only fault is that other segments follow."""
         context, end, following = self._context, self._next_offset, self._following
         where = f"{self._segment.path}, position {result.position}"
         if result.end is ScanEnd.CORRUPT:
@@ -379,7 +381,7 @@ class _SegmentScan:
             )
 
     def _footer_is_whole(self, data_end: int) -> bool:
-        """Return True if the footer is, byte by byte, the one that sealing these batches writes."""
+        """Return True if the footer equals, byte by byte, the footer of these batches."""
         segment = self._segment
         schema = self._context.schema_of(segment.info.schema_id)
         expected = encode_seal(

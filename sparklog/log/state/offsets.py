@@ -28,7 +28,7 @@ class OffsetOrderError(AssertionError):
 
 
 class LogOffsets:
-    """Reading an attribute needs no lock; moves may come from several threads."""
+    """The offsets of a log. Reading an attribute needs no lock; several threads may move them."""
 
     __slots__ = ("_lock", "appended", "flushed", "high_watermark", "log_start", "recovery_point", "written")
 
@@ -64,7 +64,7 @@ class LogOffsets:
         self._move(appended=self.written)
 
     def flushed_to(self, offset: int) -> None:
-        """All below `offset` has been fsynced; never goes back."""
+        """Note that all records below `offset` are on the disk; never goes back."""
         self._move(flushed=max(self.flushed, offset))
 
     def recover_from(self, offset: int) -> None:

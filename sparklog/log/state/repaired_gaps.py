@@ -19,7 +19,7 @@ class RepairedGaps:
     """`all`: (first offset that is missing, first that is there again), ascending. Changed under the write lock."""
 
     def __init__(self, files: FileSystem, directory: Path) -> None:
-        """Raises StorageError."""
+        """Read the gaps. Raises StorageError."""
         self._files = files
         self._path = directory / GAPS_FILE
         self.all: tuple[Gap, ...] = tuple(sorted(decode_gaps(read_whole(files, self._path))))

@@ -93,7 +93,7 @@ class SegmentWriter:
             raise
 
     def begin(self, base_offset: int, schema_id: int, *, compacted: bool = False) -> LogSegment:
-        """Begin a new last segment, for `compacted` batches or for others; the one before is sealed."""
+        """Begin a new last segment, for `compacted` batches or for others; the previous one is sealed."""
         self.finish_take_back()
         last, active = self.segments.last, self.segments.active
         if active is not None and not active.is_sealed:
@@ -211,7 +211,7 @@ class SegmentWriter:
         self.blocked = None
 
     def _sync_directory(self) -> None:
-        """Raises StorageUnavailableError (it can be tried again), SyncFailedError."""
+        """Sync the directory. Raises StorageUnavailableError (a later attempt may succeed), SyncFailedError."""
         try:
             self._files.sync_directory(self._directory)
         except StorageUnavailableError:

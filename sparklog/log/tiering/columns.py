@@ -46,7 +46,7 @@ GROUP_BYTES = 16 * 1024 * 1024
 
 
 class Message(NamedTuple):
-    """A batch of which only some columns are there: all else in `data` (a whole batch in size) is zero."""
+    """A batch with some of its columns: all other bytes of `data` (as large as the whole batch) are zero."""
 
     header: BatchHeader
     data: pa.Buffer
@@ -156,7 +156,7 @@ class ColumnReader:
                 yield _Batch(positions[i], head, header, checksums[i])
 
     def _fetch(self, group: list[tuple[_Batch, np.ndarray]], wanted: np.ndarray) -> Iterator[Message]:
-        """One request's worth of batches."""
+        """Fetch the batches of one request."""
         if not group:
             return
         key = f"{self._segment.prefix}/{object_name(self._segment.base_offset, '.arrow')}"

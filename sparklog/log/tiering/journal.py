@@ -49,7 +49,7 @@ _DECODER: msgspec.msgpack.Decoder[Event] = msgpack_decoder(Event)  # type: ignor
 
 
 def encode_record(event: Event) -> bytes:
-    """One record."""
+    """Encode one record."""
     data = _ENCODER.encode(event)
     return _RECORD.pack(len(data), crc32c(data)) + data
 
@@ -167,7 +167,7 @@ class Journal:
         self._rewrite_at = max(_REWRITE_AT_BYTES, 2 * self._end)
 
     def close(self) -> None:
-        """No more appends."""
+        """Close the journal: it takes no more appends."""
         self._closed = True
         if self._file is not None:
             self._file.close()

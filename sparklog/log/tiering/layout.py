@@ -38,7 +38,7 @@ from sparklog.log.tiering.state import RemoteSegmentMetadata
 PIECE_BYTES = 1024 * 1024
 """Smallest read from an object; each such piece has a checksum."""
 LOCAL_SIDECARS = (offset_index.SUFFIX, time_index.SUFFIX)
-"""The files beside a segment that go with it."""
+"""The files beside a segment that are copied with it."""
 CHECKSUMS_SUFFIX = ".checksums"
 COLUMNS_SUFFIX = ".columns"
 MANIFEST = "manifest.json"

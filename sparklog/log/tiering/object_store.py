@@ -51,7 +51,7 @@ def parse_options(text: str) -> dict[str, Any]:
 
 
 class ObjectStore:
-    """Objects below `url` by their keys. May be used by several threads."""
+    """Objects below `url` by their keys. Thread-safe."""
 
     def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
         """Connects to nothing yet. Raises InvalidConfigError: no such protocol, or its package is not installed."""
@@ -161,7 +161,7 @@ class ObjectStore:
             self._remove_empty(prefix)
 
     def _remove_empty(self, prefix: str) -> None:
-        """The folder and its parents, as far as they are empty."""
+        """Remove the folder and its parents as far as they are empty."""
         while prefix:
             try:
                 self._fs.rmdir(self.path(prefix))

@@ -146,7 +146,7 @@ class ReadCache:
         return sum(e.held_bytes for e in list(self._entries.values()))
 
     def acquire(self, store: ObjectStore, segment: RemoteSegmentMetadata) -> SharedFile:
-        """The copy's file with one more user, to be released. Raises StorageError, StorageFullError."""
+        """Return the copy's file for one more user, who releases it. Raises StorageError, StorageFullError."""
         with self._lock:
             entry = self._entries.get(segment.id)
             if entry is None or not entry.shared.reacquire():
@@ -187,7 +187,7 @@ class ReadCache:
                 self._drop(key)
 
     def forget(self, copy_id: str) -> None:
-        """The copy is not read any more."""
+        """Note that the copy is no longer read."""
         with self._lock:
             if copy_id in self._entries:
                 self._drop(copy_id)

@@ -37,7 +37,7 @@ class RemoteAccess(Struct, frozen=True):
         return self.cache.acquire(self.required_store(segment), segment)
 
     def required_store(self, segment: RemoteSegmentMetadata) -> ObjectStore:
-        """Raises RemoteStorageError without one."""
+        """Return the object store of a segment. Raises RemoteStorageError if none is configured."""
         if self.store is None:
             raise RemoteStorageError(
                 f"offsets {segment.base_offset} to {segment.next_offset - 1} are in an object store; set "

@@ -73,7 +73,7 @@ def encode_segment(segment: RemoteSegmentMetadata) -> bytes:
 
 
 def decode_segment(data: bytes) -> RemoteSegmentMetadata:
-    """Raises InvalidRequestError."""
+    """Decode the metadata of a segment. Raises InvalidRequestError."""
     try:
         return msgpack_decoder(RemoteSegmentMetadata).decode(data)
     except msgspec.DecodeError as e:
@@ -91,13 +91,13 @@ class CopyStarted(Struct, frozen=True, tag="copy-started", omit_defaults=True):
 
 
 class CopyFinished(Struct, frozen=True, tag="copy-finished"):
-    """All objects are there."""
+    """All objects of the copy exist."""
 
     segment: RemoteSegmentMetadata
 
 
 class DeleteStarted(Struct, frozen=True, tag="delete-started"):
-    """Some objects may be gone from now on."""
+    """Objects of the copy may be deleted from now on."""
 
     id: str
 
@@ -158,7 +158,7 @@ class RemoteLogState:
                 self.local_start = event
 
     def check(self, event: Event) -> None:
-        """Raises LogCorruptError if the event cannot follow."""
+        """Raise LogCorruptError if the event cannot follow."""
         trial = RemoteLogState()
         trial.copies, trial.local_start = self.copies, self.local_start
         trial.apply(event)
@@ -186,7 +186,7 @@ class RemoteLogState:
 
     @property
     def local_start_offset(self) -> int:
-        """See `LocalStart`."""
+        """The first offset on the broker's disk; see `LocalStart`."""
         return self.local_start.offset
 
     @property

@@ -124,7 +124,7 @@ def _begin_empty(directory: Path, files: FileSystem, *, dry_run: bool) -> Repair
     points = read_points(directory, files)
     end = max(points.log_start_offset, points.high_watermark, points.recovery_point)
     gaps = [(0, end)] if end else []
-    finding = RepairFinding(".", 0, 0, f"everything is gone: the partition begins anew, empty, at offset {end}")
+    finding = RepairFinding(".", 0, 0, f"all records are lost: the partition begins again, empty, at offset {end}")
     if not dry_run:
         _leave_in_sync_replicas(directory, files)
         files.make_directory(directory)
@@ -265,7 +265,7 @@ class _Plan:
         self._files.sync_directory(self._directory)
 
     def _lost_from(self) -> int | None:
-        """No batch below has gone; None: none at all has."""
+        """Return the offset below which no batch is lost, or None without a loss."""
         damaged = (s.base for s in self._segments if any(end > start for start, end, _ in s.bad))
         return min([*damaged, *(start for start, _ in self._gaps - self._known_gaps)], default=None)
 

@@ -334,7 +334,7 @@ def _check_owner(directory: Path, checks: list[SegmentCheck], findings: Findings
 
 
 def _check_sequence(directory: Path, checks: list[SegmentCheck], around: _Surroundings, findings: Findings) -> None:
-    """Check that each segment begins at the end of the one before it."""
+    """Check that each segment begins at the end of the previous one."""
     points = _points(directory, around)
     gaps = _gaps(directory)
     swapping = any(directory.glob(f"*{SWAP_SUFFIX}"))

@@ -88,7 +88,7 @@ BATCH_MAX = 1_000
 
 
 class Controller:
-    """See the module."""
+    """The controller's state machine."""
 
     def __init__(self, config: ControllerConfig | None = None, safeguards: Safeguards = ALL_SAFEGUARDS) -> None:
         self._config = config if config is not None else ControllerConfig()
@@ -176,7 +176,7 @@ class Controller:
         self._forget_all()
 
     def _advance(self, now_ms: int, effects: list[Effect]) -> None:
-        """Begins the next write, if none is under way and there is one to begin."""
+        """Begin the next write if there is one and no other is in progress."""
         while self._image is not None and self._writing is None:
             if not self._parts:
                 if not self._queue:

@@ -111,7 +111,7 @@ class Draft:
         self._topics[topic.name] = topic
 
     def delete_topic(self, name: str) -> None:
-        """Raises UnknownTopicOrPartitionError."""
+        """Delete a topic. Raises UnknownTopicOrPartitionError."""
         kept = {i: d for i, d in {**self._image.deleted, **self._deleted}.items() if d is not None}
         numbers = sorted((deleted.number, topic_id) for topic_id, deleted in kept.items())
         self._deleted[self.topic(name).topic_id] = DeletedTopic(name, numbers[-1][0] + 1 if numbers else 0)
@@ -153,7 +153,7 @@ class Draft:
                 yield tp, self._partitions.get(tp, partition)
 
     def partition(self, tp: TopicPartition) -> PartitionImage:
-        """Raises UnknownTopicOrPartitionError."""
+        """Return a partition as drafted. Raises UnknownTopicOrPartitionError."""
         partitions = self.topic(tp.topic).partitions
         if not 0 <= tp.partition < len(partitions):
             raise UnknownTopicOrPartitionError(f"there is no partition {tp}")

@@ -52,13 +52,13 @@ ALL_SAFEGUARDS = Safeguards()
 
 
 class Elected(Struct, frozen=True):
-    """This broker is the controller, and `image` is the stored one. Also after a reload."""
+    """The broker has become the controller, or has reloaded; `image` is the stored one."""
 
     image: ClusterImage
 
 
 class BrokersChanged(Struct, frozen=True):
-    """All brokers that are registered now."""
+    """The set of registered brokers has changed; it has all present ones."""
 
     brokers: Mapping[int, BrokerImage]
 
@@ -78,7 +78,7 @@ class CreateTopic(Struct, frozen=True):
 
 
 class AddPartitions(Struct, frozen=True):
-    """`partitions`: how many there are to be."""
+    """`partitions`: the new number of partitions."""
 
     token: Hashable
     topic: str
@@ -89,7 +89,7 @@ class AddPartitions(Struct, frozen=True):
 
 
 class DeleteTopic(Struct, frozen=True):
-    """`topic_id`: only the one that has this id; "": whichever has the name."""
+    """`topic_id`: delete only the topic with this id; "": any topic of this name."""
 
     token: Hashable
     topic: str
@@ -105,7 +105,7 @@ class AlterConfig(Struct, frozen=True):
 
 
 class AlterSchema(Struct, frozen=True):
-    """One schema more, an Arrow IPC message. Checked by the caller (`altered_schema`)."""
+    """Add a schema to a topic, an Arrow IPC message. Checked by the caller (`altered_schema`)."""
 
     token: Hashable
     topic: str

@@ -106,7 +106,7 @@ def end_throttle(draft: Draft) -> None:
 
 
 def cordon(draft: Draft, request: Cordon) -> frozenset[int]:
-    """All that are cordoned then."""
+    """Change the set of brokers without new replicas, and return it."""
     before = cordoned_brokers(draft.config(CORDONED_SETTING, ""))
     after = before | {request.broker_id} if request.cordoned else before - {request.broker_id}
     if after != before:

@@ -46,7 +46,7 @@ def place(
 
 
 def check_replication_factor(replication_factor: int, brokers: Collection[int]) -> None:
-    """Raises InvalidReplicationFactorError."""
+    """Raise InvalidReplicationFactorError unless there are that many brokers."""
     if not 1 <= replication_factor <= len(brokers):
         raise InvalidReplicationFactorError(
             f"replication factor {replication_factor} with {len(brokers)} brokers; use 1 to {len(brokers)}"
@@ -81,7 +81,8 @@ def _fits(candidate: int, replicas: Sequence[int], racks: Mapping[int, str | Non
 
 
 def _alternate_racks(racks: Mapping[int, str | None]) -> list[int]:
-    """One broker of each rack in turn, as long as the rack has any: {0,1,2} {3,4,5} gives 0, 3, 1, 4, 2, 5."""
+    """Order the brokers by one of each rack in turn, as long as the rack has any: {0,1,2} {3,4,5} gives 0, 3, 1, 4, 2,
+    5."""
     by_rack: dict[str, list[int]] = {}
     for broker, rack in sorted(racks.items()):
         by_rack.setdefault(str(rack), []).append(broker)

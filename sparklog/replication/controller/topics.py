@@ -33,8 +33,9 @@ from sparklog.types import INTERNAL_TOPICS
 
 
 def create_topic(draft: Draft, request: CreateTopic) -> TopicImage:
-    """Raises TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidReplicaAssignmentError,
-    InvalidPartitionsError, BrokerNotAvailableError."""
+    """Create a topic. Raises TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidReplicaAssignmentError,
+    InvalidPartitionsError, BrokerNotAvailableError.
+    """
     name = request.topic.name
     if draft.has_topic(name):
         raise TopicAlreadyExistsError(f"there is a topic {name!r} already")
@@ -49,7 +50,7 @@ def create_topic(draft: Draft, request: CreateTopic) -> TopicImage:
 
 
 def delete_topic(draft: Draft, name: str, topic_id: str) -> TopicImage:
-    """Raises UnknownTopicOrPartitionError, also if the topic of this name has another id."""
+    """Delete a topic. Raises UnknownTopicOrPartitionError, also if the topic of this name has another id."""
     topic = draft.topic(name)
     if topic_id not in ("", topic.topic_id):
         raise UnknownTopicOrPartitionError(
@@ -75,8 +76,9 @@ def guard_internal_topics(draft: Draft) -> None:
 
 
 def add_partitions(draft: Draft, request: AddPartitions) -> TopicImage:
-    """Raises UnknownTopicOrPartitionError, InvalidPartitionsError (there are as many already), and as
-    `create_topic`."""
+    """Increase the number of partitions. Raises UnknownTopicOrPartitionError, InvalidPartitionsError (the topic has as
+    many already), and as `create_topic`.
+    """
     topic = draft.topic(request.topic)
     there = len(topic.partitions)
     if request.partitions <= there:
@@ -111,7 +113,7 @@ def alter_config(draft: Draft, request: AlterConfig) -> None:
 
 
 def alter_schema(draft: Draft, request: AlterSchema) -> TopicImage:
-    """Raises UnknownTopicOrPartitionError."""
+    """Add a schema to a topic. Raises UnknownTopicOrPartitionError."""
     topic = draft.topic(request.topic)
     grown = replace(topic, schemas=MappingProxyType({**topic.schemas, request.schema_id: request.schema}))
     draft.set_topic(grown)
@@ -142,6 +144,6 @@ def _assignments(
 
 
 def _new_partition(draft: Draft, replicas: tuple[int, ...]) -> PartitionImage:
-    """All replicas are in sync: there is nothing yet. A stopping one is not."""
+    """Return a new partition with all replicas in sync, because it is empty; stopping brokers are not in sync."""
     live = tuple(r for r in replicas if (b := draft.broker(r)) is not None and not b.is_stopping)
     return PartitionImage(replicas, live[0] if live else NO_LEADER, 0, 0, live)

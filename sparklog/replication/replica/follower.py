@@ -47,7 +47,7 @@ from sparklog.replication.replica.model import (
 
 
 class Follower:
-    """See the module. One per leader epoch: a new image makes a new one."""
+    """The follower's state machine for one leader epoch: a new image makes another one."""
 
     def __init__(
         self,

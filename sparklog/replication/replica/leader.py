@@ -107,7 +107,7 @@ class _PendingProposal(Struct):
 
 
 class Leader:
-    """See the module. Made by `become`."""
+    """The leader's state machine for one partition, made by `become`."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Leader:
 
     @property
     def partition(self) -> PartitionImage:
-        """The state that the controller has confirmed."""
+        """The state of the partition that the controller has confirmed."""
         return self._committed
 
     @property
@@ -185,7 +185,7 @@ class Leader:
 
     @property
     def proposed(self) -> ProposeIsr | None:
-        """The proposal that has no answer yet."""
+        """The proposal without an answer."""
         return None if self._pending is None else self._pending.proposal
 
     @property
@@ -355,7 +355,9 @@ class Leader:
     def _resign(self, leader: int, leader_epoch: int, effects: list[LeaderEffect]) -> None:
         self.has_resigned = True
         self._pending = None
-        error = NotLeaderError(f"broker {leader} leads in epoch {leader_epoch}" if leader >= 0 else "nobody leads now")
+        error = NotLeaderError(
+            f"broker {leader} leads in epoch {leader_epoch}" if leader >= 0 else "there is no leader now"
+        )
         effects += [Refuse(token, error, leader, leader_epoch) for token in self._waiters]
         self._waiters.clear()
 
@@ -394,8 +396,9 @@ class Leader:
         )
 
     def _may_join(self, replica: int) -> bool:
-        """Eligible in the life that has fetched, nothing that is or may be committed is missing, and nothing is there
-        that was deleted: it could be read again when this replica leads."""
+        """Return True if the replica may join the ISR: its life is eligible, it lacks no record that is or may be
+        committed, and it has no deleted record, which could be read again if it led.
+        """
         progress = self._followers[replica]
         needed = self._high_watermark
         if self._guards.epoch_start_before_join:

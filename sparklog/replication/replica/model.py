@@ -275,7 +275,7 @@ class Failed(Struct, frozen=True):
 
 
 class TruncateTo(Struct, frozen=True):
-    """The log is cut back to `offset`, the epoch cache always, even when the log ends there already (KAFKA-10706)."""
+    """Cut the log at `offset`, and always the epoch cache, even if the log already ends there (KAFKA-10706)."""
 
     offset: int
 

@@ -38,7 +38,7 @@ EXPIRY_INTERVAL_MS = 60_000
 
 
 class Coordinator:
-    """See the module."""
+    """The coordinator's state machine for one partition of the state topic."""
 
     def __init__(
         self, ids: IdReserve, limits: TransactionLimits | None = None, safeguards: Safeguards | None = None
@@ -68,8 +68,9 @@ class Coordinator:
             self._shared.replay_participant(transactional_id, int(parts[1]), found)
 
     def loaded(self, now_ms: int, *, from_elsewhere: bool = False) -> Effects:
-        """All records have been replayed: decisions are driven on. `from_elsewhere`: another broker may have written
-        them, by another clock, so the timeouts of open transactions begin again."""
+        """Continue the decided transactions after the replay of all records. `from_elsewhere`: another broker may have
+        written them, by another clock, so the timeouts of open transactions begin again.
+        """
         self._shared.replayed_all(now_ms)
         if from_elsewhere:
             self._plain.time_again(now_ms)
@@ -130,11 +131,11 @@ class Coordinator:
         return not self._plain.ids() and not self._shared.ids()
 
     def ids(self) -> list[str]:
-        """All transactional ids, in no order."""
+        """Return all transactional ids, in no order."""
         return [*self._plain.ids(), *self._shared.ids()]
 
     def summary(self, transactional_id: str) -> TransactionSummary:
-        """Raises InvalidProducerIdMappingError for an unknown id."""
+        """Return the summary of an id. Raises InvalidProducerIdMappingError for an unknown id."""
         return self._rules(transactional_id).summary(transactional_id)
 
     def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:
@@ -152,7 +153,7 @@ class Coordinator:
         yield from self._shared.producers()
 
     def numbers(self) -> Iterator[int]:
-        """All producer ids and fencing tokens that the records name: they were drawn."""
+        """Yield all producer ids and fencing tokens in the records: they are issued."""
         yield from self._plain.numbers()
         yield from self._shared.numbers()
 

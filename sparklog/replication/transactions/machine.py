@@ -53,7 +53,7 @@ E = TypeVar("E", bound=Entry)
 
 
 class TransactionMachine(ABC, Generic[E]):
-    """All ids of one policy in one coordinator."""
+    """The ids of one policy in one coordinator, with their common rules."""
 
     def __init__(self, ids: IdReserve, limits: TransactionLimits, safeguards: Safeguards) -> None:
         self._ids = ids
@@ -119,14 +119,15 @@ class TransactionMachine(ABC, Generic[E]):
         return self._by_id[transactional_id].started_ms
 
     def complete(self, transactional_id: str, now_ms: int, effects: Effects) -> None:
-        """All markers are in."""
+        """Complete the transaction, whose markers are all written."""
         found = self._by_id[transactional_id]
         found.move(found.state.completed)
         self._completed(found, effects)
         self._save(found, now_ms, effects)
 
     def prepared_ids(self) -> list[str]:
-        """Decided, but not known to be complete: to be driven on after a restart."""
+        """Return the ids of decided transactions without the note of their completion; they are continued after a
+        restart."""
         return [found.transactional_id for found in self._by_id.values() if found.state.is_prepared]
 
     def time_out(self, now_ms: int, effects: Effects) -> None:
@@ -154,14 +155,14 @@ class TransactionMachine(ABC, Generic[E]):
     # -- present state
 
     def _known(self, transactional_id: str) -> E:
-        """Raises InvalidProducerIdMappingError for an unknown id."""
+        """Return the state of an id. Raises InvalidProducerIdMappingError for an unknown id."""
         found = self._by_id.get(transactional_id)
         if found is None:
             raise self._unknown(transactional_id)
         return found
 
     def ids(self) -> list[str]:
-        """All ids, in no order."""
+        """Return all ids, in no order."""
         return list(self._by_id)
 
     def partitions(self, transactional_id: str) -> list[tuple[int, TopicPartition]]:

@@ -114,7 +114,7 @@ class IdReserve:
         return self._ids.popleft()
 
     def require(self) -> int:
-        """One of them. Raises ConcurrentTransactionsError if there is none at hand: the request is made again."""
+        """Take an id. Raises ConcurrentTransactionsError if none is at hand: the request is repeated."""
         taken = self.take()
         if taken is None:
             raise ConcurrentTransactionsError("no producer id is at hand; try again")
@@ -250,7 +250,9 @@ Action = Answer | Refuse | WriteMarkers
 
 
 class Effects(Struct):
-    """See the module. `decided`: whose markers are due, for the coordinator itself; `completed`: whose are all in."""
+    """The effects of one call. `decided`: transactions whose markers are due, for the coordinator itself; `completed`:
+    those whose markers are all written.
+    """
 
     records: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
@@ -264,7 +266,7 @@ class Effects(Struct):
 
 
 def check_name(what: str, name: str, chars_max: int) -> None:
-    """Raises InvalidRequestError for a name that is empty or longer than `chars_max`."""
+    """Raise InvalidRequestError for a name that is empty or longer than `chars_max`."""
     if not 0 < len(name) <= chars_max:
         raise InvalidRequestError(f"{what} {name[:40]!r} has {len(name)} characters: 1 to {chars_max} are allowed")
 

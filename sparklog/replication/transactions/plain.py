@@ -112,7 +112,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
     def handle(
         self, request: InitProducer | AddPartitions | End | Abort, now_ms: int, effects: Effects
     ) -> Result | None:
-        """See the class."""
+        """Handle a request; the class describes the results."""
         match request:
             case InitProducer():
                 return self._init(request, now_ms, effects)
@@ -274,7 +274,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         return self._fenced_error(found, identity)
 
     def summary(self, transactional_id: str) -> TransactionSummary:
-        """Raises InvalidProducerIdMappingError for an unknown id."""
+        """Return the summary of an id. Raises InvalidProducerIdMappingError for an unknown id."""
         found = self._known(transactional_id)
         return TransactionSummary(
             transactional_id,
@@ -286,7 +286,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         )
 
     def numbers(self) -> Iterator[int]:
-        """All producer ids."""
+        """Yield all producer ids."""
         for found in self._by_id.values():
             yield from (found.identity.producer_id, found.previous.producer_id, found.next_producer_id)
 

@@ -37,7 +37,7 @@ Partitions = list[tuple[str, list[int]]]
 
 
 class PlainValue(msgspec.Struct, array_like=True):
-    """See the module."""
+    """The stored state of a transactional id."""
 
     format: int
     state: int
@@ -67,7 +67,7 @@ class SharedTransactionValue(msgspec.Struct, array_like=True):
 
 
 class SharedValue(msgspec.Struct, array_like=True):
-    """See the module."""
+    """The stored state of an application's shared transactions."""
 
     format: int
     last_committed_version: int
@@ -80,7 +80,7 @@ class SharedValue(msgspec.Struct, array_like=True):
 
 
 class ParticipantValue(msgspec.Struct, array_like=True):
-    """See the module."""
+    """The stored state of a participant."""
 
     format: int
     version: int

@@ -232,7 +232,7 @@ class SharedTransactions(TransactionMachine[_Application]):
     def handle(
         self, request: Join | EndShared | AddPartitions | Renew | Abort, now_ms: int, effects: Effects
     ) -> Result | None:
-        """See the class."""
+        """Handle a request; the class describes the results."""
         match request:
             case Join():
                 return self._join(request, now_ms, effects)
@@ -449,7 +449,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         )
 
     def summary(self, transactional_id: str) -> TransactionSummary:
-        """Raises InvalidProducerIdMappingError for an unknown id."""
+        """Return the summary of an application. Raises InvalidProducerIdMappingError for an unknown id."""
         app = self._known(transactional_id)
         t = app.transaction
         return TransactionSummary(
@@ -470,7 +470,7 @@ class SharedTransactions(TransactionMachine[_Application]):
         return app.last_committed_version, app.last_committed_input
 
     def numbers(self) -> Iterator[int]:
-        """All producer ids and fencing tokens."""
+        """Yield all producer ids and fencing tokens."""
         for app in self._by_id.values():
             yield app.fencing_token
             if app.transaction is not None:

@@ -1,5 +1,6 @@
-"""A client of a cluster: as `SimClient`, but each request goes to who leads the partition, or coordinates the group or
-transaction, as far as the client knows. What an answer says about that is learnt."""
+"""A client of a cluster: like `SimClient`, but each request goes to the leader of the partition, or the coordinator of
+the group or transaction, as far as the client knows. The client learns from the answers.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ R = TypeVar("R", bound=Message)
 LOOK_UP_TIMEOUT_S = 1.0
 OF_PARTITIONS = frozenset({Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS, Api.DELETE_RECORDS})
 WHOLE = frozenset({Api.LIST_OFFSETS, Api.OFFSET_FETCH})
-"""Asked again as long as a part of the answer is an error that passes."""
+"""APIs that are repeated while a part of the answer is a retriable error."""
 MISPLACED = (
     NotLeaderError.code,
     FencedLeaderEpochError.code,
@@ -47,7 +48,7 @@ GROUP, TRANSACTION = 0, 1
 
 
 class ClusterClient:
-    """Belongs to the process of `loop`. `hosts`: of the brokers it is told to begin with."""
+    """The client; belongs to the process of `loop`. `hosts`: the bootstrap brokers."""
 
     def __init__(self, loop: SimLoop, net: SimNet, host: str, hosts: Sequence[str]) -> None:
         self.loop = loop
@@ -57,7 +58,7 @@ class ClusterClient:
         self._turn = 0
         self._connections: dict[str, SimClient] = {}
         self._leaders: dict[TopicPartition, tuple[int, str]] = {}
-        """Leader epoch and host; the epoch stays when the host is not known any more."""
+        """Leader epoch and host; the epoch stays after the host is forgotten."""
         self._coordinators: dict[tuple[int, str], str] = {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -72,7 +73,7 @@ class ClusterClient:
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> tuple[R, memoryview]:
-        """See SimClient."""
+        """Do as SimClient."""
         if api in OF_PARTITIONS:
             return await self._ask_leaders(api, request, response, payload, timeout_s)
         key = _coordinated(api, request)
@@ -91,7 +92,7 @@ class ClusterClient:
     async def ask_until(
         self, api: Api, request: Message, response: type[R], payload: bytes = b"", *, deadline_s: float = 60.0
     ) -> R:
-        """See SimClient."""
+        """Do as SimClient."""
         end, backoff_s = self.loop.time() + deadline_s, BACKOFF_S
         while True:
             try:
@@ -143,7 +144,7 @@ class ClusterClient:
         response: type[R],
         timeout_s: float,
     ) -> tuple[R, memoryview]:
-        """One request to each host, the answers in one. Those that nobody answers for are said to have no leader."""
+        """Send one request to each host and join the answers. Partitions without an answer have no leader."""
         asked = {host: indexes for host, indexes in by_host.items() if host is not None}
         answers = await asyncio.gather(
             *(
@@ -173,7 +174,7 @@ class ClusterClient:
         if whole is None or (api is not Api.FETCH and len(found) < len(keys)):
             raise error
         kind = type(whole.results[0])
-        results = [found[i][0] if i in found else _nobody(kind, key) for i, key in enumerate(keys)]
+        results = [found[i][0] if i in found else _without_leader(kind, key) for i, key in enumerate(keys)]
         whole_data = b"".join(bytes(found[i][1]) for i in range(len(keys)) if i in found)
         return replace(whole, results=results), memoryview(whole_data)
 
@@ -197,7 +198,7 @@ class ClusterClient:
             if result.error_code in (*MISPLACED, UNKNOWN):
                 self._forget(key)
             if result.error_code == UNKNOWN:
-                result.error_code = NotLeaderError.code  # no topic is ever deleted here: the broker does not know yet
+                result.error_code = NotLeaderError.code  # the broker does not have it yet
         return answer
 
     def _leader_host(self, key: TopicPartition) -> str | None:
@@ -207,8 +208,7 @@ class ClusterClient:
         self._leaders[key] = self._leaders.get(key, (-1, ""))[0], ""
 
     async def _look_up(self) -> None:
-        """Reads the metadata; those who want to know at the same time wait for one answer. Raises
-        BrokerNotAvailableError."""
+        """Read the metadata; concurrent requests share one answer. Raises BrokerNotAvailableError."""
         if self._looking is None or self._looking.done():
             self._looking = self.loop.create_task(self._read_metadata())
         await asyncio.shield(self._looking)
@@ -255,8 +255,8 @@ class ClusterClient:
         return await connection.ask(api, request, response, payload, timeout_s=timeout_s)
 
 
-def _nobody(kind: type[Any], key: TopicPartition) -> Any:
-    """The result of a partition that nobody has answered for."""
+def _without_leader(kind: type[Any], key: TopicPartition) -> Any:
+    """Return the result of a partition without an answer."""
     return kind(*key, LeaderNotAvailableError.code)
 
 
@@ -267,7 +267,7 @@ def _codes(answer: Any) -> Iterable[int]:
 
 
 def _coordinated(api: Api, request: Any) -> tuple[int, str] | None:
-    """Type and key of the coordinator that a request is for; None: anybody answers it."""
+    """Return type and key of the coordinator of a request; None if any broker answers it."""
     match api:
         case Api.GROUP_HEARTBEAT | Api.OFFSET_COMMIT | Api.OFFSET_FETCH:
             return GROUP, request.group_id

@@ -1,7 +1,7 @@
-"""Courses of events that chance does not bring about: each aims at one rule that stands alone at one moment. What else
-goes wrong goes on meanwhile, so a course may end before it has come to its point.
+"""Courses of events that chance does not produce: each aims at one rule that is alone at one moment. Other faults
+continue meanwhile, so a course may end early.
 
-A course is a generator. What it yields is a condition that it waits for, or how many seconds it waits.
+A course is a generator. It yields conditions to wait for, or numbers of seconds to wait.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Course = Iterator[Callable[[], bool] | float]
 POLL_S = 0.002
 PATIENCE_S = 3.0
-"""How long a course waits for one of its conditions."""
+"""Longest wait of a course for a condition, in s."""
 
 
 class _Cast(NamedTuple):
-    """Who takes part: the partition, its leader and a follower, neither of them the controller."""
+    """The participants: the partition, its leader and a follower; neither of these is the controller."""
 
     tp: TopicPartition
     leader: Node
@@ -35,7 +35,7 @@ class _Cast(NamedTuple):
 
 
 class Courses:
-    """Plays one course at a time."""
+    """Runs one course at a time."""
 
     def __init__(self, trouble: ClusterTrouble) -> None:
         self._trouble = trouble
@@ -43,10 +43,10 @@ class Courses:
         self._rng = trouble.rng
         self._is_playing = False
         self.completed = 0
-        """How many have come to their point."""
+        """Number of courses that have reached their point."""
 
     def play(self, course: Course) -> None:
-        """From now on, beside all else; nothing if another one is being played."""
+        """Run a course beside everything else; ignored while another one runs."""
         if not self._is_playing:
             self._is_playing = True
             self._step(course)
@@ -70,8 +70,8 @@ class Courses:
             self._is_playing = False
 
     def _end(self, links: list[tuple[str, str]], *nodes: Node) -> None:
-        """Also of a course that is given up: nothing stays cut, nobody stays away. Later, and so never if the life is
-        over."""
+        """End a course, also an abandoned one: restore all links and nodes. It runs later, and so never after the
+        life's end."""
         self._world.net.heal_links(links)
         for node in nodes:
             self._world.later(0.0, partial(self._trouble.revive, node))
@@ -79,9 +79,10 @@ class Courses:
     # --- late join
 
     def late_join(self) -> Course:
-        """A leader proposes a follower for the ISR while it cannot reach the controller. When it can again, the
-        follower's machine has lost what it had, and it is there in another life, which the controller knows and the
-        leader does not. Only the controller's comparison of broker epochs keeps it out (KIP-841, KIP-903)."""
+        """A leader that cannot reach the controller proposes a follower for the ISR. When it can again, the follower's
+        machine has lost its records, and runs in another life, which the controller knows and the leader does not. Only
+        the controller's comparison of broker epochs keeps the follower out (KIP-841, KIP-903).
+        """
         cast = self._cast()
         if cast is None:
             return
@@ -112,8 +113,9 @@ class Courses:
     # --- unheard answer
 
     def unheard_answer(self) -> Course:
-        """The controller lets a follower into the ISR, and the leader does not hear of it. Then the follower cannot
-        reach the leader. Only a proposal that goes on counting keeps the high watermark behind it (KIP-497)."""
+        """The controller adds a follower to the ISR, and the leader does not get the answer. Then the follower cannot
+        reach the leader. Only the pending proposal, which still counts, holds the high watermark back (KIP-497).
+        """
         cast = self._cast(apart_from_controller=True)
         if cast is None:
             return
@@ -138,9 +140,10 @@ class Courses:
     # --- lagging mark
 
     def lagging_mark(self) -> Course:
-        """A follower is left behind. The others are killed, and the one of them that leads next knows an old high
-        watermark only, from its files. What the follower lacks was shown all the same: it may join when it has all that
-        was there when the epoch began (KIP-497, KAFKA-7128)."""
+        """A follower lags. The other replicas are killed, and the next leader has only an old high watermark from its
+        files. The records that the follower lacks were visible: it may join when it has all records of the epoch's
+        beginning (KIP-497, KAFKA-7128).
+        """
         cast = self._cast(apart_from_controller=True)
         if cast is None:
             return
@@ -168,8 +171,9 @@ class Courses:
     # --- what is looked at
 
     def _cast(self, *, apart_from_controller: bool = False) -> _Cast | None:
-        """Everybody is in sync, so that what one of them loses is nowhere the only copy. `apart_from_controller`: that
-        has no replica."""
+        """Return participants while all replicas are in sync, so that no lost record is the only copy.
+        `apart_from_controller`: the controller has no replica.
+        """
         controller, image = self._world.controller(), self._world.controller_image()
         if controller is None or image is None or not self._world.are_all_in_sync():
             return None

@@ -1,5 +1,6 @@
-"""One life of a simulated cluster; see `tests/simulation/life.py`. `python -m tests.simulation.cluster.life SEED
-[KIND] [LENGTH]` lives one again."""
+"""One life of a simulated cluster; see `tests/simulation/life.py`. `python -m tests.simulation.cluster.life SEED [KIND]
+[LENGTH]` repeats one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.simulation.plans import Plan
 
 
 class ClusterLife(NamedTuple):
-    """What has happened in one life."""
+    """The results of one life."""
 
     verdict: Verdict
     trace_hash: str
@@ -32,17 +33,17 @@ class ClusterLife(NamedTuple):
     isr_changes: int
     """See `StoredIsr.changes`."""
     courses: int
-    """How many have come to their point; see `courses.py`."""
+    """Number of courses that have reached their point; see `courses.py`."""
 
 
 def kind_of(seed: int) -> str:
-    """The kind of life that a seed draws."""
+    """Return the kind of life that a seed selects."""
     names = tuple(CLUSTER_PLANS)
     return names[seed % len(names)]
 
 
 def live_cluster(seed: int, kind: str | None = None, length: float = 1.0) -> ClusterLife:
-    """One life; `length` as in `tests.simulation.life.live`. Raises AssertionError for a violation."""
+    """Run one life; `length` as in `tests.simulation.life.live`. Raises AssertionError for a violation."""
     kind = kind_of(seed) if kind is None else kind
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,5 +1,4 @@
-"""One real broker of a simulated cluster: `Broker` with `Cluster`, as the main module joins them, on a machine of its
-own."""
+"""One real broker of a simulated cluster: `Broker` with `Cluster`, as in the main module, on a machine of its own."""
 
 from __future__ import annotations
 
@@ -27,13 +26,14 @@ from tests.simulation.sim_broker import ServerConnection
 
 PORT = 9292
 AGAIN_S = 0.5
-"""A process that has ended because it cannot start is started again."""
+"""Time until a process that could not start is started again."""
 OnLeads = Callable[["Node", TopicPartition], None]
 
 
 class Node:
-    """A broker that can be started, killed, stopped and replaced again and again. `on_leads(node, partition)` is called
-    whenever it begins to lead."""
+    """A broker that can be started, killed, stopped and replaced repeatedly. `on_leads(node, partition)` is called
+    whenever it begins to lead.
+    """
 
     def __init__(
         self, broker_id: int, machine: SimMachine, net: SimNet, zookeeper: SimZooKeeper, settings: Mapping[str, object]
@@ -62,7 +62,7 @@ class Node:
         self._sound_since_boot = ""
         self.has_joined = False
         self.failed = ""
-        """Why it cannot go on; what its main module would end for."""
+        """The reason for which its main module would end; empty while there is none."""
         self._starting: asyncio.Task[None] | None = None
         self.on_leads: OnLeads = lambda node, tp: None
         self.on_end: Callable[[Node], None] = lambda node: None
@@ -84,20 +84,20 @@ class Node:
 
     @property
     def broker_epoch(self) -> int:
-        """Of its registration, -1: there is none."""
+        """Epoch of its registration; -1 without one."""
         cluster = self.cluster
         membership = getattr(cluster, "membership", None)
         return -1 if membership is None else membership.registration.broker_epoch
 
     def controller_image(self) -> ClusterImage | None:
-        """If it is, or takes itself for, the controller."""
+        """Return its image if it is the controller, or believes to be."""
         membership = getattr(self.cluster, "membership", None)
         return None if membership is None else membership._controller.image
 
     # --- its life
 
     def start(self) -> None:
-        """Begins to start; nothing waits for the end of it."""
+        """Begin to start, without waiting."""
         assert self.loop is None
         loop, environment = self.machine.process()
         self.loop, self.failed, self.has_joined = loop, "", False
@@ -105,7 +105,7 @@ class Node:
         self._starting = loop.create_task(self._run(loop, environment))
 
     async def _run(self, loop: SimLoop, environment: object) -> None:
-        """As `sparklog_broker.main`. A power cut ends it anywhere."""
+        """Run as `sparklog_broker.main` does. A power cut ends it anywhere."""
         try:
             await self._started(loop, environment)
         except PowerCut:
@@ -145,23 +145,23 @@ class Node:
         self.failed = reason
 
     def look(self) -> None:
-        """Raises AssertionError if something has gone wrong that its main module would not have expected."""
+        """Raise AssertionError for a failure that its main module would not expect."""
         task = self._starting
         if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
             raise AssertionError(f"{self.host} could not start: {task.exception()!r}") from task.exception()
 
     def kill(self) -> None:
-        """SIGKILL: what was written stays."""
-        self.machine.kill(self._gone())
+        """Kill the process (SIGKILL); written data stay."""
+        self.machine.kill(self._detach())
 
     def power_cut(self) -> None:
-        """The machine stops; what was not synced may be lost."""
+        """Stop the machine; unsynced data may be lost."""
         if self.loop is None:
             self.machine.files.power_cut(self.machine.simulation.rng)
         else:
-            self.machine.power_cut(self._gone())
+            self.machine.power_cut(self._detach())
 
-    def _gone(self) -> SimLoop:
+    def _detach(self) -> SimLoop:
         self.on_end(self)
         loop, self.loop, self.broker = self.loop, None, None
         assert loop is not None
@@ -173,7 +173,7 @@ class Node:
         return loop
 
     def stop(self, limit_s: float) -> bool:
-        """SIGTERM. Returns whether it has ended by itself, in time; it is gone in any case."""
+        """Stop the broker (SIGTERM). Returns True if it has ended by itself in time; it is ended in any case."""
         loop, broker = self.loop, self.broker
         assert loop is not None
         ended = False
@@ -198,9 +198,10 @@ class Node:
             await broker.close()
 
     def repair(self) -> list[TopicPartition]:
-        """What an operator does about partitions that are offline because of what a power cut has left: the broker is
-        ended, `sparklog log repair`, a start. The partitions. Raises AssertionError if the power was never gone since
-        all of them were sound."""
+        """Repair partitions that are offline after a power cut, as an operator would: end the broker, run `sparklog log
+        repair`, start it. Returns the partitions. Raises AssertionError if there was no power cut since all of them
+        were sound.
+        """
         broker = self.broker
         assert broker is not None
         damaged = [p for p in broker.partitions.all() if isinstance(p.error, LogCorruptError)]
@@ -225,7 +226,7 @@ class Node:
     _is_cut_off = False
 
     def cut_zookeeper(self, notice_ms: int) -> None:
-        """It cannot reach ZooKeeper; a life that begins meanwhile cannot either."""
+        """Cut the broker off from ZooKeeper, and also a life that begins meanwhile."""
         self._is_cut_off = True
         if self.zk is not None:
             self._zookeeper.cut(self.zk, notice_ms)
@@ -236,7 +237,7 @@ class Node:
             self._zookeeper.heal(self.zk)
 
     def pause(self, seconds: float) -> None:
-        """SIGSTOP, its way to ZooKeeper, too."""
+        """Pause the process (SIGSTOP) and its connection to ZooKeeper."""
         assert self.loop is not None
         self.loop.is_paused = True
         if self.zk is not None:

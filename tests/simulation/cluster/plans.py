@@ -1,4 +1,4 @@
-"""Kinds of lives of clusters: who is there, what goes wrong and how often, and what brokers and topics are told."""
+"""Kinds of lives of clusters: their clients, faults and frequencies, and the settings of brokers and topics."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ QUICK: Mapping[str, object] = {
     "replica.fetch.backoff.ms": 50,
     **QUICK_HEARTBEATS,
 }
-"""Failovers within a second; real clusters have twenty times as much."""
+"""Settings for failovers within a second; real clusters have twenty times as much."""
 SAFE: Mapping[str, object] = {"min.insync.replicas": 2}
 FLUSHED: Mapping[str, object] = {**SAFE, "flush.mode": "group"}
-"""Any number of brokers may lose their power at any time."""
+"""Settings with which any number of brokers may lose their power at any time."""
 
 
 def _plan(
@@ -46,7 +46,7 @@ def _plan(
     seconds: float = 4.0,
     **more: Any,
 ) -> Plan:
-    """`promise`: what all topics, the internal ones too, are told beside their own settings."""
+    """Return a plan. `promise`: settings of all topics, the internal ones included, beside their own."""
     promised = {name: {**promise, **configs} for name, configs in topics.items()}
     return Plan(clients, faults, seconds=seconds, topics=promised, internal={**promise, **internal}, **more)
 
@@ -232,4 +232,4 @@ CLUSTER_PLANS: dict[str, Plan] = {
         think_s=0.1,
     ),
 }
-"""By name."""
+"""Plans by name."""

@@ -1,4 +1,4 @@
-"""Three real brokers on a quiet network, for scenarios that are played step by step."""
+"""Three real brokers on a quiet network, for scenarios that run step by step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Play:
         self.order(1, 2, 3)
 
     def new_producer(self) -> None:
-        """Whose records a log may have lost sends no more: the next ones would be out of order."""
+        """Begin a new producer after a possible loss of records: the old one's next sequence would be out of order."""
         drawn = self.ask(Api.INIT_PRODUCER_ID, InitProducerIdRequest(), InitProducerIdResponse)
         self.identity = drawn.producer_id, drawn.producer_epoch
         self.sequence = 0
@@ -67,7 +67,7 @@ class Play:
             self.pass_time(0.02)
 
     def until_turn(self, condition: Callable[[], Any]) -> None:
-        """As `until`, but looks after every event."""
+        """Wait as `until`, but check after every event."""
         assert self.simulation.run(lambda: bool(condition()), limit_s=self.simulation.now_s + PATIENCE_S), self.state
 
     def pass_time(self, seconds: float) -> None:
@@ -75,7 +75,7 @@ class Play:
 
     @property
     def state(self) -> PartitionImage:
-        """As the controller has it; as long as there is none, as the last one had it."""
+        """The partition in the controller's image, or in the last one while there is no controller."""
         image = self.world.controller_image()
         found = None if image is None else image.partition(TP)
         self._state = found or self._state
@@ -93,14 +93,14 @@ class Play:
         return self.simulation.complete(self.client.loop, work, limit_s=PATIENCE_S)
 
     def tell_controller(self, make: Callable[[int], Any]) -> Any:
-        """Asks the controller as one of its own brokers would."""
+        """Send the controller a request as one of its own brokers would."""
         controller = self.world.controller()
         assert controller is not None and controller.cluster is not None and controller.loop is not None
         work = controller.cluster.membership.ask(make)
         return self.simulation.complete(controller.loop, work, limit_s=PATIENCE_S)
 
     def order(self, *replicas: int) -> None:
-        """The first one leads."""
+        """Set the order of the replicas; the first one leads."""
         self.tell_controller(lambda token: Reassign(token, {TP: replicas}))
         self.tell_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (TP,)))
         self.until(lambda: self.leads(replicas[0]))
@@ -111,7 +111,7 @@ class Play:
         return partition is not None and partition.replicas.leads_in(self.state.leader_epoch)
 
     def acknowledged(self, count: int = 3, *, at_ms: int = STARTED_MS) -> int:
-        """One batch is stored; its base offset."""
+        """Store one batch; return its base offset."""
         payload = encode_values([next(self.values) for _ in range(count)], at_ms)
         assign_producer(
             memoryview(payload),
@@ -123,7 +123,7 @@ class Play:
         return self.stored(payload)
 
     def stored(self, payload: bytearray) -> int:
-        """An encoded batch is; its base offset. One of no producer may be so more than once."""
+        """Store an encoded batch; return its base offset. A batch without a producer may be stored more than once."""
         request = ProduceRequest(-1, 5_000, [ProducePartition(*TP, len(payload))])
         end = self.simulation.now_s + PATIENCE_S
         while True:
@@ -134,7 +134,7 @@ class Play:
             self.pass_time(0.1)
 
     def found_at(self, timestamps_ms: Sequence[int]) -> list[tuple[int, int]]:
-        """What a lookup of each time finds: offset and time."""
+        """Return the offset and time that a lookup of each time finds."""
         found = []
         for timestamp_ms in timestamps_ms:
             request = ListOffsetsRequest([ListOffsetsPartition(*TP, timestamp_ms)])
@@ -149,7 +149,7 @@ class Play:
         assert result.error_code == 0, result
 
     def come_to_rest(self) -> None:
-        """Everybody is there, and all replicas are equal."""
+        """Wait until all brokers are back, and all replicas are equal."""
         self.world.trouble.heal()
         self.world._come_to_rest()
         self.world._promises.at_rest(self.world.nodes)

@@ -1,6 +1,6 @@
-"""What must hold between the brokers of a simulated cluster, whatever happens there, looked at from outside.
+"""The promises between the brokers of a simulated cluster, checked from outside in every state.
 
-Batches are compared by what a follower copies byte for byte: offset, checksum, leader epoch.
+Batches are compared by the fields that a follower copies byte for byte: offset, checksum, leader epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PIECE_BYTES = 1 << 20
 
 
 class Copied(NamedTuple):
-    """What all replicas have of a batch in common."""
+    """The fields of a batch that are equal on all replicas."""
 
     base_offset: int
     next_offset: int
@@ -32,7 +32,7 @@ class Copied(NamedTuple):
 
 
 class Promises:
-    """See the module. Methods raise AssertionError for what is broken."""
+    """The promises. Methods raise AssertionError for a broken one."""
 
     def __init__(self, zookeeper: SimZooKeeper, compacted: Iterable[str] = ()) -> None:
         self._compacted = frozenset(compacted)
@@ -40,14 +40,14 @@ class Promises:
         self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
         self._committed: dict[TopicPartition, dict[int, Copied]] = {}
         self._looked: dict[tuple[int, int, TopicPartition], int] = {}
-        """How far a life of a broker was looked at."""
+        """Checked offsets by life of a broker."""
         self._shown: dict[TopicPartition, tuple[int, int]] = {}
         self.stored = StoredIsr(zookeeper, self._committed, batches_of, is_compacted)
         self.epochs = 0
-        """How many times somebody has begun to lead."""
+        """Number of leaderships begun."""
 
     def on_leads(self, node: Node, tp: TopicPartition) -> None:
-        """One life of one broker leads in an epoch."""
+        """Check that one life of one broker leads in an epoch."""
         cluster = node.cluster
         assert cluster is not None
         epoch = cluster.replicas._replicas[tp].leader_epoch
@@ -58,8 +58,9 @@ class Promises:
             raise AssertionError(f"{tp}: (broker, life) {known} and {me} lead in epoch {epoch}")
 
     def look(self, nodes: Iterable[Node]) -> None:
-        """Below the high watermarks all logs agree, for ever; the end that consumers are told of never goes back; who
-        is in a stored ISR has what was shown."""
+        """Check that all logs agree below the high watermarks, forever; that the end for consumers never decreases; and
+        that members of a stored ISR have all visible records.
+        """
         self.stored.check()
         for node in nodes:
             if (image := node.controller_image()) is not None:
@@ -96,7 +97,7 @@ class Promises:
         self._looked[key] = mark
 
     def _look_at_end(self, tp: TopicPartition, leader: Leader) -> None:
-        """KIP-207."""
+        """Check the end for consumers (KIP-207)."""
         try:
             latest = leader.latest_offset()
         except SparklogError:
@@ -109,7 +110,7 @@ class Promises:
             self._shown[tp] = epoch, latest
 
     def at_rest(self, nodes: Iterable[Node]) -> None:
-        """All have come back, and nothing happens any more: all replicas of a partition are equal."""
+        """Check, when all brokers are back and idle, that all replicas of a partition are equal."""
         first: dict[TopicPartition, tuple[Node, list[Copied], int]] = {}
         for node in nodes:
             assert node.broker is not None
@@ -120,7 +121,7 @@ class Promises:
                 if log is None:
                     raise AssertionError(f"{tp} is offline on {node.host}: {partition.error}")
                 if is_compacted(log):
-                    continue  # its cleaner was there, and comes to the others later
+                    continue  # its cleaner has run, and reaches the other logs later
                 start = log.local_log_start_offset
                 mine = batches_of(log, start, log.log_end_offset)
                 other, theirs, other_start = first.setdefault(tp, (node, mine, start))
@@ -134,12 +135,12 @@ class Promises:
 
 
 def is_compacted(log: PartitionLog) -> bool:
-    """Whether batches of it are not those that were appended any more: a cleaner was at work, here or at a leader."""
+    """True if a cleaner, on this broker or on a leader, has changed batches of the log."""
     return any(segment.compacted for segment in log.local_segments)
 
 
 def _look_at_image(image: ClusterImage) -> None:
-    """Who leads is in sync."""
+    """Check that leaders are in sync."""
     for name, topic in image.topics.items():
         for number, partition in enumerate(topic.partitions):
             if partition.leader >= 0 and partition.leader not in partition.isr:
@@ -147,7 +148,7 @@ def _look_at_image(image: ClusterImage) -> None:
 
 
 def batches_of(log: PartitionLog, offset: int, end: int) -> list[Copied]:
-    """All whole batches from `offset` to `end`. Raises SparklogError."""
+    """Return all whole batches from `offset` to `end`. Raises SparklogError."""
     found: list[Copied] = []
     while offset < end:
         piece = log.reader.read(offset, PIECE_BYTES, may_wait=False, to_log_end=True)

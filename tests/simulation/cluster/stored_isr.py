@@ -1,12 +1,12 @@
-"""What the ISR that is stored in ZooKeeper promises, read from there, not from what a broker believes.
+"""The promise of the ISR that is stored in ZooKeeper, read there and not from a broker's memory.
 
-The high watermark is the smallest log end of committed and proposed members (KIP-497), and each member of the stored
-ISR is one of both: it counts until its removal is stored, and from its proposal on when it joins. So whenever the
-stored state of a partition changes, each member has everything below every high watermark that anybody was shown,
-whoever has led meanwhile. Else it could be elected now, and what was acknowledged would be gone.
+The high watermark is the smallest log end of committed and proposed members (KIP-497). Each member of the stored ISR is
+one of both: it counts until its removal is stored, and from its proposal on when it joins. So at every change of a
+partition's stored state, each member has everything below every high watermark that was ever visible, under any leader.
+Otherwise the member could be elected, and acknowledged records would be lost.
 
-A member is a life of a broker: the one whose registration the controller has acted on last (`/brokers/known/<id>`).
-A life that is over, or that the controller does not know yet, is not looked at; when it is known, it is.
+A member is a life of a broker: the one whose registration the controller has last acted on (`/brokers/known/<id>`). A
+life that has ended, or that the controller does not know yet, is not checked until it is known.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ ReadBatches = Callable[["PartitionLog", int, int], "list[Copied]"]
 IsCompacted = Callable[["PartitionLog"], bool]
 
 
-class _Shown(NamedTuple):
-    """The highest high watermark, and which broker had it."""
+class _VisibleMark(NamedTuple):
+    """The highest high watermark, and its broker."""
 
     offset: int = 0
     host: str = ""
 
 
 class StoredIsr:
-    """See the module. `committed`: what was shown of each partition's batches, by base offset. `check` raises
-    AssertionError for what was found meanwhile."""
+    """Checks the stored ISRs. `committed`: the visible batches of each partition by base offset. `check` raises
+    AssertionError for the violations so far.
+    """
 
     def __init__(
         self,
@@ -50,40 +51,40 @@ class StoredIsr:
     ) -> None:
         self.nodes: Sequence[Node] = ()
         self.changes = 0
-        """How many times the stored ISR of a partition was another one than before."""
+        """Number of changes of stored ISRs."""
         self._zookeeper = zookeeper
         self._committed = committed
         self._read_batches = read_batches
         self._is_compacted = is_compacted
-        self._shown: dict[TopicPartition, _Shown] = {}
+        self._shown: dict[TopicPartition, _VisibleMark] = {}
         self.isrs: dict[TopicPartition, tuple[int, ...]] = {}
-        """As they are stored."""
+        """The stored ISRs by partition."""
         self._lives: dict[int, tuple[int, int]] = {}
         """Broker and life by broker epoch."""
         self._violations: list[str] = []
         zookeeper.on_changes = self._on_changes
 
     def check(self) -> None:
-        """All stored ISRs, as they are now."""
+        """Check all stored ISRs as they are now."""
         self.note_marks(self.nodes)
         self._look(stored_image(self._zookeeper), when="now")
         if self._violations:
             raise AssertionError("; ".join(self._violations[:3]))
 
     def note_marks(self, nodes: Sequence[Node]) -> None:
-        """What these brokers show now; also called for one that is about to end."""
+        """Note the present high watermarks of these brokers; also called for one that is about to end."""
         for node in nodes:
             if node.broker is None:
                 continue
             for partition in node.broker.partitions.all():
                 log = partition.open_log
-                if log is not None and log.high_watermark > self._shown.get(partition.key, _Shown()).offset:
-                    self._shown[partition.key] = _Shown(log.high_watermark, node.host)
+                if log is not None and log.high_watermark > self._shown.get(partition.key, _VisibleMark()).offset:
+                    self._shown[partition.key] = _VisibleMark(log.high_watermark, node.host)
 
     # --- what is stored
 
     def _on_changes(self, changes: Sequence[Change]) -> None:
-        """Before anybody hears of them."""
+        """Check the new state before any broker gets it."""
         paths = [path for path, is_about_children in changes if not is_about_children]
         if any(path.startswith(f"{BROKER_IDS}/") for path in paths):
             self._note_registrations()
@@ -99,7 +100,7 @@ class StoredIsr:
 
     def _look(self, image: ClusterImage, when: str) -> None:
         for tp, partition in _partitions(image):
-            if partition.recovering:  # an unclean election: the loss is what was asked for
+            if partition.recovering:  # an unclean election: its loss is accepted
                 self._shown.pop(tp, None)
                 continue
             self.changes += self.isrs.get(tp) not in (None, partition.isr)
@@ -115,9 +116,9 @@ class StoredIsr:
             return
         found = node.broker.partitions.find(tp)
         log = None if found is None else found.open_log
-        shown = self._shown.get(tp, _Shown())
+        shown = self._shown.get(tp, _VisibleMark())
         if log is None:
-            return  # its disk has failed, which the controller is told next
+            return  # its disk has failed, which it reports to the controller next
         missing = self._missing(tp, log, shown.offset)
         if missing:
             self._violations.append(
@@ -126,8 +127,9 @@ class StoredIsr:
             )
 
     def _missing(self, tp: TopicPartition, log: PartitionLog, shown: int) -> str:
-        """What the log does not have of the records below `shown`; "": nothing. Up to its own high watermark it is
-        compared elsewhere."""
+        """Describe the records below `shown` that the log lacks; "" if it lacks none. Another check covers the log up
+        to its own high watermark.
+        """
         if log.log_end_offset < shown:
             return f"the offsets {log.log_end_offset} to {shown}"
         committed = self._committed.get(tp, {})
@@ -146,7 +148,7 @@ class StoredIsr:
 
 
 class _Direct:
-    """ZooKeeper's nodes as they are, without waiting for them."""
+    """ZooKeeper's nodes, read without waiting."""
 
     def __init__(self, zookeeper: SimZooKeeper) -> None:
         self.get = zookeeper.znodes.find
@@ -154,7 +156,7 @@ class _Direct:
 
 
 def stored_image(zookeeper: SimZooKeeper) -> ClusterImage:
-    """What is stored of the cluster, brokers that are registered left out."""
+    """Return the stored image of the cluster, without registered brokers."""
     steps = load_image(_Direct(zookeeper), 0, 0)
     answer: Any = None
     try:

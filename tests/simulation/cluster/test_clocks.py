@@ -1,4 +1,4 @@
-"""The clock of one broker, or of all, is set by hours: what is measured in durations goes on."""
+"""The clock of one broker, or of all, is set by hours: durations are measured correctly."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Transaction:
         assert stored.error_code == 0, stored
 
     def commit(self) -> None:
-        """Raises what the coordinator does."""
+        """Commit. Raises the coordinator's error."""
         self._play.ask(Api.END_TXN, t.EndTxnRequest(self._name, *self._identity, True), t.EndTxnResponse)
 
     @property
@@ -69,7 +69,7 @@ def test_a_transaction_times_out_by_no_clock_that_is_set(play: Play, hours_ms: i
 
 @pytest.mark.parametrize("hours_ms", HOURS_MS)
 def test_a_transaction_outlives_a_coordinator_with_another_clock(play: Play, hours_ms: int) -> None:
-    """Times that one broker has written are compared with the next one's clock."""
+    """Times written by one broker are compared with the next one's clock."""
     leader = play.world.controller_image().topics["__transaction_state"].partitions  # type: ignore[union-attr]
     open_one = Transaction(play, "open")
     for i in BROKERS:

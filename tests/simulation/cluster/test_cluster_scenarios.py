@@ -1,5 +1,6 @@
-"""Losses and stalls that other systems have had, played step by step with three real brokers on a quiet network. More
-of them are in `test_replication_scenarios.py`, where logs are models that can be made to lag."""
+"""Losses and stalls of other systems, played step by step with three real brokers on a quiet network. More are in
+`test_replication_scenarios.py`, where logs are models that can lag.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from tests.simulation.sim_producer import encode_values
 
 
 def test_a_controller_that_wakes_up_behind_another_one_changes_nothing(play: Play) -> None:
-    """KAFKA-6082, fluss 2778: its writes are fenced, whatever it still believes."""
+    """KAFKA-6082, fluss 2778: its writes are fenced, whatever its belief."""
     old = play.world.controller()
     assert old is not None and old.cluster is not None and old.loop is not None
     old.pause(4 * SESSION_S)
@@ -37,7 +38,7 @@ def test_a_controller_that_wakes_up_behind_another_one_changes_nothing(play: Pla
     old.resume()
     asked = old.loop.create_task(old.cluster.membership.ask(lambda token: Reassign(token, {TP: (3, 2, 1)})))
     play.until(asked.done)
-    if asked.exception() is None:  # it had heard of its end before, and asked again as one of the others
+    if asked.exception() is None:  # it had learnt of its end before, and asked again as one of the others
         raise AssertionError(asked.result())
     assert isinstance(asked.exception(), NotControllerError)
     assert play.state.replicas == before.replicas
@@ -45,7 +46,7 @@ def test_a_controller_that_wakes_up_behind_another_one_changes_nothing(play: Pla
 
 
 def test_a_registration_of_an_earlier_session_of_the_same_process_is_made_anew(play: Play) -> None:
-    """KAFKA-7165: the node is there, but goes with a session that is not the present one."""
+    """KAFKA-7165: the node exists, but belongs to an ended session."""
     node = play[2]
     zk = node.zk
     assert zk is not None
@@ -64,7 +65,7 @@ def test_a_registration_of_an_earlier_session_of_the_same_process_is_made_anew(p
 
 
 def test_an_image_that_comes_late_is_dropped(play: Play) -> None:
-    """KAFKA-7235: what an earlier controller, or this one earlier, has decided does not come back."""
+    """KAFKA-7235: decisions of an earlier controller, or of this one earlier, do not come back."""
     node = play[3]
     assert node.cluster is not None and node.loop is not None
     images = node.cluster.images
@@ -78,8 +79,9 @@ def test_an_image_that_comes_late_is_dropped(play: Play) -> None:
 
 
 def test_a_follower_that_ends_below_its_leaders_start_goes_on_there(play: Play) -> None:
-    """KAFKA-7414: out of range is no reason to give up. fluss 703: nor is a sequence in the middle, of a producer that
-    the follower has never heard of. fluss 4012: nothing of the old log comes back with the next start."""
+    """KAFKA-7414: the follower continues after an out-of-range error. fluss 703: also with a sequence in the middle, of
+    a producer that it does not know. fluss 4012: no record of the old log comes back at the next start.
+    """
     play.acknowledged()
     play[3].kill()
     play.until(lambda: 3 not in play.state.isr)
@@ -98,7 +100,7 @@ def test_a_follower_that_ends_below_its_leaders_start_goes_on_there(play: Play) 
 
 
 def test_epochs_are_found_in_the_batches_when_their_file_is_gone(play: Play) -> None:
-    """KAFKA-10432: the first one, too."""
+    """KAFKA-10432: the first epoch too."""
     play.acknowledged()
     play.order(2, 1, 3)
     play.acknowledged()
@@ -114,7 +116,7 @@ def test_epochs_are_found_in_the_batches_when_their_file_is_gone(play: Play) -> 
 
 
 def test_a_proposal_that_a_controller_takes_with_it_is_made_again(play: Play) -> None:
-    """KAFKA-14154: else the partition stays under-replicated for ever."""
+    """KAFKA-14154: otherwise the partition stays under-replicated forever."""
     leader = next(n for n in play.world.nodes if n is not play.world.controller())
     follower = next(n for n in play.world.nodes if n is not leader and n is not play.world.controller())
     others = [n.id for n in play.world.nodes if n is not leader]
@@ -133,7 +135,7 @@ def test_a_proposal_that_a_controller_takes_with_it_is_made_again(play: Play) ->
 
 
 def test_a_smaller_isr_is_no_new_leader_epoch(play: Play) -> None:
-    """KAFKA-15021: a follower that stops costs neither a new epoch, nor those who wait for the others."""
+    """KAFKA-15021: a follower that stops costs neither a new epoch nor the waiting requests of others."""
     play.acknowledged()
     epoch = play.state.leader_epoch
     play[3].stop(10.0)
@@ -144,7 +146,7 @@ def test_a_smaller_isr_is_no_new_leader_epoch(play: Play) -> None:
 
 
 def test_fewer_replicas_are_asked_for_than_before_and_nobody_is_eligible_any_more(play: Play) -> None:
-    """KAFKA-16540: from then on records are committed without those that have left."""
+    """KAFKA-16540: records are then committed without the replicas that have left."""
     for other in (2, 3):
         play[other].stop(10.0)
     play.until(lambda: play.state.isr == (1,) and play.state.elr)
@@ -156,13 +158,13 @@ def test_fewer_replicas_are_asked_for_than_before_and_nobody_is_eligible_any_mor
         play[other].start()
     play.until(lambda: play.state.leader == -1)
     play.pass_time(3 * SESSION_S)
-    assert play.state.leader == -1  # neither of them has the last record
+    assert play.state.leader == -1  # neither has the last record
     assert play.state.isr == ()
     assert set(play.state.elr) <= {1}
 
 
 def test_a_new_leader_gives_followers_their_time(play: Play) -> None:
-    """fluss 3698, KAFKA-14140: the first write must not make healthy followers look as if they lagged."""
+    """fluss 3698, KAFKA-14140: after the first write healthy followers must not count as lagging."""
     play.acknowledged()
     for replicas in ((2, 3, 1), (3, 1, 2), (1, 2, 3)):
         play.order(*replicas)
@@ -173,7 +175,7 @@ def test_a_new_leader_gives_followers_their_time(play: Play) -> None:
 
 
 def test_a_follower_that_crashed_does_not_lead_with_what_it_has_left(play: Play) -> None:
-    """fluss 644, 662, KAFKA-14617, 18106: it lost its page cache, the leader is stopped right after."""
+    """fluss 644, 662, KAFKA-14617, 18106: it lost its page cache, and the leader stops just afterwards."""
     base = play.acknowledged()
     play[2].power_cut()
     play[1].stop(10.0)
@@ -185,7 +187,7 @@ def test_a_follower_that_crashed_does_not_lead_with_what_it_has_left(play: Play)
 
 
 def test_when_all_sessions_have_ended_there_is_a_controller_again(play: Play) -> None:
-    """fluss 4362: the processes live, and nobody restarts them."""
+    """fluss 4362: the processes live, and are not restarted."""
     for node in play.world.nodes:
         assert node.zk is not None
         play.world.zookeeper.end_session(node.zk.session_id)
@@ -198,7 +200,7 @@ def test_when_all_sessions_have_ended_there_is_a_controller_again(play: Play) ->
 
 @pytest.mark.parametrize("how", ["killed", "stopped", "session ended"])
 def test_the_last_one_in_sync_goes_and_leads_again_when_it_comes_back(how: str) -> None:
-    """fluss 2162: nobody else could lead, and when it was back it did not either, so nobody could let others in."""
+    """fluss 2162: no other broker could lead; after its return it did not lead either, and could not let others in."""
     one = {"min.insync.replicas": 1}
     with Simulation(1) as simulation:
         play = Play(simulation, PLAN._replace(topics={INPUT: one, OUTPUT: one}))
@@ -227,7 +229,7 @@ def test_the_last_one_in_sync_goes_and_leads_again_when_it_comes_back(how: str) 
 
 
 def test_a_proposal_that_an_election_has_overtaken_does_not_stand_in_the_way_of_later_ones(play: Play) -> None:
-    """fluss 2146: what was not answered any more was never given up, so that the ISR did not grow again."""
+    """fluss 2146: a proposal without an answer was never dropped, so that the ISR did not grow again."""
     controller = play.world.controller()
     assert controller is not None
     leader, joining = (node for node in play.world.nodes if node is not controller)
@@ -259,8 +261,9 @@ def test_a_proposal_that_an_election_has_overtaken_does_not_stand_in_the_way_of_
 
 
 def test_a_broker_that_has_not_joined_yet_tells_nothing_and_changes_nothing(play: Play) -> None:
-    """It listens before it is registered, and what it knows of the cluster is old: clients ask others. Found in lives:
-    it knew of no image then, and failed."""
+    """A broker listens before it is registered, and its image of the cluster is old: clients ask others. Regression:
+    without an image it failed.
+    """
     play[3].kill()
     play[3].start()
     play.until_turn(lambda: play[3].broker is not None)
@@ -285,7 +288,7 @@ def test_a_broker_that_has_not_joined_yet_tells_nothing_and_changes_nothing(play
 
 
 def test_logs_that_have_parted_agree_again_without_a_loss(play: Play) -> None:
-    """KAFKA-6361, fluss 4269: a record that only one follower has, and one in its place at the next leader."""
+    """KAFKA-6361, fluss 4269: one follower alone has a record, and the next leader has another in its place."""
     play.acknowledged()
     play.world.net.cut(play[1].host, play[2].host)
     play.world.net.cut(play[2].host, play[1].host)

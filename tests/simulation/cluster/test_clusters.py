@@ -1,7 +1,7 @@
-"""Clusters of three to five real brokers on a simulated ZooKeeper, beside clients, crashes, power cuts, also of all at
-once, broken links, ended sessions, failing disks and machines that are replaced: no promise is broken.
+"""Clusters of three to five real brokers on a simulated ZooKeeper, beside clients, crashes, power cuts (also of all at
+once), broken links, ended sessions, failing disks and replaced machines: no promise is broken.
 
-A failing seed is lived again with `python -m tests.simulation.cluster.life SEED KIND`.
+A failing seed is repeated with `python -m tests.simulation.cluster.life SEED KIND`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.seeds import GATE_SEEDS, SEED_BASE, WINDOW_SEEDS
 
 TORTURE_SEEDS = 400
 SEARCHED, SEARCHED_LONG = 25, 500
-"""Seeds in which the loss of a safeguard has to show."""
+"""Number of seeds that are searched for the loss of a safeguard."""
 IN_ISR = re.compile(r"broker-[0-9] is in the ISR .* and lacks ")
 REPLICA, CONTROLLER = "sparklog.replication.replica.model", "sparklog.replication.controller.model"
 FOUND_IN = {
@@ -34,15 +34,16 @@ FOUND_IN = {
     f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 1),
     f"{CONTROLLER}:epoch_bump": ("cluster-kills", 1),
 }
-"""In which kind of life the loss of a safeguard shows, and from which seed on it is looked for."""
+"""The kind of life that shows the loss of a safeguard, and the first seed of the search."""
 FOUND_BY_RULES = {
     f"{REPLICA}:min_insync": "test_replication",
     f"{REPLICA}:divergence_changes_nothing": "test_replication",
     f"{REPLICA}:stale_answer_drop": "test_replication",
     f"{CONTROLLER}:proposal_epoch_check": "test_replication",
 }
-"""Those that these lives seldom or never miss, and the test of the rules' world that does: fetch sessions and streams
-keep an order that its network does not."""
+"""Safeguards whose loss these lives show seldom or never, and the test of the rules' world that shows it: fetch
+sessions and streams keep an order that its network does not.
+"""
 
 
 @pytest.mark.parametrize("kind", CLUSTER_PLANS)
@@ -74,30 +75,30 @@ def test_no_promise_is_broken_in_a_window_of_seeds(kind: str) -> None:
 
 @pytest.mark.parametrize("seed", [1087, 1191])
 def test_an_empty_machine_with_an_old_id_leads_nothing(seed: int) -> None:
-    """Found here: topics with flush.mode=group took it for a broker that has crashed, and has what was flushed."""
+    """Regression: topics with flush.mode=group counted it as a crashed broker with its flushed records."""
     live_cluster(seed, "cluster-replaced")
 
 
 @pytest.mark.parametrize("seed", [1019, 1083])
 def test_a_session_that_ends_twice_while_there_is_no_controller_is_no_crash(seed: int) -> None:
-    """Found here: the partition was without a leader for ever."""
+    """Regression: the partition stayed without a leader forever."""
     live_cluster(seed, "cluster-zookeeper")
 
 
 @pytest.mark.parametrize("seed", [1518, 3004])
 def test_a_partition_whose_disk_fails_acknowledges_nothing_that_others_lack(seed: int) -> None:
-    """Found here: those who waited for replicas were told that all is well."""
+    """Regression: requests that waited for replicas were answered with success."""
     live_cluster(seed, "cluster-disks")
 
 
 def test_who_says_that_he_is_a_broker_of_a_later_life_does_not_keep_it_out() -> None:
-    """Found here: its own fetches were refused as long as the leader stayed the same."""
+    """Regression: its own fetches were refused until the leader changed."""
     live_cluster(7009, "cluster-intruders")
 
 
 @pytest.mark.parametrize("seed", [3008])
 def test_a_replica_that_is_removed_and_added_again_at_once_joins(seed: int) -> None:
-    """Found here: its fetch waited for ever at a leader that had forgotten it."""
+    """Regression: its fetch waited forever at a leader that had forgotten it."""
     live_cluster(seed, "cluster-reassigned")
 
 
@@ -156,7 +157,7 @@ def test_a_member_of_a_stored_isr_that_lacks_what_was_shown_is_found_before_anyt
 
 
 def _verdict(seed: int, kind: str) -> str:
-    """What is said about a life."""
+    """Return the verdict on a life."""
     try:
         live_cluster(seed, kind)
     except AssertionError as e:

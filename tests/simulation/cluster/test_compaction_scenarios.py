@@ -1,4 +1,4 @@
-"""A compacted topic with three real brokers on a quiet network: when what has been deleted may go without a trace."""
+"""A compacted topic with three real brokers on a quiet network: the removal of tombstones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMPACTING = PLAN._replace(
     replicas_differ=True,
 )
 LONG_S = 3.0
-"""Many rounds of the cleaner, and of retention."""
+"""Time for many rounds of the cleaner and of retention."""
 
 
 @pytest.fixture
@@ -33,18 +33,18 @@ def write(play: Play, *rows: Row) -> None:
 
 
 def fill(play: Play) -> None:
-    """What was written before is in segments that may be compacted."""
+    """Fill the active segment, so that earlier records are in segments that may be compacted."""
     for number in range(20):
         write(play, (b"filler", b"%d" % number * 200))
 
 
 def values_of(play: Play, broker_id: int) -> list[bytes | None]:
-    """Of the key that is deleted, as a replica has them."""
+    """Return the values of the deleted key on a replica."""
     return [row.value for row in stored(play.log(broker_id)) if row.key == GONE]
 
 
 def test_a_tombstone_stays_for_a_replica_that_is_away_and_goes_when_it_has_it(play: Play) -> None:
-    """Else the key is back when the replica leads."""
+    """Otherwise the key comes back when the replica leads."""
     assert all(play[i].broker.partitions.all_in_sync(TP) for i in (1, 2, 3))  # type: ignore[union-attr]
     write(play, (GONE, b"1"))
     play.until(lambda: play.log(3).log_end_offset == 1)

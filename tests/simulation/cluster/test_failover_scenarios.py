@@ -1,5 +1,6 @@
-"""What one broker promises, when the partition, the group or the transaction has moved to another one; and losses and
-stalls that other systems have had at such moments. Three real brokers on a quiet network."""
+"""The promises of one broker after the partition, the group or the transaction has moved to another, and the losses and
+stalls of other systems at such moments. Three real brokers on a quiet network.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +37,14 @@ def play_with_disks() -> Iterator[Play]:
 
 
 def fail_over(play: Play) -> None:
-    """Broker 2 leads; broker 1, which did, is gone."""
+    """Let broker 2 lead, without broker 1, the former leader."""
     play[1].kill()
     play.until(lambda: play.state.leader not in (-1, 1))
     play.until(lambda: play.leads(play.state.leader))
 
 
 def test_a_leader_whose_disk_fails_takes_nobody_out_of_the_isr_but_itself(play_with_disks: Play) -> None:
-    """KAFKA-7837: a partition that is offline here must not shrink its ISR to this broker, which cannot lead it."""
+    """KAFKA-7837: a leader whose partition is offline must not shrink the ISR to itself, because it cannot lead."""
     play = play_with_disks
     controller = play.world.controller()
     assert controller is not None
@@ -54,10 +55,10 @@ def test_a_leader_whose_disk_fails_takes_nobody_out_of_the_isr_but_itself(play_w
     assert disk in DISKS
     links = [(leader.host, controller.host), (controller.host, leader.host)]
     for link in links:
-        play.world.net.cut(*link)  # it cannot hand its partitions over yet, and nobody copies from it
+        play.world.net.cut(*link)  # it cannot hand over its partitions yet, and no follower copies from it
     play.world.trouble.disks[leader.id].broken.add(disk)
     task = play.client.loop.create_task(_one_try(play))
-    play.pass_time(3.0)  # of which a replica may lag one second
+    play.pass_time(3.0)  # a replica may lag one second
     seen: set[tuple[int, ...]] = set()
 
     def led_by_another() -> bool:
@@ -84,7 +85,7 @@ async def _one_try(play: Play) -> None:
 
 
 def test_a_change_that_does_not_concern_a_follower_does_not_disturb_its_copying(play: Play) -> None:
-    """fluss 620: every notice made all replicas followers anew, with new fetchers."""
+    """fluss 620: every notice restarted all replicas as followers, with new fetchers."""
     play.acknowledged()
     server = play[1].cluster.server  # type: ignore[union-attr]
     session = server._sessions[2]
@@ -101,7 +102,7 @@ def test_a_change_that_does_not_concern_a_follower_does_not_disturb_its_copying(
 
 
 def test_who_begins_to_lead_while_a_follower_lags_stays_in_the_isr(play: Play) -> None:
-    """fluss 3927: a shrink that was decided as a follower was proposed as the leader, without the leader."""
+    """fluss 3927: a shrink decided as a follower was proposed as the leader, without the leader."""
     play.acknowledged()
     lagging = next(n for n in play.world.nodes if n is not play.world.controller())
     one, other = (n.id for n in play.world.nodes if n is not lagging)
@@ -130,7 +131,7 @@ def test_who_begins_to_lead_while_a_follower_lags_stays_in_the_isr(play: Play) -
 
 
 def test_a_time_is_found_where_the_leader_before_has_found_it(play: Play) -> None:
-    """Also a time between batches, before all, and behind all; and again when the old leader has come back."""
+    """Also a time between batches, before all, and after all; and again when the old leader is back."""
     times = [STARTED_MS + step for step in (0, 10_000, 5_000, 40_000, 30_000)]  # not in their order
     for at_ms in times:
         play.acknowledged(at_ms=at_ms)
@@ -147,7 +148,7 @@ def test_a_time_is_found_where_the_leader_before_has_found_it(play: Play) -> Non
 
 
 def test_the_next_leader_knows_a_schema_that_was_added_just_before(play: Play) -> None:
-    """It takes records of it, and says that it is the newest."""
+    """The next leader takes records of the schema, and reports it as the newest."""
     first = pa.schema([pa.field("a", pa.int64())])
     loop = play[1].loop
     assert loop is not None
@@ -195,7 +196,8 @@ def test_a_transaction_that_is_open_hides_what_is_behind_it_from_readers_of_the_
 
 
 def _committed(play: Play, until: int) -> list[int]:
-    """The offsets that a new reader of committed records gets, until `until` is among them; -1: in three answers."""
+    """Return the offsets that a new reader of committed records gets, until `until` is among them; -1: in three
+    answers."""
     reader = SimReader(play.client, committed=True)  # type: ignore[arg-type]
     reader.assign({TP: 0})
     found: list[int] = []
@@ -214,7 +216,7 @@ def _committed(play: Play, until: int) -> list[int]:
 
 
 def test_a_group_goes_on_where_it_has_committed_when_its_coordinator_has_moved(play: Play) -> None:
-    """Commits of before are there, and a later one counts; also when the first coordinator is back."""
+    """Earlier commits exist, and a later one counts; also when the first coordinator is back."""
 
     def commit(offset: int) -> None:
         request = g.OffsetCommitRequest("moved", [g.CommittedOffset(*TP, offset)], "", -1)

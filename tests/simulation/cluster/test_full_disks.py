@@ -1,4 +1,4 @@
-"""A leader whose disk is full: others that have room lead, and it leads again when it has room."""
+"""A leader with a full disk: others with room lead, and it leads again when it has room."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sparklog.log.directories.room import HOLD_S
 from tests.simulation.cluster.play import Play
 
 SOON_S = 8.0
-"""Well below `replica.lag.time.max.ms` of brokers in earnest: two looks, and what the controller needs."""
+"""Well below a production `replica.lag.time.max.ms`: two checks, and the controller's time."""
 BROKERS = (1, 2, 3)
 
 

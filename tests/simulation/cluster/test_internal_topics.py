@@ -1,4 +1,4 @@
-"""What groups and transactions are told is on two brokers."""
+"""State of groups and transactions is on two brokers before it is acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ZooKeeper's data are replaced by an older copy, or lose a topic: brokers lose no record, the metadata come back."""
+"""An older copy replaces ZooKeeper's data, or the data lose a topic: brokers lose no record, and the metadata are
+restored."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def make(play: Play, topic: str) -> None:
 
 
 def end_of(play: Play, broker_id: int, topic: str) -> int:
-    """The log end offset; -1: the broker has no log."""
+    """Return the log end offset; -1 if the broker has no log."""
     broker = play[broker_id].broker
     partition = None if broker is None else broker.partitions.find(TopicPartition(topic, 0))
     log = None if partition is None else partition.open_log
@@ -50,8 +51,9 @@ def put_back(play: Play, copy: StoreCopy, *, new_zxids: bool) -> None:
 
 
 def changed_since(play: Play) -> tuple[StoreCopy, int]:
-    """A copy of the store, and where the partition's log ends after all that has happened since: a topic was made,
-    another deleted, a replica moved, the leader was another one, a setting was changed, records were acknowledged."""
+    """Return a copy of the store, and the partition's log end after later changes: a topic created, another deleted, a
+    replica moved, another leader, a setting changed, records acknowledged.
+    """
     make(play, OLD)
     copy = play.world.zookeeper.copy()
     make(play, NEW)
@@ -68,7 +70,7 @@ def changed_since(play: Play) -> tuple[StoreCopy, int]:
 
 
 def operator(play: Play) -> SimClient:
-    """A new connection to ZooKeeper."""
+    """Return a new connection to ZooKeeper."""
     client = play.world.zookeeper.client()
     play.simulation.run(lambda: client.session_id != NO_SESSION, limit_s=play.simulation.now_s + PATIENCE_S)
     return client
@@ -79,7 +81,8 @@ def refuses(play: Play) -> bool:
 
 
 def restored(play: Play) -> None:
-    """What the command does, with the directories of all brokers; then everybody is in sync, with what there was."""
+    """Run the command's steps with the directories of all brokers, and wait until all are in sync with their
+    records."""
     files = [play[i].machine.files for i in BROKERS]
     copies: list[ImageCopy] = [newest_copy(f, [DATA]) for f in files]
     newest = max(copies, key=lambda c: (c.image.generation, c.image.version))
@@ -106,7 +109,7 @@ def test_running_brokers_obey_no_older_copy(play: Play, new_zxids: bool) -> None
     play.until(lambda: refuses(play))
     play.pass_time(10 * SESSION_S)
     assert play.world.controller() is None
-    assert play.acknowledged() == end  # what is led is led on, as while ZooKeeper is away
+    assert play.acknowledged() == end  # existing leaderships continue, as while ZooKeeper is away
     assert all(end_of(play, i, NEW) == 0 for i in BROKERS)
     restored(play)
     check_nothing_is_lost(play, end + 3)
@@ -155,7 +158,7 @@ def test_an_empty_store_is_filled_from_a_copy(play: Play) -> None:
 
 
 def test_a_broker_that_has_seen_less_makes_no_other_lose_records(play: Play) -> None:
-    """It was away since before the copy, so it takes the older store for the newest, and is its controller."""
+    """It was away since before the copy, so the older store is the newest for it, and it becomes the controller."""
     play[3].stop(PATIENCE_S)
     play.pass_time(1.0)
     copy = play.world.zookeeper.copy()
@@ -190,7 +193,7 @@ def test_a_broker_that_has_seen_less_makes_no_other_lose_records(play: Play) -> 
 
 
 def lose_topic(play: Play, topic: str) -> None:
-    """The nodes of the topic are deleted by hand, and another controller is elected."""
+    """Delete the topic's nodes by hand, and have another controller elected."""
     nodes = play.world.zookeeper.znodes
     path = f"{znodes.TOPICS}/{topic}"
     gone = [f"{path}/{child}/{name}" for child in ("schemas", "state") for name in nodes.children(f"{path}/{child}")]
@@ -234,7 +237,7 @@ def lose_topic_offline(play: Play, topic: str) -> None:
 
 
 def test_a_deleted_topic_goes_everywhere(play: Play) -> None:
-    """A broker that was down meanwhile deletes its files when it is back."""
+    """A broker that was down meanwhile deletes its files after its return."""
     play[3].stop(PATIENCE_S)
     play.until(play.world.controller)
     play.tell_controller(lambda token: DeleteTopic(token, TP.topic))

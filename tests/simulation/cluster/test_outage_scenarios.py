@@ -1,5 +1,6 @@
-"""All brokers end at the same moment, as one played scenario each: killed, without power, and without power where
-nothing was flushed. Three real brokers on a quiet network."""
+"""All brokers end at the same moment, one scenario each: killed, without power, and without power and flushes. Three
+real brokers on a quiet network.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def zookeeper_ends(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 
 def all_come_back(play: Play, *, zookeeper_ends: bool) -> None:
-    """After their sessions have ended, or while ZooKeeper, which has kept them, is coming back."""
+    """Start all brokers after the end of their sessions, or while ZooKeeper, which has kept these, is coming back."""
     if zookeeper_ends:
         play.world.zookeeper.stop()
         play.world.later(2 * SESSION_S, play.world.zookeeper.start)
@@ -41,7 +42,7 @@ def contents(play: Play) -> list[list[Copied]]:
 
 
 def goes_on_with(play: Play, before: list[Copied]) -> None:
-    """All replicas come back in sync with what there was, and take more."""
+    """Wait until all replicas are in sync with the earlier records, and append more."""
     play.until(lambda: set(play.state.isr) == {1, 2, 3} and play.state.leader > 0)
     play.acknowledged()
     play.come_to_rest()
@@ -49,8 +50,8 @@ def goes_on_with(play: Play, before: list[Copied]) -> None:
 
 
 def test_brokers_that_are_killed_together_lose_nothing_though_nothing_was_flushed(zookeeper_ends: bool) -> None:
-    """Decision 18: the machines run on, so all of them vouch for what they have written, and lead again by
-    themselves."""
+    """Decision 18: the machines continue, so all brokers vouch for their written records, and lead again without
+    help."""
     with Simulation(1) as simulation:
         play = Play(simulation)
         for _ in range(5):
@@ -78,7 +79,7 @@ def test_a_power_cut_of_all_brokers_takes_nothing_that_was_flushed_before_it_was
 
 
 def test_brokers_without_power_before_their_lives_are_noted_lead_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found in lives: their disks counted as emptied, though nothing was written in lives that were not noted."""
+    """Regression: their disks counted as emptied, although nothing was written in lives that were not noted."""
     with Simulation(1) as simulation:
         play = Play(simulation, FLUSHED_PLAN)
         for _ in range(5):
@@ -100,8 +101,9 @@ def test_brokers_without_power_before_their_lives_are_noted_lead_again(monkeypat
 
 @pytest.mark.parametrize("seed", in_gate(range(12), 0, 1))
 def test_without_flushes_nobody_leads_after_a_power_cut_of_all_until_somebody_allows_the_loss(seed: int) -> None:
-    """A broker whose machine crashed leaves ISR and ELR: that records are gone is not hidden from anybody. After the
-    unclean election all replicas have what the new leader has found."""
+    """A broker whose machine crashed leaves ISR and ELR: the loss of records is not hidden. After the unclean election
+    all replicas have the new leader's records.
+    """
     with Simulation(seed) as simulation:
         play = Play(simulation)
         for _ in range(5):
@@ -117,13 +119,13 @@ def test_without_flushes_nobody_leads_after_a_power_cut_of_all_until_somebody_al
         assert play.state.leader == last_leader
         play.new_producer()
         again = play.acknowledged()
-        assert again <= 15  # of 15 records some may be gone
+        assert again <= 15  # some of 15 records may be gone
         play.come_to_rest()
         assert len({tuple(content) for content in contents(play)}) == 1
 
 
 def test_who_was_killed_and_whose_machine_then_lost_its_power_does_not_lead() -> None:
-    """The boot id in its files is that of before, so it vouches for nothing. One of three was only killed: all wait
+    """The boot id in its files is the earlier one, so it vouches for nothing. One of three was only killed: all wait
     for it."""
     with Simulation(1) as simulation:
         play = Play(simulation)
@@ -146,7 +148,7 @@ def test_who_was_killed_and_whose_machine_then_lost_its_power_does_not_lead() ->
 
 @pytest.mark.parametrize("how", ["kill", "power_cut"])
 def test_what_was_deleted_stays_deleted_when_all_end_right_after_the_answer(how: str) -> None:
-    """Found in lives: followers knew where their logs begin in memory alone, and one of them led next."""
+    """Regression: followers knew their log starts in memory alone, and one of them led next."""
     with Simulation(1) as simulation:
         play = Play(simulation, FLUSHED_PLAN)
         for _ in range(3):

@@ -1,5 +1,6 @@
-"""A replica is taken away and added again so soon that its leader, or it, hears of both at once. Three real brokers on
-a quiet network."""
+"""A replica is removed and added again so quickly that its leader, or the replica, learns of both at once. Three real
+brokers on a quiet network.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Roles:
         play.until(lambda: len({play.log(i).high_watermark for i in (1, 2, 3)}) == 1)
 
     def cut(self, one: Node, other: Node) -> list[tuple[str, str]]:
-        """Nothing passes, and what they have asked each other is not answered later either. The links."""
+        """Cut the links between two brokers, and drop the answers to earlier requests. Returns the links."""
         net = self.play.world.net
         links = [(one.host, other.host), (other.host, one.host)]
         for link in links:
@@ -54,8 +55,9 @@ def roles() -> Iterator[Roles]:
 
 
 def test_a_replica_that_was_taken_away_and_begins_anew_does_not_join_with_what_it_had(roles: Roles) -> None:
-    """The leader hears of both at once, and the new replica cannot reach it yet: what the leader knows of the log that
-    was there before says nothing."""
+    """The leader learns of both at once, and the new replica cannot reach it yet: the leader's knowledge of the earlier
+    log does not count.
+    """
     play, follower = roles.play, roles.follower
     apart = roles.cut(roles.leader, roles.controller)
     roles.cut(follower, roles.leader)
@@ -74,8 +76,9 @@ def test_a_replica_that_was_taken_away_and_begins_anew_does_not_join_with_what_i
 
 
 def test_a_replica_that_has_missed_that_it_was_taken_away_and_added_again_joins(roles: Roles) -> None:
-    """Its fetch waits at the leader, which has forgotten it meanwhile, and nothing is ever written. Found in lives: the
-    reassignment never ended."""
+    """Its fetch waits at the leader, which has forgotten it meanwhile, and no record is written. Regression: the
+    reassignment never ended.
+    """
     play, follower = roles.play, roles.follower
     roles.cut(follower, roles.controller)
     leader = roles.leader.broker.partitions.find(TP)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Changes of topics that are asked for twice, and of a broker that has not heard of the change before."""
+"""Changes of topics that are requested twice, or from a broker that does not know the previous change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEHIND_S = 5.0
 
 
 class Admin:
-    """Asks each of the brokers."""
+    """Sends requests to each of the brokers."""
 
     def __init__(self, play: Play) -> None:
         self._play = play
@@ -99,7 +99,7 @@ def test_a_deletion_that_comes_again_leaves_the_next_topic_of_the_name_alone(pla
 def test_a_broker_that_has_not_heard_of_a_change_refuses_nothing_and_tells_of_it_when_it_has(
     play: Play, admin: Admin
 ) -> None:
-    """Changes of one topic, each asked of another broker at once when the one before is answered."""
+    """Changes of one topic, each requested from another broker just after the answer to the previous one."""
 
     async def steps() -> None:
         for n in range(8):

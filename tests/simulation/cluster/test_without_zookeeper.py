@@ -1,4 +1,4 @@
-"""ZooKeeper is away for minutes, and nobody notices: brokers and clients go on with what they have."""
+"""ZooKeeper is away for minutes: brokers and clients continue with their present state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLAN = Plan(EVERYBODY, {}, topics={INPUT: SAFE, OUTPUT: SAFE}, internal=SAFE, sl
 
 @pytest.fixture
 def world() -> Iterator[ClusterWorld]:
-    """Three brokers that have just started, whose ZooKeeper has gone."""
+    """Three brokers that have just started, without ZooKeeper."""
     with Simulation(1) as simulation:
         world = ClusterWorld(1, PLAN, simulation, brokers=3)
         world._begin()
@@ -32,7 +32,7 @@ def world() -> Iterator[ClusterWorld]:
 
 
 def _done(world: ClusterWorld) -> dict[str, int]:
-    """How much each client has got done. Shared transactions keep a checkpoint in place of a history."""
+    """Return the progress of each client. Shared transactions have a checkpoint instead of a history."""
     return {
         f"{c.role}-{c.slot}": world.done_batches.get(c.slot, 0)
         if c.role == "shared"
@@ -42,7 +42,8 @@ def _done(world: ClusterWorld) -> dict[str, int]:
 
 
 def test_everybody_goes_on(world: ClusterWorld) -> None:
-    """Also who comes only then: producers, transactions of one client and of many, members of groups, readers."""
+    """Also clients that start only then: producers, transactions of one client and of many, members of groups,
+    readers."""
     world.begin_clients()
     before = _done(world)
     for _ in range(int(MINUTES_S / LOOK_EVERY_S)):
@@ -59,7 +60,7 @@ def test_everybody_goes_on(world: ClusterWorld) -> None:
 
 
 def test_no_broker_runs_out_of_producer_ids(world: ClusterWorld) -> None:
-    """Every task of a shared transaction takes one, and not every broker has been asked for any before."""
+    """Every task of a shared transaction takes an id, and some brokers have not been asked for any before."""
     found: list[int] = []
     for node in world.nodes:
         assert node.broker is not None and node.loop is not None

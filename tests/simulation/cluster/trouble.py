@@ -1,4 +1,4 @@
-"""What goes wrong in a cluster's life: each kind a method, drawn by the plan. Faults go on while others come."""
+"""The faults of a cluster's life, each a method, drawn by the plan. Faults overlap."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.world import ClusterWorld
 
 DOWN_S = 1.5
-"""How long a broker is down at most."""
+"""Longest time for which a broker is down."""
 STOP_LIMIT_S = 20.0
 SESSION_S = SESSION_MS / 1_000
 
 
 class ClusterTrouble(SharedTrouble):
-    """See the module."""
+    """The faults of a cluster."""
 
     world: ClusterWorld
 
@@ -37,9 +37,9 @@ class ClusterTrouble(SharedTrouble):
         super().__init__(world)
         self.disks = {node.id: Disks() for node in world.nodes}
         self.suspects: dict[int, int] = {}
-        """Brokers that crashed, and the life in which they did: until they are in sync again they may lack records."""
+        """Brokers that crashed, with the life of the crash: until they are in sync again they may lack records."""
         self._blackout_with: Node | None = None
-        """When the power of this one's machine goes, at the step that was chosen, that of all goes."""
+        """The broker whose scheduled power cut takes the power of all machines; None without one."""
         self.courses = Courses(self)
         for node in world.nodes:
             self.equip(node.machine, self.disks[node.id])
@@ -71,14 +71,14 @@ class ClusterTrouble(SharedTrouble):
     # --- whom it hits
 
     def _node(self) -> Node:
-        """Now and then a leader, so that it hits those who have something to lose."""
+        """Return a broker, with a bias towards leaders, which have something to lose."""
         leaders = [n for n in self.world.nodes if self.world.leads_something(n)]
         if leaders and self.rng.random() < 0.4:
             return self.rng.choice(leaders)
         return self.rng.choice(self.world.nodes)
 
     def _can_spare(self, node: Node) -> bool:
-        """Whether another one at least is left, so that lives make progress."""
+        """True if at least one other broker is active, so that lives make progress."""
         return any(n.is_alive and not n.is_paused for n in self.world.nodes if n is not node)
 
     def _in_sync(self, node: Node) -> bool:
@@ -97,7 +97,7 @@ class ClusterTrouble(SharedTrouble):
         )
 
     def may_crash(self, node: Node) -> bool:
-        """What was acknowledged and not flushed survives as long as one crashes at a time."""
+        """True if the broker may crash: without flushes, acknowledged records survive one crash at a time."""
         if self.world.is_flushed:
             return True
         for suspect, life in list(self.suspects.items()):
@@ -121,12 +121,12 @@ class ClusterTrouble(SharedTrouble):
             self._crashed(node, node.power_cut)
 
     def power_cut_at_step(self) -> None:
-        """The power goes at one of the next calls of the file system, perhaps while it recovers."""
+        """Schedule a power cut at one of the next calls of the file system, perhaps during a recovery."""
         files = self._node().machine.files
         files.cut_at = len(files.calls) + self.rng.randrange(60)
 
     def is_off(self, node: Node) -> None:
-        """The power has gone at the step that was chosen."""
+        """Handle a power cut at a scheduled step."""
         if node is self._blackout_with:
             self.blackout()
         else:
@@ -135,17 +135,17 @@ class ClusterTrouble(SharedTrouble):
     # --- all brokers at once
 
     def outage(self) -> None:
-        """All processes are killed at the same moment. The machines run on: what was written is there, whether it was
-        flushed or not (decision 18)."""
+        """Kill all processes at the same moment. The machines continue: written records survive, flushed or not
+        (decision 18)."""
         self.world.outages += 1
         for node in self.world.nodes:
             if node.is_alive and not node.machine.files.is_off:
                 node.kill()
-                self._again(node)
+                self._restart_later(node)
         self._perhaps_zookeeper_too()
 
     def kill_one_by_one(self) -> None:
-        """All processes are killed, one shortly after the other: the last ones have gone on without the first."""
+        """Kill all processes one after the other: the last ones have continued without the first."""
         order = list(self.world.nodes)
         self.rng.shuffle(order)
         gap_s = self.rng.choice([0.01, 0.1, 1.5 * SESSION_S])
@@ -155,10 +155,10 @@ class ClusterTrouble(SharedTrouble):
     def _kill_now(self, node: Node) -> None:
         if node.is_alive and not node.machine.files.is_off:
             node.kill()
-            self._again(node)
+            self._restart_later(node)
 
     def blackout(self) -> None:
-        """All machines lose their power at the same moment, also those on which no broker runs just now."""
+        """Cut the power of all machines at the same moment, including those without a running broker."""
         self.world.outages += 1
         self._blackout_with = None
         for node in self.world.nodes:
@@ -166,23 +166,23 @@ class ClusterTrouble(SharedTrouble):
         self._perhaps_zookeeper_too()
 
     def blackout_at_step(self) -> None:
-        """The moment is before one of the next calls of one machine's file system, perhaps while it recovers."""
+        """Schedule a power cut of all machines at one of the next calls of one machine's file system."""
         node = self._node()
         node.machine.files.cut_at = len(node.machine.files.calls) + self.rng.randrange(60)
         self._blackout_with = node
 
     def _perhaps_zookeeper_too(self) -> None:
-        """It has written to its disk all that it has answered; sessions outlive it."""
+        """Stop ZooKeeper too, sometimes. It has all its answers on its disk, and sessions outlive it."""
         if self.rng.random() < 0.4:
             self.zookeeper_away()
 
     def _crashed(self, node: Node, crash: Callable[[], None]) -> None:
         self.suspects[node.id] = node.life
         crash()
-        self._again(node)
+        self._restart_later(node)
 
-    def _again(self, node: Node) -> None:
-        """It is started again, sometimes before its session has ended."""
+    def _restart_later(self, node: Node) -> None:
+        """Start the broker again, sometimes before its session has ended."""
         life = node.life
         self.world.later(self.rng.random() * DOWN_S, lambda: self.revive(node) if node.life == life else None)
 
@@ -195,10 +195,10 @@ class ClusterTrouble(SharedTrouble):
         if node.is_alive and not node.is_paused and node.has_joined and self.may_crash(node) and self._can_spare(node):
             if not node.stop(self.rng.choice([STOP_LIMIT_S, STOP_LIMIT_S, 0.2])):
                 self.suspects[node.id] = node.life
-            self._again(node)
+            self._restart_later(node)
 
     def give_up(self, node: Node) -> None:
-        """Its process has ended because it cannot go on; what made it end is repaired, and it is started again."""
+        """Repair and restart a broker whose process has ended by itself."""
         self.sim.note("gave up", node.id, node.failed)
         self.disks[node.id].heal()
         self._crashed(node, node.power_cut if self.disks[node.id].touched else node.kill)
@@ -213,17 +213,17 @@ class ClusterTrouble(SharedTrouble):
         self.world.later(seconds, lambda: node.resume() if node.is_alive and node.life == life else None)
 
     def replace_broker(self) -> None:
-        """A new, empty machine has its id: one at a time, when all others have everything."""
+        """Give its id to a new, empty machine: one at a time, when all others have all records."""
         node = self._node()
         if self.world.is_quiet and all(self._in_sync(n) for n in self.world.nodes):
             self.suspects[node.id] = node.life
             node.kill()
             self.world.replace_machine(node)
             self.equip(node.machine, self.disks[node.id])
-            self._again(node)
+            self._restart_later(node)
 
     def lose_disk(self, node: Node) -> bool:
-        """Its machine loses its power, or is another one from then on. False: others could not do without it now."""
+        """Cut the machine's power, or replace the machine. Returns False if the others need its records now."""
         if not self.may_crash(node) or not all(self._in_sync(n) for n in self.world.nodes if n is not node):
             return False
         self.suspects[node.id] = node.life
@@ -245,7 +245,7 @@ class ClusterTrouble(SharedTrouble):
         self.courses.play(self.courses.lagging_mark())
 
     def move_leaders(self) -> None:
-        """An operator prefers another order of the replicas, and elects by it."""
+        """Move leaders: an operator sets another order of the replicas, and elects by it."""
         targets = {}
         for tp, partition in self._partitions():
             if self.rng.random() < 0.5:
@@ -259,7 +259,7 @@ class ClusterTrouble(SharedTrouble):
             )
 
     def reassign(self) -> None:
-        """An operator wants some partitions on other brokers, perhaps slowly."""
+        """Reassign some partitions to other brokers, perhaps slowly."""
         chosen = [tp for tp, _ in self._partitions() if self.rng.random() < 0.4]
         ids = [node.id for node in self.world.nodes]
         targets = {tp: tuple(self.rng.sample(ids, 3)) for tp in chosen}
@@ -271,14 +271,14 @@ class ClusterTrouble(SharedTrouble):
         self.tell_controller(lambda token: Reassign(token, targets))
 
     def _partitions(self) -> list[tuple[TopicPartition, PartitionImage]]:
-        """As a controller has them that can be told something; none: there is no such controller."""
+        """Return the partitions in the image of a controller that takes requests; none without one."""
         controller, image = self.world.controller(), self.world.controller_image()
         if controller is None or image is None or controller.is_paused or controller.cluster is None:
             return []
         return sorted(self.world.partitions_of(image))
 
     def tell_controller(self, *asks: Callable[[int], Any]) -> None:
-        """One after the other; an operator may be refused."""
+        """Send the controller requests one by one; they may be refused."""
         controller = self.world.controller()
         if controller is None or controller.is_paused or controller.cluster is None or controller.loop is None:
             return
@@ -294,12 +294,12 @@ class ClusterTrouble(SharedTrouble):
     # --- the network
 
     def cut_link(self) -> None:
-        """Between two brokers, in one direction or in both."""
+        """Cut a link between two brokers, in one direction or both."""
         one, other = self.rng.sample(self.world.nodes, 2)
         self._cut([(one.host, other.host)] + [(other.host, one.host)] * self.rng.randrange(2))
 
     def isolate_broker(self) -> None:
-        """From the other brokers, in one direction or both; sometimes from ZooKeeper, too, or from clients."""
+        """Cut a broker off from the others, in one direction or both; sometimes also from ZooKeeper or clients."""
         node = self._node()
         others = [n.host for n in self.world.nodes if n is not node]
         if self.rng.random() < 0.3:
@@ -328,7 +328,7 @@ class ClusterTrouble(SharedTrouble):
     # --- ZooKeeper
 
     def cut_zookeeper(self) -> None:
-        """One broker cannot reach it for a while, which it may notice late."""
+        """Cut one broker off from ZooKeeper for a while; it may notice late."""
         self._without_zookeeper(self._node(), self.rng.random() * self.rng.choice([0.3, 2.0]))
 
     def _without_zookeeper(self, node: Node, seconds: float) -> None:
@@ -336,7 +336,7 @@ class ClusterTrouble(SharedTrouble):
         self.world.later(seconds, node.heal_zookeeper)
 
     def expire_session(self) -> None:
-        """The broker lives, its session does not."""
+        """End a broker's session while the broker lives."""
         node = self._node()
         if node.zk is not None and node.zk.session_id:
             self.world.zookeeper.end_session(node.zk.session_id)
@@ -344,7 +344,7 @@ class ClusterTrouble(SharedTrouble):
             self.world.later(self.rng.random() * 0.5, node.heal_zookeeper)
 
     def zookeeper_away(self) -> None:
-        """All of it; minutes, as a cluster sees it whose sessions are this short."""
+        """Stop ZooKeeper for a time that is long for sessions this short."""
         zookeeper = self.world.zookeeper
         if zookeeper.is_up:
             zookeeper.stop()
@@ -355,18 +355,18 @@ class ClusterTrouble(SharedTrouble):
             self.world.zookeeper.start()
 
     def delete_controller(self) -> None:
-        """An operator has another one elected."""
+        """Delete the controller's node, as an operator who wants another election."""
         self.world.operator.delete(CONTROLLER)
 
     # --- disks
 
     def broken_disk(self) -> None:
-        """Of one broker at a time."""
+        """Break a disk, of one broker at a time."""
         if not any(disks.broken for disks in self.disks.values()):
             self.disks[self._node().id].broken.add(self._disk())
 
     def new_disk(self) -> None:
-        """What a broken disk has lost comes back with a restart, as the broker's message asks for."""
+        """Replace a broken disk; lost data come back only with a restart, as the broker's message asks."""
         for node in self.world.nodes:
             disks = self.disks[node.id]
             if node.is_alive and not node.is_paused and (disks.broken or disks.touched) and self.may_crash(node):
@@ -377,7 +377,7 @@ class ClusterTrouble(SharedTrouble):
     # --- the end
 
     def heal(self) -> None:
-        """Everything works again, and everybody is there."""
+        """End all faults, and start all brokers."""
         self._zookeeper_back()
         self.world.net.heal()
         if self.world.store is not None:

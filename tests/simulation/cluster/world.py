@@ -1,5 +1,6 @@
-"""The world of one life of a cluster: three to five machines with a real broker each, ZooKeeper, clients at work, what
-goes wrong, healing, and a final reading."""
+"""The world of one life of a cluster: three to five machines with a real broker each, ZooKeeper, active clients,
+faults, healing, and a final reading.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +35,14 @@ LOOK_S = 0.5
 
 
 class ClusterWorld(Scene):
-    """See the module."""
+    """The world of a cluster."""
 
     trouble: ClusterTrouble
 
     def __init__(
         self, seed: int, plan: Plan, simulation: Simulation, *, brokers: int = 0, store: SimStore | None = None
     ) -> None:
-        """`brokers` 0: as many as the seed says."""
+        """`brokers` 0: the number follows from the seed."""
         super().__init__(seed, plan, simulation)
         self.store = store
         self.notes.deletes_everywhere = self.are_all_in_sync
@@ -61,7 +62,7 @@ class ClusterWorld(Scene):
         self._promises.stored.nodes = self.nodes
         self.is_flushed = all(c.get("flush.mode") == "group" for c in plan.topics.values())
         self.outages = 0
-        """How many times all brokers have ended at once."""
+        """Number of times that all brokers have ended at once."""
         self._later: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self.trouble = ClusterTrouble(self)
@@ -74,16 +75,16 @@ class ClusterWorld(Scene):
 
     @property
     def elections(self) -> int:
-        """How many times somebody has begun to lead."""
+        """Number of leaderships begun."""
         return self._promises.epochs
 
     def stored_isr(self, tp: TopicPartition) -> tuple[int, ...]:
-        """As it is in ZooKeeper; (): there is none."""
+        """Return the ISR in ZooKeeper, or ()."""
         return self._promises.stored.isrs.get(tp, ())
 
     @property
     def isr_changes(self) -> int:
-        """How many times a stored ISR has changed."""
+        """Number of changes of stored ISRs."""
         return self._promises.stored.changes
 
     def connected(self, loop: SimLoop, host: str) -> ClusterClient:
@@ -96,13 +97,13 @@ class ClusterWorld(Scene):
         return self.nodes[broker_id - 1]
 
     def replace_machine(self, node: Node) -> None:
-        """A new one, whose disks are empty."""
+        """Replace the machine by one with empty disks."""
         node.machine = SimMachine(self.simulation, f"{node.machine.name}'")
 
     # --- what the brokers know
 
     def controller(self) -> Node | None:
-        """The one with the newest image, of those that take themselves for the controller."""
+        """Return the broker with the newest image among those that believe to be the controller."""
         found = [(image.version, n.id) for n in self.nodes if (image := n.controller_image()) is not None]
         return self.node(max(found)[1]) if found else None
 
@@ -130,13 +131,14 @@ class ClusterWorld(Scene):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is on its way that would fail later."""
+        """True if no scheduled fault is pending."""
         return all(n.has_joined and not n.is_paused and n.machine.files.cut_at is None for n in self.nodes)
 
     # --- a run
 
     def run(self) -> list[Operation]:
-        """What everybody did and saw. Raises AssertionError for a violation that shows at once."""
+        """Run a life and return the operations of all clients. Raises AssertionError for a violation that shows at
+        once."""
         self._begin()
         self.begin_clients()
         rng = self.simulation.rng
@@ -172,7 +174,7 @@ class ClusterWorld(Scene):
         self.simulation.run(self._agree, limit_s=self.simulation.now_s + START_S)
 
     def _agree(self) -> bool:
-        """Whether all brokers know everything: what a topic's settings promise begins with that."""
+        """True if all brokers have the controller's image: a topic's settings apply from then on."""
         image = self.controller_image()
         return image is not None and all(
             node.cluster is not None and node.cluster.images.image.version == image.version for node in self.nodes
@@ -189,11 +191,11 @@ class ClusterWorld(Scene):
             await broker.topics.alter(internal.name, self.plan.internal)
 
     def later(self, delay_s: float, action: Callable[[], object]) -> None:
-        """Between two events, when so much time has passed."""
+        """Run `action` between two events after `delay_s`."""
         heapq.heappush(self._later, (self.simulation.now_s + delay_s, next(self._order), action))
 
     def pass_time(self, seconds: float) -> None:
-        """Lets time pass. What fails meanwhile as machines do is started again."""
+        """Let time pass, and restart failed machines and processes."""
         end = self.simulation.now_s + seconds
         while self.simulation.now_s < end:
             due = min(end, self._later[0][0]) if self._later else end
@@ -228,7 +230,7 @@ class ClusterWorld(Scene):
             node.look()
 
     def _look_on_until_done(self) -> None:
-        """The promises hold while everything comes back, too."""
+        """Check the promises while the clients end."""
         self.wanted = False
         end = self.simulation.now_s + REST_S
         while self.simulation.now_s < end and not all(c.task.done() for c in self.clients):
@@ -257,7 +259,7 @@ class ClusterWorld(Scene):
         raise AssertionError(f"{REST_S:.0f} s after all was healed: {why}")
 
     def _unrest(self) -> str:
-        """What is not yet as it is to be."""
+        """Describe the state that is not yet restored; "" if all is."""
         image = self.controller_image()
         if image is None:
             return "there is no controller"
@@ -273,7 +275,7 @@ class ClusterWorld(Scene):
         return ""
 
     def _read_from_others(self) -> None:
-        """Each replica cleans its own files: whoever leads, readers get the same."""
+        """Read from each replica as the leader: replicas are cleaned alone, but readers get the same records."""
         loop = self.simulation.loop("others")
         names = [f"{t}-{n}" for t in sorted(self.plan.topics) for n in range(PARTITIONS if t in (INPUT, OUTPUT) else 1)]
         found: list[dict[str, list[tuple[int, bytes | None, bytes | None]]]] = []
@@ -300,7 +302,7 @@ class ClusterWorld(Scene):
             raise AssertionError(f"{name}: what readers get depends on who leads: {differing[:3]}")
 
     def _lead(self, names: Sequence[str], turn: int) -> None:
-        """The replica that is `turn` places behind the first one leads."""
+        """Let the replica `turn` places behind the first one lead."""
         image = self.controller_image()
         assert image is not None
         targets = {}

@@ -134,7 +134,7 @@ def test_a_connection_reports_its_held_memory() -> None:
 
 def test_a_whole_request_that_a_quota_keeps_waiting_is_one_of_them() -> None:
     async def muting(prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply:
-        while connection._ready is None:  # the next one is read ahead
+        while connection._read_ahead is None:  # the next one is read ahead
             await asyncio.sleep(0)
         connection.mute(3_600_000)
         return await echo(prefix, body, connection)

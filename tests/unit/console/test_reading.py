@@ -17,8 +17,8 @@ from sparklog.console.reading import (
     Bounds,
     Budget,
     Cursor,
-    Found,
     Read,
+    RecordPage,
     exported,
     look_through,
     matches,
@@ -76,8 +76,8 @@ def budget(bytes_left: int = PLENTY) -> Budget:
 
 def all_pages(
     read: Read, bounds: dict[int, Bounds], first: Cursor, rows_max: int, filter_text: str = "", bytes_left: int = PLENTY
-) -> list[Found]:
-    pages: list[Found] = []
+) -> list[RecordPage]:
+    pages: list[RecordPage] = []
     cursor: Cursor | None = first
     while cursor is not None:
         found = look_through(read, bounds, cursor, rows_max, filter_text, budget(bytes_left))

@@ -103,7 +103,7 @@ def test_an_older_broker_is_named_at_the_second_action(ask: Any, caplog: pytest.
         ask(Context("2"), old)
         ask(Context("3"), old)
     (line,) = caplog.messages
-    assert "what was there at its first action; load it anew" in line
+    assert "the records of its first action; load it again" in line
 
 
 def test_unread_partitions_are_named_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark_sparklog.options.kafka_settings import KAFKA_SETTINGS, Treatment, markdown_table
-from pyspark_sparklog.options.option_names import recognised, tell
+from pyspark_sparklog.options.option_names import recognised, warn_once
 from pyspark_sparklog.options.option_table import Where, options_for
 from pyspark_sparklog.options.options import parse_sink_options, parse_source_options
 from pyspark_sparklog.options.table_options import of_new_table
@@ -343,8 +343,8 @@ def test_one_warning_names_all(caplog: pytest.LogCaptureFixture) -> None:
     given = READ | {"kafka.retries": "3", "kafka.client.id": "x", "kafka.session.timeout.ms": "1"}
     remarks = parse_source_options(given, streaming=True).remarks
     with caplog.at_level(logging.WARNING):
-        tell(remarks)
-        tell(remarks)
+        warn_once(remarks)
+        warn_once(remarks)
     (record,) = caplog.records
     message = record.getMessage()
     assert all(f"kafka.{name} (" in message for name in ("retries", "client.id", "session.timeout.ms"))

@@ -19,7 +19,12 @@ from pyspark_sparklog.sink.publication import (
     stream_publisher,
 )
 
-from sparklog.client.transactions.shared_transaction import Ended, LastCommit, Participant, SharedTransaction
+from sparklog.client.transactions.shared_transaction import (
+    LastCommit,
+    Participant,
+    SharedTransaction,
+    TransactionOutcome,
+)
 from sparklog.errors import (
     BrokerNotAvailableError,
     ProducerFencedError,
@@ -51,7 +56,7 @@ class Coordinator:
         self.asked: list[Any] = []
         self.kept: list[SharedTransaction] = []
         self.lease_ms = 0
-        self.answer: Any = Ended(True, LastCommit(7, ""))
+        self.answer: Any = TransactionOutcome(True, LastCommit(7, ""))
 
     def draw_fencing_token(self, cluster: Any, policy: Any) -> int:
         self.fencing_tokens += 1
@@ -214,7 +219,7 @@ def test_a_batch_with_the_last_number_is_skipped_if_it_is_the_same(
 ) -> None:
     publisher = streaming()
     publisher.commit([SinkCommitMessage(PLACE, BATCH, producer_id=3, given_rows=3, checksum=7)])
-    coordinator.answer = Ended(True, LastCommit(7, coordinator.made_of))
+    coordinator.answer = TransactionOutcome(True, LastCommit(7, coordinator.made_of))
     same = [given(1, 2), given(2, 5)]
     publisher.commit(same)
     assert "its 3 rows were not written again" in caplog.text
@@ -224,7 +229,7 @@ def test_a_batch_with_the_last_number_is_skipped_if_it_is_the_same(
         with pytest.raises(StaleCheckpointError, match=r"other input .* rows are not in the topic"):
             publisher.commit(other)
     publisher.commit([EMPTY])  # nothing to lose
-    coordinator.answer = Ended(True, LastCommit(8, coordinator.made_of))
+    coordinator.answer = TransactionOutcome(True, LastCommit(8, coordinator.made_of))
     with pytest.raises(StaleCheckpointError, match="batches up to 8 have been committed"):
         publisher.commit([EMPTY])
 
@@ -233,7 +238,7 @@ def test_who_asks_a_broker_that_does_not_tell_skips_as_before(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     for last in (LastCommit(-1, ""), LastCommit(7, "")):
-        coordinator.answer = Ended(True, last)
+        coordinator.answer = TransactionOutcome(True, last)
         streaming().commit([given(3)])
     assert "with the same input is not known" in caplog.text
 
@@ -246,7 +251,7 @@ def test_a_commit_names_the_next_step_when_it_fails(coordinator: Coordinator) ->
     publisher = streaming()
     publisher.commit([wrote(3)])
     assert coordinator.asked == [("commit", BATCH, (3,))]
-    for answer in (Ended(False, LastCommit(6, "")), TransactionAbortedError("timed out")):
+    for answer in (TransactionOutcome(False, LastCommit(6, "")), TransactionAbortedError("timed out")):
         coordinator.answer = answer
         with pytest.raises(
             TransactionAbortedError, match=r"sparklog\.transaction\.timeout\.ms = 3600000.*run it again"

@@ -90,7 +90,7 @@ def test_rows_that_were_read_from_a_table_are_no_insert_into_it(given: dict[str,
 
 def test_metadata_that_is_not_ours_is_named() -> None:
     damaged = StructType([StructField("value", BinaryType(), True, {OPTIONS: "[", MARK: ""})])
-    with pytest.raises(InvalidConfigError, match="make it anew"):
+    with pytest.raises(InvalidConfigError, match="create the table again"):
         of_read({}, damaged, Where.BATCH)
 
 

@@ -13,7 +13,7 @@ from pyspark_sparklog.sink import publication, writer
 from pyspark_sparklog.sink.publication import SinkCommitMessage, TaskPlace
 from pyspark_sparklog.sink.writer import SparklogStreamWriter, stream_writer
 
-from sparklog.client.transactions.shared_transaction import Ended, LastCommit, SharedTransaction
+from sparklog.client.transactions.shared_transaction import LastCommit, SharedTransaction, TransactionOutcome
 from sparklog.errors import InvalidConfigError
 
 GIVEN = {"sparklog.bootstrap.servers": "127.0.0.1:1", "topic": "t", "checkpointLocation": "/c"}
@@ -34,9 +34,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append("fencing token")
         return 40 + len(made)
 
-    def end(*_: Any, **__: Any) -> Ended:
+    def end(*_: Any, **__: Any) -> TransactionOutcome:
         made.append("end")
-        return Ended(True, LastCommit(7, ""))
+        return TransactionOutcome(True, LastCommit(7, ""))
 
     monkeypatch.setattr(writer, "_check", check)
     monkeypatch.setattr(publication, "draw_fencing_token", draw_fencing_token)

@@ -20,7 +20,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.schema_evolution import SchemaChange
 from sparklog.format.topic_record import TOPIC_FILE, decode_topic, encode_topic
 from sparklog.metadata.local_coordination import METADATA_FILE
-from sparklog.metadata.rebuild import KEPT_FOR_EVER, PRODUCER_IDS_SKIPPED, rebuild, topic_record
+from sparklog.metadata.rebuild import KEPT_FOREVER, PRODUCER_IDS_SKIPPED, rebuild, topic_record
 from sparklog.metadata.store import Topic, TopicSpec
 from sparklog.security.acl_records import acl_of
 from sparklog.security.acls import CLUSTER_NAME, OPERATIONS, Resource, ResourceType
@@ -123,7 +123,7 @@ def test_without_topic_json_what_the_segments_say(lost: tuple[Path, dict[str, To
     assert sorted(by_name) == ["events", "typed"]
     assert dict(by_name["events"].schemas) == {1: ENVELOPE_SCHEMA}
     assert (by_name["events"].topic_id, by_name["events"].partitions) == (topics["events"].topic_id, 3)
-    assert dict(by_name["events"].configs) == dict(KEPT_FOR_EVER), "nothing is deleted because settings are lost"
+    assert dict(by_name["events"].configs) == dict(KEPT_FOREVER), "nothing is deleted because settings are lost"
     first = min(topics["typed"].schemas)
     assert dict(by_name["typed"].schemas) == {first: topics["typed"].schemas[first]}
     assert "key columns" in found.unknown["typed"]

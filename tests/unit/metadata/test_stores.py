@@ -202,9 +202,9 @@ def test_producer_ids_come_in_blocks_in_order_to_many_threads() -> None:
         return 1_000_000 * len(taken)
 
     ids = ProducerIds(take_block, block_ids=SMALL_BLOCK_IDS)
-    assert ids.left == 0
+    assert ids.remaining == 0
     assert ids.next() == 1_000_000
-    assert ids.left == SMALL_BLOCK_IDS - 1
+    assert ids.remaining == SMALL_BLOCK_IDS - 1
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda _: [ids.next() for _ in range(1000)], range(4)))
     assert all(one == sorted(one) for one in found)
@@ -245,7 +245,7 @@ def test_an_owned_id_is_issued_if_its_number_is() -> None:
     alice = user("alice")
     assert ids.is_issued(owned_id(b"secret", number, alice))
     assert not ids.is_issued(owned_id(b"secret", number + 1, alice))
-    ids.found(owned_id(b"secret", 7_000_000, alice))
+    ids.note_used(owned_id(b"secret", 7_000_000, alice))
     assert ids.next() == number + 1
 
 
@@ -254,15 +254,15 @@ def test_ids_that_are_in_use_are_not_given_out_again() -> None:
     blocks = Blocks(2000)
     ids = ProducerIds(blocks.take, blocks.end)
     for used in (5, 7777, 6000, 2**62, 2**63 - 1):
-        ids.found(used)
+        ids.note_used(used)
     assert ids.is_issued(7777)
-    assert ids.left == 0
+    assert ids.remaining == 0
     assert [ids.next(), ids.next()] == [7778, 7779]
     assert blocks.end == 7778 + BLOCK_IDS
-    ids.found(7778 + 100)  # of the block that it has
+    ids.note_used(7778 + 100)  # of the block that it has
     assert ids.next() == 7879
     ids.take_ahead()
-    ids.found(7778 + BLOCK_IDS + 5)  # of the next one
+    ids.note_used(7778 + BLOCK_IDS + 5)  # of the next one
     assert not ids.is_issued(7778 + BLOCK_IDS + 6)
     while (found := ids.next()) < 7778 + BLOCK_IDS:
         pass
@@ -274,11 +274,11 @@ def test_ids_of_other_brokers_leave_a_block_as_it_is() -> None:
     ids = ProducerIds(blocks.take, blocks.end)
     assert ids.next() == 0
     blocks.take(5 * BLOCK_IDS, 0)
-    ids.found(3 * BLOCK_IDS)  # another broker's, of a transaction that is coordinated here now
+    ids.note_used(3 * BLOCK_IDS)  # another broker's, of a transaction that is coordinated here now
     assert [ids.next() for _ in range(BLOCK_IDS - 1)] == list(range(1, BLOCK_IDS))
     assert ids.next() == 6 * BLOCK_IDS
     blocks.end = 0  # the store has been restored from a copy
-    ids.found(9 * BLOCK_IDS)
+    ids.note_used(9 * BLOCK_IDS)
     assert [ids.next() for _ in range(BLOCK_IDS)][-1] == 9 * BLOCK_IDS + 1
 
 
@@ -292,7 +292,7 @@ def test_nobody_waits_for_a_store_that_is_away_but_who_needs_it() -> None:
     ids = ProducerIds(take_block, 10)
     with ThreadPoolExecutor(2) as threads:
         waiting = threads.submit(ids.next)
-        found = threads.submit(ids.found, 41)
+        found = threads.submit(ids.note_used, 41)
         found.result(30)
         assert not waiting.done()
         is_back.set()
@@ -305,13 +305,13 @@ def test_the_next_block_is_there_before_the_one_at_hand_is_used_up() -> None:
     ids = ProducerIds(blocks.take, blocks.end)
     assert ids.wants_block and ids.at_hand() is None
     ids.take_ahead()
-    assert ids.left == BLOCK_IDS and not ids.is_issued(7)
+    assert ids.remaining == BLOCK_IDS and not ids.is_issued(7)
     blocks.take(BLOCK_IDS, 0)  # another broker's
     assert ids.at_hand() == 7
     assert ids.wants_block
     ids.take_ahead()
     ids.take_ahead()  # there is one already
-    assert not ids.wants_block and ids.left == 2 * BLOCK_IDS - 1
+    assert not ids.wants_block and ids.remaining == 2 * BLOCK_IDS - 1
     found = [ids.at_hand() for _ in range(BLOCK_IDS)]
     assert found[-2:] == [7 + BLOCK_IDS - 1, 7 + 2 * BLOCK_IDS]
     assert ids.reserve() == 7 + 2 * BLOCK_IDS + 1

@@ -1,4 +1,4 @@
-"""What a follower's rules decide, carried out on its log. Blocks; runs on the partition's I/O thread."""
+"""Carries out the effects of a follower's rules on its log. Blocks; runs on the partition's I/O thread."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ logger = logging.getLogger(__name__)
 
 
 def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> int | None:
-    """In their order, each one completely; what is left to be asked and refreshed is not done here. With
-    `flush.mode=group` all that is in the log is on the disk when this returns: the next fetch acknowledges it. That
-    may be what an earlier attempt has appended, or this broker when it led.
+    """Carry out `effects` in order. Fetches and refreshes among them are left to the caller.
 
-    Returns where the log ends if it was cut, which may be below where it was to be: a batch goes as a whole, and so
-    does what compaction has left out. The next fetch begins there.
+    With `flush.mode=group` the whole log is on the disk when this returns, because the next fetch acknowledges it. That
+    includes records of an earlier attempt, and of this broker's own leadership.
+
+    Returns:
+        The log end after a cut, which may be below the wanted offset: a batch is cut as a whole, and so are offsets
+        that compaction has removed. The next fetch begins there. None without a cut.
 
     Raises CorruptBatchError, OffsetOutOfRangeError, UnknownSchemaError, FencedLeaderEpochError, StorageFullError,
-    StorageError; nothing behind the effect that failed is done then.
+    StorageError; the effects after the failed one are not carried out.
     """
     cut_to: int | None = None
     for effect in effects:
@@ -44,7 +46,7 @@ def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> int | Non
             case SetHighWatermark(offset):
                 log.raise_high_watermark(offset)  # a truncation has lowered it already
             case SetLogStart(offset):
-                log.flusher.flush_to(min(offset, log.high_watermark))  # as for what is deleted on request
+                log.flusher.flush_to(min(offset, log.high_watermark))  # as for records deleted on request
                 log.retention.follow_log_start(offset)
             case _:
                 pass
@@ -54,9 +56,12 @@ def carry_out(log: PartitionLog, effects: Sequence[FollowerEffect]) -> int | Non
 
 
 def _cut(log: PartitionLog, offset: int) -> int:
-    """Returns the log end. What was committed goes after an unclean election, or where a repair has left a gap. Of a
-    compacted log all goes then: what an unclean election has undone had taken the place of older values, which are gone
-    from below the cut, and the leader has them still. What is lost in a gap has not been undone."""
+    """Cut the log at `offset`; return its end.
+
+    Committed records are cut after an unclean election, or where a repair has left a gap. After an unclean election a
+    compacted log is emptied: the undone records had replaced older values below the cut, which are gone there but still
+    on the leader. Records lost in a gap were not undone.
+    """
     is_undone = all(offset != first for first, _ in log.gaps)
     if is_undone and offset < max(log.high_watermark, cleaned_to(log)) and any(s.compacted for s in log.segments):
         log.truncation.restart_at(log.log_start_offset)
@@ -65,14 +70,14 @@ def _cut(log: PartitionLog, offset: int) -> int:
 
 
 def is_not_durable(log: PartitionLog) -> bool:
-    """Whether something has to reach the disk before a fetch from the log end may be sent."""
+    """True if a flush is needed before a fetch from the log end may be sent."""
     return log.durable_end_offset < log.log_end_offset
 
 
 def _append(log: PartitionLog, batches: Batches) -> None:
     assert isinstance(batches.data, memoryview)
     if not set(batches.gaps) <= set(log.gaps):
-        log.flusher.flush_to(log.log_end_offset)  # before a gap is written down that follows on it
+        log.flusher.flush_to(log.log_end_offset)  # before the following gap is written down
     if not batches.data:
         log.replica.skip(batches.gaps, batches.epochs)
         return
@@ -90,7 +95,7 @@ def _append(log: PartitionLog, batches: Batches) -> None:
         log.log_start_offset,
         batches.log_start_offset,
     )
-    if begins_inside:  # the leader's log begins in the middle of a batch, and nothing before it is wanted
+    if begins_inside:  # the leader's log begins in the middle of a batch, and earlier records are not wanted
         log.truncation.restart_at(first.base_offset)
     info = log.replica.append(batches.data, batches.epochs, batches.segments, batches.gaps)
     if info.last_offset >= batches.next_offset:
@@ -98,5 +103,5 @@ def _append(log: PartitionLog, batches: Batches) -> None:
             f"the leader's batches end at {info.last_offset + 1}, it has said {batches.next_offset}"
         )  # they may end before: compaction has left a gap
     if begins_inside:
-        log.raise_high_watermark(end)  # deleted is only what was committed
+        log.raise_high_watermark(end)  # only committed records were deleted
         log.retention.follow_log_start(end)

@@ -1,8 +1,8 @@
-"""Log starts that a follower has raised and not written down yet.
+"""A follower's raised log starts that are not written down yet.
 
-A fetch tells the leader where the follower's log begins, and whoever deletes records is answered by it. So it waits
-until that is in a checkpoint: else a crash would bring back what was deleted for good. One checkpoint is for all
-partitions that wait.
+A fetch reports the follower's log start to the leader, which answers deletions of records by it. The fetch therefore
+waits until the log start is in a checkpoint: otherwise a crash would bring back records that were reported as deleted.
+One checkpoint serves all waiting partitions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 
 def is_written(partition_log: PartitionLog) -> bool:
-    """Whether the log would begin where it does now after a crash, too."""
+    """True if the log would begin at the same offset after a crash."""
     return partition_log.durable_log_start_offset >= partition_log.log_start_offset
 
 
 class LogStarts:
-    """`checkpoint` writes the log starts of all partitions down. Event-loop thread only."""
+    """Writes log starts. `checkpoint` writes those of all partitions. Event-loop thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, checkpoint: Callable[[], Awaitable[None]]) -> None:
         self._loop = loop
@@ -32,7 +32,7 @@ class LogStarts:
         self._writing: asyncio.Task[None] | None = None
 
     def write(self, partition_log: PartitionLog, done: Callable[[Exception | None], None]) -> None:
-        """Calls `done` when the start that the log has now is written, or with the reason why it could not be."""
+        """Call `done` when the log's present start is written, or with the error."""
         self._waiting.append((partition_log, partition_log.log_start_offset, done))
         if self._writing is None:
             self._writing = self._loop.create_task(self._write())
@@ -45,7 +45,7 @@ class LogStarts:
             try:
                 await self._checkpoint()
             except SparklogError as e:
-                error = e  # of another log directory, perhaps
+                error = e  # perhaps of another log directory
             for partition_log, start, done in waiting:
                 done(None if partition_log.durable_log_start_offset >= start or is_written(partition_log) else error)
 
@@ -55,7 +55,7 @@ class LogStarts:
             log.error("log starts could not be written down", exc_info=writing.exception())
 
     def stop(self) -> None:
-        """Nobody is told anything any more."""
+        """Drop all waiting calls."""
         self._waiting.clear()
         if self._writing is not None:
             self._writing.cancel()

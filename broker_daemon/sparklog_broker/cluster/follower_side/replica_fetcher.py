@@ -1,4 +1,4 @@
-"""Copying partitions from one leader: a connection, a fetch session, and what is to be asked next."""
+"""Copies partitions from one leader: a connection, a fetch session, and the next requests."""
 
 from __future__ import annotations
 
@@ -39,21 +39,24 @@ from sparklog_broker.cluster.replication_throttle import Quota
 log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0
-"""How much longer than it was asked to wait a leader may take."""
+"""Time added to the wait of a request before the leader counts as unresponsive."""
 SETTLE_S = 0.02
-"""How long the next request waits for what the last answer has brought to be carried out; then it is made without."""
+"""Longest wait of the next request for the effects of the last answer."""
 RESTLESS_MS = 1_000
-"""After a request was given up because of a new partition, others are likely to follow: so long, none waits longer
-than SETTLE_S at the leader."""
+"""After a request was interrupted for a new partition, more are likely to follow: in this time no request waits longer
+than SETTLE_S at the leader.
+"""
 
 OLDER_LEADER_MS = 30_000
-"""A log with gaps cannot be copied from a leader of an earlier release: it is tried again after so long, the leader's
-other partitions at once."""
+"""Time until the next attempt for a log with gaps, which a leader of an earlier release cannot serve. The leader's
+other partitions are copied meanwhile.
+"""
 
 
 class FetchLimits(Struct, frozen=True):
     """Settings: `replica.fetch.wait.max.ms`, `replica.fetch.max.bytes`, `replica.fetch.response.max.bytes`,
-    `replica.fetch.backoff.ms`."""
+    `replica.fetch.backoff.ms`.
+    """
 
     wait_max_ms: int = 500
     partition_max_bytes: int = 1 << 20
@@ -61,31 +64,31 @@ class FetchLimits(Struct, frozen=True):
     backoff_ms: int = 1_000
 
 
-class Following(Struct, eq=False):
+class FollowerState(Struct, eq=False):
     """One partition that is copied: its rules and its log."""
 
     key: TopicPartition
     follower: Follower
     log: PartitionLog
     pending: int = 0
-    """Jobs that change the log and have not ended."""
+    """Jobs on the log that have not ended."""
     on_settled: Callable[[], None] | None = None
-    """Called when there are none any more: somebody waits for the log."""
+    """Called after the last of them, for a role that waits for the log."""
 
 
-class Arrived(Struct):
-    """What an answer says of one partition."""
+class FetchEvent(Struct):
+    """The part of an answer about one partition."""
 
-    following: Following
+    following: FollowerState
     event: FollowerEvent
 
 
 class ReplicaFetcher:
     """Copies from one leader. Event-loop thread only.
 
-    `deliver` is given what has arrived, and calls `ask` again when it has been carried out. A request names what is
-    due, and may wait long at the leader; so it is made when what the answer before has brought is due again, and given
-    up when a partition comes up that nobody could foresee.
+    `deliver` takes the arrived events, and calls `ask` again after carrying them out. A request names the due
+    partitions and may wait long at the leader. It is therefore sent when the partitions of the previous answer are due
+    again, and interrupted for a partition that becomes due unexpectedly.
     """
 
     def __init__(
@@ -95,12 +98,12 @@ class ReplicaFetcher:
         broker_epoch: Callable[[], int],
         limits: FetchLimits,
         now_ms: Callable[[], int],
-        deliver: Callable[[list[Arrived]], None],
+        deliver: Callable[[list[FetchEvent]], None],
         quota: Quota | None = None,
         throttled: Callable[[TopicPartition], bool] = lambda key: False,
         copied: Callable[[TopicPartition, int], None] = lambda key, size_bytes: None,
     ) -> None:
-        """`quota`: of what is `throttled`. `copied` is told how much of a partition has arrived."""
+        """`quota`: for the partitions that are `throttled`. `copied` is called with the size of arrived batches."""
         self._peer = peer
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -110,12 +113,12 @@ class ReplicaFetcher:
         self._quota = quota
         self._throttled = throttled
         self._copied = copied
-        self._asked: dict[TopicPartition, tuple[Following, Fetch]] = {}
-        """Armed at the leader, in this session."""
-        self._due: dict[TopicPartition, tuple[Following, Fetch]] = {}
+        self._armed: dict[TopicPartition, tuple[FollowerState, Fetch]] = {}
+        """Fetches armed at the leader, in this session."""
+        self._due: dict[TopicPartition, tuple[FollowerState, Fetch]] = {}
         self._forgotten: dict[TopicPartition, None] = {}
         self._delivered: set[TopicPartition] = set()
-        """Answered, and not asked again yet."""
+        """Partitions with an answer and without a next fetch."""
         self._polling: asyncio.Task[tuple[ReplicaFetchResponse, bytes]] | None = None
         self._is_given_up = False
         self._restless_until_ms = 0
@@ -128,9 +131,9 @@ class ReplicaFetcher:
     def address(self) -> str:
         return self._peer.address
 
-    def ask(self, following: Following, fetch: Fetch) -> None:
-        """What a partition wants next, not before `fetch.at_ms`."""
-        self._asked.pop(following.key, None)
+    def ask(self, following: FollowerState, fetch: Fetch) -> None:
+        """Set a partition's next fetch. It is sent no earlier than `fetch.at_ms`."""
+        self._armed.pop(following.key, None)
         self._forgotten.pop(following.key, None)
         self._due[following.key] = following, fetch
         self._wake.set()
@@ -146,28 +149,28 @@ class ReplicaFetcher:
             self._is_given_up = self._polling.cancel()
 
     def forget(self, key: TopicPartition) -> None:
-        """The partition is not copied from here any more."""
+        """Stop copying the partition from this leader."""
         self._delivered.discard(key)
         self._wake.set()
         self._due.pop(key, None)
-        if self._asked.pop(key, None) is not None:
+        if self._armed.pop(key, None) is not None:
             self._forgotten[key] = None
 
     def hand_over(self, other: ReplicaFetcher) -> None:
-        """All that is to be copied from here is asked of `other` now."""
-        for following, fetch in [*self._asked.values(), *self._due.values()]:
+        """Pass all fetches to `other`."""
+        for following, fetch in [*self._armed.values(), *self._due.values()]:
             other.ask(following, fetch)
-        self._asked.clear()
+        self._armed.clear()
         self._due.clear()
         self._delivered.clear()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is copied from here."""
-        return not self._asked and not self._due
+        """True if no partition is copied from this leader."""
+        return not self._armed and not self._due
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Fetch until cancelled."""
         try:
             while True:
                 await self._until_something_is_due()
@@ -179,14 +182,14 @@ class ReplicaFetcher:
             self._peer.close()
 
     async def _until_something_is_due(self) -> None:
-        """Returns when there is something to ask, or at once when the leader may have something to say."""
+        """Wait for a due fetch; return at once while fetches are armed at the leader."""
         settled_by_s = asyncio.get_running_loop().time() + SETTLE_S
         while self._delivered and asyncio.get_running_loop().time() < settled_by_s:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(settled_by_s):
                     await self._wake.wait()
-        while not self._asked:
+        while not self._armed:
             self._wake.clear()
             first_ms = min((fetch.at_ms for _, fetch in self._due.values()), default=None)
             left_s = None if first_ms is None else (first_ms - self._now_ms()) / 1_000
@@ -205,11 +208,11 @@ class ReplicaFetcher:
         for key in new:
             del self._due[key]
         if self._session_epoch == 0:  # a new session: all that was asked has to be named again
-            new = {**self._asked, **new}
-        self._asked.update(new)
+            new = {**self._armed, **new}
+        self._armed.update(new)
         forgotten = [ForgottenPartition(*key) for key in self._forgotten]
         self._forgotten.clear()
-        if not self._asked and not forgotten:
+        if not self._armed and not forgotten:
             return
         request = ReplicaFetchRequest(
             self._broker_id,
@@ -218,7 +221,7 @@ class ReplicaFetcher:
             self._limits.response_max_bytes,
             self._session_id,
             self._session_epoch,
-            [self._named(following, fetch) for following, fetch in new.values()],
+            [self._request_of(following, fetch) for following, fetch in new.values()],
             forgotten if self._session_epoch else [],
         )
         answer, payload = await self._poll(request)
@@ -227,7 +230,7 @@ class ReplicaFetcher:
         self._take(answer.results, payload)
 
     def _put_off(self, now_ms: int) -> None:
-        """What is throttled, and due, waits until the quota has something left."""
+        """Postpone the due fetches of throttled partitions until the quota allows more."""
         wait_ms = 0 if self._quota is None else self._quota.wait_ms()
         if not wait_ms:
             return
@@ -237,7 +240,7 @@ class ReplicaFetcher:
                 self._due[key] = following, later
 
     async def _poll(self, request: ReplicaFetchRequest) -> tuple[ReplicaFetchResponse, bytes]:
-        """Raises InvalidFetchSessionError if it is given up, and what the peer does."""
+        """Send a request. Raises InvalidFetchSessionError if it is interrupted, and the errors of the peer."""
         timeout_s = request.max_wait_ms / 1_000 + ANSWER_S
         asking = self._peer.request(Api.REPLICA_FETCH, request, ReplicaFetchResponse, timeout_s=timeout_s)
         self._is_given_up = False
@@ -253,21 +256,21 @@ class ReplicaFetcher:
             self._polling = None
 
     def _wait_ms(self, now_ms: int) -> int:
-        """No longer than until the next partition is due."""
+        """Return the longest wait at the leader: not beyond the time of the next due partition."""
         first_ms = min((fetch.at_ms for _, fetch in self._due.values()), default=None)
         most = self._limits.wait_max_ms
         if self._delivered or now_ms < self._restless_until_ms:
             most = min(most, int(SETTLE_S * 1_000))
         return most if first_ms is None else max(0, min(most, first_ms - now_ms))
 
-    def _named(self, following: Following, fetch: Fetch) -> ReplicaFetchPartition:
+    def _request_of(self, following: FollowerState, fetch: Fetch) -> ReplicaFetchPartition:
         log = following.log
         return ReplicaFetchPartition(
             *following.key,
             fetch.leader_epoch,
             fetch.fetch_offset,
             following.follower.last_epoch(),
-            log.durable_log_start_offset,  # the leader answers who deletes by it
+            log.durable_log_start_offset,  # the leader answers deletions of records by it
             log.high_watermark,
             self._limits.partition_max_bytes,
             gaps_below(log, fetch.fetch_offset),
@@ -275,42 +278,43 @@ class ReplicaFetcher:
 
     def _take(self, results: list[ReplicaFetchResult], payload: bytes) -> None:
         view = memoryview(payload)
-        arrived: list[Arrived] = []
+        arrived: list[FetchEvent] = []
         position = 0
         for result in results:
             piece = view[position : position + result.length_bytes]
             position += result.length_bytes
-            asked = self._asked.pop(TopicPartition(result.topic, result.partition), None)
+            asked = self._armed.pop(TopicPartition(result.topic, result.partition), None)
             if asked is not None:
                 following, fetch = asked
                 self._delivered.add(following.key)
                 self._copied(following.key, len(piece))
                 if self._quota is not None and self._quota.rate_bytes and len(piece) and self._throttled(following.key):
                     self._quota.take(len(piece))
-                arrived.append(Arrived(following, event_of(fetch, result, piece)))
+                arrived.append(FetchEvent(following, event_of(fetch, result, piece)))
         if position != len(payload):
             raise InvalidRequestError(f"{self.address}: {len(payload)} bytes for results that have {position}")
         self._deliver(arrived)
 
     def _fail(self, error: SparklogError) -> None:
-        """All that was asked is asked again, in a new session."""
+        """Repeat all fetches in a new session."""
         self._session_id = self._session_epoch = 0
         again_ms = self._now_ms() + (0 if isinstance(error, InvalidFetchSessionError) else self._limits.backoff_ms)
         level = logging.INFO if self.address else logging.DEBUG  # a leader that is away is no news, ten times a second
-        log.log(level, "copying %d partitions from %s is begun again: %s", len(self._asked), self.address, error)
+        log.log(level, "copying %d partitions from %s is begun again: %s", len(self._armed), self.address, error)
         is_older = isinstance(error, UnsupportedVersionError)
-        for key, (following, fetch) in self._asked.items():
+        for key, (following, fetch) in self._armed.items():
             at_ms = again_ms + OLDER_LEADER_MS if is_older and following.log.gaps else again_ms
             self._due.setdefault(
                 key, (following, Fetch(fetch.number, fetch.leader, fetch.leader_epoch, fetch.fetch_offset, at_ms))
             )
-        self._asked.clear()
+        self._armed.clear()
         self._forgotten.clear()
 
 
 def gaps_below(log: PartitionLog, offset: int) -> list[MissingOffsets]:
-    """What the log lacks below `offset`, also if a repair has lost its beginning; everything if that is more than a
-    fetch can name."""
+    """Return the offsets that the log lacks below `offset`, also at a beginning lost in a repair. Returns one gap over
+    everything if there are more than a fetch can name.
+    """
     start = log.log_start_offset
     for first, behind in reversed(log.gaps):
         if behind == start:

@@ -1,4 +1,4 @@
-"""Asking the controller for other in-sync replicas: what leaders propose within a moment goes in one request."""
+"""Leaders' proposals of in-sync replicas to the controller, gathered for a moment into one request."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ Result = PartitionImage | SparklogError
 
 
 class IsrProposals:
-    """Event-loop thread only. A proposal without an answer is made again by the leader's rules."""
+    """Sends the proposals. The leader's rules repeat a proposal without an answer. Event-loop thread only."""
 
     def __init__(self, membership: Membership, controller: ControllerClient, broker_id: int) -> None:
         self._membership = membership
         self._controller = controller
         self._broker_id = broker_id
         self._waiting: dict[TopicPartition, tuple[ClusterReplica, ProposeIsr]] = {}
-        self._there = asyncio.Event()
+        self._has_proposals = asyncio.Event()
 
     def add(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
-        """The newest one of a partition counts."""
+        """Add a proposal; the newest one of a partition counts."""
         self._waiting[replica.key] = replica, proposal
-        self._there.set()
+        self._has_proposals.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Send proposals, until cancelled."""
         while True:
-            await self._there.wait()
+            await self._has_proposals.wait()
             await asyncio.sleep(GATHER_S)
             keys = list(self._waiting)[:BATCH_MAX]
             batch = [self._waiting.pop(key) for key in keys]
             if not self._waiting:
-                self._there.clear()
+                self._has_proposals.clear()
             results = await self._decide([(replica.key, proposal) for replica, proposal in batch])
             for (replica, proposal), result in zip(batch, results, strict=True):
                 replica.handle(answer_to(proposal, result))
@@ -91,7 +91,7 @@ class IsrProposals:
 
 
 async def decide(membership: Membership, request: AlterPartitionRequest) -> list[IsrDecision]:
-    """The controller's side. Raises NotControllerError, StaleBrokerEpochError."""
+    """Decide the proposals, on the controller. Raises NotControllerError, StaleBrokerEpochError."""
     changes = tuple(
         IsrChange(
             TopicPartition(p.topic, p.partition),
@@ -117,7 +117,7 @@ def _result(decision: IsrDecision) -> Result:
 
 
 def answer_to(proposal: ProposeIsr, result: Result) -> AlterAnswered:
-    """What the leader's rules are told."""
+    """Return the event for the leader's rules."""
     match result:
         case PartitionImage():
             return AlterAnswered(proposal.partition_epoch, AlterOutcome.COMMITTED, result)

@@ -1,8 +1,8 @@
-"""Answering followers' fetches (REPLICA_FETCH).
+"""Answers followers' fetches (REPLICA_FETCH).
 
-A session keeps what a follower waits for: a partition that a request names is *armed* until it has been answered once,
-then the follower names it again, with what it has by then. Partitions for which nothing happens stay armed and cost
-nothing, however many there are (KIP-227).
+A session keeps a follower's waiting partitions. A partition in a request is *armed* until it has been answered once;
+then the follower names it again, with its new position. Armed partitions without events cost nothing, however many
+there are (KIP-227).
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
 
 SLICES_MAX = 1_000
-"""Of one answer: each may keep a file open."""
+"""Limit of file slices in one answer: each may keep a file open."""
 SESSIONS_MAX = 1_000
 
 
 class _Armed(NamedTuple):
     wanted: ReplicaFetchPartition
     noted_by: object
-    """The leader's rules that know of the fetch; those of a later leadership have to be told, too."""
+    """The leader's rules that have noted the fetch; those of a later leadership have to be told too."""
 
 
 class _Session(Struct, eq=False):
@@ -65,7 +65,7 @@ class _Session(Struct, eq=False):
     epoch: int = 0
     armed: dict[TopicPartition, _Armed] = field(default_factory=dict)
     ready: dict[TopicPartition, None] = field(default_factory=dict)
-    """Armed ones that there may be something for."""
+    """Armed partitions that may have an answer."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     pieces: RemotePieces = field(default_factory=lambda: RemotePieces(None, lambda _: None))
 
@@ -73,7 +73,7 @@ class _Session(Struct, eq=False):
         self.pieces = RemotePieces(self.remote_reads, self.wake)
 
     def wake(self, key: TopicPartition) -> None:
-        """There may be something for the partition."""
+        """Mark the partition as possibly answerable."""
         if key in self.armed:
             self.ready[key] = None
             self.news.set()
@@ -85,7 +85,7 @@ class _Session(Struct, eq=False):
 
 
 class ReplicaServer:
-    """Event-loop thread only. One session per follower."""
+    """One session per follower. Event-loop thread only."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ReplicaServer:
         remote_reads: Executor | None = None,
         counters: ReplicationCounters | None = None,
     ) -> None:
-        """`remote_reads`: where the object store is waited for; None: the loop's executor."""
+        """`remote_reads`: waits for the object store; None: the loop's executor."""
         self._counters = counters if counters is not None else ReplicationCounters()
         self._remote_reads = remote_reads
         self._partitions = partitions
@@ -104,20 +104,20 @@ class ReplicaServer:
         self._sessions: dict[int, _Session] = {}
         self._last_id = 0
         self.quota = Quota(now_ms)
-        """Of what is sent to replicas that are being added."""
+        """Limit of the bytes to replicas that are being added."""
 
     def has_news(self, key: TopicPartition) -> None:
-        """Records, marks or another leader: whoever waits for the partition has to look."""
+        """Wake the sessions that wait for records, marks or another leader of the partition."""
         for session in self._sessions.values():
             session.wake(key)
 
     def heard_ms(self, broker_id: int) -> int:
-        """When the broker has last asked for anything; 0: never."""
+        """Return the time of the broker's last request; 0: never."""
         session = self._sessions.get(broker_id)
         return 0 if session is None else session.heard_ms
 
     async def answer(self, request: ReplicaFetchRequest, times: RequestTimes | None = None) -> Response:
-        """How long it has waited for something new is noted in `times`. Raises InvalidFetchSessionError,
+        """Answer a fetch, and note its waiting time in `times`. Raises InvalidFetchSessionError,
         InvalidRequestError."""
         session = self._session_of(request)
         results: list[ReplicaFetchResult] = []
@@ -151,7 +151,7 @@ class ReplicaServer:
             self._last_id += 1
             before = self._sessions.get(request.replica_id)
             if before is not None:
-                before.news.set()  # a request of it may still wait
+                before.news.set()  # an earlier request may still wait
                 before.pieces.close()
             session = _Session(self._last_id, request.broker_epoch, self._now_ms(), self._remote_reads)
             self._sessions[request.replica_id] = session
@@ -161,19 +161,21 @@ class ReplicaServer:
             found is None
             or found.session_id != request.session_id
             or found.epoch + 1 != request.session_epoch
-            or found.broker_epoch != request.broker_epoch  # what is armed was asked for in another life
+            or found.broker_epoch != request.broker_epoch  # the armed fetches are of another life
         ):
             raise InvalidFetchSessionError(f"broker {request.replica_id}: no such fetch session, begin a new one")
         found.epoch, found.heard_ms = request.session_epoch, self._now_ms()
         return found
 
     def _check_current(self, session: _Session, request: ReplicaFetchRequest) -> None:
-        """A request that has waited must not take what a newer one of the same follower is to get."""
+        """Raise InvalidFetchSessionError if a newer request of the follower has come: a request that has waited must
+        not take the newer one's records.
+        """
         if self._sessions.get(request.replica_id) is not session or session.epoch != request.session_epoch:
             raise InvalidFetchSessionError(f"broker {request.replica_id} has begun another fetch session meanwhile")
 
     def _patience_ms(self, session: _Session, request: ReplicaFetchRequest) -> int:
-        """No longer than until what is ready, and throttled, may be sent."""
+        """Return the longest wait: not beyond the time at which throttled, ready partitions may be sent."""
         return min(request.max_wait_ms, self.quota.wait_ms()) if session.ready else request.max_wait_ms
 
     async def _wait(self, session: _Session, wait_s: float) -> None:
@@ -193,7 +195,7 @@ class ReplicaServer:
         wanted: ReplicaFetchPartition,
         results: list[ReplicaFetchResult],
     ) -> None:
-        """Tells the leader's rules of the fetch; what they refuse is answered at once."""
+        """Report the fetch to the leader's rules; answer at once if they refuse it."""
         key = TopicPartition(wanted.topic, wanted.partition)
         session.disarm(key)
         try:
@@ -238,7 +240,7 @@ class ReplicaServer:
         slices: list[FileSlice],
         room: int,
     ) -> None:
-        """Answers armed partitions for which there is something, as many as fit; the others stay ready."""
+        """Answer armed partitions that have something new, as many as fit; the others stay ready."""
         for key in list(session.ready):
             if (room <= 0 and slices) or len(slices) >= SLICES_MAX:
                 return
@@ -260,7 +262,7 @@ class ReplicaServer:
                 piece = session.pieces.take(key)
                 result, found = _read(partition, wanted, room, first=not slices, piece=piece, must_answer=is_new)
                 if result is None and partition.log.log_end_offset > wanted.fetch_offset:
-                    session.ready[key] = None  # a batch larger than the room that is left: it is first next time
+                    session.ready[key] = None  # a batch larger than the remaining room: it is first next time
             except RemoteReadRequired:
                 size = min(wanted.max_bytes, self._answer_bytes_max)
                 session.pieces.read(key, partition.log, wanted.fetch_offset, size)
@@ -295,9 +297,11 @@ def _read(
     piece: FileSlice | None = None,
     must_answer: bool = False,
 ) -> tuple[ReplicaFetchResult | None, list[FileSlice]]:
-    """None: there is nothing new. `piece`: what the object store has given. `must_answer`: also with nothing, so that
-    the follower asks again. Raises NotLeaderError, FencedLeaderEpochError and what reading does; then `piece` is
-    released."""
+    """Read one partition's answer. Returns None if there is nothing new.
+
+    `piece` is the part that the object store has returned. `must_answer` forces an empty answer, so that the follower
+    asks again. Raises NotLeaderError, FencedLeaderEpochError and the errors of reading; `piece` is then released.
+    """
     try:
         partition.check_leader_epoch(wanted.leader_epoch)
         log = partition.log
@@ -329,7 +333,7 @@ def _read(
 
 
 def _slices(log: PartitionLog, offset: int, room: int, *, first: bool) -> list[FileSlice]:
-    """From `offset` to the log end; the very first batch of an answer even if it is too large."""
+    """Read from `offset` to the log end, but always the first batch of an answer, even if it is too large."""
     slices: list[FileSlice] = []
     try:
         while room > 0 or (first and not slices):

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from sparklog_broker.cluster.follower_side.replica_fetcher import (
-    Arrived,
+    FetchEvent,
     FetchLimits,
-    Following,
+    FollowerState,
     ReplicaFetcher,
     gaps_below,
 )
@@ -55,14 +55,14 @@ class Leader:
         pass
 
 
-def following(key: TopicPartition, *gaps: tuple[int, int]) -> Following:
+def following(key: TopicPartition, *gaps: tuple[int, int]) -> FollowerState:
     partition_log = SimpleNamespace(log_start_offset=0, durable_log_start_offset=0, high_watermark=0, gaps=gaps)
-    return Following(key, cast(Any, SimpleNamespace(last_epoch=lambda: -1)), cast(Any, partition_log))
+    return FollowerState(key, cast(Any, SimpleNamespace(last_epoch=lambda: -1)), cast(Any, partition_log))
 
 
-def run(scene: Callable[[Leader, ReplicaFetcher, list[Arrived]], Awaitable[None]]) -> None:
+def run(scene: Callable[[Leader, ReplicaFetcher, list[FetchEvent]], Awaitable[None]]) -> None:
     async def all_of_it() -> None:
-        leader, arrived = Leader(), list[Arrived]()
+        leader, arrived = Leader(), list[FetchEvent]()
         fetcher = ReplicaFetcher(
             cast(Peer, leader),
             2,
@@ -94,7 +94,7 @@ def fetch(number: int = 1, at_ms: int = 0) -> Fetch:
 def test_the_next_request_names_the_last_answers_records() -> None:
     """Else the leader would hear of the follower's new end only when the request beside has waited long."""
 
-    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[Arrived]) -> None:
+    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[FetchEvent]) -> None:
         one, other = following(A), following(B)
         fetcher.ask(one, fetch())
         fetcher.ask(other, fetch())
@@ -111,7 +111,7 @@ def test_the_next_request_names_the_last_answers_records() -> None:
 
 
 def test_what_is_not_carried_out_soon_is_not_waited_for() -> None:
-    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[Arrived]) -> None:
+    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[FetchEvent]) -> None:
         fetcher.ask(following(A), fetch())
         fetcher.ask(following(B), fetch())
         await leader.asked.get()
@@ -124,7 +124,7 @@ def test_what_is_not_carried_out_soon_is_not_waited_for() -> None:
 
 
 def test_a_log_with_gaps_waits_for_a_leader_that_knows_them_and_no_other_waits_with_it() -> None:
-    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[Arrived]) -> None:
+    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[FetchEvent]) -> None:
         fetcher.ask(following(A, (3, 4)), Fetch(1, 1, 1, 5))
         fetcher.ask(following(B), Fetch(1, 1, 1, 5))
         first = await leader.asked.get()
@@ -143,7 +143,7 @@ def test_more_gaps_than_a_fetch_can_name_are_one() -> None:
 
 
 def test_a_new_partition_ends_a_long_request() -> None:
-    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[Arrived]) -> None:
+    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[FetchEvent]) -> None:
         fetcher.ask(following(A), fetch())
         assert (await leader.asked.get()).max_wait_ms == FOREVER_MS
         fetcher.ask(following(C), fetch(1, at_ms=1))  # not yet

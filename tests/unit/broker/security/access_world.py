@@ -181,7 +181,7 @@ class World:
             assert answer.error_code == 0, answer
             seen.append(answer.data)
         ids = self.broker.storage.producer_ids
-        seen.append(b"%d" % ids.left)
+        seen.append(b"%d" % ids.remaining)
         seen.append(repr(sorted(self.broker.cluster.image.security.items())).encode())
         return seen
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from sparklog.cli.doctor.facts import ClockFacts, ConfigFacts, Facts, PageFacts
-from sparklog.cli.doctor.findings import Finding, Found, Severity
+from sparklog.cli.doctor.findings import CheckFinding, Finding, Severity
 from sparklog.cli.doctor.process_facts import clock_facts, look_at_config, page_facts
 from sparklog.cli.doctor.report import as_json, as_text
 from sparklog.cli.top.page import Series
 from sparklog.errors import InvalidRequestError
 
 FOUND = [
-    Found("a", Finding(Severity.error, "bad\x1b[2J", "because", "mend it", "sparklog topic list")),
-    Found("b", Finding(Severity.note, "odd", "why not", "nothing")),
+    CheckFinding("a", Finding(Severity.error, "bad\x1b[2J", "because", "mend it", "sparklog topic list")),
+    CheckFinding("b", Finding(Severity.note, "odd", "why not", "nothing")),
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.coordinator_key import group_key
-from sparklog.client.net.known_coordinators import DOUBT_S, DOUBTED_MAX, KEYS_MAX, KnownCoordinators, Told
+from sparklog.client.net.known_coordinators import DOUBT_S, DOUBTED_MAX, KEYS_MAX, CoordinatorAnswer, KnownCoordinators
 
 A, B, C = (Endpoint("127.0.0.1", port) for port in (1, 2, 3))
 KEY = group_key("readers")
@@ -13,25 +13,25 @@ KEY = group_key("readers")
 def test_what_was_told_is_kept_until_it_is_wrong() -> None:
     known = KnownCoordinators()
     assert known.get(KEY) is None
-    known.note(KEY, Told(A, B))
-    assert known.get(KEY) == Told(A, B)
-    known.forget(KEY, Told(A, B), 0.0, unready=False)
+    known.note(KEY, CoordinatorAnswer(A, B))
+    assert known.get(KEY) == CoordinatorAnswer(A, B)
+    known.forget(KEY, CoordinatorAnswer(A, B), 0.0, unready=False)
     assert known.get(KEY) is None
 
 
 def test_who_told_of_a_wrong_coordinator_is_asked_last() -> None:
     known = KnownCoordinators()
-    known.forget(KEY, Told(A, B), 100.0, unready=False)
+    known.forget(KEY, CoordinatorAnswer(A, B), 100.0, unready=False)
     assert known.order([A, B, C], 100.0) == [A, C, B], "the one that says that it coordinates nothing was right"
 
 
 def test_who_never_gets_ready_is_asked_last() -> None:
     known = KnownCoordinators()
-    known.forget(KEY, Told(A, A), 100.0, unready=True)
+    known.forget(KEY, CoordinatorAnswer(A, A), 100.0, unready=True)
     assert known.order([A, B, C], 101.0) == [B, C, A]
-    known.forget(KEY, Told(C, B), 102.0, unready=True)
+    known.forget(KEY, CoordinatorAnswer(C, B), 102.0, unready=True)
     assert known.order([A, B, C], 103.0) == [A, B, C], "all are doubted: the one that has been longest comes first"
-    known.forget(KEY, Told(A, A), 104.0, unready=True)
+    known.forget(KEY, CoordinatorAnswer(A, A), 104.0, unready=True)
     assert known.order([A, B, C], 104.0) == [B, C, A]
 
 
@@ -45,15 +45,15 @@ def test_a_doubt_ends() -> None:
 
 def test_what_another_look_up_has_found_since_stays() -> None:
     known = KnownCoordinators()
-    known.note(KEY, Told(C, B))
-    known.forget(KEY, Told(A, A), 100.0, unready=True)
-    assert known.get(KEY) == Told(C, B)
+    known.note(KEY, CoordinatorAnswer(C, B))
+    known.forget(KEY, CoordinatorAnswer(A, A), 100.0, unready=True)
+    assert known.get(KEY) == CoordinatorAnswer(C, B)
 
 
 def test_it_is_bounded() -> None:
     known = KnownCoordinators()
     for number in range(max(KEYS_MAX, DOUBTED_MAX) + 5):
-        known.note(group_key(f"g{number}"), Told(A, B))
+        known.note(group_key(f"g{number}"), CoordinatorAnswer(A, B))
         known.doubt(Endpoint("h", number + 1), float(number))
     assert (len(known._answers), len(known._doubted_at)) == (KEYS_MAX, DOUBTED_MAX)
     assert known.get(group_key("g0")) is None

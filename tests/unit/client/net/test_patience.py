@@ -77,7 +77,7 @@ def test_the_brokers_own_wait_and_its_answers_count() -> None:
     assert virtual.patience.late_at(100.0, 102.0) == 105.0, "an answer before this one came at 102"
 
 
-class Others:
+class ClusterWithSilentMember:
     """A cluster of which A is silent."""
 
     def __init__(self, members: Sequence[int] | None, candidates: Sequence[Endpoint] = (A, B, C)) -> None:
@@ -100,25 +100,25 @@ class Others:
 
 @pytest.mark.parametrize(("members", "left"), [([2, 3], True), ([1, 2, 3], False), ([], False), (None, False)])
 def test_the_other_brokers_decide_the_membership(members: list[int] | None, left: bool) -> None:
-    others = Others(members)
+    others = ClusterWithSilentMember(members)
     assert Membership(others).has_left(1, A) is left
     assert others.asked == [B, C]
 
 
 def test_the_silent_broker_is_not_asked_under_another_address() -> None:
-    others = Others([2], (A, B, C))
+    others = ClusterWithSilentMember([2], (A, B, C))
     assert Membership(others).has_left(2, C) is False
     assert others.asked == [A]
 
 
 def test_a_broker_that_is_alone_is_waited_for() -> None:
-    others = Others([2], (A,))
+    others = ClusterWithSilentMember([2], (A,))
     assert not Membership(others).has_left(1, A)
     assert others.asked == []
 
 
 def test_what_is_kept_of_brokers_that_were_is_bounded() -> None:
-    others = Others([2])
+    others = ClusterWithSilentMember([2])
     membership = Membership(others)
     for port in range(1, ENDPOINTS_MAX + 2):
         membership.note(port, Endpoint("h", port))
@@ -127,7 +127,7 @@ def test_what_is_kept_of_brokers_that_were_is_bounded() -> None:
 
 
 def test_a_cluster_is_not_kept_for_it() -> None:
-    membership = Membership(Others([2]))
+    membership = Membership(ClusterWithSilentMember([2]))
     assert not membership.has_left(1, A)
 
 
