@@ -244,7 +244,13 @@ def _ranges(
     high = {tp: latest[tp].offset for tp in tps}
 
     def ask(asked: Mapping[TopicPartition, str | int]) -> Mapping[TopicPartition, OffsetAndTimestamp]:
-        return list_offsets(shared, asked, isolation=isolation, timeout_ms=left_ms())
+        found = dict(list_offsets(shared, asked, isolation=isolation, timeout_ms=left_ms()))
+        if source is not None:  # the log may have deleted the first row that is not older
+            for tp, time_ms in asked.items():
+                offset = source.first_offset_from(tp.partition, int(time_ms))
+                if offset is not None:
+                    found[tp] = OffsetAndTimestamp(offset, int(time_ms))
+        return found
 
     now_ms = time.time_ns() // 1_000_000
     firsts, lasts = (
