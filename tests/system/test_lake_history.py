@@ -70,10 +70,9 @@ def test_times_are_looked_up_below_the_log_too(
     lake_admin.delete_records({TopicPartition(topic, 0): 50})
 
     def read(start: int, end: int, **more: Any) -> list[int]:
-        bounds = {
-            name: datetime.fromtimestamp(begin_ms / 1000 + 60 * n, UTC) for name, n in (("start", start), ("end", end))
-        }
-        return list(sparklog.read_table(address, topic, ["n"], **bounds, **more).column("n").to_pylist())
+        first, last = (datetime.fromtimestamp(begin_ms / 1000 + 60 * n, UTC) for n in (start, end))
+        table = sparklog.read_table(address, topic, ["n"], start=first, end=last, **more)
+        return list(table.column("n").to_pylist())
 
     for start, end in ((5, 15), (15, 45), (45, 55), (52, 58), (-5, 3), (58, 70), (0, 60)):
         wanted = list(range(max(start, 0), min(end, 60)))

@@ -259,7 +259,7 @@ def typed_batch(rows: OpenBatch, info: TopicInfo) -> pa.RecordBatch:
     """
     values: list[Any] = rows.values
     classes = set(map(type, values))
-    first = next(iter(classes))
+    first: Any = next(iter(classes))
     if classes == {dict} or len(classes) > 1:
         every = [row if row.__class__ is dict else _as_dict(row) for row in values]
         columns: dict[str, Any] = {name: [row.get(name) for row in every] for name in info.schema.names}
