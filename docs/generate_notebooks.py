@@ -2,6 +2,8 @@
 
     python docs/generate_notebooks.py [NAME…]      (`make notebooks`)
 
+The site offers each notebook as a Jupyter file, too: the build makes it with `site_ipynb`.
+
 What differs from run to run (the broker's port) is masked by `stable`, so that a test can hold a page against a run.
 """
 
@@ -9,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "notebooks"
@@ -67,6 +71,44 @@ def page(name: str, text: str, outputs: dict[int, str]) -> str:
         if printed := outputs.get(number, "").strip("\n"):
             parts.append(f"{OUTPUT}```text\n{printed}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def outputs_of(text: str, page_text: str) -> dict[int, str]:
+    """The outputs that a notebook's page shows, by the number of their cell. The page has the notebook's cells."""
+    outputs: dict[int, str] = {}
+    at = 0
+    for number, cell in enumerate(cells(text)):
+        if is_text(cell):
+            continue
+        block = f"```python\n{cell}\n```\n"
+        at = page_text.index(block, at) + len(block)
+        shown = re.compile(r"\n" + re.escape(OUTPUT) + r"```text\n(.*?)\n```\n", re.DOTALL).match(page_text, at)
+        if shown is not None:
+            outputs[number], at = shown[1] + "\n", shown.end()
+    return outputs
+
+
+def ipynb(text: str, outputs: dict[int, str]) -> str:
+    """A notebook as a Jupyter file; `outputs` are what its cells printed, by their number."""
+    made: list[dict[str, Any]] = []
+    for number, cell in enumerate(cells(text)):
+        common = {"id": f"cell-{number}", "metadata": {}}
+        if is_text(cell):
+            made.append({"cell_type": "markdown", **common, "source": markdown(cell)})
+            continue
+        printed = outputs.get(number, "")
+        shown = [{"output_type": "stream", "name": "stdout", "text": printed}] if printed else []
+        made.append({"cell_type": "code", **common, "source": cell, "execution_count": None, "outputs": shown})
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    whole = {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, ensure_ascii=False, indent=1) + "\n"
+
+
+def site_ipynb(name: str) -> str:
+    """A notebook as a Jupyter file with the outputs of its page."""
+    text = (ROOT / "notebooks" / f"{name}.py").read_text(encoding="utf-8")
+    return ipynb(text, outputs_of(text, (PAGES / f"{name}.md").read_text(encoding="utf-8")))
 
 
 def shown_outputs(text: str) -> str:

@@ -430,7 +430,10 @@ def check_names(scope: Scope, names: Iterable[str]) -> None:
     known = settings_of(scope)
     for name in names:
         if name not in known:
-            raise InvalidConfigError(f"unknown {scope.value} setting {name!r}{did_you_mean(name, known)}")
+            written, near = name, known
+            if scope is Scope.BROKER:  # its configuration holds topics' defaults, too; in Kafka they begin with log.
+                written, near = str(name).removeprefix("log."), {**known, **settings_of(Scope.TOPIC)}
+            raise InvalidConfigError(f"unknown {scope.value} setting {name!r}{did_you_mean(written, near)}")
 
 
 def from_parameters(scope: Scope, given: Mapping[str, object]) -> dict[str, Value]:

@@ -6,10 +6,12 @@ link is turned to the page that shows the file.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import posixpath
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -49,12 +51,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         body = f"# {path.name}\n\n```{language}\n{(ROOT / path).read_text(encoding='utf-8')}\n```\n"
         files.append(File.generated(config, f"files/{path.as_posix()}.md", content=body))
     files.append(File.generated(config, "reference.md", content=_reference()))
+    notebooks = _notebooks()
+    for name in notebooks.NOTEBOOKS:
+        files.append(File.generated(config, f"notebooks/{name}.ipynb", content=notebooks.site_ipynb(name)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links to files of the repository into links to their pages; a link to a file without a page becomes text."""
     here = page.file.src_uri
+    if files.get_file_from_path(notebook := f"{here.removesuffix('.md')}.ipynb") is not None:
+        file = posixpath.basename(notebook)
+        title, _, rest = markdown.partition("\n")
+        markdown = f"{title}\n\n[Download as a Jupyter notebook]({file})\n{rest}"
     source = next((name for name, site in TOP.items() if site == here), f"docs/{here}")
 
     def turned(match: re.Match[str]) -> str:
@@ -66,6 +75,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"[{text}]({os.path.relpath(site, posixpath.dirname(here) or '.')}{anchor})"
 
     return _LINK.sub(turned, markdown)
+
+
+def _notebooks() -> ModuleType:
+    """Return the generator of the notebooks' pages."""
+    spec = importlib.util.spec_from_file_location("generate_notebooks", ROOT / "docs" / "generate_notebooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _linked_files() -> set[Path]:

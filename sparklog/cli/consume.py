@@ -143,10 +143,7 @@ def consume(
         output = None
     if format is OutputFormat.table and max_records is None:
         max_records = TABLE_RECORDS
-    if follow and until is not None:
-        raise typer.BadParameter("--until ends the command: leave --follow out")
-    if follow is None:
-        follow = format in LIVE_FORMATS and output is None and until is None and sys.stdout.isatty()
+    follow = _follows(follow, until, format, output)
     begin_at, end_at = position_option(start, "--from"), position_option(until or "latest", "--until")
     from sparklog.client.consumer.consumer import Consumer
 
@@ -162,19 +159,20 @@ def consume(
         _check_same_columns(views, format)
     consumer = Consumer(bootstrap_servers, columns=_read_columns(views), security=client_security(), **parameters)
     metadata = metadata or len(names) > 1
-    live = bool(follow) and format in LIVE_FORMATS
+    live = follow and format in LIVE_FORMATS
     with (
         consumer,
         _opened(output, is_watched=live) as out,
         ExitStack() as opened,
     ):
+        is_one = form is None and format is not OutputFormat.json  # all topics in one table or file
         writers: dict[str, Writer] = {}
         for name, view in views.items():
-            if writers and form is None and format is not OutputFormat.json:
-                writers[name] = next(iter(writers.values()))  # all topics in one table or file
-                continue
-            writers[name] = _writer(format, output, out, view, metadata, form, columns)
-            opened.enter_context(closing(writers[name]))
+            if writers and is_one:
+                writers[name] = next(iter(writers.values()))
+            else:
+                writers[name] = _writer(format, output, out, view, metadata, form, columns)
+                opened.enter_context(closing(writers[name]))
         consumer.assign(tps)
         for tp, offset in begin.items():
             consumer.seek(tp, offset)
@@ -185,6 +183,15 @@ def consume(
                 raise  # a file with a part of the records would look whole
             return
     _remark(format, output, ", ".join(names), count, None if follow else end, begin)
+
+
+def _follows(follow: bool | None, until: str | None, format: OutputFormat, output: Path | None) -> bool:
+    """True if the command waits for new records at the end. Raises typer.BadParameter."""
+    if follow and until is not None:
+        raise typer.BadParameter("--until ends the command: leave --follow out")
+    if follow is None:
+        return format in LIVE_FORMATS and output is None and until is None and sys.stdout.isatty()
+    return follow
 
 
 def _form(text: str | None, format: OutputFormat | None) -> list[Part] | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparklog.cli.client_command import client_security
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, AllowInsecure, Bootstrap
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,10 +42,7 @@ def kafka(
     sasl: Annotated[
         bool, typer.Option("--sasl", help="Ask clients for a user and a password (SCRAM); the broker checks them.")
     ] = False,
-    allow_insecure: Annotated[
-        bool,
-        typer.Option("--allow-insecure", help="Listen on an address that other hosts can reach, without passwords."),
-    ] = False,
+    allow_insecure: AllowInsecure = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Speak Kafka's protocol to clients, beside the first broker of the bootstrap servers."""

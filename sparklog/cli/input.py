@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from sparklog.cli.csv_input import CsvOptions, parse_as, read_csv, record_end, wide_type
 from sparklog.cli.input_lines import InputError, Piece, Refuse, Refused, blocks, fail, fitting, lines_of
-from sparklog.cli.json_rows import JsonValueError, needs_rows, read_rows
 from sparklog.errors import SchemaMismatchError
+from sparklog.export.json_rows import JsonValueError, needs_rows, read_rows
 
 __all__ = ["Chunk", "InputError", "InputOptions", "Source", "open_input"]
 

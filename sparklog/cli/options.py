@@ -50,6 +50,10 @@ def config_option(scope: Scope, help: str) -> Any:
     return typer.Option("--config", "-c", metavar="K=V", help=help, autocompletion=completion.settings(scope))
 
 
+AllowInsecure = Annotated[
+    bool, typer.Option("--allow-insecure", help="Listen on an address that other hosts can reach, without passwords.")
+]
+
 TopicName = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=completion.topics)]
 
 Unasked = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]

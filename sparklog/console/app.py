@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,32 +18,33 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from sparklog import errors
 from sparklog.client.admin.admin import Admin
-from sparklog.console.guard import Guard, Tokens, allowed_hosts
-from sparklog.console.pages import change, cluster, groups, messages, sql, storage, topics, transactions
+from sparklog.console.base_path import BasePath
+from sparklog.console.guard import Guard, Tokens, allowed_hosts, session_of
+from sparklog.console.pages import change, cluster, groups, messages, produce, sql, storage, topics, transactions
+from sparklog.console.pages.login import LoginWall, routes_of, to_login
+from sparklog.console.sessions import Sessions
 from sparklog.console.statements import Statements
 from sparklog.console.watching import DUTY, ROUND_S, BrokerWatch, GroupWatch, TopicNames, TopicRates
-from sparklog.console.web import Console, Options, RefusedError, console_of, is_fragment, render
+from sparklog.console.web import (
+    Console,
+    Login,
+    Options,
+    RefusedError,
+    console_of,
+    is_fragment,
+    render,
+    status_of,
+)
 from sparklog.console.work import BusyError, Work
 from sparklog.environment import Environment
-from sparklog.errors import SparklogError
+from sparklog.errors import SaslAuthenticationFailedError, SparklogError
+from sparklog.security.client_security import ClientSecurity
 
-PAGES = (cluster, topics, messages, storage, groups, transactions, sql, change)
-STATUS: dict[type[SparklogError], int] = {
-    errors.UnknownTopicOrPartitionError: 404,
-    errors.GroupIdNotFoundError: 404,
-    errors.InvalidProducerIdMappingError: 404,
-    errors.OffsetOutOfRangeError: 404,
-    errors.BrokerNotAvailableError: 503,
-    errors.RequestTimedOutError: 504,
-    errors.TopicAuthorizationFailedError: 403,
-    errors.GroupAuthorizationFailedError: 403,
-    errors.ClusterAuthorizationFailedError: 403,
-    errors.TransactionalIdAuthorizationFailedError: 403,
-    errors.UnknownServerError: 502,
-}
-"""HTTP status codes of errors; 400 for all others."""
+PAGES = (cluster, topics, messages, produce, storage, groups, transactions, sql, change)
+LOGIN_THREADS = 2
+LOGINS_WAITING_MAX = 16
+"""Logins that wait for a thread. They have threads of their own, so that no flood of them stops the pages."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,30 +69,38 @@ def make_app(
 ) -> Guard:
     """Create the console's application. `listen_host`, `allow_hosts`: host names that browsers may use. `hint` returns
     the next step for an error. `round_s`: pause between rounds of the watch over groups. Raises InvalidConfigError."""
-    admin = Admin(
-        options.bootstrap_servers,
-        request_timeout_ms=options.request_timeout_ms,
-        security=options.security,
-        wait_for_broker=False,  # a page says at once that no broker answers
-    )
-    clock = environment.clock
-    console = Console(
-        options=options,
-        admin=admin,
-        work=Work(environment.executors),
-        names=TopicNames(admin, clock),
-        brokers=BrokerWatch(admin, clock),
-        groups=GroupWatch(admin, clock),
-        rates=TopicRates(),
-        statements=Statements(),
-        clock=clock,
-        randomness=environment.randomness,
-        tokens=Tokens(environment.randomness.token_bytes(32)),
-        hint=hint,
-    )
+    work, statements = Work(environment.executors), Statements()
+    tokens = Tokens(environment.randomness.token_bytes(32))
+
+    def new_console(security: ClientSecurity | None, user: str = "") -> Console:
+        admin = Admin(
+            options.bootstrap_servers,
+            request_timeout_ms=options.request_timeout_ms,
+            security=security,
+            wait_for_broker=False,  # a page says at once that no broker answers
+        )
+        clock = environment.clock
+        return Console(
+            options=replace(options, security=security),
+            admin=admin,
+            work=work,
+            names=TopicNames(admin, clock),
+            brokers=BrokerWatch(admin, clock),
+            groups=GroupWatch(admin, clock),
+            rates=TopicRates(),
+            statements=statements,
+            clock=clock,
+            randomness=environment.randomness,
+            tokens=tokens,
+            hint=hint,
+            user=user,
+        )
+
+    console = new_console(options.security)
+    login = _login(options, environment, new_console)
     static = Mount("/static", _Static(packages=[("sparklog.console", "static")]), name="static")
     app = Starlette(
-        routes=[static, *(route for page in PAGES for route in page.routes)],
+        routes=[static, *(route for page in PAGES for route in page.routes), *routes_of(login is not None)],
         exception_handlers={
             SparklogError: _sparklog_error,
             RefusedError: _refusal_page,
@@ -98,15 +108,29 @@ def make_app(
             HTTPException: _http_error,
             Exception: _defect,
         },
-        lifespan=_lifespan(console, environment, round_s),
+        lifespan=_lifespan(console, login, environment, round_s),
     )
+    app.router.redirect_slashes = False
     app.state.console = console
+    app.state.login = login
+    inner = app if login is None else LoginWall(app, login)
     # outside of all, so that the answers of failures are guarded, too
-    return Guard(app, allowed_hosts(listen_host, allow_hosts))
+    return Guard(BasePath(inner, options.base_path), allowed_hosts(listen_host, allow_hosts))
+
+
+def _login(
+    options: Options, environment: Environment, new_console: Callable[[ClientSecurity, str], Console]
+) -> Login | None:
+    """The objects of logins; None for a console without them."""
+    if options.login is None:
+        return None
+    sessions: Sessions[Console] = Sessions(environment.clock)
+    work = Work(environment.executors, threads=LOGIN_THREADS, waiting_max=LOGINS_WAITING_MAX)
+    return Login(options, options.login, sessions, work, environment.randomness, new_console)
 
 
 def _lifespan(
-    console: Console, environment: Environment, round_s: float
+    console: Console, login: Login | None, environment: Environment, round_s: float
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     """Watch the groups while the application runs; close all of the console's clients at its end."""
     watcher, clock = Work(environment.executors, threads=1), environment.clock
@@ -114,8 +138,9 @@ def _lifespan(
     async def watch() -> None:
         while True:
             begun_s = clock.monotonic_s()
-            await watcher.run(console.brokers.measure)
-            await watcher.run(console.groups.measure)
+            for one in [console] if login is None else list(login.sessions):
+                await watcher.run(one.brokers.measure)
+                await watcher.run(one.groups.measure)
             await asyncio.sleep(max(round_s, DUTY * (clock.monotonic_s() - begun_s)))
 
     @contextlib.asynccontextmanager
@@ -129,17 +154,12 @@ def _lifespan(
                 await watching
             await console.statements.close()
             watcher.close()
+            if login is not None:
+                login.work.close()
             console.work.close()
             console.admin.close()
 
     return lifespan
-
-
-def status_of(error: SparklogError) -> int:
-    for cls in type(error).__mro__:
-        if cls in STATUS:
-            return STATUS[cls]
-    return 400
 
 
 def _error_page(request: Request, status: int, title: str, message: str, next_step: str = "") -> Response:
@@ -148,6 +168,10 @@ def _error_page(request: Request, status: int, title: str, message: str, next_st
 
 
 async def _sparklog_error(request: Request, error: Any) -> Response:
+    login = request.app.state.login
+    if login is not None and console_of(request).user and isinstance(error, SaslAuthenticationFailedError):
+        login.sessions.end(session_of(request.headers))  # the password has changed, or the token has expired
+        return to_login(request)
     return _error_page(request, status_of(error), error.name, str(error), console_of(request).hint(error))
 
 

@@ -16,9 +16,14 @@ from sparklog.console.views.groups import moves_as_text, moves_from_text
 from sparklog.console.views.numbers import number
 from sparklog.environment.clock import SystemClock
 from sparklog.errors import InvalidRequestError
+from sparklog.format.column_names import column_names
+from sparklog.format.ddl import parse_ddl
+from sparklog.format.schema import canonical_schema, require_columns
 from sparklog.times import parse_time_ms
 from sparklog.types import TopicPartition
 
+COLUMNS_IN_FORM = 8
+"""Number of columns that have fields of their own; more of them are Spark DDL."""
 TARGETS = ("earliest", "latest", "offset", "time", "shift")
 
 
@@ -191,20 +196,61 @@ def _abort_hanging(fields: Mapping[str, str], admin: Admin) -> Plan:
     )
 
 
+def _columns(fields: Mapping[str, str]) -> str:
+    """The columns of the form as Spark DDL; empty: none. Raises InvalidRequestError."""
+    columns = []
+    for n in range(1, COLUMNS_IN_FORM + 1):
+        column, type = fields.get(f"column{n}", "").strip(), fields.get(f"type{n}", "").strip()
+        if bool(column) != bool(type):
+            missing = "type" if column else "name"
+            raise InvalidRequestError(f"column {n} ({column or type}) has no {missing}: give both, or none")
+        if column:
+            quoted = column.replace("`", "``")
+            parsed = parse_ddl(f"`{quoted}` {type}")
+            if len(parsed) != 1:
+                raise InvalidRequestError(
+                    f"the type of column {n} is {type!r}: one type is needed, such as DECIMAL(10,2)"
+                )
+            columns.append(f"`{quoted}` {type}")
+    return ", ".join(filter(None, [*columns, fields.get("schema", "").strip()]))
+
+
 def _create_topic(fields: Mapping[str, str], admin: Admin) -> Plan:
     name, partitions = _required_field(fields, "topic"), _int(fields, "partitions")
+    ddl = _columns(fields)
+    schema = parse_ddl(ddl) if ddl else None
+    keys, timestamp_column = fields.get("key_columns", "").strip(), fields.get("timestamp_column", "").strip()
+    if schema is None and (keys or timestamp_column):
+        raise InvalidRequestError(
+            "key columns and a timestamp column are for topics with columns: name the columns, too"
+        )
+    key_columns = column_names(keys, "key columns")
+    if schema is not None:
+        require_columns(canonical_schema(schema), key_columns, timestamp_column or None)
 
     def perform(admin: Admin) -> str:
-        admin.create_topic(name, partitions)
+        admin.create_topic(name, partitions, schema, key_columns, timestamp_column or None)
         return f"Created topic {name}."
+
+    consequences = ["It takes keys and values."]
+    if schema is not None:
+        consequences = [f"Its columns: {', '.join(f'{f.name} {f.type}' for f in schema)}."]
+        consequences += [f"The partition of a row is chosen by {', '.join(key_columns)}."] if key_columns else []
+        consequences += [f"The time of a row is its {timestamp_column}."] if timestamp_column else []
 
     return Plan(
         "create-topic",
         "Create a topic",
         f"Create topic {name} with {number(partitions)} partitions?",
-        ["It takes keys and values. Topics with columns are made with `sparklog topic create --schema`."],
+        consequences,
         "Create topic",
-        {"topic": name, "partitions": str(partitions)},
+        {
+            "topic": name,
+            "partitions": str(partitions),
+            "schema": ddl,
+            "key_columns": keys,
+            "timestamp_column": timestamp_column,
+        },
         "/topics",
         f"/topics/{name}",
         perform,

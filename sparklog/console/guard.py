@@ -62,12 +62,16 @@ def allowed_hosts(listen_host: str, others: Iterable[str] = ()) -> frozenset[str
     return frozenset(name.lower().strip("[]") for name in (*LOOPBACK, *own, *others))
 
 
-def check_exposure(listen: str, host: str, *, allow_insecure: bool) -> str:
+def check_exposure(listen: str, host: str, *, allow_insecure: bool, has_login: bool = False) -> str:
     """Return the warning for every start when the console listens at `listen`, with the host `host`; "": none. Raises
-    InvalidConfigError for an address that other hosts can reach, unless `allow_insecure`."""
+    InvalidConfigError for an address that other hosts can reach, unless `allow_insecure`. `has_login`: users log in."""
     if is_local(host):
         return ""
-    why = f"every client that reaches {listen} sees all records that the console may read, without a password"
+    why = (
+        f"passwords and records pass between browsers and {listen} without encryption"
+        if has_login
+        else f"whoever reaches {listen} sees all records that the console may read, without a password"
+    )
     if not allow_insecure:
         raise InvalidConfigError(
             f"{why}: listen on 127.0.0.1 (SSH, or a proxy on this machine that knows your users, leads there), or add "

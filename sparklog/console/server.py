@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import uvicorn
 
 from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.console.app import make_app
+from sparklog.console.base_path import check_base_path
 from sparklog.console.guard import check_exposure
 from sparklog.console.web import Options
 from sparklog.environment import real_environment
@@ -57,7 +59,10 @@ def serve(
     """Serve until SIGINT or SIGTERM. `ready` is called with the console's address once it answers. Raises
     InvalidConfigError, also for an address that other hosts reach, unless `allow_insecure`."""
     parse_bootstrap(options.bootstrap_servers)
-    if warning := check_exposure(listen, parse_listen(listen)[0], allow_insecure=allow_insecure):
+    options = replace(options, base_path=check_base_path(options.base_path, "--base-path"))
+    if warning := check_exposure(
+        listen, parse_listen(listen)[0], allow_insecure=allow_insecure, has_login=options.login is not None
+    ):
         log.warning("%s", warning)
     host, sock = listening_socket(listen)
     app = make_app(options, real_environment(), listen_host=host, allow_hosts=allow_hosts, hint=hint)

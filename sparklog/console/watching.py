@@ -101,29 +101,31 @@ class TopicRates:
 
 
 class BrokerWatch:
-    """Finds brokers that are down: they keep replicas of partitions and are not registered."""
+    """Finds brokers that are down: they keep replicas of partitions or are members of the cluster, and do not live."""
 
     def __init__(self, source: BrokerSource, clock: MachineClock) -> None:
         self._source = source
         self._clock = clock
         self._registered_brokers: frozenset[int] = frozenset()
         self._with_replicas: frozenset[int] = frozenset()
+        self._missing: frozenset[int] = frozenset()
         self._until_s = float("-inf")
 
     def down(self) -> list[int]:
         """The brokers that were down at the last round, by id. Nothing before the first round."""
-        return sorted(self._with_replicas - self._registered_brokers)
+        return sorted((self._with_replicas | self._missing) - self._registered_brokers)
 
     def measure(self) -> None:
         """Measure once; for one thread at a time. Replicas are read when the registered brokers have changed, and once
         a minute."""
         try:
-            registered = frozenset(b.broker_id for b in self._source.describe_cluster().brokers)
+            cluster = self._source.describe_cluster()
+            registered = frozenset(b.broker_id for b in cluster.brokers)
             if registered != self._registered_brokers or self._clock.monotonic_s() >= self._until_s:
                 names = list(self._source.partition_counts(include_internal=True))[:TOPICS_WITH_REPLICAS_MAX]
                 self._with_replicas = replica_brokers(self._source.describe_topics(names).values())
                 self._until_s = self._clock.monotonic_s() + REPLICAS_AGE_S
-            self._registered_brokers = registered
+            self._registered_brokers, self._missing = registered, frozenset(cluster.missing)
         except SparklogError as e:
             _log.warning("the brokers cannot be watched: %s", e)
 

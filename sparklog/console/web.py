@@ -11,10 +11,13 @@ from urllib.parse import parse_qsl, urlencode
 from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from sparklog import errors
 from sparklog.client.admin.admin import Admin
+from sparklog.console.base_path import base_path_of, with_base_path
 from sparklog.console.guard import COOKIE, SESSION_HEX_DIGITS, Tokens, session_of
+from sparklog.console.sessions import Sessions
 from sparklog.console.statements import Statements
 from sparklog.console.views import numbers
 from sparklog.console.watching import BrokerWatch, GroupWatch, TopicNames, TopicRates
@@ -24,11 +27,28 @@ from sparklog.environment.randomness import Randomness
 from sparklog.errors import InvalidRequestError, SparklogError
 from sparklog.format.column_names import column_list
 from sparklog.security.client_security import ClientSecurity
+from sparklog.types import INTERNAL_TOPICS
 
 FORM_BYTES_MAX = 1024 * 1024
 FORM_FIELDS_MAX = 100
 NOTES_MAX = 100
 PARAMETER_CHARS_MAX = 4_096
+CONSOLE_KEY = "sparklog.console"
+"""Key of the scope with the console of a session's user."""
+STATUS: dict[type[SparklogError], int] = {
+    errors.UnknownTopicOrPartitionError: 404,
+    errors.GroupIdNotFoundError: 404,
+    errors.InvalidProducerIdMappingError: 404,
+    errors.OffsetOutOfRangeError: 404,
+    errors.BrokerNotAvailableError: 503,
+    errors.RequestTimedOutError: 504,
+    errors.TopicAuthorizationFailedError: 403,
+    errors.GroupAuthorizationFailedError: 403,
+    errors.ClusterAuthorizationFailedError: 403,
+    errors.TransactionalIdAuthorizationFailedError: 403,
+    errors.UnknownServerError: 502,
+}
+"""Status codes of answers that are errors; 400 for the others."""
 
 T = TypeVar("T")
 
@@ -45,11 +65,16 @@ class Options:
     allow_changes: bool = False
     request_timeout_ms: int = 10_000
     security: ClientSecurity | None = None
+    base_path: str = ""
+    """The path of a reverse proxy before the console's paths. Empty: the request's `X-Forwarded-Prefix`."""
+    login: ClientSecurity | None = None
+    """The connection settings of logins, as `sessions.login_security` makes them. None: no logins."""
 
 
 @dataclass
 class Console:
-    """Shared objects of the pages. `hint` returns the next step for an error."""
+    """Shared objects of the pages. With logins each session has a console of its own, because users see different
+    topics and groups. `hint` returns the next step for an error."""
 
     options: Options
     admin: Admin
@@ -63,6 +88,8 @@ class Console:
     randomness: Randomness
     tokens: Tokens
     hint: Callable[[SparklogError], str]
+    user: str = ""
+    """Name of the logged-in user; empty without logins."""
     notes: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def note(self, text: str) -> str:
@@ -74,9 +101,34 @@ class Console:
         return key
 
 
+@dataclass(frozen=True)
+class Login:
+    """Shared objects of the logins. `template`: the connection settings before the user is known. `new_console` creates
+    the console of a user, by the security and the shown name."""
+
+    options: Options
+    template: ClientSecurity
+    sessions: Sessions[Console]
+    work: Work
+    randomness: Randomness
+    new_console: Callable[[ClientSecurity, str], Console]
+
+
 def console_of(request: Request) -> Console:
-    found: Console = request.app.state.console
+    found: Console = request.scope.get(CONSOLE_KEY) or request.app.state.console
     return found
+
+
+def login_of(request: Request) -> Login:
+    found: Login = request.app.state.login
+    return found
+
+
+def status_of(error: SparklogError) -> int:
+    for cls in type(error).__mro__:
+        if cls in STATUS:
+            return STATUS[cls]
+    return 400
 
 
 async def ask(request: Request, fn: Callable[[Console], T]) -> T:
@@ -176,7 +228,7 @@ def make_templates() -> Templates:
         "rate": numbers.rate,
         "column_list": column_list,
     }
-    made.globals["url"] = url
+    made.globals |= {"url": url, "internal_topics": INTERNAL_TOPICS}
     return made
 
 
@@ -191,9 +243,10 @@ def is_fragment(request: Request) -> bool:
 def render(request: Request, template: str, status: int = 200, **context: Any) -> Response:
     """A page, or the part of one. Gives the browser a session if it has none."""
     console = console_of(request)
-    session = session_of(request.headers) or console.randomness.token_bytes(SESSION_HEX_DIGITS // 2).hex()
+    session = session_of(request.headers) or new_session(console.randomness)
     body = _TEMPLATES.get_template(template).render(
         options=console.options,
+        user=console.user,
         path=request.url.path,
         token=console.tokens.token(session),
         note=console.notes.get(request.query_params.get("note", ""), ""),
@@ -201,7 +254,29 @@ def render(request: Request, template: str, status: int = 200, **context: Any) -
         brokers_down=console.brokers.down(),
         **context,
     )
-    response = HTMLResponse(body, status)
-    if session != session_of(request.headers):
-        response.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    response = HTMLResponse(with_base_path(body, base_path_of(request)), status)
+    return response if session == session_of(request.headers) else set_session(request, response, session)
+
+
+def redirect(request: Request, path: str) -> Response:
+    """Lead the browser to a page of the console."""
+    return RedirectResponse(base_path_of(request) + path, 303)
+
+
+def new_session(randomness: Randomness) -> str:
+    """A key that nobody can guess."""
+    return randomness.token_bytes(SESSION_HEX_DIGITS // 2).hex()
+
+
+def set_session(request: Request, response: Response, session: str) -> Response:
+    """The response with the session's cookie, which scripts and other sites cannot use."""
+    seen = request.headers.get("origin", ""), request.headers.get("x-forwarded-proto", "")  # behind a proxy with TLS
+    response.set_cookie(
+        COOKIE,
+        session,
+        path=base_path_of(request) or "/",
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https" or seen[0].startswith("https://") or seen[1] == "https",
+    )
     return response

@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from sparklog.errors import InvalidTopicError, SchemaMismatchError
 from sparklog.format.plain_layout import is_encoded, is_list_view, needs_rewriting, plain_layout
+from sparklog.settings import did_you_mean
 
 KIND_ENVELOPE = "envelope"
 KIND_TYPED = "typed"
@@ -150,7 +151,9 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container
     problems: list[str] = []
     unknown = [n for n in table.column_names if schema.get_field_index(n) < 0]
     if unknown:
-        problems.append(f"unknown column{'s' if len(unknown) > 1 else ''} {', '.join(map(repr, unknown))}")
+        near = did_you_mean(unknown[0], schema.names) if len(unknown) == 1 else ""
+        hint = near if near.startswith(":") else ""  # else all columns are named below
+        problems.append(f"unknown column{'s' if len(unknown) > 1 else ''} {', '.join(map(repr, unknown))}{hint}")
     columns = []
     for f in schema:
         indexes = table.schema.get_all_field_indices(f.name)

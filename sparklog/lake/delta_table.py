@@ -67,6 +67,8 @@ class TableFile(Struct, frozen=True):
     partition_values: Mapping[str, str | None]
     """Values of the partition columns, as texts; None: null."""
     modified_ms: int = 0
+    last_time_ms: int | None = None
+    """Largest `_timestamp` by the statistics, which have whole ms; None: not given."""
 
 
 def normal_location(location: str) -> str:
@@ -368,6 +370,11 @@ class LakeTable:
         values = {c: column(f"partition.{c}") for c in partitions}
         lows = values["_partition"] if "_partition" in values else column("min._partition")
         highs = values["_partition"] if "_partition" in values else column("max._partition")
+        times_ms: list[int | None] = [None] * n
+        if "max._timestamp" in actions.column_names:
+            times = actions.column("max._timestamp")
+            if pa.types.is_timestamp(times.type):  # files without statistics alone have none
+                times_ms = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64()).to_pylist()
         return [
             TableFile(
                 path=path,
@@ -378,8 +385,9 @@ class LakeTable:
                 last_offset=last,
                 partition_values={c: partition_text(v[i]) for c, v in values.items()},
                 modified_ms=modified or 0,
+                last_time_ms=time_ms,
             )
-            for i, (path, size, rows, low, high, first, last, modified) in enumerate(
+            for i, (path, size, rows, low, high, first, last, modified, time_ms) in enumerate(
                 zip(
                     column("path"),
                     column("size_bytes"),
@@ -389,6 +397,7 @@ class LakeTable:
                     column("min._offset"),
                     column("max._offset"),
                     column("modification_time"),
+                    times_ms,
                     strict=True,
                 )
             )

@@ -8,6 +8,7 @@ OPTIMIZE has made.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
 
@@ -125,6 +126,36 @@ class History:
         found = [f.first_offset or 0 for f in self._files if f.partition in (partition, None)]
         return min(found, default=self.next_offset(partition))
 
+    def first_offset_from(self, partition: int, time_ms: int) -> int | None:
+        """Return the first offset of the partition whose row is not older than a time; None if no row is that new.
+
+        Files and row groups that are older by their statistics are not read.
+
+        Args:
+            partition: Number of the partition.
+            time_ms: The time in ms since 1970.
+
+        Raises:
+            LakeUnavailableError: A file cannot be read.
+        """
+        end = self.next_offset(partition)
+        chosen = [
+            f
+            for f in self._files
+            if f.partition in (partition, None) and (f.last_time_ms is None or f.last_time_ms >= time_ms)
+        ]
+        if self._masks is None and chosen:
+            self._masks = self._table.deletion_masks()
+        for group in _overlapping(chosen):
+            found: list[int] = []
+            for rows in (rows for f in group for rows in self._file_rows(f, partition, 0, end, [], time_ms)):
+                times_us = rows.column("_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+                first = pc.min(rows.column("_offset").filter(pc.greater_equal(times_us, time_ms * 1000))).as_py()
+                found += [] if first is None else [first]
+            if found:
+                return min(found)
+        return None
+
     def read(
         self, partition: int, start: int, end: int, columns: Sequence[str], layout: pa.Schema
     ) -> Iterator[HistoryBatch]:
@@ -221,9 +252,15 @@ class History:
             yield HistoryBatch(tp, data, offsets[at : at + n], times[at : at + n], int(offsets[at + n - 1]) + 1)
 
     def _file_rows(
-        self, file: TableFile, partition: int, start: int, end: int, columns: Sequence[str]
+        self,
+        file: TableFile,
+        partition: int,
+        start: int,
+        end: int,
+        columns: Sequence[str],
+        time_ms: int | None = None,
     ) -> Iterator[pa.Table]:
-        """The rows of the range in one file, row group by row group."""
+        """The rows of the range in one file, row group by row group. `time_ms`: groups of older rows are left out."""
         assert self._masks is not None
         mask = self._masks.get(unquote(file.path).rsplit("/", 1)[-1])
         wanted = [*columns, "_partition", "_offset", "_timestamp"]
@@ -236,7 +273,7 @@ class History:
                 for group in range(parquet.num_row_groups):
                     metadata = parquet.metadata.row_group(group)
                     first, at = at, at + metadata.num_rows
-                    if not _may_have(metadata, start, end):
+                    if not _may_have(metadata, start, end) or (time_ms is not None and _is_older(metadata, time_ms)):
                         continue
                     rows = plain(parquet.read_row_group(group, columns=own))
                     yield from self._selected(rows, file, mask, first, partition, start, end)
@@ -277,6 +314,19 @@ def _may_have(metadata: Any, start: int, end: int) -> bool:
             found = column.statistics
             return not (found is not None and found.has_min_max and (found.max < start or found.min >= end))
     return True
+
+
+def _is_older(metadata: Any, time_ms: int) -> bool:
+    """True if all rows of the group are older than a time, by their statistics."""
+    for i in range(metadata.num_columns):
+        column = metadata.column(i)
+        if column.path_in_schema == "_timestamp":
+            found = column.statistics
+            if found is None or not found.has_min_max or not hasattr(found.max, "timestamp"):
+                return False
+            newest = found.max if found.max.tzinfo else found.max.replace(tzinfo=UTC)
+            return bool(newest < datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms))
+    return False
 
 
 def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:

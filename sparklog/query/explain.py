@@ -6,13 +6,15 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from sparklog.errors import InvalidQueryError, SparklogError, UnknownTopicOrPartitionError
+from sparklog.errors import InvalidQueryError, InvalidRequestError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.query.names import needs_quotes, written
+from sparklog.times import parse_time_ms
 
 NEAR_MAX = 3
 SHOWN_MAX = 20
 _UNKNOWN_TABLE = re.compile(r"Table with name (?P<name>.+) does not exist!")
 _OWN_FUNCTION = re.compile(r"executing the UDF: InvalidRequestError: (?P<message>.+)", re.DOTALL)
+_WRONG_TIME = re.compile(r'invalid timestamp field format: "(?P<text>[^"\']+)"')
 _GUESS = re.compile(r"\nDid you mean [^\n]*\?")
 
 
@@ -36,7 +38,19 @@ def explained(
     if kind == "OutOfMemoryException":
         first = message.strip().splitlines()[0]
         return InvalidQueryError(f"{first}: the query needs more than memory_limit_bytes (--memory-limit)")
-    return InvalidQueryError(f"{message.strip()}{_quote(query, topics)}")
+    return InvalidQueryError(f"{message.strip()}{_moment(message)}{_quote(query, topics)}")
+
+
+def _moment(message: str) -> str:
+    """A line on the function `moment` for a time that DuckDB does not know and sparklog does."""
+    found = _WRONG_TIME.search(message)
+    if found is None:
+        return ""
+    try:
+        parse_time_ms(found["text"], 0)
+    except InvalidRequestError:
+        return ""
+    return f"\nWords for times stand in the function moment: moment('{found['text']}')"
 
 
 def _nearest(name: str, topics: Iterable[str]) -> str:

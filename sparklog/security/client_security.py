@@ -99,7 +99,8 @@ _TOKEN = (
 @dataclass(frozen=True, slots=True)
 class TokenEndpoint:
     """Source of OAUTHBEARER's tokens. `url`: https://… (a request with id and secret, RFC 6749 section 4.4) or
-    file:///path (contains a token). `ca_location`: PEM file of the authorities for the endpoint's certificate."""
+    file:///path (contains a token); "": `client_secret` is the token. `ca_location`: PEM file of the authorities for
+    the endpoint's certificate."""
 
     url: str
     client_id: str = ""

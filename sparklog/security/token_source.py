@@ -1,5 +1,5 @@
-"""Sources of a client's tokens (OAUTHBEARER): a file, or an endpoint that expects the client's id and secret (RFC 6749,
-section 4.4). Blocks: not on an event loop."""
+"""Sources of a client's tokens (OAUTHBEARER): a file, an endpoint that expects the client's id and secret (RFC 6749,
+section 4.4), or a given token. Blocks: not on an event loop."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class TokenSource:
     def token(self, timeout_s: float) -> Secret:
         """A token that is valid for a while. Raises InvalidConfigError (the file), BrokerNotAvailableError (the
         endpoint does not answer), SaslAuthenticationFailedError (it refuses)."""
+        if not self._endpoint.url:
+            return self._endpoint.client_secret
         if self._endpoint.url.startswith(_FILE):
             return Secret(read_text_file(self._endpoint.url.removeprefix(_FILE)).strip())
         with self._lock:

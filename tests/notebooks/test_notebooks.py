@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
@@ -11,7 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import jupytext
+import nbformat
 import pytest
+
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(900)
@@ -68,6 +73,24 @@ def test_every_text_comes_before_code_it_explains(generator: ModuleType, name: s
 def test_the_page_has_the_notebooks_cells(generator: ModuleType, name: str) -> None:
     """`make notebooks NOTEBOOKS=NAME` makes it anew."""
     assert generator.without_outputs(shown(name)) == generator.page(name, source(name), {})
+
+
+@for_each("name", NOTEBOOKS)
+def test_it_opens_in_jupyter(generator: ModuleType, name: str) -> None:
+    """The site's Jupyter file has the cells and the page's outputs. Jupytext reads the source's code as code."""
+    notebook = nbformat.reads(generator.site_ipynb(name), as_version=4)
+    nbformat.validate(notebook)
+    assert [c.cell_type == "markdown" for c in notebook.cells] == [
+        generator.is_text(cell) for cell in generator.cells(source(name))
+    ]
+    code = [c for c in notebook.cells if c.cell_type == "code"]
+    assert [c.source for c in code] == [c for c in generator.cells(source(name)) if not generator.is_text(c)]
+    printed = "".join(output.text for c in code for output in c.outputs)
+    assert printed.split() == generator.shown_outputs(shown(name)).split()
+    assert not any("MAGIC" in c.source or "COMMAND" in c.source for c in notebook.cells)
+    opened = [c.source for c in jupytext.reads(source(name), fmt="py").cells if c.cell_type == "code"]
+    together = ast.dump(ast.parse("\n\n".join(opened)))
+    assert together == ast.dump(ast.parse(source(name)))
 
 
 def test_a_page_and_its_output(generator: ModuleType) -> None:

@@ -466,3 +466,26 @@ def test_rows_of_a_typed_topic_one_by_one(broker: LocalBroker, admin: Admin, top
         producer.send(topic, {"zone": "t", "n": 9_999})
         producer.abort_transaction()
     assert 9_999 not in sparklog.read_table(broker.bootstrap_servers, topic).column("n").to_pylist()
+
+
+def test_a_misspelt_topic_is_named_by_every_call(admin: Admin, broker: LocalBroker, topic: str) -> None:
+    admin.create_topic(f"{topic}-trips", 1, {"zone": pa.string()})
+    wrong = f"{topic}-trps"
+    calls: list[Callable[[], object]] = [
+        lambda: admin.describe_topic(wrong),
+        lambda: admin.delete_topic(wrong),
+        lambda: admin.alter_topic(wrong, {"retention.ms": 1}),
+        lambda: admin.add_partitions(wrong, 2),
+        lambda: admin.alter_schema(wrong, add_columns={"n": pa.int32()}),
+        lambda: admin.list_offsets({TopicPartition(wrong, 0): "latest"}),
+        lambda: admin.delete_records({TopicPartition(wrong, 0): 0}),
+        lambda: sparklog.read_table(broker.bootstrap_servers, wrong),
+    ]
+    for call in calls:
+        with pytest.raises(UnknownTopicOrPartitionError, match=f"did you mean '{topic}-trips'"):
+            call()
+    with (
+        sparklog.Producer(broker.bootstrap_servers) as producer,
+        pytest.raises(SchemaMismatchError, match="unknown column 'zoen': did you mean 'zone'"),
+    ):
+        producer.send(f"{topic}-trips", {"zoen": "x"})

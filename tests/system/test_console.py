@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -28,12 +28,9 @@ from sparklog.environment import real_environment
 from sparklog.types import TopicPartition
 from tests.support.waiting import until
 from tests.system.console_browser import console_process
+from tests.system.console_client import BASE, HTMX, ORIGIN, fields_of, get
 from tests.system.console_links import rows_of
 from tests.system.console_world import HOSTILE, LARGE_BYTES, SCRIPT, TRIPS, World, world
-
-BASE = "http://127.0.0.1:8080"
-ORIGIN = {"Origin": BASE}
-HTMX = {"HX-Request": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +56,6 @@ def reader(filled: World) -> Iterator[TestClient]:
     """One that only shows."""
     with client_of(filled.address, allow_changes=False) as made:
         yield made
-
-
-def get(client: TestClient, path: str, status: int = 200, headers: Mapping[str, str] | None = None) -> str:
-    response = client.get(path, headers=headers)
-    assert response.status_code == status, response.text
-    return response.text
-
-
-def fields_of(page: str) -> dict[str, str]:
-    """The hidden fields of the page's form, its token among them."""
-    found = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page)
-    return {name: html.unescape(value) for name, value in found}
 
 
 def linked(page: str, text: str) -> str:
@@ -351,6 +336,10 @@ def test_changes_are_asked_and_then_done(client: TestClient, filled: World) -> N
         return response.text
 
     assert "Created topic made." in do("/change/create-topic?topic=made&partitions=2")
+    typed = "topic=made-typed&partitions=1&column1=zone&type1=STRING&column2=at&type2=TIMESTAMP&schema=n+INT&key_columns=zone"
+    assert "Created topic made-typed." in do(f"/change/create-topic?{typed}&timestamp_column=at")
+    made = filled.admin.describe_topic("made-typed")
+    assert (made.schema.names, made.key_columns, made.timestamp_column) == (["zone", "at", "n"], ("zone",), "at")
     assert "has 5 partitions now" in do("/change/add-partitions?topic=made&total=5")
     assert "is 1000 now" in do("/change/set-config?topic=made&name=segment.ms&value=1000")
     assert filled.admin.describe_topic("made").configs == {"segment.ms": 1000}
@@ -365,6 +354,35 @@ def test_changes_are_asked_and_then_done(client: TestClient, filled: World) -> N
     assert "made" not in filled.admin.list_topics()
 
 
+def test_a_record_is_written_by_hand(client: TestClient, reader: TestClient, filled: World) -> None:
+    def write(topic: str, status: int = 200, **fields: str) -> str:
+        given = fields_of(get(client, f"/topics/{topic}/produce")) | fields
+        response = client.post(f"/topics/{topic}/produce", data=given, headers=ORIGIN)
+        assert response.status_code == status, response.text
+        return response.text
+
+    filled.admin.create_topic("by-hand", 1)
+    filled.admin.create_topic("rows-by-hand", 2, {"zone": pa.string(), "n": pa.int32()})
+    page = write("by-hand", key="k", value="Grüße", headers="trace: abc")
+    assert "Wrote offset 0 of partition 0." in page
+    assert all(text in page for text in ("Grüße", "trace", "abc"))
+    assert "Wrote offset 1" in write("by-hand", key="k", value_form="null")
+    assert "Wrote offset 0 of partition 1." in write("rows-by-hand", row='{"zone": "Mitte", "n": 3}', partition="1")
+    assert sparklog.read_table(filled.address, "rows-by-hand", columns=["zone", "n"]).to_pylist() == [
+        {"zone": "Mitte", "n": 3}
+    ]
+    refused = write("rows-by-hand", 400, row='{"zone": "Mitte", "m": 3}')
+    assert "no column m" in refused
+    assert html.escape('{"zone": "Mitte", "m": 3}', quote=True).replace("&quot;", "&#34;") in refused  # it is kept
+    assert client.post("/topics/by-hand/produce", data={"value": "x"}, headers=ORIGIN).status_code == 403
+    assert "--allow-changes" in get(reader, "/topics/by-hand/produce", 403)
+    fields = fields_of(get(reader, "/sql")) | {"value": "x"}
+    assert reader.post("/topics/by-hand/produce", data=fields, headers=ORIGIN).status_code == 403
+    assert '/produce"' not in get(reader, "/topics/by-hand")
+    assert filled.admin.describe_topic("by-hand").partition_details[0].high_watermark == 2
+    assert "is internal" in get(client, "/topics/__consumer_offsets/produce", 400)
+
+
 @pytest.mark.parametrize(
     ("path", "words"),
     [
@@ -374,6 +392,11 @@ def test_changes_are_asked_and_then_done(client: TestClient, filled: World) -> N
         ("/change/reset-offsets?group=nobody", "has no committed offsets"),
         ("/change/nothing", "there is no change"),
         ("/change/create-topic?topic=x", "partitions is needed"),
+        ("/change/create-topic?topic=x&partitions=1&column1=a", "has no type"),
+        ("/change/create-topic?topic=x&partitions=1&column1=a&type1=INTT", "INTT"),
+        ("/change/create-topic?topic=x&partitions=1&column1=a&type1=INT,+b+INT", "one type is needed"),
+        ("/change/create-topic?topic=x&partitions=1&key_columns=a", "name the columns"),
+        ("/change/create-topic?topic=x&partitions=1&column1=a&type1=INT&key_columns=b", "b"),
         ("/topics?page=x", "a whole number is needed"),
         ("/topics/trips/messages?partition=9", "has partitions 0 to 2"),
         ("/topics/trips/messages?at=1:x", "begin again"),

@@ -31,6 +31,8 @@ PAGES = (
     "/topics/trips/segments",
     "/topics/trips/batches?partition=1",
     "/topics/orders/producers",
+    "/topics/trips/produce",
+    "/topics/events/produce",
     "/groups",
     "/group?id=live",
     "/spark",

@@ -1,7 +1,8 @@
-"""Every link of every page of the console leads to the page that it names."""
+"""Every link of every page of the console leads to the page that it names, behind a proxy with a path of its own."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -20,7 +21,10 @@ REACHED = {
     "/", "/cluster/sizes", "/topics", "/topics/*", "/topics/*/messages", "/topics/*/message", "/topics/*/value",
     "/topics/*/segments", "/topics/*/batches", "/topics/*/producers", "/topics/*/tail", "/groups", "/group",
     "/transactions", "/transaction", "/transactions/hanging", "/spark", "/sql", "/change/abort-transaction",
+    "/topics/*/produce",
 }  # fmt: skip
+BASE = "/tools/sparklog"
+ADDRESS = re.compile(r'\s(?:href|src|action|hx-get|hx-post)="(/[^"]*)"')
 SPACED_GROUP = " of spaces "
 
 
@@ -35,13 +39,15 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def test_every_link_leads_to_the_page_that_it_names(filled: World) -> None:
-    app = make_app(Options(filled.address, allow_changes=True), real_environment(), round_s=0.1)
+    options = Options(filled.address, allow_changes=True, base_path=BASE)
+    app = make_app(options, real_environment(), round_s=0.1)
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:
         until(lambda: "billing" in client.get("/groups").text, "the watch over groups has come round")
 
         def get(path: str) -> tuple[int, str]:
-            response = client.get(path)
-            return response.status_code, response.text
+            response = client.get(BASE + path)
+            assert [a for a in ADDRESS.findall(response.text) if not a.startswith(BASE + "/")] == [], path
+            return response.status_code, response.text.replace(f'="{BASE}/', '="/')
 
         pages = crawl(get)
     assert names_in(pages) >= REACHED

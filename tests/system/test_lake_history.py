@@ -6,6 +6,7 @@ import random
 import subprocess
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,40 @@ def send(broker: LocalBroker, topic: str, numbers: range, partition: int | None 
     rows = pa.table({"n": list(numbers), "zone": [f"z{n % 5}" for n in numbers]})
     with sparklog.Producer(broker.bootstrap_servers) as producer:
         producer.send_batch(topic, rows, partition=partition)
+
+
+def test_times_are_looked_up_below_the_log_too(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    address = lake_broker.bootstrap_servers
+    lake_admin.create_topic(topic, 1, schema="n BIGINT, at TIMESTAMP", timestamp_column="at")
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    begin_ms = 1_772_352_000_000
+    with sparklog.Producer(address) as producer:
+        for first in range(0, 60, 20):
+            numbers = range(first, first + 20)
+            at = pa.array([(begin_ms + 60_000 * n) * 1000 for n in numbers], pa.timestamp("us", "UTC"))
+            producer.send_batch(topic, pa.table({"n": list(numbers), "at": at})).result(60)
+            assert worker.run_once([topic]) == {}
+    lake_admin.delete_records({TopicPartition(topic, 0): 50})
+
+    def read(start: int, end: int, **more: Any) -> list[int]:
+        first, last = (datetime.fromtimestamp(begin_ms / 1000 + 60 * n, UTC) for n in (start, end))
+        table = sparklog.read_table(address, topic, ["n"], start=first, end=last, **more)
+        return list(table.column("n").to_pylist())
+
+    for start, end in ((5, 15), (15, 45), (45, 55), (52, 58), (-5, 3), (58, 70), (0, 60)):
+        wanted = list(range(max(start, 0), min(end, 60)))
+        assert read(start, end, history=True) == wanted, (start, end)
+        assert read(start, end) == [n for n in wanted if n >= 50], (start, end)
+    table = DeltaTable(tmp_path / "table")
+    table.delete("n BETWEEN 5 AND 9")
+    assert read(5, 12, history=True) == [10, 11]
+    table.optimize.compact()
+    assert read(5, 45, history=True) == list(range(10, 45))
+    inside = f"_timestamp >= to_timestamp({begin_ms // 1000 + 60 * 8}) AND _timestamp < to_timestamp({begin_ms // 1000 + 60 * 52})"
+    found = sparklog.sql(address, f'SELECT n FROM "{topic}" WHERE {inside} ORDER BY n').column("n").to_pylist()
+    assert found == list(range(10, 52))
 
 
 def test_a_topic_whose_log_was_cut_is_read_whole(

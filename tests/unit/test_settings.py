@@ -142,6 +142,8 @@ def test_unknown_names_get_a_suggestion(given: str, hint: str) -> None:
 def test_parameters_have_underscores_and_none_means_not_given() -> None:
     found = s.from_parameters(Scope.PRODUCER, {"linger_ms": 7, "acks": None})
     assert found == s.resolve(Scope.PRODUCER, {"linger.ms": 7})
+    with pytest.raises(InvalidConfigError, match=r"'log.retention.ms': did you mean 'retention.ms'\?"):
+        s.check(Scope.BROKER, {"log.retention.ms": 1})  # Kafka's name for the topics' default
     with pytest.raises(InvalidConfigError, match=r"unknown producer parameter 'linger': did you mean 'linger_ms'\?"):
         s.from_parameters(Scope.PRODUCER, {"linger": 7})
     with pytest.raises(InvalidConfigError, match=r"unknown producer parameter 'linger\.ms'"):

@@ -111,8 +111,9 @@ class Catalog:
         found = self._describe(names, to_write=to_write)
         missing = [n for n in names if n not in found]
         if missing and missing_is_error:
+            hint = self.address.connect().nearest_topic(missing[0], self.request_timeout_ms)
             raise UnknownTopicOrPartitionError(
-                f"no topic {', '.join(map(repr, missing))} at {self.address}: create it with "
+                f"no topic {', '.join(map(repr, missing))} at {self.address}{hint}: create it with "
                 f"`sparklog topic create {missing[0]}` or Admin.create_topic"
             )
         for name, partitions in subscription.assign.items():

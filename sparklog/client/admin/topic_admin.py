@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -35,6 +36,17 @@ from sparklog.protocol.topic_messages import (
 )
 
 
+@contextlib.contextmanager
+def _naming_nearest(cluster: Cluster, name: str, timeout_ms: int) -> Iterator[None]:
+    """Add the nearest topic's name to the error of a topic that does not exist. The controller may not name topics that
+    the client may not see."""
+    try:
+        yield
+    except UnknownTopicOrPartitionError as e:
+        hint = cluster.nearest_topic(name, timeout_ms)
+        raise UnknownTopicOrPartitionError(f"{e}{hint}") from e
+
+
 def create_topic(cluster: Cluster, request: CreateTopicRequest, timeout_ms: int) -> TopicInfo:
     """Create a topic, which stores the request's id; see `Admin`.
 
@@ -51,7 +63,8 @@ def create_topic(cluster: Cluster, request: CreateTopicRequest, timeout_ms: int)
 def alter_schema(cluster: Cluster, request: AlterSchemaRequest, timeout_ms: int) -> TopicInfo:
     """Change a topic's columns; see `Admin`. Columns that the topic already has in this form change nothing."""
     cluster.invalidate(request.name)
-    answer = change(cluster, Api.ALTER_SCHEMA, request, AlterSchemaResponse, timeout_ms)
+    with _naming_nearest(cluster, request.name, timeout_ms):
+        answer = change(cluster, Api.ALTER_SCHEMA, request, AlterSchemaResponse, timeout_ms)
     assert answer is not None
     return _keep_state(cluster, answer.topic)
 
@@ -59,7 +72,8 @@ def alter_schema(cluster: Cluster, request: AlterSchemaRequest, timeout_ms: int)
 def alter_topic(cluster: Cluster, request: AlterTopicRequest, timeout_ms: int) -> TopicInfo:
     """Change a topic's settings; see `Admin`."""
     cluster.invalidate(request.name)
-    answer = change(cluster, Api.ALTER_TOPIC, request, AlterTopicResponse, timeout_ms)
+    with _naming_nearest(cluster, request.name, timeout_ms):
+        answer = change(cluster, Api.ALTER_TOPIC, request, AlterTopicResponse, timeout_ms)
     assert answer is not None
     return _keep_state(cluster, answer.topic)
 
@@ -72,15 +86,16 @@ def add_partitions(cluster: Cluster, name: str, total: int, timeout_ms: int) -> 
         return _grown(cluster, name, total, deadline.left_ms()).partitions == total
 
     cluster.invalidate(name)
-    answer = change(
-        cluster,
-        Api.CREATE_PARTITIONS,
-        CreatePartitionsRequest(name, total),
-        CreatePartitionsResponse,
-        timeout_ms,
-        repeating=Repeating((InvalidPartitionsError,)),
-        is_made=has_grown,
-    )
+    with _naming_nearest(cluster, name, timeout_ms):
+        answer = change(
+            cluster,
+            Api.CREATE_PARTITIONS,
+            CreatePartitionsRequest(name, total),
+            CreatePartitionsResponse,
+            timeout_ms,
+            repeating=Repeating((InvalidPartitionsError,)),
+            is_made=has_grown,
+        )
     if answer is None:
         return cluster.topic(name, timeout_ms=deadline.left_ms())
     return _keep_state(cluster, answer.topic)
@@ -123,7 +138,8 @@ def delete_topic(cluster: Cluster, name: str, timeout_ms: int) -> None:
             delete(topic_id)
         except UnknownTopicOrPartitionError:
             if not topic_id:
-                raise
+                with _naming_nearest(cluster, name, timeout_ms):
+                    raise
             delete("")  # it was created again, and the reporting broker did not know that yet
     finally:
         cluster.invalidate(name)

@@ -170,12 +170,12 @@ class Cluster:
         code = next((t.error_code for t in response.topics if t.name == name), UnknownTopicOrPartitionError.code)
         if code == UnknownTopicOrPartitionError.code:
             raise UnknownTopicOrPartitionError(
-                f"no topic {name!r} at {self.bootstrap_servers}{self._nearest_topic(name, timeout_ms)}: create it with "
+                f"no topic {name!r} at {self.bootstrap_servers}{self.nearest_topic(name, timeout_ms)}: create it with "
                 f"`sparklog topic create {name}` or Admin.create_topic"
             )
         raise topic_error(code, name)
 
-    def _nearest_topic(self, name: str, timeout_ms: int) -> str:
+    def nearest_topic(self, name: str, timeout_ms: int) -> str:
         """A hint at the topic with the nearest name; empty if there is none. The topics are listed once for a name."""
         if name not in self._hints:
             if len(self._hints) >= HINTS_MAX:

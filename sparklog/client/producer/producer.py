@@ -6,7 +6,7 @@ import contextlib
 import sys
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import time_ns
 from types import TracebackType
 from typing import Any
@@ -105,38 +105,20 @@ class Producer:
         self._topics: dict[str, ProducerTopic] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._batch_size_bytes = config["batch.size.bytes"]
-        self._policy = RetryPolicy(
-            config["max.block.ms"],
-            config["request.timeout.ms"],
-            config["retry.backoff.ms"],
-            config["retry.backoff.max.ms"],
-            "max.block.ms",
-        )
+        self._policy = _retry_policy(config)
         self._encoder = BatchEncoder(
             config["compression"],
             checksum=not config["enable.idempotence"],
             memory_bytes=config["buffer.memory"],
         )
         self._parallel = parallel_encoder(self._encoder)
-        self._accumulator = Accumulator(
-            buffer_bytes=config["buffer.memory"],
-            linger_s=config["linger.ms"] / 1000,
-            max_block_s=config["max.block.ms"] / 1000,
-            delivery_timeout_s=config["delivery.timeout.ms"] / 1000,
-        )
-        sender_config = SenderConfig(
-            acks=_ACKS[config["acks"]],
-            request_timeout_ms=config["request.timeout.ms"],
-            max_in_flight=config["max.in.flight.requests.per.connection"],
-            backoff_s=config["retry.backoff.ms"] / 1000,
-            backoff_max_s=config["retry.backoff.max.ms"] / 1000,
-        )
+        self._accumulator = _accumulator(config)
         self._idempotent = config["enable.idempotence"]
         if self._idempotent:
             self._accumulator.session = WriteSession()
         topics = self._topics  # not self: the sender's thread must not keep the producer
         self._sender = Sender(
-            self._cluster, self._accumulator, self._encoder, sender_config, lambda name: topics.pop(name, None)
+            self._cluster, self._accumulator, self._encoder, _sender_config(config), lambda name: topics.pop(name, None)
         )
         self._accumulator.wake_sender = self._sender.wake
         core = self._core = ProducerCore(self._accumulator, self._sender, self._parallel)
@@ -216,11 +198,8 @@ class Producer:
         else:
             try:
                 value, size, partition, rest = state.checked(value, key, headers, timestamp_ms, partition)
-            except (InvalidPartitionsError, SchemaMismatchError):
-                # a partition or a column may have been added since the metadata were read
-                known, state = state.info, self._newer(state)
-                if (state.info.schema_id, state.info.partitions) == (known.schema_id, known.partitions):
-                    raise
+            except (InvalidPartitionsError, SchemaMismatchError) as e:
+                state = self._changed(state, e)
                 value, size, partition, rest = state.checked(value, key, headers, timestamp_ms, partition)
         accumulator = self._accumulator
         lock = accumulator.lock
@@ -243,13 +222,26 @@ class Producer:
             values.append(value)  # last: before it nothing of the row counts, should a signal interrupt this
             lock.release()
         except BaseException:
-            with lock:
-                for queue in state.queues:
-                    accumulator.locked_drop_unfinished(queue)
-            accumulator.release_if_held()
-            self._sender.wake()
+            self._drop_unfinished(state)
             raise
         return future
+
+    def _changed(self, state: ProducerTopic, error: SparklogError) -> ProducerTopic:
+        """The newer state of a topic that has refused a record: it may have got a partition or a column. Raises `error`
+        if the topic is the same."""
+        newer = self._newer(state)
+        if (newer.info.schema_id, newer.info.partitions) == (state.info.schema_id, state.info.partitions):
+            raise error
+        return newer
+
+    def _drop_unfinished(self, state: ProducerTopic) -> None:
+        """Remove the unfinished row of a `send` that an error or a signal has ended, and release the lock."""
+        accumulator = self._accumulator
+        with accumulator.lock:
+            for queue in state.queues:
+                accumulator.locked_drop_unfinished(queue)
+        accumulator.release_if_held()
+        self._sender.wake()
 
     def _locked_batch(self, state: ProducerTopic, partition: int | None, size_bytes: int) -> OpenBatch:
         """The batch that takes the next record: the open batch if it has room, else a new one."""
@@ -591,3 +583,35 @@ class Producer:
                     info, self._batch_size_bytes, queues, self._key_serializer, self._value_serializer
                 )
         return state
+
+
+def _retry_policy(config: Mapping[str, Any]) -> RetryPolicy:
+    """The limits of calls that wait for a broker."""
+    return RetryPolicy(
+        config["max.block.ms"],
+        config["request.timeout.ms"],
+        config["retry.backoff.ms"],
+        config["retry.backoff.max.ms"],
+        "max.block.ms",
+    )
+
+
+def _accumulator(config: Mapping[str, Any]) -> Accumulator:
+    """The queues of a producer with these settings."""
+    return Accumulator(
+        buffer_bytes=config["buffer.memory"],
+        linger_s=config["linger.ms"] / 1000,
+        max_block_s=config["max.block.ms"] / 1000,
+        delivery_timeout_s=config["delivery.timeout.ms"] / 1000,
+    )
+
+
+def _sender_config(config: Mapping[str, Any]) -> SenderConfig:
+    """The sender's part of the settings."""
+    return SenderConfig(
+        acks=_ACKS[config["acks"]],
+        request_timeout_ms=config["request.timeout.ms"],
+        max_in_flight=config["max.in.flight.requests.per.connection"],
+        backoff_s=config["retry.backoff.ms"] / 1000,
+        backoff_max_s=config["retry.backoff.max.ms"] / 1000,
+    )

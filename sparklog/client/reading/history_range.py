@@ -49,6 +49,10 @@ class HistorySource:
             return log_start
         return min(log_start, history.first_offset(partition))
 
+    def first_offset_from(self, partition: int, time_ms: int) -> int | None:
+        """Return the first offset of the history whose row is not older than a time; None if there is no such row."""
+        return None if self._history is None else self._history.first_offset_from(partition, time_ms)
+
     def next_offset(self, partition: int) -> int:
         """Return the offset at which the log continues; 0 without a history."""
         return 0 if self._history is None else self._history.next_offset(partition)

@@ -136,71 +136,106 @@ def read_table(
         source = HistorySource(newest(), required=history, newest=latest)
     ranges = _ranges(shared, newest(), start, end, isolation, deadline, source)
     info = newest()  # asked after the ranges' ends: no row of the ranges has a newer schema
-    schema = Projection(info, columns).schema
-    needed = () if filter is None else _filter_columns(filter, info)
-    wanted = None if columns is None else [*schema.names, *(n for n in needed if n not in schema.names)]
-    wanted = None if wanted is None or latest else [n for n in wanted if n in info.schema.names]
-    layout = Projection(info, wanted).schema
-    if include_metadata:
-        for field in METADATA_FIELDS:
-            schema = schema.append(field)
-    whole = pa.schema([*layout, *METADATA_FIELDS])
-    with_metadata = include_metadata or any(n not in info.schema.names for n in needed)
+    reading: dict[str, Any] = {
+        "local": local,
+        "isolation": isolation,
+        "retry_timeout_ms": request_timeout_ms,
+        "fetching": Fetching(request_timeout_ms=request_timeout_ms),
+    }
+    rows = _Rows(shared, info, ranges, source, reading, filter=filter, limit=limit)
+    rows.choose(columns, include_metadata=include_metadata, latest=latest)
+    if latest:
+        table = rows.newest_of_each_key()
+        return table.to_reader() if batches else table
+    if batches:
+        return pa.RecordBatchReader.from_batches(rows.schema, rows.found(with_bar=True))
+    return pa.Table.from_batches(rows.found(), rows.schema)
 
-    def read(tp: TopicPartition, first: int, last: int) -> Iterable[ConsumedBatch | HistoryBatch]:
-        reading: dict[str, Any] = {
-            "layout": layout,
-            "local": local,
-            "isolation": isolation,
-            "retry_timeout_ms": request_timeout_ms,
-            "fetching": Fetching(request_timeout_ms=request_timeout_ms),
-        }
-        if source is None:
-            return read_range(shared, tp, first, last, columns=wanted, **reading)
-        from sparklog.client.reading.history_range import read_range_with_history
 
-        return read_range_with_history(shared, tp, first, last, source, columns=layout.names, **reading)
+class _Rows:
+    """The rows of ranges of a topic. `schema`: the layout of the result. `_layout`: the topic's columns to read, which
+    the filter or the newest rows may need beside the result's."""
 
-    def select(table: pa.Table, rows: int) -> pa.Table:
-        """Return the wanted rows of `table`, after `rows` earlier ones."""
-        table = table if filter is None else table.filter(filter)
-        return table.slice(0, None if limit is None else limit - rows).select(schema.names)
+    def __init__(
+        self,
+        shared: Cluster,
+        info: TopicInfo,
+        ranges: Mapping[TopicPartition, tuple[int, int]],
+        source: HistorySource | None,
+        reading: Mapping[str, Any],
+        *,
+        filter: Any,
+        limit: int | None,
+    ) -> None:
+        """Create the rows; `choose` sets their columns. `reading`: arguments of `read_range`."""
+        self._cluster = shared
+        self._info = info
+        self._ranges = ranges
+        self._source = source
+        self._reading = reading
+        self._filter = filter
+        self._limit = limit
 
-    def found() -> Iterator[pa.RecordBatch]:
-        total, done, rows = sum(last - first for first, last in ranges.values()), 0, 0
-        bar = notebook_bar(total) if batches else None
-        for tp, (first, last) in ranges.items():
-            if rows == limit:
+    def choose(self, columns: Sequence[str] | None, *, include_metadata: bool, latest: bool) -> None:
+        """Set the result's columns (None: all), and those to read for them. Raises InvalidRequestError,
+        SchemaMismatchError."""
+        info = self._info
+        schema = Projection(info, columns).schema
+        needed = () if self._filter is None else _filter_columns(self._filter, info)
+        wanted = None if columns is None else [*schema.names, *(n for n in needed if n not in schema.names)]
+        self._wanted = None if wanted is None or latest else [n for n in wanted if n in info.schema.names]
+        self._layout = Projection(info, self._wanted).schema
+        if include_metadata:
+            for field in METADATA_FIELDS:
+                schema = schema.append(field)
+        self.schema = schema
+        self._whole = pa.schema([*self._layout, *METADATA_FIELDS])
+        self._with_metadata = include_metadata or any(n not in info.schema.names for n in needed)
+
+    def found(self, *, with_bar: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, partition after partition, with a progress bar in notebooks if `with_bar`."""
+        total, done, rows = sum(last - first for first, last in self._ranges.values()), 0, 0
+        bar = notebook_bar(total) if with_bar else None
+        for tp, (first, last) in self._ranges.items():
+            if rows == self._limit:
                 break
-            for batch in read(tp, first, last):
-                table = pa.Table.from_batches([_with_metadata(batch, whole) if with_metadata else batch.data])
-                table = select(table, rows)
+            for batch in self._read(tp, first, last):
+                data = _with_metadata(batch, self._whole) if self._with_metadata else batch.data
+                table = self._select(pa.Table.from_batches([data]), rows)
                 rows += table.num_rows
                 if bar is not None:
                     bar(done + min(batch.next_offset, last) - first, rows)
                 yield from table.to_batches()
-                if rows == limit:
+                if rows == self._limit:
                     break
             done += last - first
         if bar is not None:
             bar(total, rows)
 
-    def newest_of_each_key() -> pa.Table:
+    def newest_of_each_key(self) -> pa.Table:
+        """Return the newest row of each key."""
         from sparklog.client.reading.latest_rows import LatestRows
 
-        kept = LatestRows(info)
-        for tp, (first, last) in ranges.items():
-            for batch in read(tp, first, last):
-                kept.add(pa.Table.from_batches([_with_metadata(batch, whole)]))
+        kept = LatestRows(self._info)
+        for tp, (first, last) in self._ranges.items():
+            for batch in self._read(tp, first, last):
+                kept.add(pa.Table.from_batches([_with_metadata(batch, self._whole)]))
             kept.end_partition()
-        return select(kept.result(whole), 0)
+        return self._select(kept.result(self._whole), 0)
 
-    if latest:
-        table = newest_of_each_key()
-        return table.to_reader() if batches else table
-    if batches:
-        return pa.RecordBatchReader.from_batches(schema, found())
-    return pa.Table.from_batches(found(), schema)
+    def _read(self, tp: TopicPartition, first: int, last: int) -> Iterable[ConsumedBatch | HistoryBatch]:
+        reading = {**self._reading, "layout": self._layout}
+        if self._source is None:
+            return read_range(self._cluster, tp, first, last, columns=self._wanted, **reading)
+        from sparklog.client.reading.history_range import read_range_with_history
+
+        columns = self._layout.names
+        return read_range_with_history(self._cluster, tp, first, last, self._source, columns=columns, **reading)
+
+    def _select(self, table: pa.Table, rows: int) -> pa.Table:
+        """The rows of `table` that belong to the result, which has `rows` already."""
+        table = table if self._filter is None else table.filter(self._filter)
+        return table.slice(0, None if self._limit is None else self._limit - rows).select(self.schema.names)
 
 
 def _filter_columns(expression: Any, info: TopicInfo) -> tuple[str, ...]:
@@ -244,7 +279,13 @@ def _ranges(
     high = {tp: latest[tp].offset for tp in tps}
 
     def ask(asked: Mapping[TopicPartition, str | int]) -> Mapping[TopicPartition, OffsetAndTimestamp]:
-        return list_offsets(shared, asked, isolation=isolation, timeout_ms=left_ms())
+        found = dict(list_offsets(shared, asked, isolation=isolation, timeout_ms=left_ms()))
+        if source is not None:  # the log may have deleted the first row that is not older
+            for tp, time_ms in asked.items():
+                offset = source.first_offset_from(tp.partition, int(time_ms))
+                if offset is not None:
+                    found[tp] = OffsetAndTimestamp(offset, int(time_ms))
+        return found
 
     now_ms = time.time_ns() // 1_000_000
     firsts, lasts = (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from sparklog.console.changes import plan_of
-from sparklog.console.web import ask, console_of, read_form, render, require_changes, url
+from sparklog.console.web import ask, console_of, read_form, redirect, render, require_changes, url
 from sparklog.errors import InvalidRequestError
 
 
@@ -34,7 +34,7 @@ async def perform(request: Request) -> Response:
     done, after = await console.work.run(work)
     console.names.forget()
     note = console.note(done)
-    return RedirectResponse(url(after, note=note) if "?" not in after else f"{after}&note={note}", 303)
+    return redirect(request, url(after, note=note) if "?" not in after else f"{after}&note={note}")
 
 
 routes = [Route("/change/{kind}", confirm), Route("/change/{kind}", perform, methods=["POST"])]

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sparklog.client.admin.admin import TopicDescription
+from sparklog.console.changes import COLUMNS_IN_FORM
 from sparklog.console.views.cluster import problems_together, why_offline
 from sparklog.console.views.paging import Page, page_of
 from sparklog.console.views.topics import (
@@ -24,6 +25,7 @@ from sparklog.console.views.topics import (
 )
 from sparklog.console.views.watched import Rate
 from sparklog.console.web import Console, ask, is_fragment, is_on, render, text, whole_number
+from sparklog.format.ddl import TYPE_NAMES
 from sparklog.types import INTERNAL_TOPICS
 
 
@@ -38,7 +40,13 @@ def _list(console: Console, search: str, number: int, internal: bool) -> dict[st
     found = console.admin.describe_topics(page.rows)
     groups = console.groups.groups().values()
     rows = [topic_row(found[n], rate_of(console, found[n]), groups) for n in page.rows if n in found]
-    return {"page": Page(rows, *page[1:]), "search": search, "internal": internal}
+    return {
+        "page": Page(rows, *page[1:]),
+        "search": search,
+        "internal": internal,
+        "columns_max": COLUMNS_IN_FORM,
+        "types": TYPE_NAMES,
+    }
 
 
 async def topics(request: Request) -> Response:

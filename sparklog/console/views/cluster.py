@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sparklog.client.admin.admin import (
+    BrokerDescription,
     ClusterDescription,
     LogDirDescription,
     PartitionDescription,
@@ -23,11 +24,12 @@ OLD_TRANSACTION_MS = 60_000
 
 
 class BrokerRow(NamedTuple):
-    """A broker with its leaderships. `share` is of all bytes, 0 to 1; `skew` is the ratio to the mean broker."""
+    """A broker with its leaderships. `state` in words; empty: up, and not the controller. `share` is of all bytes, 0 to
+    1; `skew` is the ratio to the mean broker."""
 
     broker_id: int
     address: str
-    is_controller: bool
+    state: str
     leads: int
     size_bytes: int
     share: float
@@ -125,7 +127,7 @@ def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> S
         BrokerRow(
             b.broker_id,
             f"{b.host}:{b.port}",
-            b.broker_id == cluster.controller_id,
+            broker_state(b, cluster),
             leads[b.broker_id],
             sizes[b.broker_id],
             sizes[b.broker_id] / total if total else 0,
@@ -142,6 +144,16 @@ def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> S
         rows[:LARGEST_SHOWN],
         problems_together(topics, down),
     )
+
+
+def broker_state(broker: BrokerDescription, cluster: ClusterDescription) -> str:
+    """Return the broker's state in words; empty for one that is up, and not the controller."""
+    words = [
+        "controller" if broker.broker_id == cluster.controller_id else "",
+        "stopping" if broker.is_stopping else "",
+        "cordoned: gets no new replicas" if broker.is_cordoned else "",
+    ]
+    return ", ".join(filter(None, words))
 
 
 class DiskRow(NamedTuple):

@@ -53,6 +53,8 @@ def test_where_others_get_to_has_to_be_wanted_and_is_warned_of(listen: str) -> N
     with pytest.raises(InvalidConfigError, match=r"without a password.*--allow-insecure"):
         check_exposure(listen, host, allow_insecure=False)
     assert listen in check_exposure(listen, host, allow_insecure=True)
+    with pytest.raises(InvalidConfigError, match=r"without encryption.*--allow-insecure"):
+        check_exposure(listen, host, allow_insecure=False, has_login=True)
 
 
 @for_each("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "console.example"])

@@ -81,6 +81,13 @@ def test_numbers_as_text() -> None:
     ]
 
 
+def test_a_broker_that_is_cordoned_or_stops_is_named() -> None:
+    states = [BrokerDescription(n, "a", n, None, n == 1, n in (1, 2)) for n in range(3)]
+    found = spread(ClusterDescription("c", 2, tuple(states)), [])
+    cordoned = "cordoned: gets no new replicas"
+    assert [b.state for b in found.brokers] == ["", f"stopping, {cordoned}", f"controller, {cordoned}"]
+
+
 def test_pages_of_a_list() -> None:
     rows = list(range(101))
     assert page_of(rows, 1, 50)[1:] == (1, 3, 101, 1)
@@ -95,7 +102,7 @@ def test_how_data_are_spread() -> None:
         (0, 1, 3000, 0.75, 1.5),
         (1, 1, 1000, 0.25, 0.5),
     ]
-    assert [b.is_controller for b in found.brokers] == [False, True]
+    assert [b.state for b in found.brokers] == ["", "controller"]
     assert (found.size_bytes, found.remote_size_bytes, found.largest[0].skew) == (4000, 500, 1.5)
     assert found.problems.lines == ["t-1: 1 of 2 replicas are in sync"]
     assert spread(CLUSTER, []).brokers[0].share == 0

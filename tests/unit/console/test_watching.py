@@ -158,10 +158,12 @@ class Brokers:
     def __init__(self) -> None:
         self.registered = {1, 2, 3}
         self.replicas: tuple[int, ...] = (1, 2, 3)
+        self.missing: tuple[int, ...] = ()
         self.asked = 0
 
     def describe_cluster(self) -> ClusterDescription:
-        return ClusterDescription("c", 1, tuple(BrokerDescription(b, "a", b) for b in sorted(self.registered)))
+        brokers = tuple(BrokerDescription(b, "a", b) for b in sorted(self.registered))
+        return ClusterDescription("c", 1, brokers, self.missing)
 
     def partition_counts(self, *, include_internal: bool = False) -> dict[str, int]:
         return {"t": 1}
@@ -186,3 +188,6 @@ def test_a_broker_with_replicas_that_is_not_registered_is_down() -> None:
     clock.now += REPLICAS_AGE_S
     watch.measure()
     assert watch.down() == []
+    source.missing = (7,)  # a member without partitions
+    watch.measure()
+    assert watch.down() == [7]

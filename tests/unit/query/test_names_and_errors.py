@@ -78,3 +78,13 @@ def test_too_little_memory_names_the_limit() -> None:
     error = explained("OutOfMemoryException", "Out of Memory Error: 1\nset temp_directory", "SELECT 1", TOPICS, {})
     assert "memory_limit_bytes" in str(error)
     assert "temp_directory" not in str(error)
+
+
+def test_words_for_times_name_their_function() -> None:
+    def hint(text: str) -> str:
+        message = f'Conversion Error: invalid timestamp field format: "{text}", expected format is (YYYY-MM-DD)'
+        query = f"SELECT * FROM trips WHERE _timestamp >= '{text}'"
+        return str(explained("ConversionException", message, query, TOPICS, {}))
+
+    assert all(f"moment('{text}')" in hint(text) for text in ("-1h", "yesterday", "today 10:30", "1h ago"))
+    assert all("moment" not in hint(text) for text in ("soon", "2026-13-45"))

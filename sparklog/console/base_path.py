@@ -1,0 +1,75 @@
+"""The path under which a reverse proxy shows the console, such as /sparklog.
+
+Inside the console every path begins at /. The path of the proxy is taken off requests at the door (`BasePath`), and is
+put before the links of a page (`with_base_path`) and before the target of a redirect.
+"""
+
+from __future__ import annotations
+
+import re
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sparklog.errors import InvalidConfigError
+
+FORWARDED_PREFIX = "x-forwarded-prefix"
+BASE_PATH_CHARS_MAX = 200
+_SCOPE_KEY = "sparklog.base_path"
+_PATH = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
+_LINK = re.compile(r'(?<=\s)(href|src|action|hx-get|hx-post)="/(?!/)')
+"""A link of a template to a path of the console. A value cannot look so: templates escape quotation marks."""
+
+
+def check_base_path(text: str, name: str) -> str:
+    """The path without a slash at its end; "" for the root. Raises InvalidConfigError that names the option."""
+    path = text.strip().rstrip("/")
+    if len(path) > BASE_PATH_CHARS_MAX or not _PATH.fullmatch(path):
+        raise InvalidConfigError(
+            f"{name} = {text[: BASE_PATH_CHARS_MAX + 1]!r}: write a path such as /sparklog, of letters, digits, '.', '_', "
+            f"'~' and '-', at most {BASE_PATH_CHARS_MAX} characters"
+        )
+    return path
+
+
+def base_path_of(request: Request) -> str:
+    """The path of the proxy that has passed on the request; "" for none."""
+    found: str = request.scope.get(_SCOPE_KEY, "")
+    return found
+
+
+def with_base_path(page: str, base_path: str) -> str:
+    """The page with the links that it has behind the proxy."""
+    return _LINK.sub(rf'\1="{base_path}/', page) if base_path else page
+
+
+class BasePath:
+    """ASGI middleware: takes the proxy's path off a request's path. A proxy may also have done so itself.
+
+    Args:
+        app: The application, whose paths begin at /.
+        base_path: The proxy's path. Empty: the request's `X-Forwarded-Prefix`.
+    """
+
+    def __init__(self, app: ASGIApp, base_path: str = "") -> None:
+        self._app = app
+        self._base_path = base_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        base = self._base_path
+        if not base:
+            try:
+                base = check_base_path(Headers(scope=scope).get(FORWARDED_PREFIX, ""), "X-Forwarded-Prefix")
+            except InvalidConfigError as e:
+                await PlainTextResponse(f"{e}\n", 400)(scope, receive, send)
+                return
+        path = scope["path"]
+        if base and (path == base or path.startswith(base + "/")):
+            path = path[len(base) :] or "/"
+        path = path.rstrip("/") or "/"  # a redirect to the path without the slash would lack the proxy's
+        await self._app(dict(scope) | {"path": path, _SCOPE_KEY: base}, receive, send)

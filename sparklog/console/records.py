@@ -1,0 +1,89 @@
+"""A record as the fields of a form, and as the arguments of the producer."""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from sparklog.errors import InvalidRequestError
+from sparklog.export.json_rows import JsonValueError, read_rows
+
+FORMS = ("text", "hex", "null")
+"""Forms of an envelope's key and value. "null" as a value is a tombstone."""
+_HEADER = re.compile(r"([^:]+):\s?(.*)")
+
+
+class EnvelopeRecord(NamedTuple):
+    """A record of an envelope topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def envelope_record(fields: Mapping[str, str]) -> EnvelopeRecord:
+    """The record of a form's fields. An empty key is no key. Raises InvalidRequestError."""
+    key_form = fields.get("key_form") or "text"
+    is_keyless = key_form == "text" and not fields.get("key")
+    return EnvelopeRecord(
+        None if is_keyless else _content(fields, "key", key_form),
+        _content(fields, "value", fields.get("value_form") or "text"),
+        _headers(fields.get("headers", "")),
+    )
+
+
+def _content(fields: Mapping[str, str], name: str, form: str) -> bytes | None:
+    given = fields.get(name, "")
+    if form == "null":
+        if given:
+            raise InvalidRequestError(f"{name}: null has no content; empty the field, or choose text")
+        return None
+    if form == "hex":
+        try:
+            return binascii.unhexlify("".join(given.split()))
+        except (binascii.Error, ValueError) as e:
+            raise InvalidRequestError(f"{name} = {given[:80]!r}: write hex as pairs of 0 to 9 and a to f ({e})") from e
+    if form != "text":
+        raise InvalidRequestError(f"{name}_form = {form!r}: use one of {', '.join(FORMS)}")
+    return given.replace("\r\n", "\n").encode()  # a browser sends both characters for a line's end
+
+
+def _headers(text: str) -> list[tuple[str, bytes | None]]:
+    found: list[tuple[str, bytes | None]] = []
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        match = _HEADER.fullmatch(line)
+        if match is None:
+            raise InvalidRequestError(f"header {line[:80]!r}: write NAME: VALUE, one in a line")
+        found.append((match[1].strip(), match[2].encode()))
+    return found
+
+
+def typed_row(text: str, schema: pa.Schema) -> pa.Table:
+    """The row of a JSON object. Raises InvalidRequestError."""
+    try:
+        line = json.dumps(json.loads(text))
+        return read_rows(line.encode(), schema)
+    except (ValueError, RecursionError, JsonValueError) as e:
+        raise InvalidRequestError(f"the row cannot be read as a JSON object of the topic's columns: {e}") from e
+
+
+def row_example(schema: pa.Schema) -> str:
+    """A JSON object with all columns, each null, as the start for a row."""
+    return json.dumps(dict.fromkeys(schema.names), indent=2, ensure_ascii=False)
+
+
+def partition_of(fields: Mapping[str, str], partitions: int) -> int | None:
+    """The chosen partition; None: the producer chooses. Raises InvalidRequestError."""
+    given: Any = fields.get("partition", "").strip()
+    if not given:
+        return None
+    if not given.isascii() or not given.isdigit() or int(given) >= partitions:
+        raise InvalidRequestError(f"partition = {given[:80]!r}: the topic has partitions 0 to {partitions - 1}")
+    return int(given)

@@ -1,0 +1,126 @@
+"""Logins at a secured cluster: the console acts at the brokers as the user who has logged in.
+
+The console keeps the user's password in memory, because each new connection proves the identity again. The broker
+checks every right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from sparklog.environment.clock import MachineClock
+from sparklog.errors import InvalidConfigError
+from sparklog.security.client_security import ClientSecurity, SecuritySettings, TokenEndpoint
+from sparklog.security.sasl import OAUTHBEARER
+from sparklog.security.secrets import Secret
+
+SESSIONS_MAX = 32
+"""Largest number of simultaneous logins. Each has connections and a watch over groups."""
+SESSIONS_OF_A_USER_MAX = 4
+"""Largest number of simultaneous logins of one user. The next login ends the oldest one."""
+IDLE_S = 30 * 60.0
+"""A session ends after this time without a page that its user has asked for."""
+LIFETIME_S = 12 * 3600.0
+"""A session ends this long after the login."""
+NAME_CHARS_MAX = 256
+SECRET_CHARS_MAX = 16_384
+
+_USER_SETTINGS = (
+    "sasl.username",
+    "sasl.password",
+    "sasl.jaas.config",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.token.endpoint.url",
+)
+_PLACEHOLDER = "user"
+
+T = TypeVar("T")
+
+
+def login_security(settings: SecuritySettings | None) -> ClientSecurity:
+    """Connection settings for logins, whose user is a placeholder. The mechanism is SCRAM-SHA-512 unless `settings` has
+    another one. Raises InvalidConfigError: they name a user, or have no SASL."""
+    given = dict(settings.items()) if settings else {}
+    named = next((name for name in _USER_SETTINGS if name in given), None)
+    if named is not None:
+        raise InvalidConfigError(f"{named} is set, but with --login each browser's user gives it: leave {named} out")
+    mechanism = given.setdefault("sasl.mechanism", "SCRAM-SHA-512")
+    if mechanism == OAUTHBEARER:
+        given["sasl.oauthbearer.token.endpoint.url"] = f"file:///{_PLACEHOLDER}"
+    else:
+        given |= {"sasl.username": _PLACEHOLDER, "sasl.password": _PLACEHOLDER}
+    return SecuritySettings(given).resolve()
+
+
+def takes_token(template: ClientSecurity) -> bool:
+    """True if users log in with a token, and not with a name and a password."""
+    return template.mechanism == OAUTHBEARER
+
+
+def security_as(template: ClientSecurity, name: str, secret: str) -> ClientSecurity:
+    """Connection settings of the user. `secret`: the password, or the token. References such as ${file:/path} in it are
+    text: a browser's user must not read the files of the console's machine."""
+    if takes_token(template):
+        return dataclasses.replace(template, token_endpoint=TokenEndpoint("", client_secret=Secret(secret)))
+    return dataclasses.replace(template, username=name, password=Secret(secret))
+
+
+@dataclass
+class _Session(Generic[T]):
+    user: Hashable
+    content: T
+    begun_s: float
+    used_s: float
+
+
+class Sessions(Generic[T]):
+    """The sessions of logged-in browsers, by the keys in their cookies. For one thread."""
+
+    def __init__(self, clock: MachineClock) -> None:
+        self._clock = clock
+        self._sessions: dict[str, _Session[T]] = {}
+
+    def find(self, key: str, *, is_use: bool = True) -> T | None:
+        """The content of a session; None if it does not exist or has ended. `is_use`: the user has asked for the page,
+        not the page itself for new figures."""
+        self._drop_ended()
+        found = self._sessions.get(key)
+        if found is None:
+            return None
+        if is_use:
+            found.used_s = self._clock.monotonic_s()
+        return found.content
+
+    def begin(self, key: str, user: Hashable, content: T) -> bool:
+        """Begin a session. The user's oldest one ends if the user has too many. False: all users together have too
+        many."""
+        self._drop_ended()
+        own = [k for k, s in self._sessions.items() if s.user == user]
+        if len(own) >= SESSIONS_OF_A_USER_MAX:
+            self.end(own[0])
+        if len(self._sessions) >= SESSIONS_MAX:
+            return False
+        now_s = self._clock.monotonic_s()
+        self._sessions[key] = _Session(user, content, now_s, now_s)
+        return True
+
+    def end(self, key: str) -> None:
+        """End a session. A second call does nothing."""
+        self._sessions.pop(key, None)
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over the contents of the present sessions."""
+        self._drop_ended()
+        return iter([s.content for s in self._sessions.values()])
+
+    def _drop_ended(self) -> None:
+        now_s = self._clock.monotonic_s()
+        ended = [
+            key for key, s in self._sessions.items() if now_s - s.used_s >= IDLE_S or now_s - s.begun_s >= LIFETIME_S
+        ]
+        for key in ended:
+            self.end(key)
