@@ -21,6 +21,8 @@ EPOCHS_MAX = 10_000
 """Largest number of epochs that begin in one answer's part of a log; an answer ends before there are more."""
 GAPS_MAX = 10_000
 """Largest number of gaps of one log in a fetch; a follower with more copies the log from its start."""
+COMMITS_MAX = 200_000
+"""Largest number of transactions, counted in each of their partitions, that a snapshot of offsets compares."""
 NO_SESSION = 0
 
 
@@ -317,6 +319,40 @@ class AlterSecurityRecordsResponse(Message):
 
 HOLD_MS_MAX = 10_000
 STATE_PARTITIONS_MAX = 10_000
+
+
+class CommitsFrom(Message):
+    """A partition whose commits are asked for; those by a marker at or behind `offset` in any case."""
+
+    topic: Name
+    partition: Partition
+    offset: Int64
+
+
+class ListCommitsRequest(Message):
+    """Request of a broker that takes a snapshot to a leader: the transactions that were committed by a marker appended
+    since `since_ms`."""
+
+    since_ms: Annotated[int, Meta(ge=-(2**62), le=2**62)]
+    partitions: Annotated[list[CommitsFrom], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class CommittedPart(Message):
+    """The records of one transaction in a partition, by its number in the request. `producer_id` -1: a shared
+    transaction, then `epoch` is its start in ms."""
+
+    number: Annotated[int, Meta(ge=0, le=PARTITIONS_PER_REQUEST_MAX)]
+    producer_id: Int64
+    epoch: Int64
+    first_offset: Int64
+    last_offset: Int64
+    started_ms: Int64
+
+
+class ListCommitsResponse(Message):
+    """Partitions that the broker does not lead have no part."""
+
+    parts: Annotated[list[CommittedPart], Meta(max_length=COMMITS_MAX)]
 
 
 class HoldTransactionsRequest(Message):

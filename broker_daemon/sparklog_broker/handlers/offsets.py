@@ -112,6 +112,12 @@ def _epoch_before(broker: Broker, wanted: ListOffsetsPartition, offset: int) -> 
     return UNDEFINED if log is None or offset <= log.log_start_offset else log.epochs.epoch_of(offset - 1)
 
 
+def _has_commits_behind(broker: Broker, wanted: ListOffsetsPartition, offset: int) -> bool:
+    partition = broker.partitions.find(TopicPartition(wanted.topic, wanted.partition))
+    log = None if partition is None else partition.open_log
+    return log is not None and log.has_commits_behind(offset)
+
+
 async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[ListOffsetsResult]:
     """Also of partitions that others lead. Raises as `all_at_once`, and InvalidRequestError."""
     if any(p.timestamp_ms not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) for p in request.partitions):
@@ -179,9 +185,11 @@ def _result(broker: Broker, wanted: ListOffsetsPartition, found: _Found) -> List
         return found
     if isinstance(found, OffsetAndTimestamp):
         epoch = _epoch_before(broker, wanted, found.offset)
+        behind = wanted.timestamp_ms == LATEST_TIMESTAMP and _has_commits_behind(broker, wanted, found.offset)
         return ListOffsetsResult(
-            wanted.topic, wanted.partition, 0, found.offset, found.timestamp_ms, leader_epoch=epoch
-        )
+            wanted.topic, wanted.partition, 0, found.offset, found.timestamp_ms, leader_epoch=epoch,
+            has_commits_behind=behind,
+        )  # fmt: skip
     if isinstance(found, SparklogError):
         return _failure(wanted, found)
     log.error("%s-%d: looking up an offset failed", wanted.topic, wanted.partition, exc_info=found)

@@ -59,8 +59,8 @@ def list_offsets(
     timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """Looks up offsets, asking each partition's leader, again while leaders change; with READ_COMMITTED the latest is
-    the last stable offset. `all_at_once`: earliest and latest only; of each transaction all is below the latest
-    offsets, or nothing.
+    the last stable offset. `all_at_once`: earliest and latest only; of each transaction all records are below the
+    latest offsets, or none, so these may be lower than the last stable offsets.
 
     All of it takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError and others."""
     attempts = Retries(RetryPolicy.within(timeout_ms))
@@ -93,6 +93,7 @@ def look_up_offsets(
 ) -> dict[TopicPartition, list[FoundOffset]]:
     """The offsets of each partition in the order of its questions: times in ms, or numbers of NAMED. `refused`: see
     `until_led`."""
+    together = all_at_once and isolation == READ_COMMITTED
 
     def ask(group: LedGroup) -> dict[TopicPartition, list[FoundOffset] | SparklogError]:
         wanted = [
@@ -100,7 +101,7 @@ def look_up_offsets(
             for tp in group.partitions
             for timestamp_ms in questions[tp]
         ]
-        request = ListOffsetsRequest(wanted, isolation, all_at_once=group.for_others)
+        request = ListOffsetsRequest(wanted, isolation, all_at_once=together)
         response = cluster.request(
             Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=group.leader, timeout_ms=group.timeout_ms
         )
@@ -114,7 +115,6 @@ def look_up_offsets(
                 so_far.append(FoundOffset(r.offset, r.timestamp_ms, r.leader_epoch))
         return found
 
-    together = all_at_once and isolation == READ_COMMITTED
     return until_led(cluster, questions, ask, attempts, refused=refused, together=together)
 
 
