@@ -7,6 +7,7 @@ running query.
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -113,7 +114,7 @@ class Catalog:
         if missing and missing_is_error:
             raise UnknownTopicOrPartitionError(
                 f"no topic {', '.join(map(repr, missing))} at {self.address}: create it with "
-                f"`sparklog topic create {missing[0]}` or Admin.create_topic"
+                f"`sparklog topic create {shlex.quote(missing[0])}` or Admin.create_topic"
             )
         for name, partitions in subscription.assign.items():
             if name in found and partitions[-1] >= found[name].partitions:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shlex
 import threading
 import time
 from collections import OrderedDict
@@ -171,7 +172,7 @@ class Cluster:
         if code == UnknownTopicOrPartitionError.code:
             raise UnknownTopicOrPartitionError(
                 f"no topic {name!r} at {self.bootstrap_servers}{self._nearest_topic(name, timeout_ms)}: create it with "
-                f"`sparklog topic create {name}` or Admin.create_topic"
+                f"`sparklog topic create {shlex.quote(name)}` or Admin.create_topic"
             )
         raise topic_error(code, name)
 
