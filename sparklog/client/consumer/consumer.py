@@ -19,8 +19,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from sparklog.client.consumer.calls import Calls, one_thread
 from sparklog.client.consumer.deserialized import RecordDeserializer
 from sparklog.client.consumer.fetch_request import FetcherConfig
@@ -327,8 +325,6 @@ class Consumer:
             InvalidRequestError: The partition is not assigned, or `offset` is not a whole number from 0.
             ClosedError: The consumer is closed.
         """
-        if isinstance(offset, np.integer):
-            offset = int(offset)
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= arg.INT64_MAX:
             raise InvalidRequestError(f"cannot seek {tp} to {offset!r}: an offset is a whole number from 0 on")
         self._move([tp], offset, None)

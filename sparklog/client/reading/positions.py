@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Literal
 
-import numpy as np
 from msgspec import Struct
 
 from sparklog.errors import InvalidRequestError
@@ -90,8 +89,6 @@ def position_of(value: object, now_ms: int) -> Position:
         return parse_position(value, now_ms)
     if isinstance(value, datetime | date) and value == value:  # pandas' NaT is a datetime, and no time
         return AtTime(time_ms_of(value, now_ms))
-    if isinstance(value, np.integer):
-        value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and -OFFSET_MAX <= value <= OFFSET_MAX:
         return value if value >= 0 else BeforeEnd(-value)
     raise InvalidRequestError(f"{value!r}: {POSITION_HELP}")
