@@ -235,14 +235,13 @@ def test_unions_have_a_form_in_text() -> None:
     raw = pa.array([b"\xaa", b"a", None], pa.binary())
     days = pa.array([pa.MonthDayNano([0, 3, 0])] * 3)
     far = pa.array([2**60] * 3, pa.timestamp("us"))
-    for number, (values, expected) in enumerate(
-        [
-            (nanos, ["2026-01-01T00:00:00.123456"] * 3),
-            (raw, [{"base64": "qg=="}, "a", None]),
-            (days, ["P3D"] * 3),
-            (far, [2**60] * 3),
-        ]
-    ):
+    cases: list[tuple[Any, list[Any]]] = [
+        (nanos, ["2026-01-01T00:00:00.123456"] * 3),
+        (raw, [{"base64": "qg=="}, "a", None]),
+        (days, ["P3D"] * 3),
+        (far, [2**60] * 3),
+    ]
+    for number, (values, expected) in enumerate(cases):
         union = pa.UnionArray.from_sparse(pa.array([0] * 3, pa.int8()), [values, pa.nulls(3, pa.int32())])
         nested = pa.StructArray.from_arrays([union], ["u"])
         inner = pa.UnionArray.from_sparse(pa.array([0] * 3, pa.int8()), [nested])
