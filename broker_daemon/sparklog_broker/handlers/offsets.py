@@ -8,6 +8,7 @@ import logging
 from sparklog.errors import (
     InvalidRequestError,
     LeaderNotAvailableError,
+    NotLeaderError,
     SparklogError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
@@ -37,7 +38,7 @@ from sparklog.types import (
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.named_once import check_each_once
-from sparklog_broker.handlers.snapshots import all_at_once
+from sparklog_broker.handlers.snapshots import all_at_once, extent_of
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 
@@ -134,9 +135,21 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
             text = f"there is no partition {p.topic}-{p.partition}"
             results.append(ListOffsetsResult(p.topic, p.partition, UnknownTopicOrPartitionError.code, message=text))
         else:
-            text = f"partition {p.topic}-{p.partition} has no leader that tells where it ends at the moment"
-            results.append(ListOffsetsResult(p.topic, p.partition, LeaderNotAvailableError.code, message=text))
+            results.append(_failure(p, _refusal(broker, p, request.isolation)))
     return results
+
+
+def _refusal(broker: Broker, wanted: ListOffsetsPartition, isolation: int) -> SparklogError:
+    """The reason why a snapshot lacks a partition: this broker's own one, if it leads the partition."""
+    try:
+        extent_of(broker, TopicPartition(wanted.topic, wanted.partition), isolation)
+    except NotLeaderError:
+        pass
+    except SparklogError as e:
+        return e
+    return LeaderNotAvailableError(
+        f"partition {wanted.topic}-{wanted.partition} has no leader that tells where it ends at the moment"
+    )
 
 
 async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found: list[_Found]) -> None:

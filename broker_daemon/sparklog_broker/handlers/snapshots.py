@@ -42,7 +42,7 @@ async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview,
     found = taken.get(tp)
     if found is None:
         found = (await all_at_once(broker, [tp], request.isolation)).get(tp)
-    return Response(SnapshotOffsetsResponse(*(_extent(broker, tp, request.isolation) if found is None else found)))
+    return Response(SnapshotOffsetsResponse(*(extent_of(broker, tp, request.isolation) if found is None else found)))
 
 
 async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Snapshot:
@@ -161,7 +161,7 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
     away: dict[int, list[TopicPartition]] = {}
     for tp in partitions:
         try:
-            found[tp] = extent = _extent(broker, tp, isolation)
+            found[tp] = extent = extent_of(broker, tp, isolation)
             if broker.partitions.get(*tp).log.has_commits_behind(extent.end):
                 behind.add(tp)
         except NotLeaderError:
@@ -177,7 +177,7 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
     return _Found(found, behind)
 
 
-def _extent(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:
+def extent_of(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:
     """Raises UnknownTopicOrPartitionError, NotLeaderError, LogCorruptError and others."""
     partition = broker.partitions.get(*tp)
     partition.replicas.check_end_known()

@@ -13,6 +13,7 @@ from sparklog_broker.handlers import snapshots
 from sparklog_broker.handlers.offsets import list_offsets
 from sparklog_broker.handlers.snapshots import snapshot_offsets
 
+from sparklog.errors import LogCorruptError, UnknownTopicOrPartitionError
 from sparklog.log.parts.log_reader import LogReader
 from sparklog.protocol.messages import (
     ListOffsetsPartition,
@@ -155,6 +156,18 @@ def test_headers_are_read_only_behind_an_open_transaction(tmp_path: Path) -> Non
             assert not read.called
             await ends(context)
             assert read.called
+
+    run(tmp_path, scenario)
+
+
+def test_a_partition_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        broker.partitions.get("t", 1).take_offline(LogCorruptError("t-1 is damaged"))
+        asked = [ListOffsetsPartition("t", p, LATEST_TIMESTAMP) for p in range(3)]
+        answer = (await list_offsets(ListOffsetsRequest(asked, READ_COMMITTED, True), NOTHING, context)).message
+        assert isinstance(answer, ListOffsetsResponse)
+        assert [(r.error_code, r.message) for r in answer.results[:2]] == [(0, ""), (21, "t-1 is damaged")]
+        assert answer.results[2].error_code == UnknownTopicOrPartitionError.code
 
     run(tmp_path, scenario)
 
