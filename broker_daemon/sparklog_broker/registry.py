@@ -72,6 +72,7 @@ HANDLERS: dict[Api, Handler] = {
     Api.ADD_PARTITIONS_TO_TXN: cluster_transactions.add_partitions_to_txn,
     Api.FIND_TXN_OWNERS: cluster_transactions.find_txn_owners,
     Api.HOLD_TRANSACTIONS: cluster_transactions.hold_transactions,
+    Api.LIST_COMMITS: snapshots.list_commits,
     Api.SASL_HANDSHAKE: sasl.sasl_handshake,
     Api.SASL_AUTHENTICATE: sasl.sasl_authenticate,
     Api.ALTER_USER_SCRAM_CREDENTIALS: users.alter_user_scram_credentials,

@@ -330,10 +330,11 @@ def _range(
 
 
 def _opened(output: Path | None, *, is_watched: bool) -> AbstractContextManager[BinaryIO]:
-    """Open the output. A file appears when it is complete, unless `is_watched`: then each line appears at once."""
-    from sparklog.cli.destination import destination
+    """The output. A file appears when it is complete, unless `is_watched`: of lines that go on forever, each is there
+    at once."""
+    from sparklog.cli.destination import destination, opened
 
-    return output.open("wb") if output is not None and is_watched else destination(output)
+    return opened(output) if output is not None and is_watched else destination(output)
 
 
 def _writer(

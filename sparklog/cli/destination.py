@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 UNFINISHED_SUFFIX = ".unfinished"
+
+
+class _NamedFile(io.FileIO):
+    """A file whose errors have the name that the user gave: Python names the file of an error only when it opens it."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._given = name
+        try:
+            super().__init__(path, "wb")
+        except OSError as e:
+            e.filename = name
+            raise
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError as e:
+            e.filename = self._given
+            raise
+
+
+def opened(path: Path, *, name: str = "") -> BinaryIO:
+    """Open a file to be written.
+
+    Args:
+        path: The file.
+        name: Its name in errors. Empty: the path.
+
+    Raises:
+        OSError: The file cannot be opened. Writing and closing raise it, too; it has the name.
+    """
+    return cast(BinaryIO, io.BufferedWriter(_NamedFile(path, name or str(path))))
 
 
 @contextmanager
@@ -20,18 +53,14 @@ def destination(path: Path | None) -> Iterator[BinaryIO]:
         sys.stdout.buffer.flush()
         return
     if path.exists() and not path.is_file():  # a device or a pipe
-        with path.open("wb") as out:
+        with opened(path) as out:
             yield out
         return
     path = Path(os.path.realpath(path))  # a link stays one
     unfinished = path.with_name(f"{path.name}{UNFINISHED_SUFFIX}")
+    file = opened(unfinished, name=str(path))
     try:
-        opened = unfinished.open("wb")
-    except OSError as e:
-        e.filename = str(path)  # the name that was given
-        raise
-    try:
-        with opened as out:
+        with file as out:
             yield out
         unfinished.replace(path)
     finally:

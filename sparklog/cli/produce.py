@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparklog.cli.client_command import client_security
+from sparklog.cli.destination import opened
 from sparklog.cli.file_format import delimiter_of, file_format
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, config_option, open_admin, parse_settings
 from sparklog.settings import Scope
@@ -139,7 +140,7 @@ def _refusals(on_error: str) -> Iterator[RefusedLines | None]:
         yield RefusedLines(None)
         return
     file_format(Path(on_error), RefusalFormat.jsonl, RefusalFormat)
-    with Path(on_error).open("wb") as out:
+    with opened(Path(on_error)) as out:
         yield RefusedLines(out)
 
 

@@ -50,17 +50,24 @@ def printable(column: Any) -> list[Any]:
             return list(column.cast(pa.string()).to_pylist())
         except pa.ArrowInvalid:
             return [_text(v) for v in column.to_pylist()]
-    try:
-        values = column.to_pylist()
-    except NO_PYTHON_OBJECT:
+    if _has_union(column.type):  # each row has a type of its own, which only its scalar knows
         values = [_object(scalar) for scalar in column]
+    else:
+        try:
+            values = column.to_pylist()
+        except NO_PYTHON_OBJECT:
+            values = [_object(scalar) for scalar in column]
     if pa.types.is_nested(column.type) or pa.types.is_interval(column.type):
         return [_plain(v, column.type) for v in values]
     return list(values)
 
 
+def _has_union(t: Any) -> bool:
+    return pa.types.is_union(t) or any(_has_union(t.field(i).type) for i in range(t.num_fields))
+
+
 def _object(scalar: Any) -> Any:
-    """The value of `as_py`, with numbers where Python has no object."""
+    """The value of `as_py`, with numbers where Python has no object. A union's value has its form for JSON already."""
     t = scalar.type
     if not scalar.is_valid:
         return None
@@ -71,7 +78,9 @@ def _object(scalar: Any) -> Any:
     if pa.types.is_list(t):
         return [_object(v) for v in scalar.values]
     if pa.types.is_union(t):
-        return _object(scalar.value)
+        return _plain(_object(scalar.value), scalar.value.type)
+    if pa.types.is_timestamp(t) and t.unit == "ns":
+        scalar = scalar.cast(pa.timestamp("us", tz=t.tz), safe=False)  # Python's have no more
     try:
         return scalar.as_py()
     except NO_PYTHON_OBJECT:

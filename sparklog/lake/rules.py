@@ -6,7 +6,7 @@ All functions are pure: functions of the table's state, the log's offsets and th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -55,7 +55,7 @@ class PartitionEnds(NamedTuple):
     start: int
     """First offset."""
     stable: int
-    """Last stable offset."""
+    """End of the records of whole transactions: the last stable offset or less."""
     high_watermark: int
     """End of the offsets that can be read; asked after `stable`."""
 
@@ -74,19 +74,6 @@ class Plan(Struct, frozen=True):
     """Offsets by partition; partitions without new offsets are absent."""
     gaps: Mapping[int, Span]
     """Offsets by partition that the log has deleted before they were in the table."""
-
-
-class TransactionPart(NamedTuple):
-    """The records of one committed transaction in one partition."""
-
-    transaction: Hashable
-    """Identity of the transaction."""
-    partition: int
-    """Number of the partition."""
-    first_offset: int
-    """Offset of its first record."""
-    last_offset: int
-    """Offset of its last record."""
 
 
 def check_table(state: TableState, topic_id: str, table_id: str) -> None:
@@ -170,47 +157,8 @@ def plan_round(state: TableState, ends: Mapping[int, PartitionEnds], *, accept_g
 
 
 def is_cut_short(plan: Plan, ends: Mapping[int, PartitionEnds]) -> bool:
-    """Return True if a span of the plan ends below its partition's last stable offset."""
+    """Return True if a span of the plan ends below the records of whole transactions."""
     return any(span.end < ends[p].stable for p, span in plan.spans.items())
-
-
-def is_held(ends: Mapping[int, PartitionEnds]) -> bool:
-    """Return True if a partition has records above its last stable offset.
-
-    Only then can a transaction be decided but only partly below the stable offsets.
-    """
-    return any(end.stable < end.high_watermark for end in ends.values())
-
-
-def atomic_ends(ends: Mapping[int, int], parts: Iterable[TransactionPart]) -> dict[int, int]:
-    """Lower ends until each transaction lies wholly below them or wholly above.
-
-    An open transaction of another producer can hold the end of one partition below the records of a committed
-    transaction, whose records in other partitions lie below the ends there.
-
-    Args:
-        ends: End of the offsets by partition (exclusive).
-        parts: The parts of all committed transactions with records around the ends.
-
-    Returns:
-        The lowered ends.
-    """
-    lowered = dict(ends)
-    transactions: dict[Hashable, list[TransactionPart]] = {}
-    for part in parts:
-        if part.partition in lowered:
-            transactions.setdefault(part.transaction, []).append(part)
-    changed = True
-    while changed:
-        changed = False
-        for own in transactions.values():
-            if all(part.last_offset < lowered[part.partition] for part in own):
-                continue
-            for part in own:
-                if part.first_offset < lowered[part.partition]:
-                    lowered[part.partition] = part.first_offset
-                    changed = True
-    return lowered
 
 
 class Outcome(Enum):

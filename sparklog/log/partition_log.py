@@ -281,6 +281,10 @@ class PartitionLog:
             return high_watermark
         return max(unstable, min(self._state.offsets.log_start, high_watermark))
 
+    def has_commits_behind(self, offset: int) -> bool:
+        """Return True if a transaction may have been committed by a marker at or behind `offset`."""
+        return self._state.producers.last_commit_offset >= offset
+
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that may have records in [start_offset, end_offset), which lies below the last
         stable offset; in the order of their markers."""

@@ -21,7 +21,10 @@ EPOCHS_MAX = 10_000
 """Largest number of epochs that begin in one answer's part of a log; an answer ends before there are more."""
 GAPS_MAX = 10_000
 """Largest number of gaps of one log in a fetch; a follower with more copies the log from its start."""
+COMMITS_MAX = 200_000
+"""Largest number of transactions, counted in each of their partitions, that a snapshot of offsets compares."""
 NO_SESSION = 0
+NOT_ASKED = -2
 
 
 class MissingOffsets(Message):
@@ -34,7 +37,8 @@ class MissingOffsets(Message):
 class ReplicaFetchPartition(Message):
     """State of a follower's log: it goes from `log_start_offset` to `fetch_offset`, the last record is of `last_epoch`
     (-1: there is none), and the records below `high_watermark` are known to be committed. `gaps`: missing offsets in
-    between; a leader that does not know the field would take the log for complete."""
+    between; a leader that does not know the field would take the log for complete. `copied_to`: as in the last
+    result, so that a change is news; NOT_ASKED from a broker of an earlier release."""
 
     topic: Name
     partition: Partition
@@ -45,6 +49,7 @@ class ReplicaFetchPartition(Message):
     high_watermark: Int64
     max_bytes: Annotated[int, Meta(ge=0)]
     gaps: Annotated[list[MissingOffsets], Meta(max_length=GAPS_MAX), Since(4)] = []
+    copied_to: Annotated[Int64, Since(4, ignorable=True)] = NOT_ASKED
 
 
 class ForgottenPartition(Message):
@@ -86,7 +91,7 @@ class ReplicaFetchResult(Message):
     begin in the payload's offsets; compaction may have removed their first records. `segments`: the starts of the
     leader's segments in the payload. A follower's segments begin there, too, because copies in the object store are
     whole segments and have to fit every replica's log. `gaps`: offsets of the payload that the leader's log lacks; they
-    may be all there is."""
+    may be all there is. `copied_to`: every replica has the records below; -1: a replica is out of sync."""
 
     topic: Name
     partition: Partition
@@ -103,6 +108,7 @@ class ReplicaFetchResult(Message):
     epochs: Annotated[list[EpochBegin], Meta(max_length=EPOCHS_MAX)] = []
     segments: Annotated[list[Int64], Meta(max_length=SEGMENTS_MAX)] = []
     gaps: Annotated[list[MissingOffsets], Meta(max_length=GAPS_MAX), Since(4, ignorable=True)] = []
+    copied_to: Annotated[Int64, Since(4, ignorable=True)] = -1
 
 
 class ReplicaFetchResponse(Message):
@@ -319,6 +325,40 @@ class AlterSecurityRecordsResponse(Message):
 
 HOLD_MS_MAX = 10_000
 STATE_PARTITIONS_MAX = 10_000
+
+
+class CommitsFrom(Message):
+    """A partition whose commits are asked for; those by a marker at or behind `offset` in any case."""
+
+    topic: Name
+    partition: Partition
+    offset: Int64
+
+
+class ListCommitsRequest(Message):
+    """Request of a broker that takes a snapshot to a leader: the transactions that were committed by a marker appended
+    since `since_ms`."""
+
+    since_ms: Annotated[int, Meta(ge=-(2**62), le=2**62)]
+    partitions: Annotated[list[CommitsFrom], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
+
+
+class CommittedPart(Message):
+    """The records of one transaction in a partition, by its number in the request. `producer_id` -1: a shared
+    transaction, then `epoch` is its start in ms."""
+
+    number: Annotated[int, Meta(ge=0, le=PARTITIONS_PER_REQUEST_MAX)]
+    producer_id: Int64
+    epoch: Int64
+    first_offset: Int64
+    last_offset: Int64
+    started_ms: Int64
+
+
+class ListCommitsResponse(Message):
+    """Partitions that the broker does not lead have no part."""
+
+    parts: Annotated[list[CommittedPart], Meta(max_length=COMMITS_MAX)]
 
 
 class HoldTransactionsRequest(Message):

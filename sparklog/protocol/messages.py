@@ -94,6 +94,7 @@ class Api(IntEnum):
     DESCRIBE_USER_SCRAM_CREDENTIALS = 63
     OFFSETS_FOR_LEADER_EPOCH = 85
     HOLD_TRANSACTIONS = 86
+    LIST_COMMITS = 87
     ALTER_PARTITION_REASSIGNMENTS = 70
     LIST_PARTITION_REASSIGNMENTS = 71
     ELECT_LEADERS = 72
@@ -323,8 +324,8 @@ class ListOffsetsPartition(Message):
 class ListOffsetsRequest(Message):
     """Looks up offsets. With isolation 1 the latest is the last stable offset, and nothing beyond it is found.
 
-    `all_at_once`: earliest and latest offsets of partitions that several brokers lead; with isolation 1 of each
-    transaction that spans them all is below the latest ones, or nothing.
+    `all_at_once`: earliest and latest offsets of partitions that one or several brokers lead; with isolation 1 of each
+    transaction all records are below the latest ones, or none. So they can be lower than the last stable offsets.
     """
 
     partitions: Annotated[list[ListOffsetsPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
@@ -334,7 +335,8 @@ class ListOffsetsRequest(Message):
 
 class ListOffsetsResult(Message):
     """`offset` -1 and `timestamp_ms` -1: nothing matches. `leader_epoch`: of the record before the offset, -1: not
-    known."""
+    known. `has_commits_behind`: a transaction may be committed behind the latest offset, which is the last stable
+    one."""
 
     topic: str
     partition: int
@@ -343,6 +345,7 @@ class ListOffsetsResult(Message):
     timestamp_ms: int = -1
     message: str = ""
     leader_epoch: Annotated[int, Since(2, ignorable=True)] = -1
+    has_commits_behind: Annotated[bool, Since(4, ignorable=True)] = False
 
 
 class ListOffsetsResponse(Message):
@@ -354,7 +357,7 @@ class ListOffsetsResponse(Message):
 
 class SnapshotOffsetsRequest(Message):
     """Ask for the beginning and end of a partition at the first request under `name`, when all partitions of `topics`
-    were observed at one moment. With isolation 1 the end is the last stable offset."""
+    were observed at one moment. With isolation 1 of each transaction all records are below the ends, or none."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     topics: Annotated[list[Name], Meta(min_length=1, max_length=TOPICS_PER_REQUEST_MAX)]
@@ -482,7 +485,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.DELETE_TOPIC: ApiSpec(topics.DeleteTopicRequest, topics.DeleteTopicResponse, 0, 4),
     Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 2),
     Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 2),
-    Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 3),
+    Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 4),
     Api.OFFSETS_FOR_LEADER_EPOCH: ApiSpec(OffsetsForLeaderEpochRequest, OffsetsForLeaderEpochResponse, 2, 3),
     Api.SNAPSHOT_OFFSETS: ApiSpec(SnapshotOffsetsRequest, SnapshotOffsetsResponse, 1, 3),
     Api.LOCATE_SEGMENTS: ApiSpec(LocateSegmentsRequest, LocateSegmentsResponse, 0, 3),
@@ -517,6 +520,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 2),
     Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
     Api.HOLD_TRANSACTIONS: ApiSpec(cluster.HoldTransactionsRequest, cluster.HoldTransactionsResponse, 2, 2),
+    Api.LIST_COMMITS: ApiSpec(cluster.ListCommitsRequest, cluster.ListCommitsResponse, 4, 4),
     Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),
     Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 2),
     Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(

@@ -129,7 +129,11 @@ def take_snapshot(cluster: Cluster, topic: str, options: ReadOptions, *, newest:
     history = _history(info, newest=newest)  # before the ends: it lies below them
     earliest = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=deadline.left_ms())
     latest = list_offsets(
-        cluster, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation, timeout_ms=deadline.left_ms()
+        cluster,
+        dict.fromkeys(tps, LATEST_TIMESTAMP),
+        isolation=isolation,
+        all_at_once=True,
+        timeout_ms=deadline.left_ms(),
     )
     # asked after the ends: no row before them has a newer schema
     info = newest_info(cluster, topic, deadline.left_ms())

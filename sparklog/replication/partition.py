@@ -31,6 +31,11 @@ class ReplicaRole(Protocol):
         """Return the end of the committed records, as far as the leader knows."""
         ...
 
+    def all_have(self, offset: int) -> bool:
+        """Return True if this broker knows that every replica has the records below `offset`, which is not above its
+        high watermark. Any thread."""
+        ...
+
     def check_leads(self) -> None:
         """Raise NotLeaderError unless this broker leads the partition."""
         ...

@@ -284,7 +284,7 @@ REQUESTS: dict[m.Api, Message] = {
         1 << 20,
         5,
         3,
-        [cluster.ReplicaFetchPartition("events", 1, 4, 120, 3, 100, 110, 65_536)],
+        [cluster.ReplicaFetchPartition("events", 1, 4, 120, 3, 100, 110, 65_536, copied_to=110)],
         [cluster.ForgottenPartition("old", 0)],
     ),
     m.Api.METADATA_FETCH: cluster.MetadataFetchRequest(2, 6, 170, 30_000),
@@ -301,6 +301,7 @@ REQUESTS: dict[m.Api, Message] = {
     ),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersRequest("trips", 1),
     m.Api.HOLD_TRANSACTIONS: cluster.HoldTransactionsRequest("2/7", 3_000, True),
+    m.Api.LIST_COMMITS: cluster.ListCommitsRequest(BASE_MS, [cluster.CommitsFrom("trips", 1, 40)]),
     m.Api.DESCRIBE_CLIENT_QUOTAS: quotas.DescribeClientQuotasRequest("0af3"),
     m.Api.ALTER_CLIENT_QUOTAS: quotas.AlterClientQuotasRequest(
         [
@@ -378,7 +379,7 @@ RESPONSES: dict[m.Api, Message] = {
         [topics.BrokerEndpoint(2, "broker-2.example", 9292), topics.BrokerEndpoint(3, "broker-3.example", 9292)],
     ),
     m.Api.SNAPSHOT_OFFSETS: m.SnapshotOffsetsResponse(3, 42),
-    m.Api.LIST_OFFSETS: m.ListOffsetsResponse([m.ListOffsetsResult("flights", 1, 0, 42, BASE_MS, leader_epoch=3)]),
+    m.Api.LIST_OFFSETS: m.ListOffsetsResponse([m.ListOffsetsResult("flights", 1, 0, 42, BASE_MS, "", 3, True)]),
     m.Api.OFFSETS_FOR_LEADER_EPOCH: m.OffsetsForLeaderEpochResponse([m.EpochEndOffset("flights", 1, 0, 2, 40)]),
     m.Api.LOCATE_SEGMENTS: m.LocateSegmentsResponse(
         "/data", "id", 50, 7, [m.SegmentRange("flights-1/00000000000000000000.arrow", 1, 0, 400, 4096)]
@@ -411,6 +412,7 @@ RESPONSES: dict[m.Api, Message] = {
                 next_offset=125,
                 epochs=[cluster.EpochBegin(4, 122)],
                 segments=[122],
+                copied_to=118,
             ),
             cluster.ReplicaFetchResult("events", 2, 0, 4, 118, 100, 130, 3, 115),
             cluster.ReplicaFetchResult("events", 3, 74, message="epoch 3 is over"),
@@ -425,6 +427,7 @@ RESPONSES: dict[m.Api, Message] = {
     m.Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersResponse([0]),
     m.Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnResponse(1),
     m.Api.HOLD_TRANSACTIONS: cluster.HoldTransactionsResponse([0, 3], [5, 2]),
+    m.Api.LIST_COMMITS: cluster.ListCommitsResponse([cluster.CommittedPart(0, 4_000, 2, 41, 44, BASE_MS)]),
     m.Api.FIND_TXN_OWNERS: cluster.FindTxnOwnersResponse([cluster.TransactionOwner(4_000, "loader-1")]),
     m.Api.SASL_HANDSHAKE: security.SaslHandshakeResponse(0, ["SCRAM-SHA-512", "SCRAM-SHA-256"]),
     m.Api.SASL_AUTHENTICATE: security.SaslAuthenticateResponse(0, b"v=proof", 3_600_000),

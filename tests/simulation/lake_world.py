@@ -26,8 +26,9 @@ from sparklog.errors import LakePausedError, LakeUnavailableError
 from sparklog.lake.columns import POSITION_FIELDS
 from sparklog.lake.delta_table import CommitConflictError
 from sparklog.lake.parquet_files import DataFile
-from sparklog.lake.rules import PartitionEnds, Span, TableState, TransactionPart
+from sparklog.lake.rules import PartitionEnds, Span, TableState
 from sparklog.lake.settings import LakeSettings
+from sparklog.log.producers.whole_transactions import Commit, atomic_ends
 
 PARTITIONS = 3
 WORKERS = 2
@@ -338,20 +339,18 @@ class _Log:
     def ends(self, info: TopicInfo) -> dict[int, PartitionEnds]:
         self._step()
         log = self._world.log
-        stable = [log.stable(p) for p in range(PARTITIONS)]
+        stable = {p: log.stable(p) for p in range(PARTITIONS)}
+        if self._world.whole_transactions:
+            stable = atomic_ends(stable, {p: self._commits(p) for p in stable}).ends
         self._step()
-        return {p: PartitionEnds(log.start[p], stable[p], len(log.rows[p])) for p in range(PARTITIONS)}
+        return {p: PartitionEnds(log.start[p], stable[p], len(log.rows[p])) for p in stable}
 
-    def parts(self, info: TopicInfo, windows: Mapping[int, Span]) -> list[TransactionPart]:
-        self._step()
-        if not self._world.whole_transactions:
-            return []
+    def _commits(self, partition: int) -> list[Commit]:
         log = self._world.log
         return [
-            TransactionPart(number, p, offset, offset)
-            for p, window in windows.items()
-            for offset in range(window.start, window.end)
-            if (number := log.rows[p][offset]) is not None and number != PLAIN and log.outcome.get(number)
+            Commit((number, 0), offset, offset, 0)
+            for offset, number in enumerate(log.rows[partition])
+            if number is not None and number != PLAIN and log.outcome.get(number)
         ]
 
     def read(

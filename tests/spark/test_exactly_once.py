@@ -391,3 +391,30 @@ def test_each_batch_in_foreachbatch_is_written_once(
         run()
     run()
     assert visible(broker, target) == visible(broker, other) == ["a", "b"]
+
+
+def test_a_part_of_a_transaction_that_an_open_one_holds_back_is_in_no_batch(
+    broker: sparklog.LocalBroker, topic: Any, reads: Any, collected: Any, tmp_path: Path
+) -> None:
+    """A DataFrame and the micro-batches of a query get the transaction at once, when the older one ends."""
+    name = topic(partitions=2)
+    with (
+        sparklog.Producer(broker.bootstrap_servers, transactional_id=f"{name}-open") as opened,
+        sparklog.Producer(broker.bootstrap_servers, transactional_id=f"{name}-whole") as whole,
+    ):
+        opened.init_transactions()
+        whole.init_transactions()
+        opened.begin_transaction()
+        opened.send(name, value=b"open", partition=0)
+        opened.flush()
+        whole.begin_transaction()
+        for partition in range(2):
+            whole.send(name, value=b"whole", partition=partition)
+        whole.commit_transaction()
+        stream = reads.stream(name, startingOffsets="earliest")
+        frame = reads.batch(name)
+        assert frame.count() == 0
+        assert collected().run(stream, tmp_path).values() == []
+        opened.abort_transaction()
+        assert frame.count() == 2
+        assert collected().run(stream, tmp_path).values() == ["whole", "whole"]

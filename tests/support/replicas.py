@@ -26,6 +26,10 @@ class PartitionReplicas:
             raise ValueError(f"leader {leader} must be in the ISR {self.isr}, the ISR in the replicas {self.replicas}")
         self._log_end_offsets = dict.fromkeys(self.replicas, 0) | {leader: log_end_offset}
 
+    def all_have(self, offset: int) -> bool:
+        """By the log ends."""
+        return min(self._log_end_offsets.values()) >= offset
+
     def check_leads(self) -> None:
         """It does."""
 

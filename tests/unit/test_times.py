@@ -6,6 +6,7 @@ import contextlib
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,7 +117,7 @@ def test_positions() -> None:
     ]  # fmt: skip
     assert position_of(-3, 0) == BeforeEnd(3)
     assert position_of(NOW, 0) == AtTime(ms(NOW))
-    for wrong in (True, 1.5, None, [1], 2**70, "1" * 24):
+    for wrong in (True, 1.5, None, [1], 2**70, "1" * 24, pd.NaT):
         with pytest.raises(InvalidRequestError):
             position_of(wrong, 0)
 

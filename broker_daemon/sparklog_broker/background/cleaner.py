@@ -55,12 +55,12 @@ class Cleaner:
         loop: asyncio.AbstractEventLoop,
         environment: Environment,
         logs: LogManager,
-        is_in_sync: Callable[[TopicPartition], bool] | None = None,
+        deletions_may_go: Callable[[TopicPartition], bool] | None = None,
     ) -> None:
-        """`is_in_sync`: returns True if all replicas of a partition are in sync, called by the threads; None: a single
-        replica."""
+        """`deletions_may_go`: returns True if every replica of a partition has the committed records; called by the
+        threads. None: there is one replica."""
         self._logs = logs
-        self._is_in_sync = is_in_sync if is_in_sync is not None else lambda tp: True
+        self._deletions_may_go = deletions_may_go if deletions_may_go is not None else lambda tp: True
         self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads
         self._backoff_ms = backoff_ms = config.log_cleaner_backoff_ms
         self._now_s = environment.clock.monotonic_s
@@ -146,7 +146,7 @@ class Cleaner:
                 if key in self._busy or not self._may_try(key):
                     continue
                 try:
-                    due = due_for_compaction(partition_log, partial(self._is_in_sync, key))
+                    due = due_for_compaction(partition_log, partial(self._deletions_may_go, key))
                 except SparklogError as e:
                     if not partition_log.is_closed:
                         failed.append((key, partition_log, e))

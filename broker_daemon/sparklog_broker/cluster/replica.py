@@ -117,6 +117,14 @@ class ClusterReplica:
     def replicated_to(self) -> int:
         return self._replicated_to
 
+    def all_have(self, offset: int) -> bool:
+        """A leader's high watermark passes only records that all in-sync replicas have. A follower's image can be older
+        than its high watermark, so the leader's answer counts, too."""
+        state = self.state
+        if state is None or not set(self.replicas) <= set(self.isr):
+            return False
+        return isinstance(state, Leader) or state.copied_to >= offset
+
     def check_leads(self) -> None:
         state = self.state
         if not isinstance(state, Leader) or state.has_resigned:
@@ -254,7 +262,10 @@ class ClusterReplica:
         if isinstance(event, AlterAnswered) and event.partition is not None:
             self._hear_of(event.partition)
         if isinstance(self.state, Leader):
+            before = self.isr
             self._carry_out(self.state.handle(event, self._around.now_ms()), log)
+            if self.isr != before:
+                self._around.has_news(self.key)  # followers ask which records all replicas have
             self._check_deletions()
 
     def take_fetch(self, fetch: FollowerFetch) -> FetchVerdict | None:

@@ -5,15 +5,19 @@ All of them are idempotent: a failed request is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from sparklog.log.producers.whole_transactions import Commit
 from sparklog.protocol.cluster_messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    CommitsFrom,
     FindTxnOwnersRequest,
     FindTxnOwnersResponse,
     HoldTransactionsRequest,
     HoldTransactionsResponse,
+    ListCommitsRequest,
+    ListCommitsResponse,
     TransactionMarker,
     TransactionPartitionName,
     WriteTxnMarkersRequest,
@@ -81,10 +85,10 @@ class OtherBrokers:
 
     async def extents(
         self, leader: int, partitions: Sequence[TopicPartition], isolation: int
-    ) -> dict[TopicPartition, Extent]:
-        """Return the first and end offsets of partitions, each at one moment, without partitions whose leader reports
-        an error. Raises as `BrokerPeers.request`.
-        """
+    ) -> tuple[dict[TopicPartition, Extent], set[TopicPartition]]:
+        """Where partitions begin and end, at one moment each; without those that their leader cannot tell. And the
+        partitions with commits behind their ends. Raises as `BrokerPeers.request`."""
+        behind: set[TopicPartition] = set()
         found: dict[int, dict[TopicPartition, int]] = {EARLIEST_TIMESTAMP: {}, LATEST_TIMESTAMP: {}}
         for timestamp_ms, offsets in found.items():
             for first in range(0, len(partitions), PARTITIONS_PER_REQUEST):
@@ -94,8 +98,30 @@ class OtherBrokers:
                     leader, Api.LIST_OFFSETS, request, ListOffsetsResponse, timeout_s=ASK_TIMEOUT_S
                 )
                 offsets |= {TopicPartition(r.topic, r.partition): r.offset for r in answer.results if not r.error_code}
+                behind.update(TopicPartition(r.topic, r.partition) for r in answer.results if r.has_commits_behind)
         starts, ends = found.values()
-        return {tp: Extent(starts[tp], end) for tp, end in ends.items() if tp in starts}
+        return {tp: Extent(starts[tp], end) for tp, end in ends.items() if tp in starts}, behind
+
+    async def commits(
+        self, leader: int, offsets: Mapping[TopicPartition, int], since_ms: int
+    ) -> dict[TopicPartition, list[Commit]]:
+        """The transactions that are committed behind the offsets, or since a time; see `LogReader.commits`. Raises as
+        `BrokerPeers.request`, and what the leader does."""
+        found: dict[TopicPartition, list[Commit]] = {}
+        wanted = list(offsets.items())
+        for first in range(0, len(wanted), PARTITIONS_PER_REQUEST):
+            piece = wanted[first : first + PARTITIONS_PER_REQUEST]
+            request = ListCommitsRequest(since_ms, [CommitsFrom(*tp, offset) for tp, offset in piece])
+            answer = await self._peers.request(
+                leader, Api.LIST_COMMITS, request, ListCommitsResponse, timeout_s=ASK_TIMEOUT_S
+            )
+            for part in answer.parts:
+                if part.number < len(piece):
+                    commit = Commit(
+                        (part.producer_id, part.epoch), part.first_offset, part.last_offset, part.started_ms
+                    )
+                    found.setdefault(piece[part.number][0], []).append(commit)
+        return found
 
     async def hold(self, broker_id: int, name: str, hold_s: float, *, release: bool = False) -> dict[int, int]:
         """Hold the transactions that a broker coordinates, or release them. Returns the leader epochs by partition of

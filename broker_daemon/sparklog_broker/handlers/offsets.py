@@ -8,6 +8,7 @@ import logging
 from sparklog.errors import (
     InvalidRequestError,
     LeaderNotAvailableError,
+    NotLeaderError,
     SparklogError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
@@ -37,7 +38,7 @@ from sparklog.types import (
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.named_once import check_each_once
-from sparklog_broker.handlers.snapshots import all_at_once
+from sparklog_broker.handlers.snapshots import all_at_once, extent_of
 from sparklog_broker.network.pace import ITEMS_PER_LOOK
 from sparklog_broker.network.reply import Response
 
@@ -113,6 +114,12 @@ def _epoch_before(broker: Broker, wanted: ListOffsetsPartition, offset: int) -> 
     return UNDEFINED if log is None or offset <= log.log_start_offset else log.epochs.epoch_of(offset - 1)
 
 
+def _has_commits_behind(broker: Broker, wanted: ListOffsetsPartition, offset: int) -> bool:
+    partition = broker.partitions.find(TopicPartition(wanted.topic, wanted.partition))
+    log = None if partition is None else partition.open_log
+    return log is not None and log.has_commits_behind(offset)
+
+
 async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[ListOffsetsResult]:
     """Look up offsets at one moment, also of partitions with other leaders. Raises as `all_at_once`, and
     InvalidRequestError.
@@ -131,9 +138,21 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
             text = f"there is no partition {p.topic}-{p.partition}"
             results.append(ListOffsetsResult(p.topic, p.partition, UnknownTopicOrPartitionError.code, message=text))
         else:
-            text = f"partition {p.topic}-{p.partition} has no leader that tells where it ends at the moment"
-            results.append(ListOffsetsResult(p.topic, p.partition, LeaderNotAvailableError.code, message=text))
+            results.append(_failure(p, _refusal(broker, p, request.isolation)))
     return results
+
+
+def _refusal(broker: Broker, wanted: ListOffsetsPartition, isolation: int) -> SparklogError:
+    """The reason why a snapshot lacks a partition: this broker's own one, if it leads the partition."""
+    try:
+        extent_of(broker, TopicPartition(wanted.topic, wanted.partition), isolation)
+    except NotLeaderError:
+        pass
+    except SparklogError as e:
+        return e
+    return LeaderNotAvailableError(
+        f"partition {wanted.topic}-{wanted.partition} has no leader that tells where it ends at the moment"
+    )
 
 
 async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found: list[_Found]) -> None:
@@ -182,9 +201,11 @@ def _result(broker: Broker, wanted: ListOffsetsPartition, found: _Found) -> List
         return found
     if isinstance(found, OffsetAndTimestamp):
         epoch = _epoch_before(broker, wanted, found.offset)
+        behind = wanted.timestamp_ms == LATEST_TIMESTAMP and _has_commits_behind(broker, wanted, found.offset)
         return ListOffsetsResult(
-            wanted.topic, wanted.partition, 0, found.offset, found.timestamp_ms, leader_epoch=epoch
-        )
+            wanted.topic, wanted.partition, 0, found.offset, found.timestamp_ms, leader_epoch=epoch,
+            has_commits_behind=behind,
+        )  # fmt: skip
     if isinstance(found, SparklogError):
         return _failure(wanted, found)
     log.error("%s-%d: looking up an offset failed", wanted.topic, wanted.partition, exc_info=found)

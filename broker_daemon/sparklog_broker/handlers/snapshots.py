@@ -1,4 +1,4 @@
-"""SNAPSHOT_OFFSETS: a partition's first and end offset, fixed for all requests of a principal under one name.
+"""SNAPSHOT_OFFSETS: where a partition begins and ends for all of a principal who ask under one name. LIST_COMMITS.
 
 In a cluster the broker asks the leaders of the other partitions. Requests under one name go to the same broker.
 """
@@ -6,16 +6,26 @@ In a cluster the broker asks the leaders of the other partitions. Requests under
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
-from sparklog.errors import NotLeaderError, SparklogError
+from sparklog.errors import InvalidRequestError, NotLeaderError, SparklogError, UnsupportedApiError
+from sparklog.log.producers.whole_transactions import Commit, atomic_ends
+from sparklog.protocol.cluster_messages import COMMITS_MAX, CommittedPart, ListCommitsRequest, ListCommitsResponse
 from sparklog.protocol.messages import SnapshotOffsetsRequest, SnapshotOffsetsResponse
 from sparklog.types import READ_COMMITTED, TopicPartition
 from sparklog_broker.broker import Broker
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.offset_snapshots import Extent, Snapshot
+
+log = logging.getLogger(__name__)
+
+CLOCKS_APART_MS = 10_000
+"""Largest difference between the clocks of two brokers with which a snapshot finds all parts of a transaction."""
+_NEVER_MS = 2**62
 
 
 async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -31,8 +41,8 @@ async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview,
     tp = TopicPartition(request.topic, request.partition)
     found = taken.get(tp)
     if found is None:
-        found = (await _collect(broker, [tp], request.isolation)).get(tp)
-    return Response(SnapshotOffsetsResponse(*(_extent(broker, tp, request.isolation) if found is None else found)))
+        found = (await all_at_once(broker, [tp], request.isolation)).get(tp)
+    return Response(SnapshotOffsetsResponse(*(extent_of(broker, tp, request.isolation) if found is None else found)))
 
 
 async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Snapshot:
@@ -41,25 +51,119 @@ async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Sna
 
 
 async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
-    """Collect offsets for readers of committed records: a transaction over several brokers is contained as a whole or
-    not at all. Raises as `_collect`, and CoordinatorNotAvailableError.
-    """
+    """Return where partitions begin and end. For readers of committed records, each transaction lies wholly below the
+    ends or wholly behind, also a transaction that spans brokers. Raises as `_collect`, and
+    CoordinatorNotAvailableError."""
     leaders = {p.replicas.leader for tp in partitions if (p := broker.partitions.find(tp)) is not None}
     collect = partial(_collect, broker, partitions, isolation)
     if isolation != READ_COMMITTED or len(leaders) <= 1:  # one leader shows all of a transaction at the same moment
-        return await collect()
-    return await broker.transaction_access.while_nothing_is_decided(collect)
+        found = await collect()
+    else:
+        found = await broker.transaction_access.while_nothing_is_decided(collect)
+    if isolation != READ_COMMITTED or not found.behind:
+        return found.extents
+    try:
+        return await _whole(broker, found)
+    except UnsupportedApiError as e:
+        log.info("a snapshot may have a part of a transaction, until all brokers are of this release: %s", e)
+    except InvalidRequestError as e:
+        log.warning("a snapshot of %d partitions may have a part of a transaction: %s", len(found.extents), e)
+    return found.extents
 
 
-async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
-    """Return the offsets of the partitions, without those that have an error: a reader of one gets its error later.
-    Raises the errors of other brokers, and BrokerNotAvailableError.
+async def _whole(broker: Broker, found: _Found) -> Snapshot:
+    """The extents with ends that lie inside no transaction.
+
+    The commits behind the ends come first. The start of the earliest one bounds the headers that are read of all
+    partitions. A transaction that began before, and is cut by the lowered ends, moves the bound back.
     """
+    ends = {tp: extent.end for tp, extent in found.extents.items()}
+    commits = await _commits(broker, {tp: ends[tp] for tp in found.behind if tp in ends}, _NEVER_MS)
+    known_from_ms, slack_ms = _NEVER_MS, CLOCKS_APART_MS
+    while True:
+        lowered = await broker.io.run(broker.io.idlest(), partial(atomic_ends, ends, commits))
+        if lowered.started_ms is None or lowered.started_ms >= known_from_ms:
+            return {tp: Extent(e.start, max(e.start, lowered.ends[tp])) for tp, e in found.extents.items()}
+        known_from_ms = lowered.started_ms - slack_ms
+        slack_ms *= 2  # few rounds, also where each transaction overlaps with an earlier one
+        commits = await _commits(broker, ends, known_from_ms - CLOCKS_APART_MS)
+
+
+async def _commits(
+    broker: Broker, offsets: Mapping[TopicPartition, int], since_ms: int
+) -> dict[TopicPartition, list[Commit]]:
+    """The transactions that are committed behind the offsets, or since a time. Raises NotLeaderError, StorageError,
+    InvalidRequestError if there are too many, and as `OtherBrokers.commits`."""
+    here: dict[TopicPartition, int] = {}
+    away: dict[int, dict[TopicPartition, int]] = {}
+    for tp, offset in offsets.items():
+        partition = broker.partitions.find(tp)
+        if partition is not None and partition.replicas.leader != broker.elsewhere.broker_id:
+            away.setdefault(partition.replicas.leader, {})[tp] = offset
+        elif partition is not None:
+            here[tp] = offset
+    asked = [broker.elsewhere.commits(leader, its, since_ms) for leader, its in away.items()]
+    found: dict[TopicPartition, list[Commit]] = {}
+    for answer in await asyncio.gather(_commits_here(broker, here, since_ms), *asked):
+        found |= answer
+    _check_count(found)
+    return found
+
+
+async def _commits_here(
+    broker: Broker, offsets: Mapping[TopicPartition, int], since_ms: int
+) -> dict[TopicPartition, list[Commit]]:
+    found: dict[TopicPartition, list[Commit]] = {}
+    for tp, offset in offsets.items():  # one after the other: the threads append, too
+        partition = broker.partitions.find(tp)
+        if partition is None or partition.deleted:
+            continue
+        if partition.replicas.leader != broker.elsewhere.broker_id:
+            raise NotLeaderError(f"partition {tp} is led by another broker now; take the snapshot again")
+        read = partial(partition.log.reader.commits, offset, since_ms)
+        found[tp] = await broker.io.run(broker.io.idlest(), read)
+        _check_count(found)
+    return found
+
+
+def _check_count(found: Mapping[TopicPartition, list[Commit]]) -> None:
+    count = sum(map(len, found.values()))
+    if count > COMMITS_MAX:
+        raise InvalidRequestError(
+            f"{count} transactions were committed behind an open one; {COMMITS_MAX} can be compared. End the open one: "
+            "'sparklog transaction list' shows it"
+        )
+
+
+async def list_commits(request: ListCommitsRequest, payload: memoryview, context: RequestContext) -> Response:
+    """For the broker that takes a snapshot. Raises as `_commits`."""
+    offsets = {TopicPartition(p.topic, p.partition): p.offset for p in request.partitions}
+    found = await _commits_here(context.broker, offsets, request.since_ms)
+    parts = (
+        CommittedPart(number, *commit.transaction, commit.first_offset, commit.last_offset, commit.started_ms)
+        for number, tp in enumerate(offsets)
+        for commit in found.get(tp, ())
+    )
+    return Response(ListCommitsResponse(await context.broker.pace.list_of(parts)))
+
+
+class _Found(NamedTuple):
+    extents: Snapshot
+    behind: set[TopicPartition]
+    """Partitions with commits behind their ends."""
+
+
+async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> _Found:
+    """Without those that cannot be told: who reads one is told why. Raises what other brokers answer, and
+    BrokerNotAvailableError."""
     found: Snapshot = {}
+    behind: set[TopicPartition] = set()
     away: dict[int, list[TopicPartition]] = {}
     for tp in partitions:
         try:
-            found[tp] = _extent(broker, tp, isolation)
+            found[tp] = extent = extent_of(broker, tp, isolation)
+            if broker.partitions.get(*tp).log.has_commits_behind(extent.end):
+                behind.add(tp)
         except NotLeaderError:
             partition = broker.partitions.find(tp)
             if partition is not None:
@@ -67,14 +171,14 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
         except SparklogError:
             continue
     asked = [broker.elsewhere.extents(leader, tps, isolation) for leader, tps in away.items()]
-    for answer in await asyncio.gather(*asked):
-        found |= answer
-    return found
+    for extents, its_behind in await asyncio.gather(*asked):
+        found |= extents
+        behind |= its_behind
+    return _Found(found, behind)
 
 
-def _extent(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:
-    """Return a partition's present offsets. Raises UnknownTopicOrPartitionError, NotLeaderError, LogCorruptError and
-    others."""
+def extent_of(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:
+    """Raises UnknownTopicOrPartitionError, NotLeaderError, LogCorruptError and others."""
     partition = broker.partitions.get(*tp)
     partition.replicas.check_end_known()
     end = partition.stable_offset if isolation == READ_COMMITTED else partition.log.high_watermark

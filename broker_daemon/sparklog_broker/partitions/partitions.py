@@ -71,10 +71,11 @@ class Partitions:
         epoch = partition.replicas.leader_epoch
         return epoch if partition.replicas.leads_in(epoch) else -1
 
-    def all_in_sync(self, tp: TopicPartition) -> bool:
-        """True if all replicas of the partition are in sync, as far as this broker knows. Any thread."""
+    def all_have_committed(self, tp: TopicPartition) -> bool:
+        """Return True if every replica has the committed records that this broker knows of. Any thread."""
         partition = self._partitions.get(tp)
-        return partition is not None and set(partition.replicas.replicas) <= set(partition.replicas.isr)
+        log = None if partition is None else partition.open_log
+        return partition is not None and log is not None and partition.replicas.all_have(log.high_watermark)
 
     def all(self) -> list[Partition]:
         """Return a copy of the present list, in no order. Any thread."""

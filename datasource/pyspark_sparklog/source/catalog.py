@@ -7,6 +7,7 @@ running query.
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -113,8 +114,8 @@ class Catalog:
         if missing and missing_is_error:
             hint = self.address.connect().nearest_topic(missing[0], self.request_timeout_ms)
             raise UnknownTopicOrPartitionError(
-                f"no topic {', '.join(map(repr, missing))} at {self.address}{hint}: create it with "
-                f"`sparklog topic create {missing[0]}` or Admin.create_topic"
+                f"no topic {', '.join(map(repr, missing))} at {self.address}: create it with "
+                f"`sparklog topic create {shlex.quote(missing[0])}` or Admin.create_topic"
             )
         for name, partitions in subscription.assign.items():
             if name in found and partitions[-1] >= found[name].partitions:

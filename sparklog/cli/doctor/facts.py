@@ -122,7 +122,7 @@ class LakeFacts(NamedTuple):
 class ClusterFacts(NamedTuple):
     """A cluster. `problem`: the reason why no facts are known. `has_controller`: in the view of the broker that
     answered. `over_s`: time between the two looks at groups; None: there was one look. `unknown`: facts that could not
-    be read, with the reasons."""
+    be read, with the reasons. `refused_users`: names of users that cannot log in, with the reasons."""
 
     bootstrap_servers: str
     problem: str = ""
@@ -137,6 +137,7 @@ class ClusterFacts(NamedTuple):
     has_controller: bool = True
     disks: tuple[BrokerDiskFacts, ...] = ()
     lakes: tuple[LakeFacts, ...] = ()
+    refused_users: tuple[tuple[str, str], ...] = ()
 
 
 class PageFacts(NamedTuple):

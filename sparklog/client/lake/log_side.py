@@ -1,9 +1,8 @@
-"""The log's side of a round: offsets, transactions around a cut, and rows."""
+"""The log's side of a round: offsets and rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +12,14 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.consumed import ConsumedBatch, data_together
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.client.reading.range_reader import Fetching, read_range
-from sparklog.format.batch import ATTRIBUTE_COMMIT, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
+from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, BatchHeader
 from sparklog.format.schema import TIMESTAMP_TYPE
-from sparklog.lake.rules import PartitionEnds, Span, TransactionPart
+from sparklog.lake.rules import PartitionEnds, Span
 from sparklog.settings import MIB
 from sparklog.types import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     READ_COMMITTED,
-    READ_UNCOMMITTED,
     TopicPartition,
 )
 
@@ -33,8 +31,8 @@ FETCH_BYTES = 8 * MIB
 def partition_ends(cluster: Cluster, topic: str, partitions: int, *, timeout_ms: int) -> dict[int, PartitionEnds]:
     """Return the offsets of all partitions of a topic.
 
-    The last stable offsets come from one request. The high watermarks are requested afterwards, so that they are not
-    below the records of any transaction that these contain.
+    The ends of whole transactions come from one request. The high watermarks are asked for afterwards, so that they are
+    not below.
 
     Args:
         cluster: The cluster.
@@ -51,98 +49,6 @@ def partition_ends(cluster: Cluster, topic: str, partitions: int, *, timeout_ms:
     high = list_offsets(cluster, latest, timeout_ms=timeout_ms)
     start = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=timeout_ms)
     return {tp.partition: PartitionEnds(start[tp].offset, stable[tp].offset, high[tp].offset) for tp in tps}
-
-
-class _OpenTransaction(NamedTuple):
-    epoch: int
-    first_offset: int
-    last_offset: int
-
-
-class TransactionScan:
-    """Collects the committed transactions of one partition from the headers of its batches."""
-
-    def __init__(self, partition: int) -> None:
-        self._partition = partition
-        self._open: dict[int, _OpenTransaction] = {}
-        self.parts: list[TransactionPart] = []
-        """Parts of committed transactions so far."""
-
-    def note(self, header: BatchHeader) -> bool:
-        """Take the next header.
-
-        Args:
-            header: The header.
-
-        Returns:
-            False: the batch need not be decoded.
-        """
-        if not header.attributes & ATTRIBUTE_TRANSACTIONAL:
-            return False
-        known = self._open.get(header.producer_id)
-        if not header.attributes & ATTRIBUTE_CONTROL:
-            last = header.base_offset + header.last_offset_delta
-            first = header.base_offset if known is None else known.first_offset
-            self._open[header.producer_id] = _OpenTransaction(header.producer_epoch, first, last)
-        elif known is not None:
-            del self._open[header.producer_id]
-            if header.attributes & ATTRIBUTE_COMMIT:
-                identity = transaction_identity(header, known.epoch)
-                self.parts.append(TransactionPart(identity, self._partition, known.first_offset, known.last_offset))
-        return False
-
-
-SHARED_EPOCH = 0
-"""Epoch of every participant of a shared transaction."""
-
-
-def transaction_identity(marker: BatchHeader, epoch: int) -> Hashable:
-    """Return the identity of the transaction that a marker ends.
-
-    A producer has another epoch in each of its transactions. The participants of a shared transaction have different
-    producer ids, all with epoch 0; their markers have the time at which the transaction began. Transactions of the same
-    millisecond count as one: a cut may lie lower than necessary, but inside no transaction.
-
-    Args:
-        marker: Header of the marker.
-        epoch: Epoch of the transaction's batches.
-
-    Returns:
-        The identity.
-    """
-    return ("shared", marker.min_timestamp_ms) if epoch == SHARED_EPOCH else (marker.producer_id, epoch)
-
-
-def transaction_parts(
-    cluster: Cluster, topic: str, spans: Mapping[int, Span], *, timeout_ms: int
-) -> list[TransactionPart]:
-    """Return the parts of the transactions that are committed in the given offsets, by the headers alone.
-
-    Args:
-        cluster: The cluster.
-        topic: Name of the topic.
-        spans: Offsets by partition: from the table's next offset to the high watermark.
-        timeout_ms: Time limit of the requests.
-
-    Returns:
-        The parts.
-    """
-    found: list[TransactionPart] = []
-    for partition, span in spans.items():
-        scan = TransactionScan(partition)
-        for _ in read_range(
-            cluster,
-            TopicPartition(topic, partition),
-            span.start,
-            span.end,
-            isolation=READ_UNCOMMITTED,
-            wanted=scan.note,
-            retry_timeout_ms=timeout_ms,
-            fetching=Fetching(max_bytes=FETCH_BYTES, request_timeout_ms=timeout_ms),
-        ):
-            pass
-        found += scan.parts
-    return found
 
 
 def read_rows(
@@ -232,10 +138,6 @@ class LogSide:
     def ends(self, info: TopicInfo) -> dict[int, PartitionEnds]:
         """Return the offsets of all partitions; see `partition_ends`."""
         return partition_ends(self._cluster, info.name, info.partitions, timeout_ms=self._timeout_ms)
-
-    def parts(self, info: TopicInfo, windows: Mapping[int, Span]) -> list[TransactionPart]:
-        """Return the parts of committed transactions; see `transaction_parts`."""
-        return transaction_parts(self._cluster, info.name, windows, timeout_ms=self._timeout_ms)
 
     def read(
         self,

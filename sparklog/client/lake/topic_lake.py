@@ -31,10 +31,8 @@ from sparklog.lake.rules import (
     Span,
     TableState,
     after_failed_commit,
-    atomic_ends,
     check_table,
     is_cut_short,
-    is_held,
     plan_round,
 )
 from sparklog.lake.settings import LakeSettings
@@ -64,7 +62,7 @@ class RoundResult(Struct, frozen=True):
     is_complete: bool
     """True if the table has all offsets up to the cut; False: the next round should follow at once."""
     is_current: bool
-    """True if the table has all offsets below the last stable ones; False: an open transaction holds some back, too."""
+    """True if the table has the records of all whole transactions at `as_of_ms`."""
     as_of_ms: int
     """Time of the request for the log's offsets, in ms."""
     files: int
@@ -129,10 +127,6 @@ class TopicLake:
         plan = plan_round(
             state, ends, accept_gaps=accept_gaps, offsets_max=UNLIMITED if self._has_transactions else limit
         )
-        if plan.spans and is_held(ends):
-            plan = self._atomic(
-                info, plan, plan_round(state, ends, accept_gaps=accept_gaps, offsets_max=UNLIMITED), ends
-            )
         for partition, gap in plan.gaps.items():
             logger.warning(
                 "topic %s: offsets %d to %d of partition %d were deleted before they were in the table",
@@ -145,7 +139,7 @@ class TopicLake:
             has_transactions = work.write(plan.spans)
             if has_transactions and not self._has_transactions:
                 self._has_transactions = True
-                if is_cut_short(plan, ends):  # a span that ends below the last stable offset may cut a transaction
+                if is_cut_short(plan, ends):  # a span that ends before `stable` may cut a transaction
                     work.abandon()
                     return self.round(info, settings, note_table_id)
             reach("lake.files-written")
@@ -163,20 +157,6 @@ class TopicLake:
         """
         table = self._tables.open(normal_location(settings.location))
         return None if table is None else table.next_offsets(info.topic_id, info.partitions)
-
-    def _atomic(self, info: TopicInfo, plan: Plan, whole: Plan, ends: Mapping[int, PartitionEnds]) -> Plan:
-        """The plan with ends that lie inside no transaction. Only whole spans are looked at: the transactions between a
-        shorter end and the last stable offset would have to be known, too."""
-        windows = {p: Span(_start(whole, p, ends), end.high_watermark) for p, end in ends.items()}
-        windows = {p: w for p, w in windows.items() if w.end > w.start}
-        parts = self._log.parts(info, windows)
-        if parts:
-            self._has_transactions = True
-        elif is_cut_short(plan, ends):
-            return plan
-        lowered = atomic_ends({p: max(ends[p].stable, w.start) for p, w in windows.items()}, parts)
-        spans = {p: Span(s.start, min(s.end, lowered[p])) if p in lowered else s for p, s in whole.spans.items()}
-        return Plan({p: s for p, s in spans.items() if s.end > s.start or p in whole.gaps}, whole.gaps)
 
     def _newest(self, info: TopicInfo) -> TopicInfo:
         found = self._log.newest(info.name)
@@ -277,11 +257,6 @@ class TopicLake:
         raise LakeUnavailableError(
             f"{COMMIT_ATTEMPTS} commits to the table of topic {info.name!r} were overtaken by other writers: it is tried again"
         )
-
-
-def _start(plan: Plan, partition: int, ends: Mapping[int, PartitionEnds]) -> int:
-    span = plan.spans.get(partition)
-    return ends[partition].stable if span is None else span.start
 
 
 def open_or_create(

@@ -271,11 +271,20 @@ def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> An
             return array_of_objects(values, target)
         if target is not None and holds_map(target) and _of_pandas(values):
             return array_of_objects(values.where(values.notna(), None).tolist(), target)
-        made = pa.array(values)
+        made = pa.array(_dense(values) if _of_pandas(values) else values)
         if _of_pandas(values) and values.dtype == object:
             require_one_kind(values.dropna().tolist(), made.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
         reason = str(e).splitlines()[0]
+        kind = getattr(values, "dtype", "object")
+        found = "" if kind == "object" else f" is {kind}"
         wanted = f", the topic has {target}" if target is not None else ""
-        raise SchemaMismatchError(f"data do not fit topic {topic!r}: column {name!r}{wanted} ({reason})") from e
+        raise SchemaMismatchError(f"data do not fit topic {topic!r}: column {name!r}{found}{wanted} ({reason})") from e
     return made
+
+
+def _dense(values: Any) -> Any:
+    """A pandas column, which Arrow cannot take as a sparse one."""
+    import pandas as pd
+
+    return pd.Series(values).astype(values.dtype.subtype) if isinstance(values.dtype, pd.SparseDtype) else values

@@ -58,9 +58,9 @@ def list_offsets(
     all_at_once: bool = False,
     timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Look up offsets at each partition's leader, repeated while leaders change. With READ_COMMITTED the latest offset
-    is the last stable one. `all_at_once`: only for earliest and latest; a transaction is below the latest offsets as a
-    whole or not at all.
+    """Looks up offsets, asking each partition's leader, again while leaders change; with READ_COMMITTED the latest is
+    the last stable offset. `all_at_once`: earliest and latest only; of each transaction all records are below the
+    latest offsets, or none, so these may be lower than the last stable offsets.
 
     The whole call takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError and others.
     """
@@ -94,6 +94,7 @@ def look_up_offsets(
 ) -> dict[TopicPartition, list[FoundOffset]]:
     """The offsets of each partition in the order of its questions: times in ms, or numbers of NAMED. `refused`: see
     `until_led`."""
+    together = all_at_once and isolation == READ_COMMITTED
 
     def ask(group: LedGroup) -> dict[TopicPartition, list[FoundOffset] | SparklogError]:
         wanted = [
@@ -101,7 +102,7 @@ def look_up_offsets(
             for tp in group.partitions
             for timestamp_ms in questions[tp]
         ]
-        request = ListOffsetsRequest(wanted, isolation, all_at_once=group.for_others)
+        request = ListOffsetsRequest(wanted, isolation, all_at_once=together)
         response = cluster.request(
             Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=group.leader, timeout_ms=group.timeout_ms
         )
@@ -115,7 +116,6 @@ def look_up_offsets(
                 so_far.append(FoundOffset(r.offset, r.timestamp_ms, r.leader_epoch))
         return found
 
-    together = all_at_once and isolation == READ_COMMITTED
     return until_led(cluster, questions, ask, attempts, refused=refused, together=together)
 
 

@@ -87,7 +87,7 @@ def position_of(value: object, now_ms: int) -> Position:
         return value
     if isinstance(value, str):
         return parse_position(value, now_ms)
-    if isinstance(value, datetime | date):
+    if isinstance(value, datetime | date) and value == value:  # pandas' NaT is a datetime, and no time
         return AtTime(time_ms_of(value, now_ms))
     if isinstance(value, int) and not isinstance(value, bool) and -OFFSET_MAX <= value <= OFFSET_MAX:
         return value if value >= 0 else BeforeEnd(-value)

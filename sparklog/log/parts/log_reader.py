@@ -6,10 +6,12 @@ order.
 
 from __future__ import annotations
 
-from sparklog.errors import OffsetOutOfRangeError
+from sparklog.errors import OffsetOutOfRangeError, StorageError
 from sparklog.log.model.log_config import LocatedRange
+from sparklog.log.parts.commit_lookup import commits_in
 from sparklog.log.parts.ranges import LOCATE_RANGES_MAX, ranges_between, slice_from
 from sparklog.log.parts.time_lookup import TimeLookup, TopicSchemas
+from sparklog.log.producers.whole_transactions import Commit
 from sparklog.log.segments.slices import FileSlice
 from sparklog.log.state.log_state import LogState
 from sparklog.types import OffsetAndTimestamp
@@ -75,6 +77,27 @@ class LogReader:
         knows. O(log n)."""
         bound = self._state.offsets.high_watermark if end is None else min(end, self._state.offsets.high_watermark)
         return self._state.segments.bytes_between(offset, bound) if offset < bound else 0
+
+    def commits(self, offset: int, since_ms: int) -> list[Commit]:
+        """Return the transactions that are committed by a marker behind `offset`, or by one appended since `since_ms`.
+
+        Only headers of local segments are read, from the first batch appended since `since_ms`, or from `offset` if
+        that lies before. So the records of a transaction that began earlier may be known in part.
+
+        Args:
+            offset: Offset from which on all markers count.
+            since_ms: Append time from which on all markers count, in ms.
+
+        Raises:
+            StorageError: A segment cannot be read.
+        """
+        while True:
+            segments = self._state.segments
+            try:
+                return commits_in([s for s in segments.local if s.data_bytes], offset, since_ms)
+            except StorageError:
+                if segments is self._state.segments:  # else compaction or retention has removed a file
+                    raise
 
     @property
     def _schemas(self) -> TopicSchemas:

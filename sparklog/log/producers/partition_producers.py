@@ -42,6 +42,8 @@ class PartitionProducers:
         self.states = ProducerStates((), safeguards, limit)
         self.open = OpenTransactions()
         self.aborted = AbortedTransactions()
+        self.last_commit_offset = -1
+        """Offset of the newest marker of a committed transaction, or a larger one; -1: none."""
 
     @classmethod
     def resumed(
@@ -57,6 +59,8 @@ class PartitionProducers:
         producers.states = ProducerStates(snapshot.producers, safeguards, limit)
         producers.open.resume(snapshot.producers, snapshot.waiting)
         producers.aborted = AbortedTransactions(aborted)
+        if producers.open.first_unstable_offset is not None:
+            producers.last_commit_offset = snapshot.offset  # a commit behind an open transaction is not in the snapshot
         return producers
 
     def apply(self, headers: Iterable[BatchHeader], high_watermark: int) -> None:
@@ -70,7 +74,9 @@ class PartitionProducers:
         ended = self.states.apply(header)
         if ended is not None:
             stable = self.open.end(ended, replicated=ended.last_offset < high_watermark)
-            if not ended.committed:
+            if ended.committed:
+                self.last_commit_offset = ended.last_offset
+            else:
                 self.aborted.append(AbortedEntry(ended.producer_id, ended.first_offset, ended.last_offset, stable))
         elif not header.attributes & ATTRIBUTE_CONTROL:
             state = self.states.get(header.producer_id)

@@ -66,6 +66,8 @@ class Follower:
         self._number = first_fetch
         self._under_way: int | None = None
         self._end = log.log_end_offset
+        self.copied_to = -1
+        """Every replica has the records below, by the leader's last answer; -1: a replica is out of sync."""
 
     @property
     def partition(self) -> PartitionImage:
@@ -101,6 +103,7 @@ class Follower:
     def _on_answer(self, answer: FetchAnswer, now_ms: int) -> list[FollowerEffect]:
         effects: list[FollowerEffect] = []
         self._end = self._log.log_end_offset
+        self.copied_to = answer.copied_to
         if answer.diverging is not None:
             self._cut(self._cut_offset(answer.diverging), effects)
         elif answer.batches is not None:

@@ -255,7 +255,8 @@ class Batches(Struct, frozen=True):
 
 
 class FetchAnswer(Struct, frozen=True):
-    """The answer to fetch `number`. `diverging`: there are no batches, the log has to be cut first."""
+    """The answer to fetch `number`. `diverging`: there are no batches, the log has to be cut first. `copied_to`: every
+    replica has the records below; -1: a replica is out of sync."""
 
     number: int
     leader_epoch: int
@@ -263,6 +264,7 @@ class FetchAnswer(Struct, frozen=True):
     log_start_offset: int
     batches: Batches | None = None
     diverging: EpochEnd | None = None
+    copied_to: int = -1
 
 
 class Failed(Struct, frozen=True):

@@ -6,24 +6,37 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from unittest import mock
 
 import pyarrow as pa
 import pytest
+from sparklog_broker.coordinators.elsewhere import OtherBrokers
 
 from sparklog.errors import SparklogError
 from sparklog.format.batch import assign_producer
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import transaction_messages as t
-from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.protocol.messages import (
+    Api,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
 from sparklog.protocol.topic_messages import (
     AlterSchemaRequest,
     AlterSchemaResponse,
     MetadataRequest,
     MetadataResponse,
 )
+from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
 from sparklog.testing.sim_loop import Simulation
+from sparklog.types import LATEST_TIMESTAMP, TopicPartition
 from tests.simulation.cluster.play import PATIENCE_S, PLAN, SESSION_S, STARTED_MS, TP, Play
+from tests.simulation.plans import OUTPUT
 from tests.simulation.sim_producer import encode_values
 from tests.simulation.sim_reader import SimReader
 
@@ -192,6 +205,57 @@ def test_a_transaction_that_is_open_hides_what_is_behind_it_from_readers_of_the_
     assert _committed(play, until=-1) == []
     play.ask(Api.END_TXN, t.EndTxnRequest("open", *identity, True), t.EndTxnResponse)
     assert _committed(play, until=behind + 2) == [0, 1, *range(behind, behind + 3)]
+    play.come_to_rest()
+
+
+def test_the_ends_of_several_leaders_lie_inside_no_transaction(play: Play) -> None:
+    """Broker 1 leads a partition with an open transaction, broker 2 another one. The part behind the open transaction
+    is compared across brokers, and only then is there a request for it."""
+    other = TopicPartition(OUTPUT, 0)
+    play.tell_controller(lambda token: Reassign(token, {other: (2, 3, 1)}))
+    play.tell_controller(lambda token: Elect(token, ElectionKind.PREFERRED, (other,)))
+    play.until(lambda: play.world.controller_image().partition(other).leader == 2)  # type: ignore[union-attr]
+    drawn = {
+        name: play.ask(Api.INIT_PRODUCER_ID, t.InitProducerIdRequest(name, 60_000), t.InitProducerIdResponse)
+        for name in ("open", "whole")
+    }
+
+    def write(name: str, tp: TopicPartition) -> None:
+        payload = encode_values([next(play.values)], STARTED_MS)
+        identity = drawn[name].producer_id, drawn[name].producer_epoch
+        assign_producer(
+            memoryview(payload),
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            base_sequence=0,
+            transactional=True,
+        )
+        request = ProduceRequest(-1, 5_000, [ProducePartition(*tp, len(payload))], name)
+        (stored,) = play.ask(Api.PRODUCE, request, ProduceResponse, bytes(payload)).results
+        assert stored.error_code == 0, stored
+
+    def end(name: str, *, commit: bool) -> None:
+        request = t.EndTxnRequest(name, drawn[name].producer_id, drawn[name].producer_epoch, commit)
+        play.ask(Api.END_TXN, request, t.EndTxnResponse)
+
+    def ends(asked: int) -> list[int]:
+        request = ListOffsetsRequest([ListOffsetsPartition(*tp, LATEST_TIMESTAMP) for tp in (TP, other)], 1, True)
+        work = play.client._ask_host(play[asked].host, Api.LIST_OFFSETS, request, ListOffsetsResponse, b"", 10.0)
+        answer, _ = play.simulation.complete(play.client.loop, work, limit_s=PATIENCE_S)
+        assert not any(r.error_code for r in answer.results), answer
+        return [r.offset for r in answer.results]
+
+    with mock.patch.object(OtherBrokers, "commits", autospec=True, side_effect=OtherBrokers.commits) as requests:
+        write("open", TP)
+        write("whole", TP)
+        write("whole", other)
+        assert [ends(1), ends(2)] == [[0, 0]] * 2
+        assert not requests.called, "nothing is committed behind the open transaction"
+        end("whole", commit=True)
+        assert [ends(1), ends(2)] == [[0, 0]] * 2
+        assert requests.called
+        end("open", commit=True)
+        assert [ends(1), ends(2)] == [[4, 2]] * 2
     play.come_to_rest()
 
 

@@ -54,7 +54,7 @@ def cleaner(
     clock: Clock,
     loop: asyncio.AbstractEventLoop | None = None,
     *,
-    is_in_sync: Callable[[TopicPartition], bool] | None = None,
+    deletions_may_go: Callable[[TopicPartition], bool] | None = None,
     **given: int,
 ) -> Cleaner:
     """Without `loop` nothing runs in the background; `given`: settings of the cleaner."""
@@ -62,7 +62,7 @@ def cleaner(
     facts |= {name.replace("_", "."): value for name, value in given.items()}
     config = make_config({f"log.cleaner.{name}": value for name, value in facts.items()})
     environment = real_environment()._replace(clock=clock)
-    return Cleaner(config, cast(asyncio.AbstractEventLoop, loop), environment, cast(LogManager, logs), is_in_sync)
+    return Cleaner(config, cast(asyncio.AbstractEventLoop, loop), environment, cast(LogManager, logs), deletions_may_go)
 
 
 def fill(log: PartitionLog, rows: int = 2) -> None:
@@ -159,7 +159,7 @@ def test_deletions_wait_for_the_replicas_that_are_not_in_sync(tmp_path: Path) ->
         append_rows(log, [(b"k", b"v")])
         append_rows(log, [(b"k", None)])
         append_rows(log, [(b"later", b"v")])
-    worker = cleaner(logs, Clock(), is_in_sync=lambda tp: tp.topic in in_sync)
+    worker = cleaner(logs, Clock(), deletions_may_go=lambda tp: tp.topic in in_sync)
 
     def keys(topic: str) -> set[bytes | None]:
         logs[topic].appender.begin_segment()

@@ -212,6 +212,47 @@ def test_a_file_that_cannot_be_made_is_named_as_it_was_given(tmp_path: Path) -> 
     assert caught.value.filename == str(path)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    link = tmp_path / "given.json"
+    link.symlink_to("/dev/full")
+    for path in (Path("/dev/full"), link):
+        for size in (1, 1 << 20):  # in the end, and at once
+            with pytest.raises(OSError, match="No space left") as caught, destination(path) as out:
+                out.write(b"x" * size)
+            assert caught.value.filename == str(path)
+    rows = pa.record_batch({"n": range(100_000)})
+    with pytest.raises(OSError, match="No space left") as caught, destination(link) as out:
+        writer = sql_writers.ParquetWriter(out, rows.schema)
+        writer.write(rows)
+        writer.close()
+    assert caught.value.filename == str(link)
+
+
+def test_unions_have_a_form_in_text() -> None:
+    """Each row has a type of its own, at any depth."""
+    nanos = pa.array([1_767_225_600_123_456_789] * 3, pa.timestamp("ns"))
+    raw = pa.array([b"\xaa", b"a", None], pa.binary())
+    days = pa.array([pa.MonthDayNano([0, 3, 0])] * 3)
+    far = pa.array([2**60] * 3, pa.timestamp("us"))
+    cases: list[tuple[Any, list[Any]]] = [
+        (nanos, ["2026-01-01T00:00:00.123456"] * 3),
+        (raw, [{"base64": "qg=="}, "a", None]),
+        (days, ["P3D"] * 3),
+        (far, [2**60] * 3),
+    ]
+    for number, (values, expected) in enumerate(cases):
+        union = pa.UnionArray.from_sparse(pa.array([0] * 3, pa.int8()), [values, pa.nulls(3, pa.int32())])
+        nested = pa.StructArray.from_arrays([union], ["u"])
+        inner = pa.UnionArray.from_sparse(pa.array([0] * 3, pa.int8()), [nested])
+        for column, form in ((union, "{}"), (nested, '{{"u":{}}}'), (inner, '{{"u":{}}}')):
+            out = io.BytesIO()
+            writer = sql_writers.JsonWriter(out, pa.schema([("c", column.type)]))
+            writer.write(pa.record_batch([column], ["c"]))
+            want = [json.loads(f'{{"c":{form.format(json.dumps(e))}}}') for e in expected]
+            assert [json.loads(line) for line in out.getvalue().splitlines()] == want, number
+
+
 def test_an_empty_result_is_a_file_with_a_schema(tmp_path: Path) -> None:
     with (tmp_path / "x.parquet").open("wb") as out:
         FileWriter(out, "parquet", ENVELOPE_SCHEMA, metadata=False, is_stream=False).close()

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sparklog.errors import LakePausedError
 from sparklog.lake.rules import (
@@ -14,9 +10,7 @@ from sparklog.lake.rules import (
     PartitionEnds,
     Span,
     TableState,
-    TransactionPart,
     after_failed_commit,
-    atomic_ends,
     check_table,
     is_cut_short,
     plan_round,
@@ -74,53 +68,6 @@ def test_a_gap_pauses_or_is_accepted() -> None:
     plan = plan_round(before, ends, accept_gaps=True, offsets_max=9)
     assert plan.gaps == {0: Span(5, 7), 1: Span(2, 4)}
     assert plan.spans == {0: Span(7, 9), 1: Span(4, 4)}
-
-
-def test_a_held_partition_lowers_the_others() -> None:
-    """Partition 1 is held at 5 by an open transaction; "t" is committed above it there."""
-    parts = [
-        TransactionPart("t", 0, 3, 6),
-        TransactionPart("t", 1, 7, 8),
-        TransactionPart("u", 0, 2, 4),
-        TransactionPart("u", 2, 0, 0),
-    ]
-    assert atomic_ends({0: 9, 1: 5, 2: 4}, parts) == {0: 2, 1: 5, 2: 0}
-
-
-PARTS = st.lists(
-    st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 20), st.integers(0, 5)).map(
-        lambda t: TransactionPart(t[0], t[1], t[2], t[2] + t[3])
-    ),
-    max_size=12,
-)
-ENDS = st.fixed_dictionaries({p: st.integers(0, 25) for p in range(3)})
-
-
-def is_atomic(ends: dict[int, int], parts: list[TransactionPart]) -> bool:
-    for transaction in {p.transaction for p in parts}:
-        own = [p for p in parts if p.transaction == transaction]
-        below = [p.last_offset < ends[p.partition] for p in own]
-        above = [p.first_offset >= ends[p.partition] for p in own]
-        if not (all(below) or all(above)):
-            return False
-    return True
-
-
-@given(ENDS, PARTS)
-def test_lowered_ends_cut_no_transaction_and_are_the_highest_such(
-    ends: dict[int, int], parts: list[TransactionPart]
-) -> None:
-    lowered = atomic_ends(ends, parts)
-    assert is_atomic(lowered, parts)
-    assert all(lowered[p] <= ends[p] for p in ends)
-    candidates = [
-        sorted({ends[p], *(o for q in parts if q.partition == p and (o := q.first_offset) <= ends[p])})
-        for p in sorted(ends)
-    ]
-    for chosen in product(*candidates):
-        other = dict(enumerate(chosen))
-        if is_atomic(other, parts):
-            assert all(other[p] <= lowered[p] for p in ends)
 
 
 def test_decisions_after_a_failed_commit() -> None:

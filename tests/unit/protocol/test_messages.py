@@ -71,6 +71,7 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS: 63,
         m.Api.OFFSETS_FOR_LEADER_EPOCH: 85,
         m.Api.HOLD_TRANSACTIONS: 86,
+        m.Api.LIST_COMMITS: 87,
         m.Api.ALTER_PARTITION_REASSIGNMENTS: 70,
         m.Api.LIST_PARTITION_REASSIGNMENTS: 71,
         m.Api.ELECT_LEADERS: 72,

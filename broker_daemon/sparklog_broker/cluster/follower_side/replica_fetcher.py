@@ -274,6 +274,7 @@ class ReplicaFetcher:
             log.high_watermark,
             self._limits.partition_max_bytes,
             gaps_below(log, fetch.fetch_offset),
+            following.follower.copied_to,
         )
 
     def _take(self, results: list[ReplicaFetchResult], payload: bytes) -> None:
@@ -343,5 +344,6 @@ def event_of(fetch: Fetch, result: ReplicaFetchResult, piece: memoryview) -> Fol
             tuple((gap.first_offset, gap.next_offset) for gap in result.gaps),
         )
     return FetchAnswer(
-        fetch.number, result.leader_epoch, result.high_watermark, result.log_start_offset, batches, diverging
-    )
+        fetch.number, result.leader_epoch, result.high_watermark, result.log_start_offset, batches, diverging,
+        result.copied_to,
+    )  # fmt: skip

@@ -27,6 +27,7 @@ from sparklog.log.segments.slices import FileSlice, RemoteReadRequired
 from sparklog.protocol.cluster_messages import (
     EPOCHS_MAX,
     GAPS_MAX,
+    NOT_ASKED,
     SEGMENTS_MAX,
     EpochBegin,
     MissingOffsets,
@@ -315,11 +316,18 @@ def _read(
     mark, start = log.high_watermark, log.log_start_offset
     next_offset = slices[-1].next_offset if slices else log.log_end_offset
     gaps = gaps_within(log.gaps, wanted.fetch_offset, next_offset)[:GAPS_MAX] if log.gaps else []
-    is_known = mark <= wanted.high_watermark and start <= wanted.log_start_offset
+    copied_to = mark if partition.replicas.all_have(mark) else -1
+    is_known = (
+        mark <= wanted.high_watermark
+        and start <= wanted.log_start_offset
+        and wanted.copied_to in (copied_to, NOT_ASKED)
+    )
     if not slices and not gaps and not must_answer and is_known:
         return None, []
     length = sum(piece.length_bytes for piece in slices)
-    result = ReplicaFetchResult(*partition.key, 0, wanted.leader_epoch, mark, start, log.log_end_offset)
+    result = ReplicaFetchResult(
+        *partition.key, 0, wanted.leader_epoch, mark, start, log.log_end_offset, copied_to=copied_to
+    )
     if gaps:
         result.gaps, result.next_offset = [MissingOffsets(*gap) for gap in gaps], next_offset
     if slices:

@@ -99,7 +99,7 @@ class Node:
         before = self.follower.partition if self.follower is not None else None
         self.replica.resign(image)
         if before is None or before.leader_epoch != image.leader_epoch:
-            self.follower = Follower(image, self.log, first_fetch=self.group.fetches)
+            self.follower = self.replica.state = Follower(image, self.log, first_fetch=self.group.fetches)
             self.apply(self.follower.become(self.now_ms()))
 
     def apply(self, effects: list[Any]) -> None:
@@ -126,7 +126,7 @@ class Node:
         log = self.log
         wanted = ReplicaFetchPartition(
             *KEY, fetch.leader_epoch, fetch.fetch_offset, self.follower.last_epoch(), log.log_start_offset,
-            log.high_watermark, max_bytes, gaps_below(log, fetch.fetch_offset),
+            log.high_watermark, max_bytes, gaps_below(log, fetch.fetch_offset), self.follower.copied_to,
         )  # fmt: skip
         wait_ms = 20_000 if fetch.fetch_offset < leader.log.local_log_start_offset else 0  # for the object store
         request = ReplicaFetchRequest(self.broker_id, LIVES[self.broker_id], wait_ms, max_bytes, 0, 0, [wanted])
@@ -231,9 +231,7 @@ class Group:
     def compact(self, broker_id: int, *, roll: bool = True) -> CompactionResult | None:
         """As the broker's cleaner does it."""
         node = self.nodes[broker_id]
-        return compact(
-            node.log, roll=roll, deletions_may_go=lambda: set(node.replica.replicas) <= set(node.replica.isr)
-        )
+        return compact(node.log, roll=roll, deletions_may_go=lambda: node.replica.all_have(node.log.high_watermark))
 
     def tick(self) -> None:
         self.leader.replica.handle(Tick())

@@ -248,6 +248,36 @@ def test_a_deletion_stays_until_all_replicas_have_copied_it(tmp_path: Path) -> N
     assert b"deleted" not in keys_of(group[1])
 
 
+def test_a_follower_with_an_old_image_keeps_deletions(tmp_path: Path) -> None:
+    """Broker 2 has heard of the tombstone's commit, and not yet that broker 3 has left the ISR before."""
+    clock = ManualClock(1_000_000)
+    group = clocked(tmp_path, clock, {"delete.retention.ms": 0})
+    group.append(keyed_batch([(b"deleted", b"1")]))
+    group.sync()
+    old = group.image
+    group.leave(3)
+    group.nodes[2].replica.image = old
+    group.append(keyed_batch([(b"deleted", None)]))
+    want = rewrite_keys(group, 4)
+    group.sync()
+    group.nodes[2].replica.image = old
+    for _ in range(3):
+        clock.time_ms += DAY_MS
+        group.compact(2)
+    assert b"deleted" in keys_of(group[2])
+    group.come_back(3)
+    group.sync()
+    assert group.image.isr == (1, 2, 3)
+    group.change(leader=2)
+    group.sync()
+    assert state(group[3]) == want
+    for broker_id in (1, 2, 3):
+        group.compact(broker_id)
+        clock.time_ms += DAY_MS
+        group.compact(broker_id)
+        assert b"deleted" not in keys_of(group[broker_id])
+
+
 def test_a_replica_that_takes_longer_to_copy_than_deletions_stay_is_copied_once(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000)
     group = clocked(tmp_path, clock, {"delete.retention.ms": 0})

@@ -111,6 +111,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
         n.transactional_id, 0, 0, [cluster.TransactionPartitionName(n.topic, 0)]
     ),
     Api.HOLD_TRANSACTIONS: lambda n: cluster.HoldTransactionsRequest("h", 1),
+    Api.LIST_COMMITS: lambda n: cluster.ListCommitsRequest(0, [cluster.CommitsFrom(n.topic, 0, 0)]),
     Api.FIND_TXN_OWNERS: lambda n: cluster.FindTxnOwnersRequest(n.topic, 0),
     Api.ALTER_PARTITION_REASSIGNMENTS: lambda n: operation.AlterPartitionReassignmentsRequest(
         [operation.ReassignmentTarget(n.topic, 0, [0])]

@@ -130,6 +130,24 @@ def test_columns_that_polars_cannot_export_are_refused() -> None:
     assert "a column of a type that Arrow does not know" in refusal(wide, topic)
 
 
+def test_sparse_columns_of_pandas_are_taken() -> None:
+    sparse = {
+        "n": pd.arrays.SparseArray([1, 0, 0, 2], dtype=pd.SparseDtype("int32", 0)),
+        "x": pd.arrays.SparseArray([1.5, NAN, 0.0, 2.0]),
+        "zone": pd.arrays.SparseArray(["a", None, None, "b"], dtype=pd.SparseDtype(object, None)),
+    }
+    want = {"n": [1, 0, 0, 2], "x": [1.5, None, 0.0, 2.0], "zone": ["a", None, None, "b"]}
+    frame = pd.DataFrame(sparse)
+    for data in (frame, {name: frame[name] for name in sparse}, sparse):
+        assert {name: column(data, name) for name in sparse} == want
+
+
+def test_a_type_of_numpy_that_arrow_lacks_is_named() -> None:
+    for data in ({"x": np.array([1j])}, pd.DataFrame({"x": np.array([1j])})):
+        with pytest.raises(SchemaMismatchError, match="column 'x' is complex128"):
+            column(data, "x")
+
+
 def test_an_index_with_a_name_is_a_column() -> None:
     frame = pd.DataFrame({"zone": ["b", "a", "b"], "n": [1, 2, 3], "x": [0.5, 1.5, 2.5]})
     sums = frame.groupby("zone").sum()

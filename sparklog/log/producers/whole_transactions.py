@@ -1,0 +1,137 @@
+"""Ends of partitions that lie inside no transaction: pure rules over the headers of batches.
+
+An open transaction holds back the last stable offset of its partitions. A committed transaction can have records behind
+that offset in one partition, and records below the last stable offset in another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from sparklog.format.batch import ATTRIBUTE_COMMIT, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
+
+P = TypeVar("P", bound=Hashable)
+"""A partition: its number, or topic and number."""
+
+SHARED_EPOCH = 0
+"""Epoch of every participant of a shared transaction."""
+SHARED = -1
+"""Producer id in the identity of a shared transaction."""
+
+
+class Commit(NamedTuple):
+    """The records of one committed transaction in one partition."""
+
+    transaction: tuple[int, int]
+    """Identity of the transaction; see `transaction_identity`."""
+    first_offset: int
+    """Offset of its first record."""
+    last_offset: int
+    """Offset of its last record."""
+    started_ms: int
+    """Time at which the transaction began, by the coordinator's clock."""
+
+
+class AtomicEnds(NamedTuple, Generic[P]):
+    """Ends that lie inside no known transaction."""
+
+    ends: dict[P, int]
+    """End of the offsets by partition (exclusive)."""
+    started_ms: int | None
+    """Earliest start of the transactions behind the ends; None: there is none. Commits since then must be known."""
+
+
+def transaction_identity(marker: BatchHeader, epoch: int) -> tuple[int, int]:
+    """Return the identity of the transaction that a marker ends.
+
+    A producer has another epoch in each of its transactions. The participants of a shared transaction have different
+    producer ids, all with epoch 0; their markers have the time at which the transaction began. Transactions of the same
+    millisecond count as one: a cut may lie lower than necessary, but inside no transaction.
+
+    Args:
+        marker: Header of the marker.
+        epoch: Epoch of the transaction's batches.
+
+    Returns:
+        Producer id and epoch, or SHARED and the start in ms.
+    """
+    return (SHARED, marker.min_timestamp_ms) if epoch == SHARED_EPOCH else (marker.producer_id, epoch)
+
+
+class _OpenTransaction(NamedTuple):
+    epoch: int
+    first_offset: int
+    last_offset: int
+
+
+class CommitScan:
+    """Collects the committed transactions of one partition from the headers of its batches."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, _OpenTransaction] = {}
+        self._commits: dict[tuple[int, int], Commit] = {}
+
+    @property
+    def commits(self) -> list[Commit]:
+        """The transactions that were committed so far; the participants of a shared one together."""
+        return list(self._commits.values())
+
+    def note(self, header: BatchHeader) -> None:
+        """Take the next header.
+
+        Args:
+            header: The header.
+        """
+        if not header.attributes & ATTRIBUTE_TRANSACTIONAL:
+            return
+        known = self._open.get(header.producer_id)
+        if not header.attributes & ATTRIBUTE_CONTROL:
+            last = header.base_offset + header.last_offset_delta
+            first = header.base_offset if known is None else known.first_offset
+            self._open[header.producer_id] = _OpenTransaction(header.producer_epoch, first, last)
+        elif known is not None:
+            del self._open[header.producer_id]
+            if header.attributes & ATTRIBUTE_COMMIT:
+                identity = transaction_identity(header, known.epoch)
+                first, last, started_ms = known.first_offset, known.last_offset, header.min_timestamp_ms
+                other = self._commits.get(identity)
+                if other is not None:
+                    first, last = min(first, other.first_offset), max(last, other.last_offset)
+                    started_ms = min(started_ms, other.started_ms)
+                self._commits[identity] = Commit(identity, first, last, started_ms)
+
+
+def atomic_ends(ends: Mapping[P, int], commits: Mapping[P, Iterable[Commit]]) -> AtomicEnds[P]:
+    """Lower ends until each transaction lies wholly below them or wholly behind.
+
+    Args:
+        ends: End of the offsets by partition (exclusive).
+        commits: The committed transactions with records around the ends, by partition.
+
+    Returns:
+        The largest ends that are not above the given ones and lie inside no transaction.
+    """
+    lowered = dict(ends)
+    by_last = {p: sorted(found, key=lambda c: c.last_offset) for p, found in commits.items() if p in lowered}
+    parts: dict[tuple[int, int], list[tuple[P, Commit]]] = {}
+    for p, found in by_last.items():
+        for commit in found:
+            parts.setdefault(commit.transaction, []).append((p, commit))
+    behind: set[tuple[int, int]] = set()
+    started_ms: int | None = None
+    pending = list(by_last)
+    while pending:
+        p = pending.pop()
+        found = by_last[p]
+        while found and found[-1].last_offset >= lowered[p]:
+            transaction = found.pop().transaction
+            if transaction in behind:
+                continue
+            behind.add(transaction)
+            for other, commit in parts[transaction]:
+                started_ms = commit.started_ms if started_ms is None else min(started_ms, commit.started_ms)
+                if commit.first_offset < lowered[other]:
+                    lowered[other] = commit.first_offset
+                    pending.append(other)
+    return AtomicEnds(lowered, started_ms)
