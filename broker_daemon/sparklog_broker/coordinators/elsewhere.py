@@ -86,8 +86,8 @@ class OtherBrokers:
     async def extents(
         self, leader: int, partitions: Sequence[TopicPartition], isolation: int
     ) -> tuple[dict[TopicPartition, Extent], set[TopicPartition]]:
-        """Where partitions begin and end, at one moment each; without those that their leader cannot tell. And the
-        partitions with commits behind their ends. Raises as `BrokerPeers.request`."""
+        """Return the first and end offsets of partitions, each at one moment, without partitions whose leader reports
+        an error; and the partitions with commits behind their ends. Raises as `BrokerPeers.request`."""
         behind: set[TopicPartition] = set()
         found: dict[int, dict[TopicPartition, int]] = {EARLIEST_TIMESTAMP: {}, LATEST_TIMESTAMP: {}}
         for timestamp_ms, offsets in found.items():

@@ -1,4 +1,5 @@
-"""SNAPSHOT_OFFSETS: where a partition begins and ends for all of a principal who ask under one name. LIST_COMMITS.
+"""SNAPSHOT_OFFSETS: a partition's first and end offset, fixed for all requests of a principal under one name; and
+LIST_COMMITS, for brokers that take such a snapshot.
 
 In a cluster the broker asks the leaders of the other partitions. Requests under one name go to the same broker.
 """
@@ -51,7 +52,7 @@ async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Sna
 
 
 async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
-    """Return where partitions begin and end. For readers of committed records, each transaction lies wholly below the
+    """Return the first and end offsets of partitions. For readers of committed records, each transaction lies wholly below the
     ends or wholly behind, also a transaction that spans brokers. Raises as `_collect`, and
     CoordinatorNotAvailableError."""
     leaders = {p.replicas.leader for tp in partitions if (p := broker.partitions.find(tp)) is not None}

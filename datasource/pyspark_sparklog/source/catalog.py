@@ -114,7 +114,7 @@ class Catalog:
         if missing and missing_is_error:
             hint = self.address.connect().nearest_topic(missing[0], self.request_timeout_ms)
             raise UnknownTopicOrPartitionError(
-                f"no topic {', '.join(map(repr, missing))} at {self.address}: create it with "
+                f"no topic {', '.join(map(repr, missing))} at {self.address}{hint}: create it with "
                 f"`sparklog topic create {shlex.quote(missing[0])}` or Admin.create_topic"
             )
         for name, partitions in subscription.assign.items():

@@ -171,7 +171,7 @@ class Cluster:
         code = next((t.error_code for t in response.topics if t.name == name), UnknownTopicOrPartitionError.code)
         if code == UnknownTopicOrPartitionError.code:
             raise UnknownTopicOrPartitionError(
-                f"no topic {name!r} at {self.bootstrap_servers}{self._nearest_topic(name, timeout_ms)}: create it with "
+                f"no topic {name!r} at {self.bootstrap_servers}{self.nearest_topic(name, timeout_ms)}: create it with "
                 f"`sparklog topic create {shlex.quote(name)}` or Admin.create_topic"
             )
         raise topic_error(code, name)

@@ -57,7 +57,7 @@ class Leader:
 
 def following(key: TopicPartition, *gaps: tuple[int, int]) -> FollowerState:
     partition_log = SimpleNamespace(log_start_offset=0, durable_log_start_offset=0, high_watermark=0, gaps=gaps)
-    return Following(key, cast(Any, SimpleNamespace(last_epoch=lambda: -1, copied_to=-1)), cast(Any, partition_log))
+    return FollowerState(key, cast(Any, SimpleNamespace(last_epoch=lambda: -1, copied_to=-1)), cast(Any, partition_log))
 
 
 def run(scene: Callable[[Leader, ReplicaFetcher, list[FetchEvent]], Awaitable[None]]) -> None:
