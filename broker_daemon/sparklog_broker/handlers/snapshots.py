@@ -52,8 +52,8 @@ async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Sna
 
 
 async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
-    """Return the first and end offsets of partitions. For readers of committed records, each transaction lies wholly below the
-    ends or wholly behind, also a transaction that spans brokers. Raises as `_collect`, and
+    """Return the first and end offsets of partitions. For readers of committed records, each transaction lies wholly
+    below the ends or wholly behind, also a transaction that spans brokers. Raises as `_collect`, and
     CoordinatorNotAvailableError."""
     leaders = {p.replicas.leader for tp in partitions if (p := broker.partitions.find(tp)) is not None}
     collect = partial(_collect, broker, partitions, isolation)
