@@ -94,6 +94,7 @@ class Api(IntEnum):
     DESCRIBE_USER_SCRAM_CREDENTIALS = 63
     OFFSETS_FOR_LEADER_EPOCH = 85
     HOLD_TRANSACTIONS = 86
+    FORWARD = 87
     ALTER_PARTITION_REASSIGNMENTS = 70
     LIST_PARTITION_REASSIGNMENTS = 71
     ELECT_LEADERS = 72
@@ -517,6 +518,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 2),
     Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
     Api.HOLD_TRANSACTIONS: ApiSpec(cluster.HoldTransactionsRequest, cluster.HoldTransactionsResponse, 2, 2),
+    Api.FORWARD: ApiSpec(cluster.ForwardRequest, cluster.ForwardResponse, 4, 4),
     Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),
     Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 2),
     Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(

@@ -123,8 +123,7 @@ def _altered_users(request: Any) -> Sequence[str]:
 
 _O, _ITEM = Operation, Denial.ITEM
 _BROKERS_ONLY = Rule(ResourceType.CLUSTER, _O.CLUSTER_ACTION, _cluster)
-_OPERATORS = Rule(ResourceType.CLUSTER, _O.ALTER, _cluster, or_else=(_O.CLUSTER_ACTION, "cluster"))
-"""Brokers hand such requests on to the controller."""
+_OPERATORS = Rule(ResourceType.CLUSTER, _O.ALTER, _cluster)
 _TRANSACTIONAL = Rule(TXN_ID, _O.WRITE, _transactional_id)
 
 PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
@@ -153,6 +152,7 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.ADD_PARTITIONS_TO_TXN: (_BROKERS_ONLY,),
     Api.FIND_TXN_OWNERS: (_BROKERS_ONLY,),
     Api.HOLD_TRANSACTIONS: (_BROKERS_ONLY,),
+    Api.FORWARD: (_BROKERS_ONLY,),
     Api.ALTER_PARTITION_REASSIGNMENTS: (_OPERATORS,),
     Api.LIST_PARTITION_REASSIGNMENTS: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
     Api.ELECT_LEADERS: (_OPERATORS,),
