@@ -87,6 +87,7 @@ AT_CONTROLLER = frozenset(
         Api.DELETE_ACLS,
         Api.ALTER_USER_SCRAM_CREDENTIALS,
         Api.ALTER_CLIENT_QUOTAS,
+        Api.ALTER_SECURITY_RECORDS,
     }
 )
 """APIs that only the controller answers. Other brokers forward the requests; none of them has a payload, or results per
@@ -367,10 +368,7 @@ class Dispatcher:
         cluster = self._broker.cluster
         if number not in ABOUT_THE_CLUSTER:
             return await self._noted(number, request, payload, context)
-        if not cluster.has_joined:
-            raise BrokerNotAvailableError(
-                "this broker has just started and joins its cluster: ask another one, or again"
-            )
+        self._check_joined()
         await cluster.as_new_as(Version(*getattr(request, "at_least", NO_VERSION)), BEHIND_S)
         response = await self._noted(number, request, payload, context)
         if (message := response.message) is not None and hasattr(message, "metadata_version"):
@@ -392,7 +390,14 @@ class Dispatcher:
             context.note_act(api, resources_of(api, request), code, act_detail(api, request))
         return response
 
+    def _check_joined(self) -> None:
+        if not self._broker.cluster.has_joined:
+            raise BrokerNotAvailableError(
+                "this broker has just started and joins its cluster: ask another one, or again"
+            )
+
     async def _in_its_name(self, api: Api, request: Message, context: RequestContext) -> Response:
+        self._check_joined()
         return await self._ask_controller(api, request, encode(request), structs.replace(context, older_version=None))
 
     async def _handle(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
@@ -406,23 +411,22 @@ class Dispatcher:
         RequestTimedOutError (it may have taken effect)."""
         cluster, request_id = self._broker.cluster, self._broker.environment.randomness.new_id()
         version = APIS[api].version_max if context.older_version is None else context.older_version
-        is_repeated = False
+        forward = ForwardRequest(api, version, header, str(context.principal), request_id)
 
         async def ask() -> Response:
-            nonlocal is_repeated
-            decides = await cluster.images.decides()
-            attempt, is_repeated = (request_id, is_repeated), True
-            if decides:
-                outcome, reached = await self._decided(api, request, context, *attempt)
+            if await cluster.images.decides():
+                is_repeated, forward.is_repeated = forward.is_repeated, True
+                outcome, reached = await self._decided(api, request, context, request_id, is_repeated)
             else:
-                forward = ForwardRequest(api, version, header, str(context.principal), *attempt)
                 answer, reached = await cluster.controller.forward(forward, request)
                 outcome = Response(answer) if isinstance(answer, Message) else answer
             has_reached = await cluster.as_new_as(reached, ANSWERED_S)
             if isinstance(outcome, SparklogError):
                 raise outcome
             if not has_reached:
-                raise RequestTimedOutError(f"{api.name} is done, but this broker does not know of it yet: ask another one")
+                raise RequestTimedOutError(
+                    f"{api.name} is done, but this broker does not know of it yet: ask another one"
+                )
             return outcome
 
         return await cluster.controller.while_it_moves(ask)

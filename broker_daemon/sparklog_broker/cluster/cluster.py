@@ -31,7 +31,7 @@ from sparklog.metadata.store_history import StoreMark, mark_of, older, read_mark
 from sparklog.protocol.cluster_messages import ControlledShutdownRequest, ControlledShutdownResponse
 from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import UNCLEAN_SETTING, ClusterImage, TopicImage, Version
-from sparklog.replication.controller.model import ControlledShutdown, ControllerConfig
+from sparklog.replication.controller.model import AlterSecurity, ControlledShutdown, ControllerConfig
 from sparklog.replication.replica.model import ReplicaConfig
 from sparklog.security.listeners import endpoint_for
 from sparklog_broker.background.background import Background
@@ -48,7 +48,6 @@ from sparklog_broker.cluster.leader_side.isr_proposals import IsrProposals
 from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
 from sparklog_broker.cluster.membership import Membership
 from sparklog_broker.cluster.peers import Connect
-from sparklog_broker.cluster.record_changes import RecordChanger
 from sparklog_broker.cluster.replicas import Replicas
 from sparklog_broker.cluster.topics import Topics, is_here, was_made
 from sparklog_broker.config import BrokerConfig, parse_address
@@ -315,7 +314,7 @@ class Cluster:
         self.images = ImageFollower(self.membership, self.controller, self._config.broker_id, first, self._follow)
         self._follows_images = True
         self._topics.join(self.membership, self.controller, self.images)
-        self._security.change = RecordChanger(self.membership, self.controller, self.images).change
+        self._security.change = lambda changes: self.images.decide(lambda token: AlterSecurity(token, changes))
         storage = self._storage
         log_starts = LogStarts(self._loop, lambda: storage.run(storage.logs.checkpoint))
         self.replicas.start(self._partitions, self.server, proposals, self.membership.registration, log_starts)

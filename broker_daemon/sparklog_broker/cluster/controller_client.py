@@ -108,7 +108,7 @@ class ControllerClient:
         A controller of an earlier release takes no forwarded requests: it gets the request as one of this broker.
 
         Args:
-            forward: The request as the client sent it.
+            forward: The request as the client sent it. `is_repeated` is set once it is sent.
             request: The same request, decoded, for a controller that does not know the client's version.
 
         Raises:
@@ -118,10 +118,11 @@ class ControllerClient:
         response = APIS[api].response
 
         def in_spoken(spoken: SpokenVersions) -> ForwardRequest:
-            version = spoken.version_of(api)
-            if version.number >= forward.version:
-                return forward
-            return replace(forward, version=version.number, request=encode(request, version.older))
+            version, sent = spoken.version_of(api), replace(forward)
+            if version.number < forward.version:
+                sent = replace(forward, version=version.number, request=encode(request, version.older))
+            forward.is_repeated = True  # whatever the outcome is, from here on it may have taken effect
+            return sent
 
         try:
             answer = await self.request_unless_replaced(

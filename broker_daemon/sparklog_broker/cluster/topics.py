@@ -46,7 +46,6 @@ from sparklog.replication.controller.model import (
     AlterSchema,
     CreateTopic,
     DeleteTopic,
-    Request,
 )
 from sparklog.replication.restoration import is_restored
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -137,7 +136,7 @@ class Topics:
         count = topic.partitions if spec.assignment is None else len(spec.assignment)
         with self._room_for(spec.owner, 1, count):
             try:
-                await self._decide(
+                await self._images.decide(
                     lambda token: CreateTopic(
                         token,
                         image_of(topic),
@@ -154,7 +153,7 @@ class Topics:
                 made = self.partitions.topics.get(spec.name)
                 if made is None or not made.is_made_by(spec.request_id):
                     raise  # else by the same request, which has come by another broker, too
-            made = await self._until(spec.name, lambda topic: True)
+            made = self._there(spec.name)
             await self._take_back_unmade(made)
         log.info("created topic %s: %s, %d partitions", made.name, made.kind, made.partitions)
         return made
@@ -174,7 +173,9 @@ class Topics:
                     FindCoordinatorResponse,
                     timeout_s=CHANGE_TIMEOUT_S,
                 )
-            return await self._until(spec.name, lambda topic: True)
+            if not await self._images.until_true(lambda _: spec.name in self.partitions.topics, CHANGE_TIMEOUT_S):
+                raise RequestTimedOutError(f"topic {spec.name!r} is created, but this broker does not know of it yet")
+            return self._there(spec.name)
 
         return await self._controller.while_it_moves(ask)
 
@@ -186,7 +187,7 @@ class Topics:
             tp = TopicPartition(topic.name, number)
             state, error = image.partition(tp), self._unmade.get(tp)
             if error is not None and state is not None and state.replicas == (self._config.broker_id,):
-                await self._decide(lambda token: DeleteTopic(token, topic.name, topic.topic_id))
+                await self._images.decide(lambda token: DeleteTopic(token, topic.name, topic.topic_id))
                 raise type(error)(str(error))
 
     def _wanted_factor(self, spec: TopicSpec) -> int | None:
@@ -207,9 +208,9 @@ class Topics:
             factor = min((len(p.target) for p in image.partitions), default=1) if image is not None else 1
             _check_min_insync(name, wanted.configs, factor)
         changes = {key: wanted.configs.get(key) for key in configs}
-        await self._decide(lambda token: AlterConfig(token, name, changes))
+        await self._images.decide(lambda token: AlterConfig(token, name, changes))
         log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
-        return await self._until(name, lambda topic: True)
+        return self._there(name)
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
         """Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
@@ -219,9 +220,9 @@ class Topics:
         if wanted is known:
             return known
         data = wanted.schemas[schema_id].serialize().to_pybytes()
-        await self._decide(lambda token: AlterSchema(token, name, schema_id, data))
+        await self._images.decide(lambda token: AlterSchema(token, name, schema_id, data))
         log.info("topic %s has schema %d now", name, schema_id)
-        return await self._until(name, lambda topic: topic.schema_id >= schema_id)
+        return self._there(name)
 
     async def add_partitions(self, name: str, total: int, *, is_repeated: bool = False) -> Topic:
         """Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as `create`. `is_repeated`: an earlier
@@ -234,7 +235,7 @@ class Topics:
             with self._room_for(there.owner, 0, total - there.partitions):
                 await self._make_first(grown, there.partitions)
                 try:
-                    await self._decide(
+                    await self._images.decide(
                         lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw())
                     )
                 except (NotControllerError, RequestTimedOutError):
@@ -243,7 +244,7 @@ class Topics:
                     await self._unmake(grown, there.partitions)
                     raise
                 reach("partitions.stored")
-                topic = await self._until(name, lambda topic: topic.partitions >= total)
+                topic = self._there(name)
         log.info("topic %s has %d partitions now", name, topic.partitions)
         return topic
 
@@ -278,31 +279,13 @@ class Topics:
             return topic_id
         topic = self._there(name)
         check_id(topic, topic_id)
-        await self._decide(lambda token: DeleteTopic(token, name, topic.topic_id))
+        await self._images.decide(lambda token: DeleteTopic(token, name, topic.topic_id))
         log.info("deleted topic %s", name)
         return topic.topic_id
 
     def _draw(self) -> int:
         """Where a placement begins: it must not be the same broker for every topic."""
         return int.from_bytes(self._environment.randomness.token_bytes(3), "little")
-
-    async def _decide(self, make: Callable[[int], Request]) -> None:
-        """Returns when this broker goes by what has been decided."""
-        await self._membership.ask(make)
-        version = self._membership.version
-        if not await self._images.until_true(lambda image: image.version >= version, CHANGE_TIMEOUT_S):
-            raise RequestTimedOutError("the change is made, but this broker does not have it yet")
-
-    async def _until(self, name: str, is_done: Callable[[Topic], bool]) -> Topic:
-        """The topic, when this broker serves it as it is to be."""
-
-        def is_there(image: ClusterImage) -> bool:
-            topic = self.partitions.topics.get(name)
-            return name in image.topics and topic is not None and is_done(topic)
-
-        if not await self._images.until_true(is_there, CHANGE_TIMEOUT_S):
-            raise RequestTimedOutError(f"topic {name!r}: the change is made, but this broker does not have it yet")
-        return self.partitions.topics[name]
 
     def _there(self, name: str) -> Topic:
         """On the controller, which knows. Raises UnknownTopicOrPartitionError."""

@@ -12,7 +12,6 @@ from sparklog.protocol.security_messages import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     ScramCredentialInfo,
-    ScramCredentialUpsertion,
     UserCredentials,
 )
 from sparklog.security.records import RecordId, RecordKind
@@ -29,19 +28,20 @@ async def alter_user_scram_credentials(
     """All alterations or none. Credentials are checked as what is read from the store is."""
     users = context.broker.users
     known = users.all()
-    for one in request.upsertions:
-        if request.only_new and one.name in known and not _is_set(known[one.name].get(one.mechanism), one):
-            raise InvalidConfigError(f"there is a user {one.name!r} already; `sparklog user set-password` changes it")
-        if request.only_existing and one.name not in known:
-            raise ResourceNotFoundError(f"there is no user {one.name!r}; `sparklog user add` makes one")
     alterations = [
         UserAlteration(one.name, one.mechanism, None)
         for one in request.deletions
         if not context.is_repeated or one.mechanism in known.get(one.name, ())
     ]
     for one in request.upsertions:
+        given = ScramCredential(one.salt, one.stored_key, one.server_key, one.iterations)
+        # its salt is random: an earlier attempt has set an equal one
+        if request.only_new and one.name in known and known[one.name].get(one.mechanism) != given:
+            raise InvalidConfigError(f"there is a user {one.name!r} already; `sparklog user set-password` changes it")
+        if request.only_existing and one.name not in known:
+            raise ResourceNotFoundError(f"there is no user {one.name!r}; `sparklog user add` makes one")
         alterations.append(
-            UserAlteration(one.name, one.mechanism, parse_credential(one.mechanism, credential_text(_given(one))))
+            UserAlteration(one.name, one.mechanism, parse_credential(one.mechanism, credential_text(given)))
         )
     altered = altered_users(known, alterations)
     records = context.broker.security_records
@@ -56,15 +56,6 @@ async def alter_user_scram_credentials(
     if changes:  # else an earlier attempt has made them
         await records.change(changes)
     return Response(AlterUserScramCredentialsResponse())
-
-
-def _given(one: ScramCredentialUpsertion) -> ScramCredential:
-    return ScramCredential(one.salt, one.stored_key, one.server_key, one.iterations)
-
-
-def _is_set(known: ScramCredential | None, one: ScramCredentialUpsertion) -> bool:
-    """True if an earlier attempt of the same request has set the credential, whose salt is random."""
-    return known == _given(one)
 
 
 async def describe_user_scram_credentials(

@@ -22,9 +22,9 @@ class SecurityRecords:
         self._records = records
         self._watchers: list[tuple[RecordKind, Watcher]] = []
         self.change: Callable[[RecordChanges], Awaitable[None]] = _not_yet
-        """Makes all changes or none; when it returns they are stored and in effect here. Raises InvalidConfigError,
-        PolicyViolationError (too many), StorageError, NotControllerError, BrokerNotAvailableError, RequestTimedOutError
-        (the changes may be made all the same)."""
+        """Makes all changes or none, on the controller; when it returns they are stored and in effect here. Raises
+        InvalidConfigError, PolicyViolationError (too many), StorageError, NotControllerError, BrokerNotAvailableError,
+        RequestTimedOutError (the changes may be made all the same)."""
 
     def of_kind(self, kind: RecordKind) -> dict[str, bytes]:
         """The records of one kind by their keys."""
