@@ -16,7 +16,6 @@ from sparklog.errors import (
     InvalidConfigError,
     InvalidRequestError,
     NotControllerError,
-    RequestTimedOutError,
     SaslAuthenticationFailedError,
     SparklogError,
     TooManyConnectionsError,
@@ -102,8 +101,6 @@ ABOUT_THE_CLUSTER = AT_CONTROLLER | {
 }
 """What any broker answers, once it has joined its cluster: others are asked until then."""
 NOTHING = memoryview(b"")
-ANSWERED_S = 30.0
-"""Time for this broker's image to reach the controller's answer."""
 BEHIND_S = 5.0
 """How long a client whose change this broker has not heard of waits for it."""
 RESULTS_INLINE_MAX = 1_000
@@ -420,13 +417,10 @@ class Dispatcher:
             else:
                 answer, reached = await cluster.controller.forward(forward, request)
                 outcome = Response(answer) if isinstance(answer, Message) else answer
-            has_reached = await cluster.as_new_as(reached, ANSWERED_S)
             if isinstance(outcome, SparklogError):
+                await cluster.as_new_as(reached, BEHIND_S)
                 raise outcome
-            if not has_reached:
-                raise RequestTimedOutError(
-                    f"{api.name} is done, but this broker does not know of it yet: ask another one"
-                )
+            await cluster.images.reach(reached)
             return outcome
 
         return await cluster.controller.while_it_moves(ask)

@@ -123,7 +123,8 @@ def _altered_users(request: Any) -> Sequence[str]:
 
 _O, _ITEM = Operation, Denial.ITEM
 _BROKERS_ONLY = Rule(ResourceType.CLUSTER, _O.CLUSTER_ACTION, _cluster)
-_OPERATORS = Rule(ResourceType.CLUSTER, _O.ALTER, _cluster)
+_OPERATORS = Rule(ResourceType.CLUSTER, _O.ALTER, _cluster, or_else=(_O.CLUSTER_ACTION, "cluster"))
+"""Brokers of earlier releases send such requests to the controller as their own."""
 _TRANSACTIONAL = Rule(TXN_ID, _O.WRITE, _transactional_id)
 
 PERMISSIONS: dict[Api, tuple[Rule, ...]] = {

@@ -34,6 +34,7 @@ from sparklog.replication.cluster_image import UNCLEAN_SETTING, ClusterImage, To
 from sparklog.replication.controller.model import AlterSecurity, ControlledShutdown, ControllerConfig
 from sparklog.replication.replica.model import ReplicaConfig
 from sparklog.security.listeners import endpoint_for
+from sparklog.security.records import RecordChanges
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.broker_peers import BrokerPeers
 from sparklog_broker.cluster.controller_client import ControllerClient, done
@@ -314,7 +315,7 @@ class Cluster:
         self.images = ImageFollower(self.membership, self.controller, self._config.broker_id, first, self._follow)
         self._follows_images = True
         self._topics.join(self.membership, self.controller, self.images)
-        self._security.change = lambda changes: self.images.decide(lambda token: AlterSecurity(token, changes))
+        self._security.change = self._change_records
         storage = self._storage
         log_starts = LogStarts(self._loop, lambda: storage.run(storage.logs.checkpoint))
         self.replicas.start(self._partitions, self.server, proposals, self.membership.registration, log_starts)
@@ -338,6 +339,10 @@ class Cluster:
         for topic_id in [] if self._copies is not None else list(self._made):  # of the life before
             del self._made[topic_id]
             self._zk.delete(f"{MADE}/{topic_id}")
+
+    async def _change_records(self, changes: RecordChanges) -> None:
+        await self.membership.ask(lambda token: AlterSecurity(token, changes))
+        await self.images.reach(self.membership.version)
 
     def _seen(self) -> StoreMark:
         """The mark of the newest image that this broker has had."""

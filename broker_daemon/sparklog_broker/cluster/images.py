@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError, SparklogError
 from sparklog.protocol.cluster_messages import MetadataFetchRequest, MetadataFetchResponse
 from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import ClusterImage, Version
-from sparklog.replication.controller.model import Request
 from sparklog.replication.image_codec import decode_delta, decode_image
 from sparklog_broker.cluster.controller_client import ControllerClient
 from sparklog_broker.cluster.membership import ImageNews, Membership
@@ -22,7 +20,7 @@ WAIT_S = 10.0
 ANSWER_S = 5.0
 """How much longer than it was asked to wait the controller may take."""
 RETRY_S = 0.2
-DECIDED_S = 30.0
+REACH_S = 30.0
 CATCH_UP_S = 2.0
 """Time for the image of a new controller's broker to reach the stored one."""
 
@@ -86,14 +84,10 @@ class ImageFollower:
             raise BrokerNotAvailableError("this broker has become the controller, and has not caught up yet")
         return True
 
-    async def decide(self, make: Callable[[int], Request]) -> Any:
-        """The result of `Membership.ask`, once this broker's image has the change. Raises as `Membership.ask`, and
-        RequestTimedOutError."""
-        result = await self._membership.ask(make)
-        version = self._membership.version
-        if not await self.until_true(lambda image: image.version >= version, DECIDED_S):
+    async def reach(self, version: Version) -> None:
+        """Return once this broker's image has the version of a change. Raises RequestTimedOutError."""
+        if not await self.until_true(lambda image: image.version >= version, REACH_S):
             raise RequestTimedOutError("the change is made, but this broker does not know of it yet: ask another one")
-        return result
 
     async def _news(self) -> ImageNews:
         known = self.image.version

@@ -46,6 +46,7 @@ from sparklog.replication.controller.model import (
     AlterSchema,
     CreateTopic,
     DeleteTopic,
+    Request,
 )
 from sparklog.replication.restoration import is_restored
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -136,7 +137,7 @@ class Topics:
         count = topic.partitions if spec.assignment is None else len(spec.assignment)
         with self._room_for(spec.owner, 1, count):
             try:
-                await self._images.decide(
+                await self._decide(
                     lambda token: CreateTopic(
                         token,
                         image_of(topic),
@@ -173,8 +174,7 @@ class Topics:
                     FindCoordinatorResponse,
                     timeout_s=CHANGE_TIMEOUT_S,
                 )
-            if not await self._images.until_true(lambda _: spec.name in self.partitions.topics, CHANGE_TIMEOUT_S):
-                raise RequestTimedOutError(f"topic {spec.name!r} is created, but this broker does not know of it yet")
+            await self._images.until_true(lambda _: spec.name in self.partitions.topics, CHANGE_TIMEOUT_S)
             return self._there(spec.name)
 
         return await self._controller.while_it_moves(ask)
@@ -187,7 +187,7 @@ class Topics:
             tp = TopicPartition(topic.name, number)
             state, error = image.partition(tp), self._unmade.get(tp)
             if error is not None and state is not None and state.replicas == (self._config.broker_id,):
-                await self._images.decide(lambda token: DeleteTopic(token, topic.name, topic.topic_id))
+                await self._decide(lambda token: DeleteTopic(token, topic.name, topic.topic_id))
                 raise type(error)(str(error))
 
     def _wanted_factor(self, spec: TopicSpec) -> int | None:
@@ -208,7 +208,7 @@ class Topics:
             factor = min((len(p.target) for p in image.partitions), default=1) if image is not None else 1
             _check_min_insync(name, wanted.configs, factor)
         changes = {key: wanted.configs.get(key) for key in configs}
-        await self._images.decide(lambda token: AlterConfig(token, name, changes))
+        await self._decide(lambda token: AlterConfig(token, name, changes))
         log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
         return self._there(name)
 
@@ -220,7 +220,7 @@ class Topics:
         if wanted is known:
             return known
         data = wanted.schemas[schema_id].serialize().to_pybytes()
-        await self._images.decide(lambda token: AlterSchema(token, name, schema_id, data))
+        await self._decide(lambda token: AlterSchema(token, name, schema_id, data))
         log.info("topic %s has schema %d now", name, schema_id)
         return self._there(name)
 
@@ -235,7 +235,7 @@ class Topics:
             with self._room_for(there.owner, 0, total - there.partitions):
                 await self._make_first(grown, there.partitions)
                 try:
-                    await self._images.decide(
+                    await self._decide(
                         lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw())
                     )
                 except (NotControllerError, RequestTimedOutError):
@@ -279,13 +279,17 @@ class Topics:
             return topic_id
         topic = self._there(name)
         check_id(topic, topic_id)
-        await self._images.decide(lambda token: DeleteTopic(token, name, topic.topic_id))
+        await self._decide(lambda token: DeleteTopic(token, name, topic.topic_id))
         log.info("deleted topic %s", name)
         return topic.topic_id
 
     def _draw(self) -> int:
         """Where a placement begins: it must not be the same broker for every topic."""
         return int.from_bytes(self._environment.randomness.token_bytes(3), "little")
+
+    async def _decide(self, make: Callable[[int], Request]) -> None:
+        await self._membership.ask(make)
+        await self._images.reach(self._membership.version)
 
     def _there(self, name: str) -> Topic:
         """On the controller, which knows. Raises UnknownTopicOrPartitionError."""
