@@ -165,6 +165,31 @@ def test_a_change_whose_answer_is_lost_is_made_once(play: Play, monkeypatch: pyt
     play.come_to_rest()
 
 
+def test_the_audit_log_has_one_line_where_the_client_has_asked(play: Play) -> None:
+    acts: list[tuple[Any, ...]] = []
+
+    class Audit:
+        def __init__(self, broker_id: int) -> None:
+            self._broker_id = broker_id
+
+        def act(
+            self, api: Api, principal: object, host: str, listener: str, resources: Any, code: int, *_: str
+        ) -> None:
+            acts.append((self._broker_id, api, str(principal), host, list(resources), code))
+
+    for node in play.world.nodes:
+        node.broker.audit = node.dispatcher._audit = Audit(node.id)  # type: ignore[union-attr,assignment]
+    node = others(play)[0]
+    peer = Peer(play, node)
+    peer.change(Api.CREATE_TOPIC, t.CreateTopicRequest("t", 1, replication_factor=3))
+    with pytest.raises(TopicAlreadyExistsError):
+        peer.change(Api.CREATE_TOPIC, t.CreateTopicRequest("t", 1, replication_factor=3))
+    assert acts == [
+        (node.id, Api.CREATE_TOPIC, "User:ANONYMOUS", "peer", ["topic:t"], code)
+        for code in (0, TopicAlreadyExistsError.code)
+    ]
+
+
 def test_a_controller_of_another_release_gets_what_it_understands(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """One without FORWARD gets the plain request; one that knows fewer versions gets its newest."""
     versions: list[tuple[Api, int]] = []
