@@ -178,7 +178,7 @@ def test_the_audit_log_has_one_line_where_the_client_has_asked(play: Play) -> No
             acts.append((self._broker_id, api, str(principal), host, list(resources), code))
 
     for node in play.world.nodes:
-        node.broker.audit = node.dispatcher._audit = Audit(node.id)  # type: ignore[union-attr,assignment]
+        node.broker.audit = node.dispatcher._audit = Audit(node.id)  # type: ignore[union-attr]
     node = others(play)[0]
     peer = Peer(play, node)
     peer.change(Api.CREATE_TOPIC, t.CreateTopicRequest("t", 1, replication_factor=3))
