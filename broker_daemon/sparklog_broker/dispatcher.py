@@ -13,7 +13,9 @@ from msgspec import field as struct_field
 from sparklog.errors import (
     BrokerNotAvailableError,
     IllegalSaslStateError,
+    InvalidConfigError,
     InvalidRequestError,
+    NotControllerError,
     SaslAuthenticationFailedError,
     SparklogError,
     TooManyConnectionsError,
@@ -26,19 +28,20 @@ from sparklog.protocol import denials, visibility
 from sparklog.protocol import messages as m
 from sparklog.protocol.act_details import act_detail
 from sparklog.protocol.base import NO_VERSION, Message
+from sparklog.protocol.cluster_messages import FORWARDED_BYTES_MAX, ForwardRequest, ForwardResponse
 from sparklog.protocol.frames import RequestPrefix
 from sparklog.protocol.group_messages import OffsetCommitResponse, OffsetResult, TxnOffsetCommitResponse
-from sparklog.protocol.messages import Api, decode_request, older_version
+from sparklog.protocol.messages import APIS, Api, decode_request, encode, older_version
 from sparklog.protocol.permissions import ADMINISTRATIVE, PERMISSIONS, Verdict, resources_of
 from sparklog.replication.cluster_image import Version
 from sparklog.security.acls import CLUSTER, Operation, Resource, ResourceType
 from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, is_client_id
-from sparklog.security.principals import ANONYMOUS, Principal
+from sparklog.security.principals import ANONYMOUS, Principal, parse_principal
 from sparklog_broker.broker import Broker
 from sparklog_broker.counters.requests import RequestCounters, RequestTimes
 from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.long_answers import one_by_one
-from sparklog_broker.network.reply import Reply, Response, error_reply, frame_response
+from sparklog_broker.network.reply import Reply, Response, error_reply, frame_response, header_parts
 from sparklog_broker.security.access import Access, peer_of
 from sparklog_broker.security.audit_log import AuditLog
 from sparklog_broker.security.authenticator import SASL_APIS, Authenticator
@@ -48,8 +51,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-HEADER_BYTES_MAX = 4 * 1024 * 1024
-"""Longest header of a request, except for the APIs that name many partitions with more than a number each."""
+HEADER_BYTES_MAX = FORWARDED_BYTES_MAX
+"""Of a request, except for the APIs that name many partitions with more than a number each."""
 _LONG_REQUESTS = frozenset(
     {
         Api.PRODUCE,
@@ -59,6 +62,7 @@ _LONG_REQUESTS = frozenset(
         Api.DELETE_RECORDS,
         Api.OFFSET_COMMIT,
         Api.TXN_OFFSET_COMMIT,
+        Api.FORWARD,
     }
 )
 LONG_HEADER_BYTES = 32 * 1024
@@ -66,30 +70,37 @@ LONG_HEADER_BYTES = 32 * 1024
 AMONG_BROKERS = frozenset(
     api for api, rules in PERMISSIONS.items() if rules and all(r.operation is Operation.CLUSTER_ACTION for r in rules)
 )
-"""APIs of requests between brokers."""
-ABOUT_THE_CLUSTER = frozenset(
+"""What only brokers ask each other."""
+AT_CONTROLLER = frozenset(
     {
-        Api.METADATA,
         Api.CREATE_TOPIC,
         Api.CREATE_PARTITIONS,
         Api.DELETE_TOPIC,
         Api.ALTER_TOPIC,
         Api.ALTER_SCHEMA,
-        Api.DESCRIBE_CLUSTER,
         Api.ALTER_PARTITION_REASSIGNMENTS,
         Api.LIST_PARTITION_REASSIGNMENTS,
         Api.ELECT_LEADERS,
         Api.CORDON_BROKER,
         Api.CREATE_ACLS,
         Api.DELETE_ACLS,
-        Api.DESCRIBE_ACLS,
         Api.ALTER_USER_SCRAM_CREDENTIALS,
-        Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
         Api.ALTER_CLIENT_QUOTAS,
-        Api.DESCRIBE_CLIENT_QUOTAS,
+        Api.ALTER_SECURITY_RECORDS,
     }
 )
-"""APIs that a broker answers after it has joined its cluster; before that, clients ask other brokers."""
+"""APIs that only the controller answers. Other brokers forward the requests; none of them has a payload, or results per
+item for principals with a part of the permissions."""
+ABOUT_THE_CLUSTER = AT_CONTROLLER | {
+    Api.METADATA,
+    Api.FORWARD,
+    Api.DESCRIBE_CLUSTER,
+    Api.DESCRIBE_ACLS,
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    Api.DESCRIBE_CLIENT_QUOTAS,
+}
+"""What any broker answers, once it has joined its cluster: others are asked until then."""
+NOTHING = memoryview(b"")
 BEHIND_S = 5.0
 """Longest wait of a client whose change this broker does not know yet."""
 RESULTS_INLINE_MAX = 1_000
@@ -141,7 +152,15 @@ class RequestContext(Struct, frozen=True):
     """Resources named in the request that are denied, and the error for each."""
     may: May = _may_everything
     client_id: str = ""
-    """The client's own name for itself."""
+    """What the client calls itself."""
+    header: memoryview = NOTHING
+    """The bytes of the request."""
+    ask_controller: Callable[[Api, Message, RequestContext], Awaitable[Response]] | None = None
+    """Sends the controller another request in the peer's name. None: outside of a dispatcher."""
+    request_id: str = ""
+    """Random, of a request to the controller; the same in all attempts."""
+    is_repeated: bool = False
+    """True if an earlier attempt of the request to the controller may have taken effect."""
 
     def shown(self, api: Api, pieces: Iterable[T]) -> Iterable[T]:
         """Return the pieces of an answer, each as the peer may see it (`sparklog.protocol.visibility`)."""
@@ -191,6 +210,7 @@ class Dispatcher:
         self._audit = audit
         self._requests = RequestCounters() if requests is None else requests
         self._handlers: dict[int, Handler] = {int(api): handler for api, handler in handlers.items()}
+        self._handlers[Api.FORWARD] = self._forwarded
 
     async def answer(self, prefix: RequestPrefix, body: memoryview, connection: Connection) -> Reply | None:
         """Return the reply to one request. Raises nothing but a cancellation."""
@@ -247,6 +267,8 @@ class Dispatcher:
             connection.local_socket if connection.is_known else "",
             authenticate,
             client_id=connection.client_id,
+            header=body[: prefix.header_bytes],
+            ask_controller=self._in_its_name,
         )
         payload = body[prefix.header_bytes :]
         if throttling is None or begun is None:
@@ -342,10 +364,7 @@ class Dispatcher:
         cluster = self._broker.cluster
         if number not in ABOUT_THE_CLUSTER:
             return await self._noted(number, request, payload, context)
-        if not cluster.has_joined:
-            raise BrokerNotAvailableError(
-                "this broker has just started and joins its cluster: ask another one, or again"
-            )
+        self._check_joined()
         await cluster.as_new_as(Version(*getattr(request, "at_least", NO_VERSION)), BEHIND_S)
         response = await self._noted(number, request, payload, context)
         if (message := response.message) is not None and hasattr(message, "metadata_version"):
@@ -355,10 +374,10 @@ class Dispatcher:
     async def _noted(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
         """Return the handler's answer, and note administrative acts, successful or not, except denied ones."""
         if self._audit is None or number not in ADMINISTRATIVE:
-            return await self._handlers[number](request, payload, context)
+            return await self._handle(number, request, payload, context)
         api, code = Api(number), UnknownServerError.code
         try:
-            response = await self._handlers[number](request, payload, context)
+            response = await self._handle(number, request, payload, context)
             code = 0
         except SparklogError as e:
             code = e.code
@@ -366,6 +385,76 @@ class Dispatcher:
         finally:
             context.note_act(api, resources_of(api, request), code, act_detail(api, request))
         return response
+
+    def _check_joined(self) -> None:
+        if not self._broker.cluster.has_joined:
+            raise BrokerNotAvailableError(
+                "this broker has just started and joins its cluster: ask another one, or again"
+            )
+
+    async def _in_its_name(self, api: Api, request: Message, context: RequestContext) -> Response:
+        self._check_joined()
+        return await self._ask_controller(api, request, encode(request), structs.replace(context, older_version=None))
+
+    async def _handle(self, number: int, request: Message, payload: memoryview, context: RequestContext) -> Response:
+        if number not in AT_CONTROLLER:
+            return await self._handlers[number](request, payload, context)
+        return await self._ask_controller(Api(number), request, bytes(context.header), context)
+
+    async def _ask_controller(self, api: Api, request: Message, header: bytes, context: RequestContext) -> Response:
+        """The controller's response, when this broker's image has reached it. The request is repeated while the
+        controller is being replaced. Raises the controller's error, NotControllerError, BrokerNotAvailableError,
+        RequestTimedOutError (it may have taken effect)."""
+        cluster, request_id = self._broker.cluster, self._broker.environment.randomness.new_id()
+        version = APIS[api].version_max if context.older_version is None else context.older_version
+        forward = ForwardRequest(api, version, header, str(context.principal), request_id)
+
+        async def ask() -> Response:
+            if await cluster.images.decides():
+                is_repeated, forward.is_repeated = forward.is_repeated, True
+                outcome, reached = await self._decided(api, request, context, request_id, is_repeated)
+            else:
+                answer, reached = await cluster.controller.forward(forward, request)
+                outcome = Response(answer) if isinstance(answer, Message) else answer
+            if isinstance(outcome, SparklogError):
+                await cluster.as_new_as(reached, BEHIND_S)
+                raise outcome
+            await cluster.images.reach(reached)
+            return outcome
+
+        return await cluster.controller.while_it_moves(ask)
+
+    async def _decided(
+        self, api: Api, request: Message, context: RequestContext, request_id: str, is_repeated: bool
+    ) -> tuple[Response | SparklogError, Version]:
+        """The outcome of a request on the controller, and the version of the image that has it."""
+        outcome: Response | SparklogError
+        context = structs.replace(context, request_id=request_id, is_repeated=is_repeated)
+        try:
+            outcome = await self._handlers[api](request, NOTHING, context)
+        except SparklogError as e:
+            outcome = e
+        return outcome, self._broker.cluster.membership.version
+
+    async def _forwarded(self, forward: ForwardRequest, payload: memoryview, context: RequestContext) -> Response:
+        """Answer a request that a broker has forwarded, and checked the permissions of; it is forwarded no further.
+        Raises InvalidRequestError, UnsupportedVersionError, NotControllerError, BrokerNotAvailableError."""
+        if forward.api not in AT_CONTROLLER:
+            raise InvalidRequestError(f"API {forward.api} is none that brokers forward to the controller")
+        api = Api(forward.api)
+        request = decode_request(api, forward.version, forward.request)
+        try:
+            principal = parse_principal(forward.principal)
+        except InvalidConfigError as e:
+            raise InvalidRequestError(f"{api.name} is forwarded for nobody: {e}") from e
+        if not await self._broker.cluster.images.decides():
+            raise NotControllerError("this broker is not the controller, and a forwarded request goes no further")
+        older = older_version(api, forward.version)
+        context = structs.replace(context, principal=principal, older_version=older)
+        outcome, reached = await self._decided(api, request, context, forward.request_id, forward.is_repeated)
+        if isinstance(outcome, SparklogError):
+            return Response(ForwardResponse(*reached, b"", outcome.code, str(outcome)))
+        return Response(ForwardResponse(*reached, b"".join(header_parts(outcome, older))))
 
     async def _encode_long(self, response: Response, field: str, older: int | None) -> None:
         """Encode very many results in pieces. Releases the slices on failure."""

@@ -137,13 +137,15 @@ def base_ops() -> list[Op]:
 
 
 def make_base(coordination: Any) -> Steps:
-    """Create the fixed nodes; existing ones are kept."""
-    if (yield coordination.get(_BASE[-1][0])) is not None:
+    """Create the nodes that are always there; those that exist stay. A store of an earlier release has some of them."""
+    found = yield [coordination.get(path) for path, _ in _BASE]
+    missing = [op for op, node in zip(base_ops(), found, strict=True) if node is None]
+    if not missing:
         return
     try:
-        yield coordination.transaction(base_ops())
-    except NodeExistsError:  # an earlier release made them one by one, and was killed
-        for op in base_ops():
+        yield coordination.transaction(missing)
+    except NodeExistsError:  # another broker creates them, too
+        for op in missing:
             with contextlib.suppress(NodeExistsError):
                 yield coordination.transaction([op])
 

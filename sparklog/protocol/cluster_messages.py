@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, Int32, Int64, Message, Name, Partition, Since, Text
-from sparklog.protocol.topic_messages import REPLICAS_MAX, BrokerId
+from sparklog.protocol.topic_messages import REPLICAS_MAX, REQUEST_ID_CHARS_MAX, BrokerId
 from sparklog.security.records import CHANGES_MAX, KEY_CHARS_MAX, VALUE_BYTES_MAX
 
 WAIT_MS_MAX = 60_000
@@ -321,6 +321,39 @@ class AlterSecurityRecordsResponse(Message):
 
     controller_epoch: Int64
     zxid: Int64
+
+
+FORWARDED_BYTES_MAX = 4 * 1024 * 1024
+PRINCIPAL_CHARS_MAX = 1_100
+
+
+class ForwardRequest(Message):
+    """Request of a broker to the controller: a client's request that only the controller answers (KIP-590).
+
+    The sending broker has checked the client's permissions, and writes the audit log.
+    """
+
+    api: Annotated[int, Meta(ge=0, le=65_535)]
+    version: Annotated[int, Meta(ge=0, le=65_535)]
+    request: Annotated[bytes, Meta(max_length=FORWARDED_BYTES_MAX)]
+    """The bytes that the client sent."""
+    principal: Annotated[str, Meta(max_length=PRINCIPAL_CHARS_MAX)]
+    request_id: Annotated[str, Meta(max_length=REQUEST_ID_CHARS_MAX)]
+    """Random; the same in all attempts."""
+    is_repeated: bool = False
+    """True if an earlier attempt may have taken effect."""
+
+
+class ForwardResponse(Message):
+    """The controller's answer. The sending broker answers its client once its image has the version
+    (`controller_epoch`, `zxid`)."""
+
+    controller_epoch: Int64
+    zxid: Int64
+    response: bytes = b""
+    """The API's response in the request's version; empty with an error."""
+    error_code: int = 0
+    message: str = ""
 
 
 HOLD_MS_MAX = 10_000

@@ -95,6 +95,7 @@ class Api(IntEnum):
     OFFSETS_FOR_LEADER_EPOCH = 85
     HOLD_TRANSACTIONS = 86
     LIST_COMMITS = 87
+    FORWARD = 88
     ALTER_PARTITION_REASSIGNMENTS = 70
     LIST_PARTITION_REASSIGNMENTS = 71
     ELECT_LEADERS = 72
@@ -521,6 +522,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
     Api.HOLD_TRANSACTIONS: ApiSpec(cluster.HoldTransactionsRequest, cluster.HoldTransactionsResponse, 2, 2),
     Api.LIST_COMMITS: ApiSpec(cluster.ListCommitsRequest, cluster.ListCommitsResponse, 4, 4),
+    Api.FORWARD: ApiSpec(cluster.ForwardRequest, cluster.ForwardResponse, 4, 4),
     Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),
     Api.SASL_AUTHENTICATE: ApiSpec(security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 2),
     Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(

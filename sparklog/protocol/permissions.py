@@ -124,7 +124,7 @@ def _altered_users(request: Any) -> Sequence[str]:
 _O, _ITEM = Operation, Denial.ITEM
 _BROKERS_ONLY = Rule(ResourceType.CLUSTER, _O.CLUSTER_ACTION, _cluster)
 _OPERATORS = Rule(ResourceType.CLUSTER, _O.ALTER, _cluster, or_else=(_O.CLUSTER_ACTION, "cluster"))
-"""Brokers hand such requests on to the controller."""
+"""Brokers of earlier releases send such requests to the controller as their own."""
 _TRANSACTIONAL = Rule(TXN_ID, _O.WRITE, _transactional_id)
 
 PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
@@ -154,6 +154,7 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.FIND_TXN_OWNERS: (_BROKERS_ONLY,),
     Api.HOLD_TRANSACTIONS: (_BROKERS_ONLY,),
     Api.LIST_COMMITS: (_BROKERS_ONLY,),
+    Api.FORWARD: (_BROKERS_ONLY,),
     Api.ALTER_PARTITION_REASSIGNMENTS: (_OPERATORS,),
     Api.LIST_PARTITION_REASSIGNMENTS: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
     Api.ELECT_LEADERS: (_OPERATORS,),

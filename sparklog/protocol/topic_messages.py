@@ -131,8 +131,8 @@ class CreateTopicRequest(Message):
     """Create a topic. `partitions` -1: the broker's `num.partitions`. `arrow_schema` None: an envelope topic.
 
     `replication_factor` -1: the cluster's `default.replication.factor`. `assignment`: broker ids of each partition's
-    replicas, the preferred leader first; without it the controller places them. `owner`: set by a broker that passes a
-    user's request on to the controller; ignored from all others. `request_id`: a random one that stays with the topic;
+    replicas, the preferred leader first; without it the controller places them. `owner`: set by brokers of
+    earlier releases; ignored. `request_id`: a random one that stays with the topic;
     a repeated request with the same id is answered with the topic that the first one created.
     """
 

@@ -344,6 +344,7 @@ REQUESTS: dict[m.Api, Message] = {
             cluster.SecurityRecordChange("acls", "0af3", None),
         ]
     ),
+    m.Api.FORWARD: cluster.ForwardRequest(m.Api.CREATE_TOPIC, 4, b"\x9b", "User:alice", "0123", True),
     m.Api.LIST_TRANSACTIONS: txn.ListTransactionsRequest(["Ongoing"], 1000),
     m.Api.DESCRIBE_TRANSACTIONS: txn.DescribeTransactionsRequest(["orders"]),
     m.Api.ABORT_TRANSACTION: txn.AbortTransactionRequest(None, "flights", 1, 7),
@@ -450,6 +451,7 @@ RESPONSES: dict[m.Api, Message] = {
         [operation.LogDir("/data/a", 0, "", 10_000, 4_000, 3, 500), operation.LogDir("/data/b", 15, "no disk")]
     ),
     m.Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
+    m.Api.FORWARD: cluster.ForwardResponse(3, 9_000, b"\x93", 36, "exists"),
     m.Api.REPORT_LAKE: lakes.ReportLakeResponse(),
     m.Api.DESCRIBE_LAKES: lakes.DescribeLakesResponse(
         [lakes.LakeState("trips", [lakes.LakeOffset(0, 1_000)], BASE_MS, 7, 12, BASE_MS, "", BASE_MS)]

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.walks import PAGE, ROOT, rows, walks
 
 MODULES_MAX = 10
+CREATE_TOPIC_MODULES_MAX = 9
 THREAD_ROWS_MAX = 25
 
 
@@ -36,6 +37,13 @@ def test_there_are_six_walks_of_few_modules() -> None:
     for table in [table for tables in walks().values() for table in tables]:
         assert [row.number for row in table] == list(range(1, len(table) + 1))
         assert len({row.module for row in table}) == len(table) <= MODULES_MAX
+
+
+def test_a_topic_passes_few_modules() -> None:
+    """From the broker that the client asks to the controller's decision, and on each other stretch."""
+    client, asked, controller, *stored = walks()["Creating a topic"]
+    for table in (client, [*asked, *controller], *stored):
+        assert len({row.module for row in table}) <= CREATE_TOPIC_MODULES_MAX
 
 
 @pytest.mark.parametrize(("module", "function"), sorted({row[1:] for row in rows()}))

@@ -31,9 +31,10 @@ from sparklog.metadata.store_history import StoreMark, mark_of, older, read_mark
 from sparklog.protocol.cluster_messages import ControlledShutdownRequest, ControlledShutdownResponse
 from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import UNCLEAN_SETTING, ClusterImage, TopicImage, Version
-from sparklog.replication.controller.model import ControlledShutdown, ControllerConfig
+from sparklog.replication.controller.model import AlterSecurity, ControlledShutdown, ControllerConfig
 from sparklog.replication.replica.model import ReplicaConfig
 from sparklog.security.listeners import endpoint_for
+from sparklog.security.records import RecordChanges
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.broker_peers import BrokerPeers
 from sparklog_broker.cluster.controller_client import ControllerClient, done
@@ -48,7 +49,6 @@ from sparklog_broker.cluster.leader_side.isr_proposals import IsrProposals
 from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
 from sparklog_broker.cluster.membership import Membership
 from sparklog_broker.cluster.peers import Connect
-from sparklog_broker.cluster.record_changes import RecordChanger
 from sparklog_broker.cluster.replicas import Replicas
 from sparklog_broker.cluster.topics import Topics, is_here, was_made
 from sparklog_broker.config import BrokerConfig, parse_address
@@ -324,7 +324,7 @@ class Cluster:
         self.images = ImageFollower(self.membership, self.controller, self._config.broker_id, first, self._follow)
         self._follows_images = True
         self._topics.join(self.membership, self.controller, self.images)
-        self._security.change = RecordChanger(self.membership, self.controller, self.images).change
+        self._security.change = self._change_records
         storage = self._storage
         log_starts = LogStarts(self._loop, lambda: storage.run(storage.logs.checkpoint))
         self.replicas.start(self._partitions, self.server, proposals, self.membership.registration, log_starts)
@@ -348,6 +348,10 @@ class Cluster:
         for topic_id in [] if self._copies is not None else list(self._made):  # of the life before
             del self._made[topic_id]
             self._zk.delete(f"{MADE}/{topic_id}")
+
+    async def _change_records(self, changes: RecordChanges) -> None:
+        await self.membership.ask(lambda token: AlterSecurity(token, changes))
+        await self.images.reach(self.membership.version)
 
     def _seen(self) -> StoreMark:
         """Return the mark of the newest image of this broker."""

@@ -12,14 +12,25 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from sparklog.errors import BrokerNotAvailableError, BrokerShuttingDownError, NotControllerError, SparklogError
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    BrokerShuttingDownError,
+    NotControllerError,
+    SparklogError,
+    UnsupportedApiError,
+    error_from_code,
+)
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import Coordination, CoordinationError
 from sparklog.protocol import frames
-from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
-from sparklog_broker.cluster.peers import Connect, Peer
+from sparklog.protocol.base import NO_VERSION, Message
+from sparklog.protocol.cluster_messages import ForwardRequest, ForwardResponse
+from sparklog.protocol.messages import APIS, Api, decode_response, encode
+from sparklog.protocol.negotiation import SpokenVersions
+from sparklog.replication.cluster_image import Version
+from sparklog_broker.cluster.peers import Connect, InSpoken, Peer
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +41,7 @@ FIND_S = 2.0
 MOVES_S = 20.0
 """Longest wait of a request for the successor of a lost controller: its session ends first."""
 AGAIN_S = 0.1
+FORWARD_TIMEOUT_S = 30.0
 LOOK_S = 1.0
 """Interval at which a waiting request checks if there is another controller."""
 MOVING = NotControllerError, BrokerNotAvailableError, BrokerShuttingDownError
@@ -76,10 +88,11 @@ class ControllerClient:
             endpoints = znodes.decode(registered.data, znodes.Registration).endpoints
             self.controller_id, self._address = found, endpoints[0] if endpoints else ""
 
-    async def request(self, purpose: str, api: Api, message: Message, response: type[M], *, timeout_s: float) -> M:
-        """Send a request to the controller that `find` has found. Requests of one `purpose` wait for each other; those
-        of other purposes run beside them. Raises as `Peer.request`.
-        """
+    async def request(
+        self, purpose: str, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
+    ) -> M:
+        """Asks the controller that `find` has found. `purpose`: requests of one purpose go one after the other, those
+        of others beside them. Raises as `Peer.request`."""
         if not self._address:
             raise BrokerNotAvailableError("no controller is known")
         peer = self._peers.get(purpose)
@@ -89,8 +102,42 @@ class ControllerClient:
             peer = self._peers[purpose] = Peer(self._address, self._connect, answer_bytes_max=ANSWER_BYTES_MAX)
         return (await peer.request(api, message, response, timeout_s=timeout_s))[0]
 
+    async def forward(self, forward: ForwardRequest, request: Message) -> tuple[Message | SparklogError, Version]:
+        """The controller's response to a client's request, or its error, and the version of its image.
+
+        A controller of an earlier release takes no forwarded requests: it gets the request as one of this broker.
+
+        Args:
+            forward: The request as the client sent it. `is_repeated` is set once it is sent.
+            request: The same request, decoded, for a controller that does not know the client's version.
+
+        Raises:
+            SparklogError: As `request_unless_replaced`.
+        """
+        api = Api(forward.api)
+        response = APIS[api].response
+
+        def in_spoken(spoken: SpokenVersions) -> ForwardRequest:
+            version, sent = spoken.version_of(api), replace(forward)
+            if version.number < forward.version:
+                sent = replace(forward, version=version.number, request=encode(request, version.older))
+            forward.is_repeated = True  # whatever the outcome is, from here on it may have taken effect
+            return sent
+
+        try:
+            answer = await self.request_unless_replaced(
+                api.name, Api.FORWARD, in_spoken, ForwardResponse, timeout_s=FORWARD_TIMEOUT_S
+            )
+        except UnsupportedApiError:
+            plain = await self.request_unless_replaced(api.name, api, request, response, timeout_s=FORWARD_TIMEOUT_S)
+            return plain, Version(*getattr(plain, "metadata_version", NO_VERSION))
+        reached = Version(answer.controller_epoch, answer.zxid)
+        if answer.error_code:
+            return error_from_code(answer.error_code, answer.message), reached
+        return decode_response(api, answer.response, response), reached
+
     async def request_unless_replaced(
-        self, purpose: str, api: Api, message: Message, response: type[M], *, timeout_s: float
+        self, purpose: str, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
     ) -> M:
         """Send a request as `request`, but stop waiting when another broker becomes the controller, because the first
         one hangs or is unreachable. Raises BrokerNotAvailableError then; the request may have taken effect.
@@ -110,16 +157,11 @@ class ControllerClient:
         finally:
             asked.cancel()
 
-    async def while_it_moves(
-        self, ask: Callable[[], Awaitable[T]], taken: Callable[[], Awaitable[T | None]] | None = None
-    ) -> T:
-        """Return the result of `ask`, which is repeated while the controller is being replaced, for at most MOVES_S.
-
-        A failed call may have taken effect. If a later call is refused, `taken` returns the result of the earlier one,
-        or None if it had no effect. Raises the errors of `ask`.
-        """
+    async def while_it_moves(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The result of `ask`, which is called again while the controller is being replaced, for MOVES_S at most. A
+        call that failed may have taken effect all the same. Raises the errors of `ask`."""
         loop = asyncio.get_running_loop()
-        until, is_again = loop.time() + MOVES_S, False
+        until = loop.time() + MOVES_S
         while True:
             try:
                 return await ask()
@@ -127,12 +169,6 @@ class ControllerClient:
                 if loop.time() >= until:
                     raise
                 log.debug("asking the controller again: %s", e)
-            except SparklogError:
-                found = await taken() if is_again and taken is not None else None
-                if found is None:
-                    raise
-                return found
-            is_again = True
             await asyncio.sleep(AGAIN_S)
 
     def close(self) -> None:

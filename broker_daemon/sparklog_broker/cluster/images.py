@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from sparklog.errors import SparklogError
+from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError, SparklogError
 from sparklog.protocol.cluster_messages import MetadataFetchRequest, MetadataFetchResponse
 from sparklog.protocol.messages import Api
 from sparklog.replication.cluster_image import ClusterImage, Version
@@ -20,6 +20,9 @@ WAIT_S = 10.0
 ANSWER_S = 5.0
 """Time added to the wait of a request before the controller counts as unresponsive."""
 RETRY_S = 0.2
+REACH_S = 30.0
+CATCH_UP_S = 2.0
+"""Time for the image of a new controller's broker to reach the stored one."""
 
 
 class ImageFollower:
@@ -69,6 +72,21 @@ class ImageFollower:
         except TimeoutError:
             return False
         return True
+
+    async def decides(self) -> bool:
+        """True if this broker is the controller, and its image has all that the controller has stored. Raises
+        NotControllerError, BrokerNotAvailableError."""
+        if not await self._controller.find():
+            return False
+        version = self._membership.controller_image().version
+        if not await self.until_true(lambda image: image.version >= version, CATCH_UP_S):
+            raise BrokerNotAvailableError("this broker has become the controller, and has not caught up yet")
+        return True
+
+    async def reach(self, version: Version) -> None:
+        """Return once this broker's image has the version of a change. Raises RequestTimedOutError."""
+        if not await self.until_true(lambda image: image.version >= version, REACH_S):
+            raise RequestTimedOutError("the change is made, but this broker does not know of it yet: ask another one")
 
     async def _news(self) -> ImageNews:
         known = self.image.version

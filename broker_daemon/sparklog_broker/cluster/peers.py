@@ -24,6 +24,9 @@ from sparklog_broker.config import parse_address
 
 M = TypeVar("M", bound=Message)
 
+InSpoken = Callable[[SpokenVersions], Message]
+"""Makes a request that depends on the versions that the other broker speaks."""
+
 Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 """Opens a stream to a host and port; a simulation has its own."""
 
@@ -52,8 +55,10 @@ class Peer:
         self._is_torn = False
         self._turn = asyncio.Lock()
 
-    async def request(self, api: Api, message: Message, response: type[M], *, timeout_s: float) -> tuple[M, bytes]:
-        """Send a request; return the answer and its payload.
+    async def request(
+        self, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
+    ) -> tuple[M, bytes]:
+        """The answer and its payload.
 
         Raises the peer's error, BrokerNotAvailableError (no connection, a broken one, or no known address),
         RequestTimedOutError, UnsupportedVersionError, UnsupportedApiError, InvalidRequestError (the received bytes are
@@ -103,11 +108,11 @@ class Peer:
         answer, _ = await self._exchange(Api.HANDSHAKE, hello, HandshakeResponse)
         self._spoken = SpokenVersions(answer.apis, f"the broker at {self.address} (sparklog {answer.broker_version})")
 
-    async def _exchange(self, api: Api, message: Message, response: type[M]) -> tuple[M, bytes]:
+    async def _exchange(self, api: Api, message: Message | InSpoken, response: type[M]) -> tuple[M, bytes]:
         assert self._streams is not None
         reader, writer = self._streams
         version = self._spoken.version_of(api)
-        header = encode(message, version.older)
+        header = encode(message if isinstance(message, Message) else message(self._spoken), version.older)
         self._is_torn = True  # until all of the answer has been read
         self._next_id = (self._next_id + 1) & 0xFFFF_FFFF
         writer.write(frames.encode_request(api, version.number, self._next_id, header))

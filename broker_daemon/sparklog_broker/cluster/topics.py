@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TypeVar
 
-import pyarrow as pa
 from msgspec.structs import replace
 
 from sparklog.environment import Environment
 from sparklog.environment.fault_points import reach
 from sparklog.errors import (
-    BrokerNotAvailableError,
     CoordinatorNotAvailableError,
     InvalidConfigError,
     NotControllerError,
@@ -40,11 +37,9 @@ from sparklog.metadata.store import (
     grown_topic,
     new_topic,
 )
-from sparklog.protocol import topic_messages as t
-from sparklog.protocol.base import NO_VERSION, Message
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import Api
-from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, TopicImage, Version
+from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, TopicImage
 from sparklog.replication.controller.model import (
     AddPartitions,
     AlterConfig,
@@ -54,7 +49,7 @@ from sparklog.replication.controller.model import (
     Request,
 )
 from sparklog.replication.restoration import is_restored
-from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
+from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.controller_client import ControllerClient
 from sparklog_broker.cluster.images import ImageFollower
@@ -71,25 +66,18 @@ from sparklog_broker.partitions.topic_owners import TopicOwners
 
 log = logging.getLogger(__name__)
 
-M = TypeVar("M", bound=Message)
-T = TypeVar("T")
-
 REPLICATION_FACTOR_MAX = 3
 """Replication factor for `default.replication.factor` = -1, if there are enough brokers."""
 CHANGE_TIMEOUT_S = 30.0
 TAKEN_S = 2.0
-"""Longest wait of this broker for the decisions of a former controller."""
+"""Time for this broker's image to get a change that is stored."""
 KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
 """Key types of FIND_COORDINATOR."""
 
 
 class Topics:
-    """Changes topics through the controller, and follows the images.
-
-    A change returns when this broker obeys an image that contains it. The broker that is the controller checks and
-    decides it; other brokers pass it on, because their own knowledge may be old, and refuse nothing. Event-loop thread
-    only.
-    """
+    """Changes are the controller's: they are called on its broker once `ImageFollower.decides`, and return when the
+    broker's image has them. Event-loop thread only."""
 
     def __init__(
         self,
@@ -127,88 +115,69 @@ class Topics:
     # --- changes
 
     async def create(self, spec: TopicSpec) -> Topic:
-        """Create a topic. Raises TopicAlreadyExistsError, Invalid…Error, BrokerNotAvailableError, NotControllerError,
-        StorageUnavailableError, RequestTimedOutError (the topic may have been created).
-        """
-        before = self.partitions.topics.get(spec.name)
-        if not spec.request_id:
-            spec = replace(spec, request_id=self._environment.randomness.new_id())
-        try:
-            topic = await self._settled(lambda: self._create(spec), lambda: self._made(spec, before))
-        except TopicAlreadyExistsError:
-            await self._images.until_true(lambda image: spec.name in image.topics, TAKEN_S)
-            raise
-        log.info("created topic %s: %s, %d partitions", topic.name, topic.kind, topic.partitions)
-        return topic
+        """Create a topic; the one that an earlier attempt with the same `request_id` has created is returned.
 
-    def _made(self, spec: TopicSpec, before: Topic | None) -> Topic | None:
-        """Return the topic that the request has created. A controller of an earlier release stores no request ids; then
-        a new topic with the same properties counts.
-        """
-        topic = self.partitions.topics.get(spec.name)
-        if topic is None or (before is not None and topic.topic_id == before.topic_id):
-            return None
-        count = spec.partitions if spec.assignment is None else len(spec.assignment)
-        is_alike = topic.partitions == count and topic.key_columns == tuple(spec.key_columns)
-        return topic if topic.is_made_by(spec.request_id) or (is_alike and not topic.request_id) else None
-
-    async def _create(self, spec: TopicSpec) -> Topic:
-        if await self._decides():
-            there = self.partitions.topics.get(spec.name)
-            if there is not None and there.is_made_by(spec.request_id):
-                return there
-            if there is not None:
-                raise TopicAlreadyExistsError(f"topic {spec.name!r} exists already; delete it or choose another name")
-            self._check_tier(spec.name, spec.configs)
-            schema_id = ENVELOPE_SCHEMA_ID
-            if spec.schema is not None:
-                schema_id = await self._storage.run(self._ids.take_schema_id)
-            wanted = self._wanted_factor(spec)
-            factor = wanted if wanted is not None else self._possible_factor()
-            if spec.assignment is not None:
-                factor = min(map(len, spec.assignment), default=factor)
-            topic = new_topic(spec, schema_id, self._environment)
-            _check_min_insync(spec.name, topic.configs, factor)
-            count = topic.partitions if spec.assignment is None else len(spec.assignment)
-            with self._room_for(spec.owner, 1, count):
-                try:
-                    await self._decide(
-                        lambda token: CreateTopic(
-                            token,
-                            image_of(topic),
-                            topic.partitions,
-                            factor if wanted is not None else REPLICATION_FACTOR_MAX,
-                            spec.assignment,
-                            self._draw(),
-                            self._draw(),
-                            or_fewer=wanted is None,
-                        )
+        Raises TopicAlreadyExistsError, Invalid…Error, PolicyViolationError, NotControllerError,
+        StorageUnavailableError, RequestTimedOutError (it may be created all the same)."""
+        there = self.partitions.topics.get(spec.name)
+        if there is not None and there.is_made_by(spec.request_id):
+            return there
+        if there is not None:
+            raise TopicAlreadyExistsError(f"topic {spec.name!r} exists already; delete it or choose another name")
+        self._check_tier(spec.name, spec.configs)
+        schema_id = ENVELOPE_SCHEMA_ID
+        if spec.schema is not None:
+            schema_id = await self._storage.run(self._ids.take_schema_id)
+        wanted = self._wanted_factor(spec)
+        factor = wanted if wanted is not None else self._possible_factor()
+        if spec.assignment is not None:
+            factor = min(map(len, spec.assignment), default=factor)
+        topic = new_topic(spec, schema_id, self._environment)
+        _check_min_insync(spec.name, topic.configs, factor)
+        count = topic.partitions if spec.assignment is None else len(spec.assignment)
+        with self._room_for(spec.owner, 1, count):
+            try:
+                await self._decide(
+                    lambda token: CreateTopic(
+                        token,
+                        image_of(topic),
+                        topic.partitions,
+                        factor if wanted is not None else REPLICATION_FACTOR_MAX,
+                        spec.assignment,
+                        self._draw(),
+                        self._draw(),
+                        or_fewer=wanted is None,
                     )
-                except TopicAlreadyExistsError:
-                    await self._images.until_true(lambda image: spec.name in image.topics, TAKEN_S)
-                    made = self.partitions.topics.get(spec.name)
-                    if made is None or not made.is_made_by(spec.request_id):
-                        raise  # otherwise by the same request, which has also come through another broker
-                made = await self._until(spec.name, lambda topic: True)
-                await self._take_back_unmade(made)
-                return made
-        elif spec.name in INTERNAL_TOPICS:
-            await self._hand_on_internal(spec.name)
-        else:
-            request = t.CreateTopicRequest(
-                spec.name,
-                spec.partitions,
-                None if spec.schema is None else spec.schema.serialize().to_pybytes(),
-                list(spec.key_columns),
-                spec.timestamp_column,
-                dict(spec.configs),  # type: ignore[arg-type]
-                spec.replication_factor,
-                None if spec.assignment is None else [list(replicas) for replicas in spec.assignment],
-                spec.owner,
-                spec.request_id,
-            )
-            await self._hand_on(Api.CREATE_TOPIC, request, t.CreateTopicResponse)
-        return await self._until(spec.name, lambda topic: True)
+                )
+            except TopicAlreadyExistsError:
+                await self._images.until_true(lambda image: spec.name in image.topics, TAKEN_S)
+                made = self.partitions.topics.get(spec.name)
+                if made is None or not made.is_made_by(spec.request_id):
+                    raise  # else by the same request, which has come by another broker, too
+            made = self._there(spec.name)
+            await self._take_back_unmade(made)
+        log.info("created topic %s: %s, %d partitions", made.name, made.kind, made.partitions)
+        return made
+
+    async def create_internal(self, spec: TopicSpec) -> Topic:
+        """Create an internal topic, on any broker. Raises as `create`, and BrokerNotAvailableError."""
+
+        async def ask() -> Topic:
+            if await self._images.decides():
+                return await self.create(spec)
+            request = FindCoordinatorRequest(spec.name, KEY_TYPES[spec.name])
+            with contextlib.suppress(CoordinatorNotAvailableError):  # made, and nobody leads it yet
+                await self._controller.request_unless_replaced(
+                    "internal topics",
+                    Api.FIND_COORDINATOR,
+                    request,
+                    FindCoordinatorResponse,
+                    timeout_s=CHANGE_TIMEOUT_S,
+                )
+            await self._images.until_true(lambda _: spec.name in self.partitions.topics, CHANGE_TIMEOUT_S)
+            return self._there(spec.name)
+
+        return await self._controller.while_it_moves(ask)
 
     async def _take_back_unmade(self, topic: Topic) -> None:
         """Delete the new topic again if a partition of it could not be made and no other broker has a replica. Raises
@@ -232,80 +201,53 @@ class Topics:
         return min(REPLICATION_FACTOR_MAX, max(1, len(image.eligible().keys() - image.cordoned)))
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        """Change settings of a topic. Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
-        topic = await self._settled(lambda: self._alter(name, configs))
+        """Raises UnknownTopicOrPartitionError, InvalidConfigError and as `create`."""
+        wanted = altered_topic(self._there(name), configs)
+        self._check_tier(name, configs)
+        if MIN_INSYNC_SETTING in configs:
+            image = self._images.image.topics.get(name)
+            factor = min((len(p.target) for p in image.partitions), default=1) if image is not None else 1
+            _check_min_insync(name, wanted.configs, factor)
+        changes = {key: wanted.configs.get(key) for key in configs}
+        await self._decide(lambda token: AlterConfig(token, name, changes))
         log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
-        return topic
-
-    async def _alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        if await self._decides():
-            wanted = altered_topic(self._there(name), configs)
-            self._check_tier(name, configs)
-            if MIN_INSYNC_SETTING in configs:
-                image = self._images.image.topics.get(name)
-                factor = min((len(p.target) for p in image.partitions), default=1) if image is not None else 1
-                _check_min_insync(name, wanted.configs, factor)
-            changes = {key: wanted.configs.get(key) for key in configs}
-            await self._decide(lambda token: AlterConfig(token, name, changes))
-        else:
-            request = t.AlterTopicRequest(name, dict(configs))  # type: ignore[arg-type]
-            await self._hand_on(Api.ALTER_TOPIC, request, t.AlterTopicResponse)
-        return await self._until(name, lambda topic: True)
+        return self._there(name)
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        """Change the schema of a topic. Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
-        topic = await self._settled(lambda: self._alter_schema(name, change))
-        log.info("topic %s has schema %d now", name, topic.schema_id)
-        return topic
+        """Raises UnknownTopicOrPartitionError, InvalidTopicError and as `create`."""
+        known = self._there(name)
+        schema_id = await self._storage.run(self._ids.take_schema_id)
+        wanted = altered_schema(known, change, schema_id)
+        if wanted is known:
+            return known
+        data = wanted.schemas[schema_id].serialize().to_pybytes()
+        await self._decide(lambda token: AlterSchema(token, name, schema_id, data))
+        log.info("topic %s has schema %d now", name, schema_id)
+        return self._there(name)
 
-    async def _alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        if await self._decides():
-            known = self._there(name)
-            schema_id = await self._storage.run(self._ids.take_schema_id)
-            wanted = altered_schema(known, change, schema_id)
-            if wanted is known:
-                return known
-            data = wanted.schemas[schema_id].serialize().to_pybytes()
-            await self._decide(lambda token: AlterSchema(token, name, schema_id, data))
-            return await self._until(name, lambda topic: topic.schema_id >= schema_id)
-        request = t.AlterSchemaRequest(name, *map(_schema_bytes, (change.add, change.widen, change.whole)))
-        answer = await self._hand_on(Api.ALTER_SCHEMA, request, t.AlterSchemaResponse)
-        newest = max((s.schema_id for s in answer.topic.schemas), default=0)
-        return await self._until(name, lambda topic: topic.schema_id >= newest)
-
-    async def add_partitions(self, name: str, total: int) -> Topic:
-        """Increase the number of partitions. Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as
-        `create`."""
-
-        def grown() -> Topic | None:
-            topic = self.partitions.topics.get(name)
-            return topic if topic is not None and topic.partitions == total else None
-
-        topic = await self._settled(lambda: self._add_partitions(name, total), grown)
+    async def add_partitions(self, name: str, total: int, *, is_repeated: bool = False) -> Topic:
+        """Raises UnknownTopicOrPartitionError, InvalidPartitionsError and as `create`. `is_repeated`: an earlier
+        attempt may have added them."""
+        async with self._growing:
+            there = self._there(name)
+            if is_repeated and there.partitions == total:
+                return there
+            grown = grown_topic(there, total)
+            with self._room_for(there.owner, 0, total - there.partitions):
+                await self._make_first(grown, there.partitions)
+                try:
+                    await self._decide(
+                        lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw())
+                    )
+                except (NotControllerError, RequestTimedOutError):
+                    raise  # it may be decided all the same
+                except SparklogError:
+                    await self._unmake(grown, there.partitions)
+                    raise
+                reach("partitions.stored")
+                topic = self._there(name)
         log.info("topic %s has %d partitions now", name, topic.partitions)
         return topic
-
-    async def _add_partitions(self, name: str, total: int) -> Topic:
-        if await self._decides():
-            async with self._growing:
-                grown = grown_topic(there := self._there(name), total)
-                with self._room_for(there.owner, 0, total - there.partitions):
-                    await self._make_first(grown, there.partitions)
-                    try:
-                        await self._decide(
-                            lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw())
-                        )
-                    except (NotControllerError, RequestTimedOutError):
-                        raise  # it may have been decided
-                    except SparklogError:
-                        await self._unmake(grown, there.partitions)
-                        raise
-                    reach("partitions.stored")
-                    return await self._until(name, lambda topic: topic.partitions >= total)
-        else:
-            request = t.CreatePartitionsRequest(name, total)
-            await self._hand_on(Api.CREATE_PARTITIONS, request, t.CreatePartitionsResponse)
-        return await self._until(name, lambda topic: topic.partitions >= total)
 
     async def _make_first(self, grown: Topic, first: int) -> None:
         """Make the directories of new partitions before the decision, if this broker is the only one: partitions cannot
@@ -329,97 +271,29 @@ class Topics:
         directories = self._storage.topic_directories
         await asyncio.shield(self._storage.run(lambda: directories.delete_files(grown, first)))
 
-    async def delete(self, name: str, topic_id: str = "") -> str:
-        """Delete a topic; return its id. Raises UnknownTopicOrPartitionError and as `create`."""
-        known = self.partitions.topics.get(name)
-        named = topic_id
-
-        def gone() -> str | None:
-            there = self.partitions.topics.get(name)
-            return named if named and (there is None or there.topic_id != named) else None
-
-        async def delete() -> str:
-            nonlocal named
-            asked, named = named, named or (known.topic_id if known is not None else "")
-            return await self._delete(name, asked)  # again: another topic may have the name since the last attempt
-
-        deleted = await self._settled(delete, gone)
-        await self._images.until_true(
-            lambda image: name not in image.topics or image.topics[name].topic_id != deleted, CHANGE_TIMEOUT_S
-        )
-        log.info("deleted topic %s", name)
-        return deleted
-
-    async def _delete(self, name: str, topic_id: str) -> str:
-        """Delete the topic once; return its id."""
-        if not await self._decides():
-            request = t.DeleteTopicRequest(name, topic_id)
-            return (await self._hand_on(Api.DELETE_TOPIC, request, t.DeleteTopicResponse)).topic_id
+    async def delete(self, name: str, topic_id: str = "", *, is_repeated: bool = False) -> str:
+        """The id of the deleted topic. Raises UnknownTopicOrPartitionError and as `create`. `is_repeated`: an earlier
+        attempt may have deleted it."""
+        there = self.partitions.topics.get(name)
+        if is_repeated and not topic_id:
+            raise RequestTimedOutError(
+                f"topic {name!r}: the controller was replaced, and the topic may be deleted; look, and ask again if it is not"
+            )
+        if is_repeated and (there is None or there.topic_id != topic_id):
+            return topic_id
         topic = self._there(name)
         check_id(topic, topic_id)
         await self._decide(lambda token: DeleteTopic(token, name, topic.topic_id))
+        log.info("deleted topic %s", name)
         return topic.topic_id
-
-    async def _decides(self) -> bool:
-        """True if this broker is the controller and obeys the stored image. Raises NotControllerError,
-        BrokerNotAvailableError (it has not caught up yet).
-        """
-        if not await self._controller.find():
-            return False
-        version = self._membership.controller_image().version
-        if not await self._images.until_true(lambda image: image.version >= version, TAKEN_S):
-            raise BrokerNotAvailableError("this broker has become the controller, and has not caught up yet")
-        return True
-
-    async def _settled(self, change: Callable[[], Awaitable[T]], made: Callable[[], T | None] = lambda: None) -> T:
-        """Make a change across replacements of the controller. `made` returns the result of an earlier attempt that
-        failed but took effect.
-        """
-
-        async def taken() -> T | None:
-            await self._images.until_true(lambda _: made() is not None, TAKEN_S)
-            return made()
-
-        return await self._controller.while_it_moves(change, taken)
 
     def _draw(self) -> int:
         """Return a random start for a placement: it must not be the same broker for every topic."""
         return int.from_bytes(self._environment.randomness.token_bytes(3), "little")
 
     async def _decide(self, make: Callable[[int], Request]) -> None:
-        """Decide a request, and wait until this broker obeys the decision."""
         await self._membership.ask(make)
-        await self._until_as_new_as(self._membership.version)
-
-    async def _hand_on(self, api: Api, request: Message, response: type[M]) -> M:
-        """Pass a request to the controller; return its answer when this broker obeys the controller's image."""
-        answer = await self._controller.request_unless_replaced(
-            "topics", api, request, response, timeout_s=CHANGE_TIMEOUT_S
-        )
-        await self._until_as_new_as(Version(*getattr(answer, "metadata_version", NO_VERSION)))
-        return answer
-
-    async def _until_as_new_as(self, version: Version) -> None:
-        if not await self._images.until_true(lambda image: image.version >= version, CHANGE_TIMEOUT_S):
-            raise RequestTimedOutError("the change is made, but this broker does not have it yet")
-
-    async def _hand_on_internal(self, name: str) -> None:
-        """Have the controller create an internal topic. Clients cannot create one; a request for its coordinator
-        does."""
-        key_type = KEY_TYPES[name]
-        with contextlib.suppress(CoordinatorNotAvailableError):  # made, and nobody leads it yet
-            await self._hand_on(Api.FIND_COORDINATOR, FindCoordinatorRequest(name, key_type), FindCoordinatorResponse)
-
-    async def _until(self, name: str, is_done: Callable[[Topic], bool]) -> Topic:
-        """Wait until this broker serves the topic in the wanted state, and return the topic."""
-
-        def is_there(image: ClusterImage) -> bool:
-            topic = self.partitions.topics.get(name)
-            return name in image.topics and topic is not None and is_done(topic)
-
-        if not await self._images.until_true(is_there, CHANGE_TIMEOUT_S):
-            raise RequestTimedOutError(f"topic {name!r}: the change is made, but this broker does not have it yet")
-        return self.partitions.topics[name]
+        await self._images.reach(self._membership.version)
 
     def _there(self, name: str) -> Topic:
         """Return the topic, on the controller. Raises UnknownTopicOrPartitionError."""
@@ -651,7 +525,3 @@ def was_made(image: ClusterImage, made: Mapping[str, int]) -> Callable[[str, int
         return partition.leader_epoch > 0 or number < made.get(image.topics[topic].topic_id, 0) or None
 
     return found
-
-
-def _schema_bytes(schema: pa.Schema | None) -> bytes | None:
-    return None if schema is None else schema.serialize().to_pybytes()

@@ -134,7 +134,7 @@ class InternalTopic:
             if found is not None:
                 return found
             try:
-                return await self._topics.create(
+                return await self._topics.create_internal(
                     TopicSpec(self.name, self.partitions, configs=INTERNAL_CONFIGS[self.name])
                 )
             except TopicAlreadyExistsError:

@@ -15,9 +15,8 @@ from sparklog.errors import (
     TopicAuthorizationFailedError,
     UnknownServerError,
 )
-from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.messages import Api
-from sparklog.protocol.topic_messages import AUTO_CREATED_MAX
+from sparklog.protocol.topic_messages import AUTO_CREATED_MAX, CreateTopicRequest
 from sparklog.security.acls import CLUSTER, Operation, Resource, ResourceType
 from sparklog.types import INTERNAL_PREFIX, check_topic_name
 from sparklog_broker.dispatcher import RequestContext
@@ -54,10 +53,12 @@ async def create_missing(context: RequestContext, topics: Sequence[str] | None) 
 
 
 async def _make(context: RequestContext, name: str) -> bool:
-    """Create a topic. Returns False if another request was faster. The audit log gets a line, as after CREATE_TOPIC."""
-    broker, code = context.broker, UnknownServerError.code
+    """True if the request has created the topic, False if another one was quicker. The audit log has a line of it, as
+    of CREATE_TOPIC, however it ends."""
+    code = UnknownServerError.code
     try:
-        await broker.topics.create(TopicSpec(name, broker.config.num_partitions, owner=context.principal.name))
+        assert context.ask_controller is not None
+        await context.ask_controller(Api.CREATE_TOPIC, CreateTopicRequest(name), context)
         code = 0
     except SparklogError as e:
         code = e.code

@@ -21,9 +21,9 @@ from sparklog.protocol.cluster_messages import (
 from sparklog.replication.cluster_image import Version
 from sparklog.replication.controller.model import ControlledShutdown, DirectoryFailed, DirectoryFull
 from sparklog.replication.image_codec import encode
+from sparklog.security.records import RecordId
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.leader_side.isr_proposals import decide
-from sparklog_broker.cluster.record_changes import changes_of, decide_records
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.network.reply import Response
 
@@ -82,6 +82,9 @@ async def directory_failed(request: DirectoryFailedRequest, payload: memoryview,
 async def alter_security_records(
     request: AlterSecurityRecordsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer when the records are stored. Only the controller answers."""
-    version = await decide_records(context.broker.cluster.membership, changes_of(request))
-    return Response(AlterSecurityRecordsResponse(*version))
+    """Answered when the records are stored."""
+    broker = context.broker
+    await broker.security_records.change(
+        {RecordId(change.kind, change.key): change.value for change in request.changes}
+    )
+    return Response(AlterSecurityRecordsResponse(*broker.cluster.image.version))

@@ -1,16 +1,11 @@
 """Operators' requests: the list of brokers, reassignments, elections, brokers without new replicas.
 
-Any broker takes the request, and passes those for the controller on to it.
+Any broker takes the request; the dispatcher forwards those that the controller answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
 from sparklog.errors import InvalidRequestError, SparklogError
-from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
 from sparklog.protocol.operation_messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -29,67 +24,33 @@ from sparklog.protocol.operation_messages import (
 from sparklog.replication.cluster_image import ClusterImage
 from sparklog.replication.controller.model import Cordon, Elect, ElectionKind, Reassign
 from sparklog.types import TopicPartition
-from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.leader_hints import endpoint_of
 from sparklog_broker.network.reply import Response
-
-M = TypeVar("M", bound=Message)
-
-ANSWER_S = 30.0
-
-
-async def _at_controller(
-    cluster: Cluster, api: Api, request: Message, response: type[M], decide: Callable[[], Awaitable[M]]
-) -> Response:
-    """Run `decide` on the controller, or return another broker's answer. Raises NotControllerError,
-    BrokerNotAvailableError.
-    """
-
-    async def ask() -> M:
-        if await cluster.controller.find():
-            return await decide()
-        return await cluster.controller.request_unless_replaced(
-            "operations", api, request, response, timeout_s=ANSWER_S
-        )
-
-    return Response(await cluster.controller.while_it_moves(ask))
 
 
 async def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer when the reassignment is stored; the replicas are made and copied afterwards."""
-    cluster = context.broker.cluster
+    """Answered when it is stored; the replicas are made and copied from then on."""
     targets = {
         TopicPartition(t.topic, t.partition): None if t.replicas is None else tuple(t.replicas)
         for t in request.partitions
     }
     if len(targets) < len(request.partitions):
         raise InvalidRequestError("a partition is named twice")
-
-    async def decide() -> AlterPartitionReassignmentsResponse:
-        results: dict[TopicPartition, SparklogError | None] = await cluster.membership.ask(
-            lambda token: Reassign(token, targets, request.throttle_bytes)
-        )
-        return AlterPartitionReassignmentsResponse([_outcome(tp, results[tp]) for tp in targets])
-
-    api = Api.ALTER_PARTITION_REASSIGNMENTS
-    return await _at_controller(cluster, api, request, AlterPartitionReassignmentsResponse, decide)
+    results: dict[TopicPartition, SparklogError | None] = await context.broker.cluster.membership.ask(
+        lambda token: Reassign(token, targets, request.throttle_bytes)
+    )
+    return Response(AlterPartitionReassignmentsResponse([_outcome(tp, results[tp]) for tp in targets]))
 
 
 async def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer from the controller's image, which has the newest reassignments."""
-    cluster = context.broker.cluster
-
-    async def decide() -> ListPartitionReassignmentsResponse:
-        image = cluster.membership.controller_image()
-        return ListPartitionReassignmentsResponse(_reassignments(image, request.topics), image.throttle_bytes)
-
-    api = Api.LIST_PARTITION_REASSIGNMENTS
-    return await _at_controller(cluster, api, request, ListPartitionReassignmentsResponse, decide)
+    """As the controller knows them, so that who has just begun one finds it."""
+    image = context.broker.cluster.membership.controller_image()
+    return Response(ListPartitionReassignmentsResponse(_reassignments(image, request.topics), image.throttle_bytes))
 
 
 def _reassignments(image: ClusterImage, topics: list[str] | None) -> list[PartitionReassignment]:
@@ -103,22 +64,16 @@ def _reassignments(image: ClusterImage, topics: list[str] | None) -> list[Partit
 
 
 async def elect_leaders(request: ElectLeadersRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Answer when the elections are stored; the leaders begin when they learn of it."""
-    cluster = context.broker.cluster
+    """Answered when it is stored; the leaders begin when they have heard of it."""
+    membership = context.broker.cluster.membership
     kind = ElectionKind.UNCLEAN if request.kind else ElectionKind.PREFERRED
     asked = request.partitions
     wanted = None if asked is None else tuple(dict.fromkeys(TopicPartition(p.topic, p.partition) for p in asked))
-
-    async def decide() -> ElectLeadersResponse:
-        before = cluster.membership.controller_image()
-        results: dict[TopicPartition, SparklogError | None] = await cluster.membership.ask(
-            lambda token: Elect(token, kind, wanted)
-        )
-        after = cluster.membership.controller_image()
-        changed = sum(_leader(before, tp) != _leader(after, tp) for tp in results)
-        return ElectLeadersResponse([_outcome(tp, error) for tp, error in results.items()], changed)
-
-    return await _at_controller(cluster, Api.ELECT_LEADERS, request, ElectLeadersResponse, decide)
+    before = membership.controller_image()
+    results: dict[TopicPartition, SparklogError | None] = await membership.ask(lambda token: Elect(token, kind, wanted))
+    after = membership.controller_image()
+    changed = sum(_leader(before, tp) != _leader(after, tp) for tp in results)
+    return Response(ElectLeadersResponse([_outcome(tp, error) for tp, error in results.items()], changed))
 
 
 def _leader(image: ClusterImage, tp: TopicPartition) -> int | None:
@@ -127,18 +82,12 @@ def _leader(image: ClusterImage, tp: TopicPartition) -> int | None:
 
 
 async def cordon_broker(request: CordonBrokerRequest, payload: memoryview, context: RequestContext) -> Response:
-    """Exclude the broker from new replicas, or include it again."""
-    cluster = context.broker.cluster
-
-    async def decide() -> CordonBrokerResponse:
-        if request.broker_id not in cluster.membership.controller_image().known:
-            raise InvalidRequestError(f"there has never been a broker {request.broker_id} in this cluster")
-        cordoned: frozenset[int] = await cluster.membership.ask(
-            lambda token: Cordon(token, request.broker_id, request.cordoned)
-        )
-        return CordonBrokerResponse(sorted(cordoned))
-
-    return await _at_controller(cluster, Api.CORDON_BROKER, request, CordonBrokerResponse, decide)
+    """From then on the broker gets no new replicas, or gets some again."""
+    membership = context.broker.cluster.membership
+    if request.broker_id not in membership.controller_image().known:
+        raise InvalidRequestError(f"there has never been a broker {request.broker_id} in this cluster")
+    cordoned: frozenset[int] = await membership.ask(lambda token: Cordon(token, request.broker_id, request.cordoned))
+    return Response(CordonBrokerResponse(sorted(cordoned)))
 
 
 async def describe_cluster(request: DescribeClusterRequest, payload: memoryview, context: RequestContext) -> Response:

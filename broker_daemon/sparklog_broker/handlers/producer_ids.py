@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sparklog.protocol.cluster_messages import AlterSecurityRecordsRequest
+from sparklog.protocol.messages import Api
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.security.principals import ANONYMOUS
 from sparklog_broker.dispatcher import RequestContext
@@ -24,5 +26,8 @@ async def init_producer_id(request: InitProducerIdRequest, payload: memoryview, 
     else:
         producer_id = await context.broker.storage.new_producer_id()
     if context.broker.access is not None or context.principal != ANONYMOUS:
-        producer_id = await context.broker.owned_ids.issue(producer_id, context.principal)
+        owned_ids = context.broker.owned_ids
+        if (secret := owned_ids.new_secret()) is not None and context.ask_controller is not None:
+            await context.ask_controller(Api.ALTER_SECURITY_RECORDS, AlterSecurityRecordsRequest([secret]), context)
+        producer_id = owned_ids.issue(producer_id, context.principal)
     return Response(InitProducerIdResponse(producer_id, 0))

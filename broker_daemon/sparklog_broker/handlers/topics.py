@@ -16,7 +16,6 @@ from sparklog.protocol.topic_messages import (
     DeleteTopicRequest,
     DeleteTopicResponse,
 )
-from sparklog.security.acls import CLUSTER, Operation
 from sparklog_broker.coordinators.internal_topics import check_internal_configs, check_not_internal
 from sparklog_broker.dispatcher import RequestContext
 from sparklog_broker.handlers.metadata import topic_answer, unknown_topic
@@ -51,31 +50,24 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
             configs=request.configs,
             replication_factor=request.replication_factor,
             assignment=request.assignment,
-            owner=_owner(request, context),
-            request_id=request.request_id,
+            owner=context.principal.name,
+            request_id=request.request_id or context.request_id,
         )
     )
     return await topic_answer(context, CreateTopicResponse(unknown_topic(topic.name)), topic.name)
 
 
 def _partition_count(request: CreateTopicRequest, default: int) -> int:
-    # with an assignment: the controller refuses any other number
     if request.assignment is not None:
         return len(request.assignment)
     return default if request.partitions == DEFAULT_PARTITIONS else request.partitions
 
 
-def _owner(request: CreateTopicRequest, context: RequestContext) -> str:
-    """Return the topic's owner: the requesting user, or the owner in a request that another broker passes on."""
-    if request.owner and context.broker.elsewhere.ids() and context.may(Operation.CLUSTER_ACTION, *CLUSTER):
-        return request.owner
-    return context.principal.name
-
-
 async def delete_topic(request: DeleteTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answer when the topic is deleted; its files are unlinked in the background."""
     check_not_internal(request.name, "deleted")
-    return Response(DeleteTopicResponse(await context.broker.topics.delete(request.name, request.topic_id)))
+    topics, is_repeated = context.broker.topics, context.is_repeated
+    return Response(DeleteTopicResponse(await topics.delete(request.name, request.topic_id, is_repeated=is_repeated)))
 
 
 async def alter_topic(request: AlterTopicRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -88,7 +80,8 @@ async def alter_topic(request: AlterTopicRequest, payload: memoryview, context: 
 async def create_partitions(request: CreatePartitionsRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answer when the new partitions can be written and read."""
     check_not_internal(request.name, "given more partitions")
-    topic = await context.broker.topics.add_partitions(request.name, request.total)
+    topics, is_repeated = context.broker.topics, context.is_repeated
+    topic = await topics.add_partitions(request.name, request.total, is_repeated=is_repeated)
     return await topic_answer(context, CreatePartitionsResponse(unknown_topic(topic.name)), topic.name)
 
 

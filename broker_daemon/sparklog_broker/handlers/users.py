@@ -28,14 +28,18 @@ async def alter_user_scram_credentials(
     """Make all alterations or none. Credentials are checked like those that are read from the store."""
     users = context.broker.users
     known = users.all()
+    alterations = [
+        UserAlteration(one.name, one.mechanism, None)
+        for one in request.deletions
+        if not context.is_repeated or one.mechanism in known.get(one.name, ())
+    ]
     for one in request.upsertions:
-        if request.only_new and one.name in known:
+        given = ScramCredential(one.salt, one.stored_key, one.server_key, one.iterations)
+        # its salt is random: an earlier attempt has set an equal one
+        if request.only_new and one.name in known and known[one.name].get(one.mechanism) != given:
             raise InvalidConfigError(f"there is a user {one.name!r} already; `sparklog user set-password` changes it")
         if request.only_existing and one.name not in known:
             raise ResourceNotFoundError(f"there is no user {one.name!r}; `sparklog user add` makes one")
-    alterations = [UserAlteration(one.name, one.mechanism, None) for one in request.deletions]
-    for one in request.upsertions:
-        given = ScramCredential(one.salt, one.stored_key, one.server_key, one.iterations)
         alterations.append(
             UserAlteration(one.name, one.mechanism, parse_credential(one.mechanism, credential_text(given)))
         )
@@ -49,7 +53,8 @@ async def alter_user_scram_credentials(
     }
     if UNKNOWN_USERS not in records.of_kind(RecordKind.SECRETS):  # all brokers share it from the first user on
         changes[RecordId(RecordKind.SECRETS, UNKNOWN_USERS)] = users.secret
-    await records.change(changes)
+    if changes:  # else an earlier attempt has made them
+        await records.change(changes)
     return Response(AlterUserScramCredentialsResponse())
 
 

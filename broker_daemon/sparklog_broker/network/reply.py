@@ -60,6 +60,14 @@ def rest_of(message: Message, version: int | None = None) -> bytes:
     return b"".join(encode_value(getattr(message, name), version) for name in fields)
 
 
+def header_parts(response: Response, version: int | None = None) -> list[bytes]:
+    """The encoded message of a response that has one, in pieces."""
+    assert response.message is not None
+    if response.header is None:
+        return [encode(response.message, version)]
+    return [*response.header, rest_of(response.message, version)]
+
+
 class Reply(Struct):
     """A framed answer: the parts that the connection writes, in order."""
 
@@ -81,7 +89,7 @@ def frame_response(api: int, correlation_id: int, response: Response, version: i
         return Reply([], close=True) if response.close else None
     length = sum(part.length_bytes for part in response.payload)
     if response.header is not None:
-        header = [*response.header, rest_of(response.message, version)]
+        header = header_parts(response, version)
         prefix = encode_response_prefix(api, correlation_id, sum(map(len, header)), length)
         return Reply([prefix, *header, *response.payload], response.close)
     try:

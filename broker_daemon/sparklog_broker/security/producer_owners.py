@@ -23,9 +23,10 @@ from sparklog.errors import (
     TransactionalIdAuthorizationFailedError,
 )
 from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, BatchHeader, iterate_batches
+from sparklog.protocol.cluster_messages import SecurityRecordChange
 from sparklog.security.owned_ids import SECRET_BYTES, SECRET_NAME, belongs_to, is_owned, owned_id
 from sparklog.security.principals import Principal
-from sparklog.security.records import RecordId, RecordKind
+from sparklog.security.records import RecordKind
 from sparklog_broker.security.records import SecurityRecords
 
 REMEMBERED_MAX = 100_000
@@ -35,8 +36,7 @@ class OwnedIds:
     """Makes ids that prove their owner, and checks them. Event-loop thread only, except for `is_of`."""
 
     def __init__(self, records: SecurityRecords, token_bytes: Callable[[int], bytes]) -> None:
-        """`token_bytes`: returns that many random bytes."""
-        self._records = records
+        """`token_bytes`: random ones, that many."""
         self._token_bytes = token_bytes
         self._secret = b""
         records.watch(RecordKind.SECRETS, self._follow)
@@ -44,13 +44,15 @@ class OwnedIds:
     def _follow(self, changes: Mapping[str, bytes | None]) -> None:
         self._secret = changes.get(SECRET_NAME) or self._secret
 
-    async def issue(self, number: int, principal: Principal) -> int:
-        """Return the principal's id of this number. The first call makes the secret. Raises as
-        `SecurityRecords.change`, and CoordinatorLoadingError.
-        """
-        if not self._secret:  # if another broker makes one at this moment, the first one stays
-            new = self._token_bytes(SECRET_BYTES)
-            await self._records.change({RecordId(RecordKind.SECRETS, SECRET_NAME): new})
+    def new_secret(self) -> SecurityRecordChange | None:
+        """The record to store before the first id is issued; None: there is a secret. If several brokers store one, the
+        first one stays."""
+        if self._secret:
+            return None
+        return SecurityRecordChange(RecordKind.SECRETS, SECRET_NAME, self._token_bytes(SECRET_BYTES))
+
+    def issue(self, number: int, principal: Principal) -> int:
+        """The principal's id of this number. Raises CoordinatorLoadingError while there is no secret."""
         if not self._secret:
             raise CoordinatorLoadingError("the secret of producer ids is not here yet: try again")
         return owned_id(self._secret, number, principal)

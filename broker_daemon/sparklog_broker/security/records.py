@@ -22,10 +22,9 @@ class SecurityRecords:
         self._records = records
         self._watchers: list[tuple[RecordKind, Watcher]] = []
         self.change: Callable[[RecordChanges], Awaitable[None]] = _not_yet
-        """Makes all changes or none. When it returns they are stored and in effect on this broker. Raises
+        """Makes all changes or none, on the controller; when it returns they are stored and in effect here. Raises
         InvalidConfigError, PolicyViolationError (too many), StorageError, NotControllerError, BrokerNotAvailableError,
-        RequestTimedOutError (the changes may have been made).
-        """
+        RequestTimedOutError (the changes may be made all the same)."""
 
     def of_kind(self, kind: RecordKind) -> dict[str, bytes]:
         """Return the records of one kind by their keys."""

@@ -58,6 +58,7 @@ class Node:
         self.loop: SimLoop | None = None
         self.broker: Broker | None = None
         self.zk: SimClient | None = None
+        self.dispatcher: Dispatcher | None = None
         self.life = 0
         self._sound_since_boot = ""
         self.has_joined = False
@@ -121,7 +122,7 @@ class Node:
         cluster = await Cluster.connect(zk, self._config, loop, environment, connect)
         self.broker = broker = Broker.open(self._config, loop, environment, cluster)
         self._watch_leaderships(cluster)
-        dispatcher = Dispatcher(broker, HANDLERS)
+        self.dispatcher = dispatcher = Dispatcher(broker, HANDLERS)
 
         def accept(connection: SimConnection) -> None:
             ServerConnection(connection, dispatcher, loop)

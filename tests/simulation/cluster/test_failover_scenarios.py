@@ -163,10 +163,8 @@ def test_a_time_is_found_where_the_leader_before_has_found_it(play: Play) -> Non
 def test_the_next_leader_knows_a_schema_that_was_added_just_before(play: Play) -> None:
     """The next leader takes records of the schema, and reports it as the newest."""
     first = pa.schema([pa.field("a", pa.int64())])
-    loop = play[1].loop
-    assert loop is not None
     spec = TopicSpec("typed", 1, schema=first, replication_factor=3)
-    play.simulation.complete(loop, play[1].broker.topics.create(spec), limit_s=PATIENCE_S)  # type: ignore[union-attr]
+    play.world.at_controller(lambda broker: broker.topics.create(spec), limit_s=PATIENCE_S)
     added = pa.schema([pa.field("b", pa.string())])
     request = AlterSchemaRequest("typed", add_columns=added.serialize().to_pybytes())
     altered = play.ask(Api.ALTER_SCHEMA, request, AlterSchemaResponse).topic

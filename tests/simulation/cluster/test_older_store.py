@@ -26,10 +26,8 @@ BROKERS = (1, 2, 3)
 
 
 def make(play: Play, topic: str) -> None:
-    broker, loop = play[1].broker, play[1].loop
-    assert broker is not None and loop is not None
-    work = broker.topics.create(TopicSpec(topic, 1, configs={"min.insync.replicas": 2}, replication_factor=3))
-    play.simulation.complete(loop, work, limit_s=PATIENCE_S)
+    spec = TopicSpec(topic, 1, configs={"min.insync.replicas": 2}, replication_factor=3)
+    play.world.at_controller(lambda broker: broker.topics.create(spec), limit_s=PATIENCE_S)
     play.until(lambda: all(end_of(play, i, topic) == 0 for i in BROKERS))
 
 
@@ -164,10 +162,8 @@ def test_a_broker_that_has_seen_less_makes_no_other_lose_records(play: Play) -> 
     copy = play.world.zookeeper.copy()
     make_on = [i for i in BROKERS if i != 3]
     play.until(lambda: (image := play.world.controller_image()) is not None and len(image.brokers) == 2)
-    broker, loop = play[1].broker, play[1].loop
-    assert broker is not None and loop is not None
-    work = broker.topics.create(TopicSpec(NEW, 1, replication_factor=2))
-    play.simulation.complete(loop, work, limit_s=PATIENCE_S)
+    spec = TopicSpec(NEW, 1, replication_factor=2)
+    play.world.at_controller(lambda broker: broker.topics.create(spec), limit_s=PATIENCE_S)
     end = play.acknowledged() + 3
     play.until(lambda: all(end_of(play, i, NEW) == 0 for i in make_on))
     for i in make_on:

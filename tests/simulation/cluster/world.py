@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
+
+from sparklog_broker.broker import Broker
 
 from sparklog.metadata.store import TopicSpec
 from sparklog.replication.cluster_image import ClusterImage, PartitionImage
@@ -107,6 +109,18 @@ class ClusterWorld(Scene):
         found = [(image.version, n.id) for n in self.nodes if (image := n.controller_image()) is not None]
         return self.node(max(found)[1]) if found else None
 
+    def at_controller(self, work: Callable[[Broker], Coroutine[Any, Any, Any]], *, limit_s: float) -> Any:
+        """The result of work of the controller's broker."""
+        node = self.controller()
+        assert node is not None and node.broker is not None and node.loop is not None
+        broker = node.broker
+
+        async def run() -> Any:
+            assert await broker.cluster.images.decides()
+            return await work(broker)
+
+        return self.simulation.complete(node.loop, run(), limit_s=limit_s)
+
     def controller_image(self) -> ClusterImage | None:
         controller = self.controller()
         return None if controller is None else controller.controller_image()
@@ -168,9 +182,7 @@ class ClusterWorld(Scene):
         if not self.simulation.run(joined, limit_s=self.simulation.now_s + START_S):
             self._check_nodes()
             raise AssertionError(f"no cluster within {START_S:.0f} s")
-        first = self.nodes[0]
-        assert first.loop is not None
-        self.simulation.complete(first.loop, self._make_topics(first), limit_s=START_S)
+        self.at_controller(self._make_topics, limit_s=START_S)
         self.simulation.run(self._agree, limit_s=self.simulation.now_s + START_S)
 
     def _agree(self) -> bool:
@@ -180,9 +192,7 @@ class ClusterWorld(Scene):
             node.cluster is not None and node.cluster.images.image.version == image.version for node in self.nodes
         )
 
-    async def _make_topics(self, node: Node) -> None:
-        broker = node.broker
-        assert broker is not None
+    async def _make_topics(self, broker: Broker) -> None:
         for topic, configs in self.plan.topics.items():
             partitions = PARTITIONS if topic in (INPUT, OUTPUT) else 1
             await broker.topics.create(TopicSpec(topic, partitions, configs=configs, replication_factor=REPLICAS))

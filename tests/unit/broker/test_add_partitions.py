@@ -105,7 +105,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 await broker.topics.add_partitions("t", 3)
         assert broker.partitions.topics["t"].partitions == 1
         assert [p.name for p in tmp_path.glob("t-?")] == ["t-0"]
-        await broker.topics.add_partitions("t", 2)
+        await broker.cluster.controller.while_it_moves(lambda: broker.topics.add_partitions("t", 2))
         await _has(broker, 2)
 
     run(tmp_path, scenario)

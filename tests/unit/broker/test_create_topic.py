@@ -1,4 +1,4 @@
-"""The topic that a request asks for, as a broker of a cluster hands it on to the controller."""
+"""The topic that a request asks for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Topics:
 def spec_of(request: CreateTopicRequest, num_partitions: int) -> TopicSpec:
     config = SimpleNamespace(num_partitions=num_partitions, broker_id=1)
     broker = SimpleNamespace(cluster=object(), config=config, topics=Topics())
-    context: Any = SimpleNamespace(broker=broker, principal=SimpleNamespace(name="ada"))
+    context: Any = SimpleNamespace(broker=broker, principal=SimpleNamespace(name="ada"), request_id="1")
     with pytest.raises(Asked) as asked:
         asyncio.run(create_topic(request, memoryview(b""), context))
     return asked.value.spec

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from sparklog_broker.dispatcher import Dispatcher
+from sparklog_broker.dispatcher import AT_CONTROLLER, Dispatcher
 from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.reply import Reply
 from sparklog_broker.registry import HANDLERS
@@ -16,6 +16,7 @@ from sparklog_broker.registry import HANDLERS
 from sparklog.errors import ERRORS, InvalidRequestError, StorageError, UnknownServerError
 from sparklog.protocol.frames import RequestPrefix, decode_response_prefix
 from sparklog.protocol.messages import APIS, Api, HandshakeRequest, decode_error, encode
+from sparklog.protocol.permissions import PERMISSIONS, Denial
 from tests.support.requests import Asking
 
 
@@ -29,10 +30,16 @@ def answer(handler: Any, header: bytes | None = None) -> Reply:
 
 
 def test_every_api_has_a_handler_of_its_own() -> None:
-    assert set(HANDLERS) == set(Api) == set(APIS)
+    assert set(HANDLERS) | {Api.FORWARD} == set(Api) == set(APIS), "the dispatcher answers FORWARD with the handlers"
     assert len(set(HANDLERS.values())) == len(HANDLERS)
     for handler in HANDLERS.values():
         assert inspect.iscoroutinefunction(handler)
+
+
+def test_requests_that_are_forwarded_as_they_came_have_no_results_per_item() -> None:
+    """A part of the request that the principal may not do would have to be taken out of its bytes."""
+    for api in AT_CONTROLLER:
+        assert all(rule.denial is Denial.REQUEST for rule in PERMISSIONS[api]), api
 
 
 @pytest.mark.parametrize(

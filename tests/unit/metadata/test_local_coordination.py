@@ -12,6 +12,7 @@ import pytest
 
 from sparklog.environment import Environment, real_environment
 from sparklog.errors import StorageError, StorageFullError
+from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import (
     Create,
     Delete,
@@ -21,6 +22,7 @@ from sparklog.metadata.coordination import (
     StoreWriteError,
 )
 from sparklog.metadata.local_coordination import METADATA_FILE, LocalCoordination
+from sparklog.metadata.local_store import run_steps
 from sparklog.testing.sim_files import PowerCut
 from sparklog.testing.sim_loop import Simulation
 from sparklog.testing.sim_machine import SimMachine
@@ -170,3 +172,20 @@ def test_damage_is_a_storage_error(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(StorageError, match="damaged"):
         LocalCoordination(tmp_path / "rows.db", environment)
+
+
+def test_a_store_of_an_earlier_release_gets_the_nodes_that_it_lacks(tmp_path: Path) -> None:
+    """Whichever they are: a release may have added any of them."""
+    ops = znodes.base_ops()
+    for number, left_out in enumerate(ops):
+        if any(op.path.startswith(f"{left_out.path}/") for op in ops):
+            continue  # it is there with what is below it
+        store = LocalCoordination(tmp_path / f"{number}.db", real_environment())
+        for op in ops:
+            if op is not left_out:
+                store.create(op.path, b"kept").result()
+        run_steps(znodes.make_base(store))
+        for op in ops:
+            node = store.get(op.path).result()
+            assert isinstance(op, Create) and node is not None and node.data == (op.data if op is left_out else b"kept")
+        store.close()

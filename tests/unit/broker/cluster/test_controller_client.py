@@ -33,8 +33,8 @@ def in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
     return result
 
 
-def told(*answers: SparklogError | str, taken: str | None = None) -> str:
-    """Return the outcome of such answers; `taken`: the result of an earlier attempt."""
+def told(*answers: SparklogError | str) -> str:
+    """Return the outcome of such answers."""
     left = list(answers)
 
     async def ask() -> str:
@@ -43,11 +43,8 @@ def told(*answers: SparklogError | str, taken: str | None = None) -> str:
             raise answer
         return answer
 
-    async def found() -> str | None:
-        return taken
-
     client = ControllerClient.__new__(ControllerClient)
-    result = in_virtual_time(client.while_it_moves(ask, found))
+    result = in_virtual_time(client.while_it_moves(ask))
     assert not left
     return result
 
@@ -56,12 +53,9 @@ def test_it_is_asked_again_until_there_is_one() -> None:
     assert told(*MOVING, *MOVING, "made") == "made"
 
 
-def test_an_attempt_that_failed_may_have_been_taken() -> None:
-    assert told(MOVING[1], EXISTS, taken="made before") == "made before"
+def test_a_refusal_ends_the_attempts() -> None:
     with pytest.raises(TopicAlreadyExistsError):
         told(MOVING[1], EXISTS)
-    with pytest.raises(TopicAlreadyExistsError):
-        told(EXISTS, taken="somebody else's")
 
 
 def test_it_ends() -> None:

@@ -26,7 +26,7 @@ from sparklog.protocol import security_messages as sasl
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import Api
+from sparklog.protocol.messages import Api, encode
 from sparklog.protocol.permissions import PERMISSIONS, Denial, Rule
 from sparklog.security.acls import Operation, Permission, Resource, ResourceType
 from tests.unit.broker.security.access_world import ADMIN, ALICE, BATCH, MALLORY, Answer, World, item_codes
@@ -112,6 +112,9 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     ),
     Api.HOLD_TRANSACTIONS: lambda n: cluster.HoldTransactionsRequest("h", 1),
     Api.LIST_COMMITS: lambda n: cluster.ListCommitsRequest(0, [cluster.CommitsFrom(n.topic, 0, 0)]),
+    Api.FORWARD: lambda n: cluster.ForwardRequest(
+        Api.CREATE_TOPIC, 4, encode(topics.CreateTopicRequest("mine")), "User:admin", "1"
+    ),
     Api.FIND_TXN_OWNERS: lambda n: cluster.FindTxnOwnersRequest(n.topic, 0),
     Api.ALTER_PARTITION_REASSIGNMENTS: lambda n: operation.AlterPartitionReassignmentsRequest(
         [operation.ReassignmentTarget(n.topic, 0, [0])]
