@@ -40,16 +40,20 @@ FOUND_IN = {
     "sparklog.client.producer.sequences:drain_before_bump": ("producers", 1),
 }
 """In which kind of life the loss of a safeguard shows, and the first seed in which it does."""
-FOUND_BY_SEARCH = {
+FOUND_ELSEWHERE = {
+    "sparklog.replication.group_membership:member_epoch": "tests/unit/replication/test_group_membership.py",
+    "sparklog.client.producer.sequences:retries_first": "tests/property/test_producer_sequences.py",
+    "sparklog.client.producer.sequences:unknown_outcomes": "tests/property/test_producer_sequences.py",
+    ANSWERS_FIRST: "tests/unit/broker/test_transactions.py",
+}
+"""Those that few lives notice or none, see docs/internals/simulation.md, and the test that does."""
+SEARCHED_IN = {
     "sparklog.replication.group_membership:member_epoch": "groups",
     "sparklog.client.producer.sequences:unknown_outcomes": "gaps",
     ANSWERS_FIRST: "transactions",
+    **{safeguard: kind for safeguard, (kind, _) in FOUND_IN.items()},
 }
-"""Those that few lives notice, and the kind of life: campaigns look for them among many seeds."""
-FOUND_ELSEWHERE = {
-    "sparklog.client.producer.sequences:retries_first": "tests/property/test_producer_sequences.py",
-}
-"""Those that no life notices, see docs/internals/simulation.md, and the test that does."""
+"""The kinds of lives in which long campaigns look for the loss of a safeguard."""
 
 
 @pytest.mark.parametrize("kind", PLANS)
@@ -101,7 +105,7 @@ def test_a_seed_of_every_kind_gives_one_life() -> None:
 
 
 def test_every_safeguard_is_accounted_for() -> None:
-    assert {*FOUND_IN, *FOUND_BY_SEARCH, *FOUND_ELSEWHERE} == {*safeguards(), ANSWERS_FIRST}
+    assert {*FOUND_IN, *FOUND_ELSEWHERE} == {*safeguards(), ANSWERS_FIRST}
 
 
 @pytest.mark.parametrize(
@@ -122,9 +126,9 @@ def test_without_a_safeguard_a_promise_is_broken(safeguard: str) -> None:
 
 @pytest.mark.torture
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("safeguard", [*FOUND_IN, *FOUND_BY_SEARCH])
+@pytest.mark.parametrize("safeguard", SEARCHED_IN)
 def test_without_a_safeguard_other_seeds_notice_it_too(safeguard: str) -> None:
-    kind = FOUND_BY_SEARCH[safeguard] if safeguard in FOUND_BY_SEARCH else FOUND_IN[safeguard][0]
+    kind = SEARCHED_IN[safeguard]
     with without(safeguard), pytest.raises(AssertionError, match=f"^seed [0-9]+ {kind}: "):
         for seed in range(50_000, 50_000 + SEARCHED):
             live(seed, kind)
