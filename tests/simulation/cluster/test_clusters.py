@@ -29,8 +29,8 @@ FOUND_IN = {
     f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 1),
     f"{REPLICA}:pending_until_known": ("cluster-joins", 10),
     f"{REPLICA}:epoch_start_before_join": ("cluster-joins", 3),
-    f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 22),
-    f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 1),
+    f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 1),
+    f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 6),
     f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 1),
     f"{CONTROLLER}:epoch_bump": ("cluster-kills", 1),
 }
@@ -152,7 +152,11 @@ def _verdict(seed: int, kind: str) -> str:
 @pytest.mark.parametrize(
     "safeguard",
     in_gate(
-        FOUND_IN, f"{REPLICA}:divergence_check", f"{REPLICA}:epoch_truncation", f"{CONTROLLER}:unclean_restart_forgets"
+        FOUND_IN,
+        f"{REPLICA}:divergence_check",
+        f"{REPLICA}:epoch_truncation",
+        f"{CONTROLLER}:member_epoch_check",
+        f"{CONTROLLER}:unclean_restart_forgets",
     ),
 )
 def test_without_a_safeguard_a_promise_is_broken(safeguard: str) -> None:
