@@ -208,6 +208,8 @@ class Topics:
     async def _take_back_unmade(self, topic: Topic) -> None:
         """Raises the error for which a partition of the new topic, which no other broker has a replica of, could not be
         made; then the topic is deleted again."""
+        if not self._unmade:
+            return
         image = self._images.image
         for number in range(topic.partitions):
             tp = TopicPartition(topic.name, number)
@@ -484,7 +486,8 @@ class Topics:
         return absent
 
     def _tell_made(self, topic: Topic) -> None:
-        if not any(TopicPartition(topic.name, number) in self._unmade for number in range(topic.partitions)):
+        numbers = range(topic.partitions) if self._unmade else ()
+        if not any(TopicPartition(topic.name, number) in self._unmade for number in numbers):
             self.on_made(topic)
 
     @property
