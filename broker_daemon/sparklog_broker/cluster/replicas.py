@@ -437,7 +437,7 @@ class Replicas:
         if certain and not self._was_certain:
             self.follow_image(self.image)
         self._was_certain = certain
-        states = [(replica, replica.state) for replica in self._replicas.values()]
-        for replica, state in states:
+        for replica in list(self._replicas.values()):
+            state = replica.state
             if isinstance(state, Leader) and state.waits_for_time:
                 replica.handle(Tick())

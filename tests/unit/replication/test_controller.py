@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -666,5 +667,5 @@ def test_a_tick_looks_at_no_partition_of_an_image_at_rest() -> None:
         c = Cluster()
         c.create([[1, 2, 3]] * partitions)
         c.tell(Tick())
-        costs.append(_calls_of(lambda c=c: c.tell(Tick())))
+        costs.append(_calls_of(partial(c.tell, Tick())))
     assert costs[0] == costs[1]

@@ -407,7 +407,7 @@ def test_a_sole_replica_whose_records_are_committed_waits_for_no_time() -> None:
     assert not leader.waits_for_time
 
     class Unflushed(Log):
-        durable_end_offset = 3  # type: ignore[assignment]
+        durable_end_offset = 3
 
     unflushed = Unflushed(3, high_watermark=3)
     leader = Leader(1, 11, image(alone, least=1), unflushed, 0)
