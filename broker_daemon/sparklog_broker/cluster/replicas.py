@@ -107,6 +107,8 @@ class Replicas:
         """Partitions whose disk has no room: nothing is copied into them."""
         self.counters = ReplicationCounters()
         self._was_certain = True
+        self._is_at_rest = False
+        """True from a tick that no leader had to be told of until a partition has news."""
         self._followed = _Followed(ClusterImage(), False, frozenset())
         self._eligible: dict[int, int] = {}
         self._taken = 0
@@ -148,6 +150,7 @@ class Replicas:
         self._proposals.add(replica, proposal)
 
     def has_news(self, key: TopicPartition) -> None:
+        self._is_at_rest = False
         self._server.has_news(key)
 
     # --- roles
@@ -161,6 +164,7 @@ class Replicas:
     def follow_image(self, image: ClusterImage) -> None:
         """Every partition that is served gets the role that `image` says."""
         self.image = image
+        self._is_at_rest = False
         self._eligible = image.eligible()
         self._quota.set_rate(image.throttle_bytes)
         self._server.quota.set_rate(image.throttle_bytes)
@@ -437,7 +441,11 @@ class Replicas:
         if certain and not self._was_certain:
             self.follow_image(self.image)
         self._was_certain = certain
+        if self._is_at_rest:
+            return
+        self._is_at_rest = True
         for replica in list(self._replicas.values()):
             state = replica.state
             if isinstance(state, Leader) and state.waits_for_time:
+                self._is_at_rest = False
                 replica.handle(Tick())
