@@ -186,7 +186,9 @@ def write_ops(delta: ClusterDelta, before: ClusterImage, after: ClusterImage) ->
             old = None
         if topic is not None:
             ops += _write_topic(old, after.topics[name])
-    ops += [SetData(_chunk_path(name, chunk), _chunk(after.topics[name], chunk)) for name, chunk in sorted(chunks)]
+    for name, chunk in sorted(chunks):
+        data = chunk_of_partitions(_in_chunk(after.topics[name], chunk))
+        ops.append(SetData(_chunk_path(name, chunk), data))
     for broker_id, epoch in sorted(delta.known.items()):
         path, data = f"{KNOWN}/{broker_id}", encode(epoch)
         ops.append(SetData(path, data) if broker_id in before.known else Create(path, data))
@@ -223,11 +225,11 @@ def _write_topic(old: TopicImage | None, new: TopicImage) -> list[Op]:
     ops += [Create(f"{path}/schemas/{i}", schema) for i, schema in sorted(new.schemas.items()) if i not in there]
     chunks_there = _chunks(old) if old is not None else 0
     for chunk in range(_chunks(new)):
-        data = _chunk(new, chunk)
+        partitions = _in_chunk(new, chunk)
         if chunk >= chunks_there:
-            ops.append(Create(_chunk_path(new.name, chunk), data))
-        elif old is not None and data != _chunk(old, chunk):
-            ops.append(SetData(_chunk_path(new.name, chunk), data))
+            ops.append(Create(_chunk_path(new.name, chunk), chunk_of_partitions(partitions)))
+        elif old is not None and partitions != _in_chunk(old, chunk):
+            ops.append(SetData(_chunk_path(new.name, chunk), chunk_of_partitions(partitions)))
     return ops
 
 
@@ -260,9 +262,9 @@ def _chunk_path(name: str, chunk: int) -> str:
     return f"{TOPICS}/{name}/state/{chunk}"
 
 
-def _chunk(topic: TopicImage, chunk: int) -> bytes:
+def _in_chunk(topic: TopicImage, chunk: int) -> tuple[PartitionImage, ...]:
     first = chunk * CHUNK_PARTITIONS
-    return chunk_of_partitions(topic.partitions[first : first + CHUNK_PARTITIONS])
+    return topic.partitions[first : first + CHUNK_PARTITIONS]
 
 
 def chunk_of_partitions(partitions: Iterable[PartitionImage]) -> bytes:

@@ -21,7 +21,7 @@ from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailabl
 from sparklog.log.directories.broker_epoch import NO_EPOCH, note_lives, note_registration, noted_lives
 from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.metadata import cluster_znodes as znodes
-from sparklog.metadata.coordination import Coordination, CoordinationError, Create, SetData, Steps
+from sparklog.metadata.coordination import Coordination, CoordinationError, Create, Delete, SetData, Steps
 from sparklog.metadata.image_copy import read_copy
 from sparklog.metadata.image_store import IdBlocks, topic_of
 from sparklog.metadata.local_coordination import LocalCoordination
@@ -114,6 +114,8 @@ class Cluster:
             was_made(image, made or {}) if put_aside is None else None,
         )
         self._made = dict(made or {})
+        self._made_before = tuple(self._made)
+        """Topic ids of the nodes that the life before has left. One transaction deletes them all."""
         self._copies: ImageCopies | None = None
         self._endpoints: tuple[str, ...] = ()
         self.controller = ControllerClient(coordination, config.broker_id, connect)
@@ -345,9 +347,9 @@ class Cluster:
                 )
             log.warning("the controller has not heard of this broker for %d s; it goes on trying", patience_s)
         self.has_joined = True
-        for topic_id in [] if self._copies is not None else list(self._made):  # of the life before
-            del self._made[topic_id]
-            self._zk.delete(f"{MADE}/{topic_id}")
+        if self._made_before:
+            self._zk.transaction([Delete(f"{MADE}/{topic_id}") for topic_id in self._made_before])
+            self._made.clear()
 
     async def _change_records(self, changes: RecordChanges) -> None:
         await self.membership.ask(lambda token: AlterSecurity(token, changes))

@@ -57,7 +57,7 @@ class ImageFollower:
                 if str(e) != self._told:
                     log.info("the controller's image cannot be had, which is tried again: %s", e)
                     self._told = str(e)
-                await asyncio.sleep(RETRY_S)
+                await self._membership.until_published(RETRY_S)
                 continue
             self._told = ""
             if self._membership.may_take_images:

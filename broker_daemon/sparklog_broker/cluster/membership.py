@@ -6,6 +6,7 @@ All code here runs on the event loop; reports of ZooKeeper's client from its own
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -159,11 +160,13 @@ class Membership:
             left_s = deadline - self._loop.time()
             if found or left_s <= 0:
                 return found
-            try:
-                async with asyncio.timeout(left_s):
-                    await self._published.wait()
-            except TimeoutError:
-                return self._newer_than(known)
+            await self.until_published(left_s)
+
+    async def until_published(self, timeout_s: float) -> None:
+        """Returns when this broker, as the controller, has a newer image, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._published.wait()
 
     def _newer_than(self, known: Version) -> ImageNews:
         image = self.controller_image()

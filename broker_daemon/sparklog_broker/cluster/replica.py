@@ -232,7 +232,7 @@ class ClusterReplica:
         self.state = leader
         self.may_be_written = True
         self._replicated_to = leader.high_watermark
-        self._carry_out(effects, log)
+        self._carry_out(effects, None)  # the epoch has begun
         return True
 
     def _hear_of(self, image: PartitionImage) -> None:

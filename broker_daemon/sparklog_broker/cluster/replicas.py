@@ -107,6 +107,8 @@ class Replicas:
         """Partitions on a full disk: no records are copied into them."""
         self.counters = ReplicationCounters()
         self._was_certain = True
+        self._is_at_rest = False
+        """True from a tick that no leader had to be told of until a partition has news."""
         self._followed = _Followed(ClusterImage(), False, frozenset())
         self._eligible: dict[int, int] = {}
         self._new_leaderships = 0
@@ -148,6 +150,7 @@ class Replicas:
         self._proposals.add(replica, proposal)
 
     def has_news(self, key: TopicPartition) -> None:
+        self._is_at_rest = False
         self._server.has_news(key)
 
     # --- roles
@@ -162,6 +165,7 @@ class Replicas:
     def follow_image(self, image: ClusterImage) -> None:
         """Give every served partition its role in `image`."""
         self.image = image
+        self._is_at_rest = False
         self._eligible = image.eligible()
         self._quota.set_rate(image.throttle_bytes)
         self._server.quota.set_rate(image.throttle_bytes)
@@ -439,5 +443,11 @@ class Replicas:
         if certain and not self._was_certain:
             self.follow_image(self.image)
         self._was_certain = certain
+        if self._is_at_rest:
+            return
+        self._is_at_rest = True
         for replica in list(self._replicas.values()):
-            replica.handle(Tick())
+            state = replica.state
+            if isinstance(state, Leader) and state.waits_for_time:
+                self._is_at_rest = False
+                replica.handle(Tick())

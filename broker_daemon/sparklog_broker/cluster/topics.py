@@ -180,9 +180,10 @@ class Topics:
         return await self._controller.while_it_moves(ask)
 
     async def _take_back_unmade(self, topic: Topic) -> None:
-        """Delete the new topic again if a partition of it could not be made and no other broker has a replica. Raises
-        the error of the partition.
-        """
+        """Raises the error for which a partition of the new topic, which no other broker has a replica of, could not be
+        made; then the topic is deleted again."""
+        if not self._unmade:
+            return
         image = self._images.image
         for number in range(topic.partitions):
             tp = TopicPartition(topic.name, number)
@@ -374,7 +375,8 @@ class Topics:
         return absent
 
     def _tell_made(self, topic: Topic) -> None:
-        if not any(TopicPartition(topic.name, number) in self._unmade for number in range(topic.partitions)):
+        numbers = range(topic.partitions) if self._unmade else ()
+        if not any(TopicPartition(topic.name, number) in self._unmade for number in numbers):
             self.on_made(topic)
 
     @property

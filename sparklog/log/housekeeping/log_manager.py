@@ -178,6 +178,8 @@ class LogManager:
         for spec in specs:
             name = spec.owner.directory_name
             for directory in list(found.get(name, ())):
+                if directory.is_clean(name) and directory.points_of(spec.owner) is not None:
+                    continue  # the checkpoint of the stop knows it, and saves reading a file of each partition
                 owner = directory.owner_of(name)
                 if owner is not None and owner.topic_id != spec.owner.topic_id:
                     logger.warning(

@@ -106,6 +106,8 @@ class Controller:
         self._full: dict[tuple[int, int], set[TopicPartition]] = {}
         self._has_seen_brokers = False
         self._rebalance_at_ms: int | None = None
+        self._image_at_rest: ClusterImage | None = None
+        """The image in which a tick has found nothing to do, and later ticks cannot either."""
 
     @property
     def image(self) -> ClusterImage | None:
@@ -126,7 +128,12 @@ class Controller:
                 self._on_written(event, effects)
             case SessionLost():
                 self._resign(effects)
-            case BrokersChanged() | Tick():
+            case Tick():
+                if self._image is not None and (
+                    self._image is not self._image_at_rest or self._has_to_rebalance(now_ms)
+                ):
+                    self._queue.append(event)
+            case BrokersChanged():
                 if self._image is not None:
                     self._queue.append(event)
             case _:
@@ -212,7 +219,8 @@ class Controller:
                     self._answers.append(Refuse(event.token, e))
                 else:
                     self._answers.append(Answer(event.token, result))
-        return deque(parts_of(draft.delta(), draft.image()))
+        delta = draft.delta()
+        return deque(parts_of(delta, draft.image()) if delta else ())
 
     # --- brokers
 
@@ -388,17 +396,24 @@ class Controller:
     def _on_tick(self, draft: Draft, now_ms: int) -> None:
         if not self._has_seen_brokers:
             return
+        is_at_rest = True
         for tp, partition in list(draft.all_partitions()):
             if partition.leader != NO_LEADER and not partition.is_reassigned:
                 continue
+            is_at_rest = False  # brokers and disks may come back, and the other replicas may catch up
             rules = draft.rules(tp, partition)
             elected = election.elect(partition, rules) if partition.leader == NO_LEADER else partition
             draft.change(tp, election.finish_reassignment(elected, rules))
         operations.end_throttle(draft)
         topics.guard_internal_topics(draft)
-        if self._config.rebalance and self._rebalance_at_ms is not None and now_ms >= self._rebalance_at_ms:
+        if self._has_to_rebalance(now_ms):
             self._rebalance_at_ms = now_ms + self._config.rebalance_interval_ms
             self._rebalance(draft)
+        if is_at_rest and not draft.delta():
+            self._image_at_rest = self._image
+
+    def _has_to_rebalance(self, now_ms: int) -> bool:
+        return self._config.rebalance and self._rebalance_at_ms is not None and now_ms >= self._rebalance_at_ms
 
     def _rebalance(self, draft: Draft) -> None:
         """Return partitions to a broker that lacks more than `leader.imbalance.per.broker.percentage` of its preferred

@@ -194,6 +194,16 @@ class Leader:
         starts = [f.log_start_offset for r, f in self._followers.items() if r in self._eligible]
         return min([self._log.log_start_offset, *starts])
 
+    @property
+    def waits_for_time(self) -> bool:
+        """True if a Tick can have effects. It has none for a sole replica whose records are all committed."""
+        return (
+            bool(self._followers)
+            or self._pending is not None
+            or self._committed.recovering
+            or self._high_watermark < self._end_seen
+        )
+
     def latest_offset(self) -> int:
         """Return the end of the readable records. Raises OffsetNotAvailableError while this leader may lag behind the
         records that its predecessor has shown to consumers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,9 @@ from sparklog.format.batch import iterate_batches
 from sparklog.log.parts.log_appender import LogAppender
 from sparklog.metadata.producer_ids import SMALL_BLOCK_IDS
 from sparklog.protocol.messages import ProducePartition, ProduceRequest
+from sparklog.replication.transactions import Marker
 from sparklog.types import TopicPartition, shared_transactional_id
+from tests.simulation.ablation import ANSWERS_FIRST, without
 from tests.support.producers import produced
 from tests.support.transactions import T0, T1, log_of, refused, rows, run, send, visible
 
@@ -451,3 +453,34 @@ def test_a_refused_batch_makes_its_partition_no_part_of_the_transaction(tmp_path
         assert visible(broker, T0) == [b"a"]
 
     run(tmp_path, scenario)
+
+
+def _markers_without_a_decision(tmp_path: Path) -> list[Marker]:
+    """The markers that are begun for a commit whose record cannot be stored."""
+    begun: list[Marker] = []
+
+    async def scenario(broker: Broker) -> None:
+        me = await broker.transactions.init_producer_id("id", 60_000)
+        await send(broker, "id", me, 0, b"a", T0)
+
+        async def fail(*_: object, **__: object) -> None:
+            for _turn in range(10):  # tasks that do not wait for the record begin meanwhile
+                await asyncio.sleep(0)
+            raise StorageFullError("no room for the decision")
+
+        async def note(markers: Iterable[Marker], *_: object) -> None:
+            begun.extend(markers)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(broker.transactions.topic, "append", fail)
+            patch.setattr(broker.markers, "write_all", note)
+            assert await refused(broker.transactions.end("id", *me, commit=True)) is StorageFullError
+
+    run(tmp_path, scenario)
+    return begun
+
+
+def test_a_commit_that_is_not_stored_has_no_markers(tmp_path: Path) -> None:
+    assert _markers_without_a_decision(tmp_path / "as it is") == []
+    with without(ANSWERS_FIRST):
+        assert [m.partition for m in _markers_without_a_decision(tmp_path / "answers first")] == [T0]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -639,3 +642,30 @@ def test_while_it_is_reassigned_a_partition_needs_no_more_replicas_in_sync_than_
     p = cluster.partition()
     assert cluster.image.min_insync(cluster.image.topics["t"], len(p.target)) == 1
     assert (p.isr, p.elr) == ((1,), ())
+
+
+def _calls_of(work: Callable[[], object]) -> int:
+    """Number of Python functions that `work` calls."""
+    count = 0
+
+    def note(_: FrameType, event: str, __: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_a_tick_looks_at_no_partition_of_an_image_at_rest() -> None:
+    costs = []
+    for partitions in (1, 200):
+        c = Cluster()
+        c.create([[1, 2, 3]] * partitions)
+        c.tell(Tick())
+        costs.append(_calls_of(partial(c.tell, Tick())))
+    assert costs[0] == costs[1]

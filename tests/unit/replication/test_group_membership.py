@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from sparklog.errors import (
 )
 from sparklog.protocol import group_messages as m
 from sparklog.replication import group_records as records
-from sparklog.replication.group_membership import GroupConfig
+from sparklog.replication.group_membership import GroupConfig, Safeguards
 from sparklog.replication.groups import GroupCoordinator, topic_partitions
 from sparklog.types import TopicPartition
 from tests.support.cases import for_each
@@ -36,8 +37,8 @@ SESSION_MS = 900
 class Cluster:
     """A coordinator and its clock."""
 
-    def __init__(self, **config: Any) -> None:
-        self.coordinator = GroupCoordinator(GroupConfig(session_timeout_ms=SESSION_MS, **config), TOPICS)
+    def __init__(self, safeguards: Safeguards = Safeguards(), **config: Any) -> None:  # noqa: B008
+        self.coordinator = GroupCoordinator(GroupConfig(session_timeout_ms=SESSION_MS, **config), TOPICS, safeguards)
         self.now_ms = 0
 
     def beat(self, member: str, epoch: int, owned: str | None = None, **more: Any) -> tuple[int, str | None]:
@@ -56,8 +57,10 @@ class Cluster:
     def state(self) -> str:
         return self.coordinator.describe("g").state
 
-    def commit(self, member: str, epoch: int, partition: int = 0, topic: str = "t", producer_id: int = -1) -> int:
-        offsets = [m.CommittedOffset(topic, partition, 5)]
+    def commit(
+        self, member: str, epoch: int, partition: int = 0, topic: str = "t", producer_id: int = -1, offset: int = 5
+    ) -> int:
+        offsets = [m.CommittedOffset(topic, partition, offset)]
         step = self.coordinator.commit("g", offsets, member, epoch, self.now_ms, producer_id=producer_id)
         return step.answer[0].error_code
 
@@ -352,3 +355,23 @@ def test_offsets_are_limited() -> None:
     assert commit("a", 2, 3) == [0, 0]
     assert coordinator.offsets.total == 3
     assert coordinator.offsets.counts == {"b": 1, "a": 2}
+
+
+def _committed_after_a_removed_member(safeguards: Safeguards) -> int:
+    """The group's offset after a member whose session has ended commits, behind the member that has taken over."""
+    c = Cluster(safeguards)
+    assert c.beat("a", 0) == (1, "0123")
+    c.now_ms += SESSION_MS
+    c.coordinator.tick(c.now_ms, c.now_ms)
+    epoch, assigned = c.beat("b", 0)
+    assert assigned == "0123"
+    assert c.commit("b", epoch, offset=10) == 0
+    with contextlib.suppress(SparklogError):
+        c.commit("a", 1, offset=5)
+    (found,) = c.coordinator.fetch_offsets(m.OffsetFetchRequest("g")).offsets
+    return int(found.offset)
+
+
+def test_a_removed_member_takes_no_offset_back() -> None:
+    assert _committed_after_a_removed_member(Safeguards()) == 10
+    assert _committed_after_a_removed_member(Safeguards(member_epoch=False)) == 5

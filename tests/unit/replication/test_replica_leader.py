@@ -394,3 +394,31 @@ def test_the_low_watermark_waits_for_live_followers_only() -> None:
     assert leader.low_watermark == 0
     leader.handle(FollowerFetch("f", 2, 12, 5, 10, -1, 6), 0)
     assert leader.low_watermark == 6
+
+
+def test_a_sole_replica_whose_records_are_committed_waits_for_no_time() -> None:
+    """A broker with thousands of such partitions does nothing for them while nothing happens."""
+    alone = PartitionImage((1,), 1, 5, 7, (1,))
+    log = Log(3, high_watermark=3)
+    leader = Leader(1, 11, image(alone, least=1), log, 0)
+    leader.become(0)
+    assert not leader.waits_for_time
+    leader.handle(AlterAnswered(6, AlterOutcome.STALE), 0)
+    assert not leader.waits_for_time
+
+    class Unflushed(Log):
+        durable_end_offset = 3
+
+    unflushed = Unflushed(3, high_watermark=3)
+    leader = Leader(1, 11, image(alone, least=1), unflushed, 0)
+    leader.become(0)
+    unflushed.log_end_offset = 4
+    leader.handle(Appended(), 0)
+    assert leader.waits_for_time, "its record is not on the disk yet"
+    recovering = replace(alone, recovering=True)
+    leader = Leader(1, 11, image(recovering, least=1), log, 0)
+    leader.become(0)
+    assert leader.waits_for_time, "its proposal has no answer"
+    leader.handle(AlterAnswered(7, AlterOutcome.INELIGIBLE), 0)
+    assert leader.waits_for_time, "it has to propose again"
+    assert Leader(1, 11, image(), log, 0).waits_for_time, "followers may lag"
