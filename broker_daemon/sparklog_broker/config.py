@@ -19,7 +19,7 @@ from sparklog.environment.files import OddFileError, read_regular
 from sparklog.errors import InvalidConfigError
 from sparklog.security.listeners import LOCALHOST, is_any_address, is_local
 from sparklog.security.principals import parse_super_users
-from sparklog.security.secrets import FILE_BYTES_MAX, Secret, resolve_secrets
+from sparklog.security.secrets import FILE_BYTES_MAX, Secret, is_sensitive, resolve_secrets
 from sparklog.settings import Scope, Value, check, check_names, flatten, settings_of
 from sparklog_broker.security_config import (
     LISTENER_PREFIX,
@@ -127,6 +127,9 @@ class BrokerConfig(Struct, frozen=True):
     log_format: str
     topic_defaults: Mapping[str, Value]
     security: BrokerSecurity
+    given: Mapping[str, Value | None]
+    """Values of the file and of the command line by dotted name, topic defaults with the prefix `topic.`; None: a
+    secret."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -199,12 +202,18 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
         security, str(values["listen"]), str(values["advertised.listeners"])
     )
     _check_cluster(values, made)
+    own_topic = {f"{TOPIC_TABLE}.{name}": value for name, value in by_parameter["topic_defaults"].items()}
+    by_parameter["given"] = {n: None if _is_secret(n, v) else v for n, v in {**parsed, **own, **own_topic}.items()}
     # A setting without a field here belongs to a part of the program that reads it from the table itself.
     return BrokerConfig(**{f: by_parameter[f] for f in BrokerConfig.__struct_fields__})
 
 
 def _is_of_listener(name: str) -> bool:
     return name.startswith(LISTENER_PREFIX)
+
+
+def _is_secret(name: str, value: object) -> bool:
+    return isinstance(value, Secret) or is_sensitive(name)
 
 
 def _shown(value: object) -> Any:

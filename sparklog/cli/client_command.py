@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 if TYPE_CHECKING:
     from typer.models import TyperInfo
 
-    from sparklog.security.client_security import ClientFile, ClientSecurity
+    from sparklog.security.client_security import ClientFile, ClientSecurity, SecuritySettings
 
 ENV_COMMAND_CONFIG = "SPARKLOG_COMMAND_CONFIG"
 BOOTSTRAP_PARAMETER = "bootstrap_servers"
@@ -30,6 +30,11 @@ def client_security() -> ClientSecurity | None:
     """The connection settings of this command; None if neither option nor variable names a file. Raises
     InvalidConfigError."""
     return None if _file is None else _file.security.resolve()
+
+
+def client_settings() -> SecuritySettings | None:
+    """The connection settings of this command as they are given; None as for `client_security`."""
+    return None if _file is None else _file.security
 
 
 def set_profile(name: str | None) -> None:

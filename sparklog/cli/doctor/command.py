@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparklog.cli.client_command import ENV_BOOTSTRAP, client_security
+from sparklog.cli.client_command import ENV_BOOTSTRAP, client_security, client_settings
 from sparklog.cli.durations import parse_seconds
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, timeout_ms
+from sparklog.cli.sizes import parse_size_bytes
 
 if TYPE_CHECKING:
     from sparklog.cli.doctor.facts import ConfigFacts, Facts
@@ -26,8 +28,14 @@ EPILOG = """\
 
 `sparklog doctor --config broker.toml --json | jq '.findings[] | select(.severity == "error")'`
 
+`sparklog doctor --config broker.toml --bundle bundle.tar.gz`
+
 Without options the command checks the cluster at 127.0.0.1:9292; with `--data-dir` or `--config` alone it checks only
 these. It changes and locks nothing; the broker may be running or stopped.
+
+A bundle is an archive to attach to a question. Settings with secrets, passwords in addresses, and everything that looks
+like a secret are removed; records are never part of it. It has names of topics, groups, users and hosts: look into it
+before you send it.
 
 **Exit status**: 0 no fault (notes do not count), 1 warnings, 2 errors.
 """
@@ -58,6 +66,11 @@ def doctor(
         str, typer.Option(metavar="TIME", help="Time between two checks of groups with lag; 0s: one check.")
     ] = "6s",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.tar.gz", help="Write findings, settings, metrics and logs here, without secrets."),
+    ] = None,
+    bundle_logs: Annotated[str, typer.Option(metavar="SIZE", help="With --bundle: the end of each log.")] = "512kB",
 ) -> None:
     """Find the faults of a cluster or a data directory, with their remedies."""
     from sparklog.cli.doctor.checks import CHECKS
@@ -66,6 +79,7 @@ def doctor(
     from sparklog.cli.doctor.report import as_json, as_text
     from sparklog.cli.top.page import check_url
 
+    log_bytes = parse_size_bytes(bundle_logs, "--bundle-logs")
     interval_s = parse_seconds(interval, "--interval", 0.0, INTERVAL_S_MAX)
     url = check_url(metrics) if metrics else ""
     if bootstrap_servers is None and data_dir is None and config is None:
@@ -89,6 +103,14 @@ def doctor(
     else:
         for line in as_text(found, facts, len(CHECKS), colours=sys.stdout.isatty()):
             print(line)
+    if bundle is not None:
+        from sparklog.cli.doctor.collect import Sources, write_bundle
+        from sparklog.environment.clock import SystemClock
+
+        names = [check.name for check in CHECKS]
+        security = client_settings(), client_security()
+        sources = Sources(facts, found, names, bootstrap_servers, config, url, log_bytes, timeout_ms(), *security)
+        write_bundle(bundle, sources, SystemClock(), os.environ)
     if found:
         raise typer.Exit(exit_status(found))
 
