@@ -33,8 +33,7 @@ JAAS = 'ScramLoginModule required username="a" password="{}";'
 def files_of(path: Path) -> dict[str, str]:
     with tarfile.open(path) as archive:
         assert all(member.mode == 0o600 for member in archive)
-        found = {m.name.removeprefix(f"{DIRECTORY}/"): archive.extractfile(m).read().decode() for m in archive}  # type: ignore[union-attr]
-    return found
+        return {m.name.removeprefix(f"{DIRECTORY}/"): archive.extractfile(m).read().decode() for m in archive}  # type: ignore[union-attr]
 
 
 def assert_clean(texts: dict[str, str]) -> None:
