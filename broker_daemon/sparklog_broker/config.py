@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from sparklog.environment.files import OddFileError, read_regular
 from sparklog.errors import InvalidConfigError
@@ -124,6 +125,10 @@ class BrokerConfig(Struct, frozen=True):
     metrics_groups_max: int
     metrics_partitions_max: int
     slow_request_threshold_ms: int
+    log_level: str
+    log_file: str
+    log_file_max_bytes: int
+    log_file_backups: int
     log_format: str
     topic_defaults: Mapping[str, Value]
     security: BrokerSecurity
@@ -135,6 +140,20 @@ class BrokerConfig(Struct, frozen=True):
     def address(self) -> tuple[str, int]:
         """Host and port of `listen`."""
         return parse_address(self.listen)
+
+    def change(self, values: Mapping[str, Value]) -> None:
+        """Give dynamic settings new values in place: all parts of the broker share this object.
+
+        Args:
+            values: Values by dotted name, topic defaults with the prefix `topic.`.
+        """
+        prefix = f"{TOPIC_TABLE}."
+        of_topics = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+        for name, value in values.items():
+            if not name.startswith(prefix):
+                force_setattr(self, name.replace(".", "_"), value)
+        if of_topics:
+            force_setattr(self, "topic_defaults", {**self.topic_defaults, **of_topics})
 
     def warnings(self) -> tuple[str, ...]:
         """What to say at every start. Raises InvalidConfigError for what nobody may reach, as BrokerSecurity."""

@@ -80,6 +80,8 @@ ABOUT_THE_CLUSTER = frozenset(
         Api.LIST_PARTITION_REASSIGNMENTS,
         Api.ELECT_LEADERS,
         Api.CORDON_BROKER,
+        Api.ALTER_BROKER_CONFIGS,
+        Api.DESCRIBE_BROKER_CONFIGS,
         Api.CREATE_ACLS,
         Api.DELETE_ACLS,
         Api.DESCRIBE_ACLS,

@@ -69,4 +69,5 @@ _DESCRIBED: Mapping[Api, Callable[[Any], tuple[Collection[Any], Callable[[Any], 
     Api.ALTER_CLIENT_QUOTAS: lambda request: (request.alterations, _quota),
     Api.ALTER_USER_SCRAM_CREDENTIALS: lambda request: ([*request.deletions, *request.upsertions], _user),
     Api.ALTER_TOPIC: lambda request: (request.configs.items(), _setting_text),
+    Api.ALTER_BROKER_CONFIGS: lambda request: (request.configs.items(), _setting_text),
 }

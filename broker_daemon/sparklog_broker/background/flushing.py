@@ -37,8 +37,8 @@ class Flushing:
         """How long it took to fsync all that was appended since the round before."""
         self.removed_segments = 0
         """Whose files were unlinked."""
-        interval_s = config.log_flush_interval_ms / 1000
-        self._all = Periodic("background work", loop, self._flush_all, lambda: interval_s)
+        self._all = Periodic("background work", loop, self._flush_all, lambda: config.log_flush_interval_ms / 1000)
+        self.run_soon = self._all.run_soon
         self._due = Periodic("background fsync", loop, self._flush_due, self._tick_s)
 
     def start(self) -> None:

@@ -114,6 +114,8 @@ class Cluster:
         self._endpoints: tuple[str, ...] = ()
         self.controller = ControllerClient(coordination, config.broker_id, connect)
         self.peers = BrokerPeers(self.endpoint_of, connect)
+        self.on_configs: Callable[[Mapping[str, Value]], None] = lambda configs: None
+        """Is told the cluster's settings of each image, before its topics are followed."""
         self._tasks: list[asyncio.Task[None]] = []
         self._following = asyncio.Lock()
 
@@ -384,6 +386,7 @@ class Cluster:
         async with self._following:
             try:
                 self._security.follow(image.security)
+                self.on_configs(image.configs)
                 self.replicas.image = image  # roles of new partitions begin with it
                 absent = await self._topics.follow(image)
                 self.replicas.follow_image(image)

@@ -39,7 +39,7 @@ M = TypeVar("M", bound=Message)
 ANSWER_S = 30.0
 
 
-async def _at_controller(
+async def at_controller(
     cluster: Cluster, api: Api, request: Message, response: type[M], decide: Callable[[], Awaitable[M]]
 ) -> Response:
     """`decide` on the controller; what it answers elsewhere. Raises NotControllerError, BrokerNotAvailableError."""
@@ -73,7 +73,7 @@ async def alter_partition_reassignments(
         return AlterPartitionReassignmentsResponse([_outcome(tp, results[tp]) for tp in targets])
 
     api = Api.ALTER_PARTITION_REASSIGNMENTS
-    return await _at_controller(cluster, api, request, AlterPartitionReassignmentsResponse, decide)
+    return await at_controller(cluster, api, request, AlterPartitionReassignmentsResponse, decide)
 
 
 async def list_partition_reassignments(
@@ -87,7 +87,7 @@ async def list_partition_reassignments(
         return ListPartitionReassignmentsResponse(_reassignments(image, request.topics), image.throttle_bytes)
 
     api = Api.LIST_PARTITION_REASSIGNMENTS
-    return await _at_controller(cluster, api, request, ListPartitionReassignmentsResponse, decide)
+    return await at_controller(cluster, api, request, ListPartitionReassignmentsResponse, decide)
 
 
 def _reassignments(image: ClusterImage, topics: list[str] | None) -> list[PartitionReassignment]:
@@ -116,7 +116,7 @@ async def elect_leaders(request: ElectLeadersRequest, payload: memoryview, conte
         changed = sum(_leader(before, tp) != _leader(after, tp) for tp in results)
         return ElectLeadersResponse([_outcome(tp, error) for tp, error in results.items()], changed)
 
-    return await _at_controller(cluster, Api.ELECT_LEADERS, request, ElectLeadersResponse, decide)
+    return await at_controller(cluster, Api.ELECT_LEADERS, request, ElectLeadersResponse, decide)
 
 
 def _leader(image: ClusterImage, tp: TopicPartition) -> int | None:
@@ -136,7 +136,7 @@ async def cordon_broker(request: CordonBrokerRequest, payload: memoryview, conte
         )
         return CordonBrokerResponse(sorted(cordoned))
 
-    return await _at_controller(cluster, Api.CORDON_BROKER, request, CordonBrokerResponse, decide)
+    return await at_controller(cluster, Api.CORDON_BROKER, request, CordonBrokerResponse, decide)
 
 
 async def describe_cluster(request: DescribeClusterRequest, payload: memoryview, context: RequestContext) -> Response:

@@ -53,8 +53,8 @@ LINGER_S = 1.0
 _DISCARD = bytearray(32 * 1024)
 
 
-class ConnectionLimits(Struct, frozen=True):
-    """What a connection may do; see the settings of the same names."""
+class ConnectionLimits(Struct):
+    """Limits of all connections, which share this object; see the settings of the same names."""
 
     frame_bytes_max: int
     read_timeout_s: float
