@@ -21,7 +21,7 @@ from sparklog_broker.network.reply import Response
 async def alter_broker_configs(
     request: AlterBrokerConfigsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
-    """Answer when the change is stored, and in effect on this broker; other brokers take it over with the next image."""
+    """Answer when the change is stored and in effect here. Other brokers take it over with the next image."""
     cluster = context.broker.cluster
 
     async def decide() -> AlterBrokerConfigsResponse:

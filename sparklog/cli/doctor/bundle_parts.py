@@ -6,9 +6,10 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sparklog.cli.doctor.bundle import Bundle
@@ -19,6 +20,9 @@ from sparklog.environment.files import OddFileError, open_regular
 from sparklog.errors import SparklogError
 from sparklog.security.secrets import HIDDEN
 from sparklog.version import __version__
+
+if TYPE_CHECKING:
+    from sparklog.client.admin.admin import Admin
 
 PACKAGES = (
     "sparklog", "pyarrow", "msgspec", "pyspark", "duckdb", "kazoo", "deltalake", "fsspec", "s3fs", "polars", "pandas", "numpy", "typer",
@@ -96,19 +100,46 @@ def add_client(bundle: Bundle, settings: Iterable[tuple[str, str]]) -> None:
 
 def add_config(bundle: Bundle, given: Mapping[str, object]) -> None:
     """Add the settings of a broker's configuration file, as `BrokerConfig.given` has them: secrets are None there."""
-    bundle.add_json("settings/file.json", {name: HIDDEN if value is None else value for name, value in given.items()})
+    bundle.add_json("settings/file.json", {name: _shown(value) for name, value in given.items()})
 
 
-def add_topics(bundle: Bundle, bootstrap_servers: str, names: list[str], timeout_ms: int, security: Any) -> None:
-    """Add the description of each topic: its settings, schema and partitions."""
-    from sparklog.client.admin.admin import Admin
+def add_brokers(bundle: Bundle, admin: Admin) -> list[str]:
+    """Add the cluster's brokers, and the settings of each broker, from which the broker leaves secrets out.
 
-    with Admin(bootstrap_servers, request_timeout_ms=timeout_ms, security=security, wait_for_broker=False) as admin:
+    Returns:
+        Addresses of the brokers' metrics pages.
+    """
+    urls = []
+    try:
+        cluster = admin.describe_cluster()
+    except SparklogError as e:
+        bundle.miss("cluster.json", str(e))
+        return []
+    bundle.add_json("cluster.json", asdict(cluster))
+    for broker in cluster.brokers:
+        name = f"settings/broker-{broker.broker_id}.json"
         try:
-            found = admin.describe_topics(names)
+            found = admin.describe_broker(broker.broker_id)
         except SparklogError as e:
-            bundle.miss("topics.json", str(e))
-            return
+            bundle.miss(name, str(e))
+            continue
+        bundle.add_json(name, {one.name: {**one._asdict(), "value": _shown(one.value)} for one in found.values()})
+        if (listen := found["metrics.listen"].value) and not listen.endswith(":0"):
+            urls.append(metrics_url(listen, broker.host))
+    return urls
+
+
+def _shown(value: object) -> object:
+    return HIDDEN if value is None else value
+
+
+def add_topics(bundle: Bundle, admin: Admin, names: list[str]) -> None:
+    """Add the description of each topic: its settings, schema and partitions."""
+    try:
+        found = admin.describe_topics(names)
+    except SparklogError as e:
+        bundle.miss("topics.json", str(e))
+        return
     bundle.add_json(
         "topics.json",
         {
@@ -121,7 +152,7 @@ def add_topics(bundle: Bundle, bootstrap_servers: str, names: list[str], timeout
                 "timestamp_column": topic.timestamp_column,
                 "schema": str(topic.schema),
                 "created_ms": topic.created_ms,
-                "partitions": [vars(p) if hasattr(p, "__dict__") else str(p) for p in topic.partition_details],
+                "partitions": [asdict(p) for p in topic.partition_details],
             }
             for name, topic in found.items()
         },

@@ -84,8 +84,16 @@ def _fill(bundle: Bundle, sources: Sources, config: BrokerConfig | None, environ
             urls.append(parts.metrics_url(config.metrics_listen, "127.0.0.1"))
     cluster = sources.facts.cluster
     if cluster is not None and sources.bootstrap_servers is not None:
-        names = [topic.name for topic in cluster.topics]
-        parts.add_topics(bundle, sources.bootstrap_servers, names, sources.timeout_ms, sources.security)
+        from sparklog.client.admin.admin import Admin
+
+        with Admin(
+            sources.bootstrap_servers,
+            request_timeout_ms=sources.timeout_ms,
+            security=sources.security,
+            wait_for_broker=False,
+        ) as admin:
+            urls += parts.add_brokers(bundle, admin)
+            parts.add_topics(bundle, admin, [topic.name for topic in cluster.topics])
     parts.add_metrics(bundle, urls, sources.timeout_ms / 1000)
     parts.add_logs(bundle, _logs(config), sources.log_bytes)
 
@@ -123,5 +131,6 @@ def known_secrets(
 
 
 def _logs(config: BrokerConfig | None) -> Iterable[Path]:
-    if config is not None and config.audit_log_file:
-        yield config.data_dir / config.audit_log_file  # an absolute path stays one
+    for path in () if config is None else (config.log_file, config.audit_log_file):
+        if path and config is not None:
+            yield config.data_dir / path  # an absolute path stays one
