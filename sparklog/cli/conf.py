@@ -86,7 +86,7 @@ def broker_toml() -> str:
     head = _comment(
         "Configuration of a sparklog broker: `sparklog broker --config broker.toml`. Every setting is here, commented out, with its "
         "default. Command-line options win over this file. An unknown or misspelt name is refused. This file is "
-        "generated from the table of settings (`make conf`). `sparklog config alter` changes some settings of running brokers; their values win over this file."
+        "generated from the table of settings (`make conf`). `sparklog config alter` changes dynamic settings of running brokers; its values win over this file."
     )
     topic = _comment(
         "Defaults for topics that do not set them themselves (`sparklog topic create NAME --config segment.ms=3600000`)."
@@ -103,7 +103,8 @@ def settings_toml(scope: Scope) -> str:
 
 
 def facts(setting: Setting) -> str:
-    """Type, unit and bounds of a setting in words: "whole number, ms, 100 to 3600000"."""
+    """Type, unit and bounds of a setting in words: "whole number, ms, 100 to 3600000"; "dynamic": it can change while
+    the broker runs."""
     parts = [{"int": "whole number", "float": "number", "bool": "true or false", "str": "text"}[setting.type_name]]
     if setting.choices:
         parts = ["one of " + ", ".join(c or "empty" for c in setting.choices)]
@@ -115,6 +116,8 @@ def facts(setting: Setting) -> str:
         parts.append(f"at least {setting.minimum}")
     elif setting.maximum is not None:
         parts.append(f"at most {setting.maximum}")
+    if setting.dynamic:
+        parts.append("dynamic")
     return ", ".join(parts)
 
 
