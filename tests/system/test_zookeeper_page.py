@@ -116,7 +116,7 @@ def test_an_ensemble_starts_and_exchanges_a_server(ensemble: Ensemble) -> None:
         operator.reconfig(joining=ensemble.line(4), leaving=None, new_members=None)
         until(lambda: ensemble.leader([1, 2, 3, 4]), within_s=CLUSTER_PATIENCE_S, passing=(OSError,))
         operator.reconfig(joining=None, leaving="1", new_members=None)
-        assert b"server.1=" not in operator.get_config()[0]
+        assert b"server.1=" not in operator.get("/zookeeper/config")[0]
         ensemble.stop(1)
         until(lambda: ensemble.leader([2, 3, 4]), within_s=CLUSTER_PATIENCE_S, passing=(OSError,))
         node = client.get("/kept").result(20)
