@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 from datetime import UTC, datetime
+from io import TextIOBase
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import NamedTuple
@@ -103,16 +104,16 @@ class RolledFile(RotatingFileHandler):
         )
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._has_moved():
+        if self.stream is not None and self._has_moved(self.stream):
             self.stream.close()
             self.stream = self._open()
         super().emit(record)
 
-    def _has_moved(self) -> bool:
+    def _has_moved(self, stream: TextIOBase) -> bool:
         try:
-            there, ours = Path(self.baseFilename).stat(), os.fstat(self.stream.fileno())
-        except (OSError, AttributeError, ValueError):
-            return self.stream is not None
+            there, ours = Path(self.baseFilename).stat(), os.fstat(stream.fileno())
+        except (OSError, ValueError):
+            return True
         return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
 
     def doRollover(self) -> None:  # noqa: N802 - the library's name
