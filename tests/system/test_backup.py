@@ -173,12 +173,12 @@ def test_a_cluster_is_backed_up_without_one_of_its_brokers_and_restored_into_ano
         with Admin(address) as admin, Producer(address) as producer:
             admin.create_topic("t", 6, replication_factor=3, configs={"min.insync.replicas": 2})
             for i in range(3_000):
-                producer.send("t", b"%d" % i)
+                producer.send("t", b"%d" % i, partition=i % 6)
             producer.flush()
             admin.alter_group_offsets("g", {TopicPartition("t", p): 100 + p for p in range(6)})
             old.brokers[1].kill()
             for i in range(3_000, 3_100):
-                producer.send("t", b"%d" % i)
+                producer.send("t", b"%d" % i, partition=i % 6)
             producer.flush()
             manifest = backup(address, store, now_ms=1, timeout_ms=120_000)
         expected = contents(address, "t")
