@@ -30,6 +30,8 @@ class DynamicConfig:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
+        self._static = {name: _of_file(config, name) for name, one in known_settings().items() if one.dynamic}
+        """Values without those of images."""
         self._configs: Mapping[str, Value] = {}
         self._values: dict[str, Value] = {}
         self._watchers: list[tuple[frozenset[str], Callable[[], None]]] = []
@@ -58,9 +60,9 @@ class DynamicConfig:
         changed = {n for n in {*values, *self._values} if values.get(n) != self._values.get(n)}
         if not changed:
             return
-        self._config.change({name: values.get(name, self._static(name)) for name in changed})
+        self._config.change({name: values.get(name, self._static[name]) for name in changed})
         self._values = values
-        log.info("settings changed: %s", ", ".join(f"{n}={values.get(n, self._static(n))}" for n in sorted(changed)))
+        log.info("settings changed: %s", ", ".join(f"{n}={values.get(n, self._static[n])}" for n in sorted(changed)))
         for names, watcher in self._watchers:
             if names & self._watched(changed):
                 self._tell(names, watcher)
@@ -76,10 +78,6 @@ class DynamicConfig:
         except Exception:
             log.exception("a change of %s is not in effect", ", ".join(sorted(names)))
 
-    def _static(self, name: str) -> Value:
-        given = self._config.given.get(name)
-        return known_settings()[name].default if given is None else given
-
     def describe(self, broker_id: int) -> Iterator[BrokerConfigEntry]:
         """Yield the settings of this broker, with the values in effect and their sources.
 
@@ -88,13 +86,14 @@ class DynamicConfig:
         """
         known, of_all = known_settings(), stored_values(self._configs, ALL_BROKERS)
         if broker_id == ALL_BROKERS:
-            for name, value in sorted(of_all.items()):
+            for name in sorted(of_all):
                 yield BrokerConfigEntry(
-                    name, _text(name, value), Source.ALL_BROKERS, name in known and known[name].dynamic
+                    name, _text(name, of_all[name]), Source.ALL_BROKERS, name in known and known[name].dynamic
                 )
             return
         own, given = stored_values(self._configs, broker_id), self._config.given
         for name in [*known, *(name for name in given if name not in known)]:
+            value: Value | None
             if name in self._values:
                 source, value = Source.BROKER if name in own else Source.ALL_BROKERS, self._values[name]
             elif name in given:
@@ -102,6 +101,13 @@ class DynamicConfig:
             else:
                 source, value = Source.DEFAULT, known[name].default
             yield BrokerConfigEntry(name, _text(name, value), source, name in known and known[name].dynamic)
+
+
+def _of_file(config: BrokerConfig, name: str) -> Value:
+    if name.startswith(TOPIC_PREFIX):
+        return config.topic_defaults.get(name.removeprefix(TOPIC_PREFIX), known_settings()[name].default)
+    value: Value = getattr(config, name.replace(".", "_"))
+    return value
 
 
 def _text(name: str, value: Value | None) -> str | None:

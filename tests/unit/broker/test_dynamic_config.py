@@ -35,6 +35,17 @@ def test_values_come_and_go_with_the_images() -> None:
     assert config.max_connections == 50
 
 
+def test_the_value_of_a_file_comes_back_also_if_it_is_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVERRIDES", "10.0.0.1:7")
+    name = "max.connections.per.ip.overrides"
+    config = make_config({"broker.id": 1, name: "${env:OVERRIDES}"})
+    dynamic = DynamicConfig(config)
+    dynamic.follow({f"broker/1/{name}": "10.0.0.2:8"})
+    assert config.max_connections_per_ip_overrides == "10.0.0.2:8"
+    dynamic.follow({})
+    assert config.max_connections_per_ip_overrides == "10.0.0.1:7"
+
+
 def test_a_part_that_fails_does_not_keep_others_from_the_change(caplog: pytest.LogCaptureFixture) -> None:
     config = configured()
     dynamic = DynamicConfig(config)
