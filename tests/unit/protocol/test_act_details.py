@@ -11,8 +11,8 @@ from sparklog.protocol.acl_messages import (
 )
 from sparklog.protocol.act_details import ITEMS_MAX, act_detail
 from sparklog.protocol.messages import Api
-from sparklog.protocol.permissions import ADMINISTRATIVE
 from sparklog.protocol.operation_messages import AlterBrokerConfigsRequest
+from sparklog.protocol.permissions import ADMINISTRATIVE
 from sparklog.protocol.quota_messages import AlterClientQuotasRequest, QuotaAlteration
 from sparklog.protocol.security_messages import (
     AlterUserScramCredentialsRequest,
