@@ -74,7 +74,7 @@ def test_a_request_is_answered_with_the_brokers_that_were_started(
     monkeypatch.setattr(ClusterBroker, "start", start)
     monkeypatch.setattr(local_cluster, "REQUEST_POLL_S", 0.0)
     monkeypatch.setattr(ClusterBroker, "running", property(lambda self: self.broker_id != 2))
-    monkeypatch.setattr(local_cluster.time, "sleep", lambda _: first.answer_requests())
+    monkeypatch.setattr("time.sleep", lambda _: first.answer_requests())
     assert request_start(tmp_path) == [2]
     monkeypatch.setattr(ClusterBroker, "running", property(lambda self: False))
     with pytest.raises(BrokerNotAvailableError, match="its disk is full"):
