@@ -386,7 +386,8 @@ def request_start(directory: Path, timeout_s: float = START_TIMEOUT_S) -> list[i
     try:
         if not _wait(lambda: not request.exists(), REQUEST_TAKEN_S):
             raise InvalidConfigError(
-                f"the cluster in {directory} runs already, in a program: call start_missing() there, or stop it first"
+                f"the cluster in {directory} runs already, and is just starting or in a program: try again, or call "
+                f"start_missing() in that program"
             )
         if not _wait(answer.exists, timeout_s * (len(_read_layout(directory).ports) + 1)):
             raise BrokerNotAvailableError(

@@ -53,7 +53,7 @@ def test_a_program_that_runs_the_cluster_takes_no_requests(tmp_path: Path, monke
     assert not is_running(tmp_path)
     first = cluster(tmp_path)
     assert is_running(tmp_path)
-    with pytest.raises(InvalidConfigError, match=r"in a program: call start_missing\(\)"):
+    with pytest.raises(InvalidConfigError, match=r"call start_missing\(\) in that program"):
         request_start(tmp_path)
     assert not list(tmp_path.glob("start-*"))
     first.stop()
