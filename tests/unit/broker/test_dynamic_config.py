@@ -49,7 +49,7 @@ def test_the_value_of_a_file_comes_back_also_if_it_is_a_reference(monkeypatch: p
 def test_a_part_that_fails_does_not_keep_others_from_the_change(caplog: pytest.LogCaptureFixture) -> None:
     config = configured()
     dynamic = DynamicConfig(config)
-    told = []
+    told: list[object] = []
     dynamic.watch(("num.partitions",), lambda: 1 / 0)
     dynamic.watch(("num.partitions", "max.connections"), lambda: told.append(config.num_partitions))
     dynamic.follow({"broker/*/num.partitions": 5})
@@ -61,7 +61,7 @@ def test_a_part_that_is_made_later_is_given_the_values_of_the_start() -> None:
     config = configured()
     dynamic = DynamicConfig(config)
     dynamic.follow({"broker/*/log.level": "DEBUG"})
-    told = []
+    told: list[object] = []
     dynamic.watch(("log.level",), lambda: told.append(config.log_level))
     dynamic.watch(("num.partitions",), lambda: told.append("not this one"))
     assert told == ["DEBUG"]

@@ -160,7 +160,8 @@ def test_plain_words_stay() -> None:
 
 
 def test_files_and_bundle_keep_their_limits() -> None:
-    out, said = io.BytesIO(), []
+    out = io.BytesIO()
+    said: list[str] = []
     bundle = Bundle(out, Scrubber(), SystemClock(), said.append, file_bytes_max=200, bytes_max=300)
     bundle.add_text("a.txt", "x" * 500)
     bundle.add_text("b.txt", "y" * 150)
