@@ -11,6 +11,8 @@ import typer
 from sparklog.cli.conf import app
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_pairs
 
+__all__ = ["app"]
+
 BrokerId = Annotated[int | None, typer.Option("--broker", min=0, metavar="ID", help="The broker with this number.")]
 _SOURCES = {"broker": "this broker", "all-brokers": "all brokers", "file": "file", "default": "default"}
 
