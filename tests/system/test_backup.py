@@ -15,6 +15,7 @@ from sparklog.client.backup.backup import backup, newest_manifest
 from sparklog.client.backup.manifest import Part, PartitionBackup, decode_manifest, kept_parts
 from sparklog.client.backup.restore import restore
 from sparklog.client.local import LocalBroker
+from sparklog.client.local_cluster import start_cluster
 from sparklog.client.local_zookeeper import has_java
 from sparklog.client.start_local import start_local
 from sparklog.errors import (
@@ -168,7 +169,7 @@ def test_a_cluster_is_backed_up_without_one_of_its_brokers_and_restored_into_ano
     store = ObjectStore((tmp_path / "store").as_uri())
     (tmp_path / "store").mkdir()
     settings = {"zookeeper.session.timeout.ms": 2_000}
-    with start_local(brokers=3, data_dir=tmp_path / "old", settings=settings) as old:
+    with start_cluster(3, tmp_path / "old", settings=settings) as old:
         address = old.bootstrap_servers
         with Admin(address) as admin, Producer(address) as producer:
             admin.create_topic("t", 6, replication_factor=3, configs={"min.insync.replicas": 2})
