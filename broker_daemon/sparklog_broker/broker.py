@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from sparklog.environment import Environment, real_environment
 from sparklog.errors import InvalidProducerIdMappingError
+from sparklog.replication.dynamic_settings import TOPIC_PREFIX
 from sparklog.security.owned_ids import is_owned
 from sparklog.security.principals import Principal
 from sparklog.security.records import RecordKind
@@ -23,6 +25,7 @@ from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
 from sparklog_broker.coordinators.verification import Verification
 from sparklog_broker.counters.requests import RequestCounters
+from sparklog_broker.dynamic_config import DynamicConfig
 from sparklog_broker.network.long_answers import LongAnswers
 from sparklog_broker.network.long_requests import LongRequests
 from sparklog_broker.network.memory import MemoryBudget
@@ -38,7 +41,7 @@ from sparklog_broker.security.access import Access
 from sparklog_broker.security.audit_log import AuditLog
 from sparklog_broker.security.producer_owners import OwnedIds, ProducerOwners
 from sparklog_broker.security.records import SecurityRecords
-from sparklog_broker.security.throttling import Throttling
+from sparklog_broker.security.throttling import CONNECTION_LIMIT_SETTINGS, Throttling
 from sparklog_broker.security.users import SECRET_BYTES, Users
 
 
@@ -52,8 +55,12 @@ class Broker:
         environment: Environment,
         storage: Storage,
         cluster: Cluster,
+        dynamic: DynamicConfig | None = None,
     ) -> None:
+        """`dynamic`: follows the images from the first one on, by which `config` goes already; None: it is made."""
         clock = environment.clock
+        self.dynamic = DynamicConfig(config) if dynamic is None else dynamic
+        """Settings that change while the broker runs."""
         self.config = config
         self.environment = environment
         self.requests = RequestCounters(config.slow_request_threshold_ms / 1000)
@@ -95,6 +102,20 @@ class Broker:
         self.verification = Verification(self.partitions, self.transaction_access)
         self._loop = loop
         cluster.replicas.on_leadership = self._on_leadership
+        self._watch_settings()
+        cluster.on_configs = self.dynamic.follow
+
+    def _watch_settings(self) -> None:
+        """Register the parts that compute something from a dynamic setting."""
+        config, watch = self.config, self.dynamic.watch
+        watch(("log.level",), lambda: logging.getLogger().setLevel(config.log_level))
+        slow = self.requests
+        watch(("slow.request.threshold.ms",), lambda: slow.set_slow(config.slow_request_threshold_ms / 1000))
+        watch(CONNECTION_LIMIT_SETTINGS, lambda: self.throttling.set_limits(config))
+        watch(("log.cleaner.io.max.bytes.per.second",), lambda: self.background.cleaner.set_rate(config))
+        watch(("log.retention.check.interval.ms",), self.background.retention.run_soon)
+        watch(("log.flush.interval.ms",), self.background.flushing.run_soon)
+        watch((TOPIC_PREFIX,), self.topics.on_defaults_changed)
 
     def _on_leadership(self, key: TopicPartition, leads: bool) -> None:
         if key.topic == CONSUMER_OFFSETS_TOPIC:
@@ -121,6 +142,8 @@ class Broker:
             if cluster is None:
                 check_alone(config, environment.files)
                 cluster = Cluster.alone(config, loop, environment, create=not logs.was_used)
+            dynamic = DynamicConfig(config)
+            dynamic.follow(cluster.image.configs)
             storage = Storage.open(config, loop, environment, logs, cluster.metadata)
             cluster.take_epochs(logs)
         except BaseException:
@@ -128,7 +151,7 @@ class Broker:
                 cluster.close()
             logs.close()
             raise
-        broker = cls(config, loop, environment, storage, cluster)
+        broker = cls(config, loop, environment, storage, cluster, dynamic)
         for topic in storage.metadata.topics.values():
             broker.partitions.add(topic, broker.partitions.opened(topic))
         return broker

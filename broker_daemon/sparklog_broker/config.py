@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from sparklog.environment.files import OddFileError, read_regular
 from sparklog.errors import InvalidConfigError
 from sparklog.security.listeners import LOCALHOST, is_any_address, is_local
 from sparklog.security.principals import parse_super_users
-from sparklog.security.secrets import FILE_BYTES_MAX, Secret, resolve_secrets
+from sparklog.security.secrets import FILE_BYTES_MAX, Secret, is_sensitive, resolve_secrets
 from sparklog.settings import Scope, Value, check, check_names, flatten, settings_of
 from sparklog_broker.security_config import (
     LISTENER_PREFIX,
@@ -125,14 +126,35 @@ class BrokerConfig(Struct, frozen=True):
     metrics_groups_max: int
     metrics_partitions_max: int
     slow_request_threshold_ms: int
+    log_level: str
+    log_file: str
+    log_file_max_bytes: int
+    log_file_backups: int
     log_format: str
     topic_defaults: Mapping[str, Value]
     security: BrokerSecurity
+    given: Mapping[str, Value | None]
+    """Values of the file and of the command line by dotted name, topic defaults with the prefix `topic.`; None: a
+    secret."""
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port of `listen`."""
         return parse_address(self.listen)
+
+    def change(self, values: Mapping[str, Value]) -> None:
+        """Give dynamic settings new values in place: all parts of the broker share this object.
+
+        Args:
+            values: Values by dotted name, topic defaults with the prefix `topic.`.
+        """
+        prefix = f"{TOPIC_TABLE}."
+        of_topics = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+        for name, value in values.items():
+            if not name.startswith(prefix):
+                force_setattr(self, name.replace(".", "_"), value)
+        if of_topics:
+            force_setattr(self, "topic_defaults", {**self.topic_defaults, **of_topics})
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings for every start. Raises InvalidConfigError for an insecure configuration, as
@@ -201,12 +223,18 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
         security, str(values["listen"]), str(values["advertised.listeners"])
     )
     _check_cluster(values, made)
-    # A setting without a field here is read from the table by another part of the program.
+    own_topic = {f"{TOPIC_TABLE}.{name}": value for name, value in by_parameter["topic_defaults"].items()}
+    by_parameter["given"] = {n: None if _is_secret(n, v) else v for n, v in {**parsed, **own, **own_topic}.items()}
+    # A setting without a field here belongs to a part of the program that reads it from the table itself.
     return BrokerConfig(**{f: by_parameter[f] for f in BrokerConfig.__struct_fields__})
 
 
 def _is_of_listener(name: str) -> bool:
     return name.startswith(LISTENER_PREFIX)
+
+
+def _is_secret(name: str, value: object) -> bool:
+    return isinstance(value, Secret) or is_sensitive(name)
 
 
 def _shown(value: object) -> Any:

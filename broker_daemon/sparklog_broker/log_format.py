@@ -1,4 +1,4 @@
-"""The broker's log on stderr: lines of text, or (`log.format=json`) one JSON object per line.
+"""The broker's log on stderr or in `log.file`: lines to read, or (`log.format=json`) one JSON object per line.
 
 An object has `time` (ISO 8601, UTC, milliseconds), `level`, `logger`, `thread`, `event` and `message`. `event` is
 common to all lines of one kind: the text before its values are filled in, or a name from the caller. `extra={"fields":
@@ -10,10 +10,16 @@ marks of text direction are escaped, for every logger. A traceback follows its l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import sys
 from datetime import UTC, datetime
+from io import TextIOBase
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -75,8 +81,55 @@ def _cut(text: str) -> str:
     return text if text.isprintable() else text.encode(errors="backslashreplace").decode()
 
 
-def set_up_logging(level: str = "INFO", log_format: str = TEXT) -> None:
-    """Log to stderr in this format from now on."""
-    handler = logging.StreamHandler(sys.stderr)
+class LogFile(NamedTuple):
+    """The file of `log.file`, and its limits."""
+
+    path: Path
+    """The file; older ones have a number behind this name."""
+    max_bytes: int = 0
+    """Size at which a new file begins; 0: never."""
+    backups: int = 0
+    """Number of older files."""
+
+
+class RolledFile(RotatingFileHandler):
+    """A log file that begins again at its size, or after another program has renamed or removed it."""
+
+    def __init__(self, file: LogFile) -> None:
+        """Open the file. Raises OSError."""
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        # without backups the library would never begin a new file: the old one is then cut
+        super().__init__(
+            file.path, maxBytes=file.max_bytes, backupCount=file.backups, encoding="utf-8", errors="backslashreplace"
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.stream is not None and self._has_moved(self.stream):
+            self.stream.close()
+            self.stream = self._open()
+        super().emit(record)
+
+    def _has_moved(self, stream: TextIOBase) -> bool:
+        try:
+            there, ours = Path(self.baseFilename).stat(), os.fstat(stream.fileno())
+        except (OSError, ValueError):
+            return True
+        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
+
+    def doRollover(self) -> None:  # noqa: N802 - the library's name
+        if self.backupCount:
+            super().doRollover()
+        elif self.stream is not None:
+            self.stream.truncate(0)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        """Write the line to standard error if the file cannot take it: a full disk must not hide its own report."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(self.format(record) + "\n")
+
+
+def set_up_logging(level: str = "INFO", log_format: str = TEXT, file: LogFile | None = None) -> None:
+    """Log lines to a file (None: stderr) from now on in this form. Raises OSError if the file cannot be opened."""
+    handler = logging.StreamHandler(sys.stderr) if file is None else RolledFile(file)
     handler.setFormatter(JsonFormatter() if log_format == JSON else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -41,11 +41,11 @@ from sparklog_broker.cluster.secure_connect import SecureConnect
 from sparklog_broker.config import BrokerConfig, format_address, load_config, parse_address
 from sparklog_broker.counters.authentication import AuthenticationCounters
 from sparklog_broker.dispatcher import Dispatcher
-from sparklog_broker.log_format import set_up_logging
+from sparklog_broker.log_format import LogFile, set_up_logging
 from sparklog_broker.metrics.service import MetricsService
 from sparklog_broker.metrics.watched import Watched
 from sparklog_broker.network.listening import ListenError, bind_all, close_all
-from sparklog_broker.network.server import Server
+from sparklog_broker.network.server import LIMIT_SETTINGS, Server
 from sparklog_broker.registry import HANDLERS
 from sparklog_broker.security.peer_security import PeerSecurity, server_contexts
 
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--advertised-listener", metavar="HOST:PORT", help="where others reach this broker (default: as in --listen)"
     )
     parser.add_argument(
-        "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="default INFO"
+        "--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="lowest level that is logged (log.level)"
     )
     parser.add_argument(
         "--end-with-parent", action="store_true", help="stop when standard input ends, which the parent process holds"
@@ -93,12 +93,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--temporary", action="store_true", help="with --end-with-parent: if the parent has ended, remove the directory"
     )
     given = parser.parse_args(arguments)
-    set_up_logging(given.log_level)
+    set_up_logging(given.log_level or "INFO")
     try:
         config = load_config(given.config, data_dir=given.data_dir, listen=given.listen, **_cluster_settings(given))
     except InvalidConfigError as e:
         return _fail(str(e), EXIT_USAGE)
-    set_up_logging(given.log_level, config.log_format)
+    try:
+        set_up_logging(config.log_level, config.log_format, log_file_of(config))
+    except OSError as e:
+        return _fail(f"log.file = {config.log_file!r} cannot be written: {e.strerror}", EXIT_FAILED)
     try:
         for warning in config.warnings():
             log.warning("%s", warning)
@@ -115,12 +118,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shutil.rmtree(config.data_dir, ignore_errors=True)
 
 
+def log_file_of(config: BrokerConfig) -> LogFile | None:
+    """Return the file of the broker's log; None: standard error."""
+    if not config.log_file:
+        return None
+    return LogFile(config.data_dir / config.log_file, config.log_file_max_bytes, config.log_file_backups)
+
+
 def _cluster_settings(given: argparse.Namespace) -> dict[str, object]:
     settings = {
         "broker_id": given.broker_id,
         "zookeeper_connect": given.zookeeper,
         "broker_rack": given.rack,
         "advertised_listeners": given.advertised_listener,
+        "log_level": given.log_level,
     }
     return {name: value for name, value in settings.items() if value is not None}
 
@@ -263,7 +274,7 @@ def _server(
         throttling=broker.throttling,
         audit=broker.audit,
     ).answer
-    return Server(
+    server = Server(
         peers.open(sockets, local=config.local_socket_enabled),
         config,
         loop=loop,
@@ -278,6 +289,8 @@ def _server(
         protected_listener=broker.throttling.protected_listener,
         gateways=[] if kafka is None else peers.open_gateways(kafka.local_sockets),
     )
+    broker.dynamic.watch(LIMIT_SETTINGS, lambda: server.set_limits(config))
+    return server
 
 
 def _endpoints(config: BrokerConfig, server: Server, kafka: KafkaGateway | None) -> Sequence[str]:

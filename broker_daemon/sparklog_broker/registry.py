@@ -6,6 +6,7 @@ from sparklog.protocol.messages import Api
 from sparklog_broker.dispatcher import Handler
 from sparklog_broker.handlers import (
     acls,
+    broker_configs,
     cluster,
     cluster_transactions,
     coordinators,
@@ -89,6 +90,8 @@ HANDLERS: dict[Api, Handler] = {
     Api.ELECT_LEADERS: operations.elect_leaders,
     Api.CORDON_BROKER: operations.cordon_broker,
     Api.DESCRIBE_CLUSTER: operations.describe_cluster,
+    Api.ALTER_BROKER_CONFIGS: broker_configs.alter_broker_configs,
+    Api.DESCRIBE_BROKER_CONFIGS: broker_configs.describe_broker_configs,
     Api.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
     Api.REPORT_LAKE: lakes.report_lake,
     Api.DESCRIBE_LAKES: lakes.describe_lakes,

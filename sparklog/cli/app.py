@@ -20,7 +20,7 @@ from sparklog.cli import (
     backup,
     broker,
     cluster,
-    conf,
+    conf_broker,
     consume,
     delete_records,
     elect_leaders,
@@ -97,7 +97,7 @@ app.add_typer(quota.app, name="quota")
 app.command("top", epilog=top.EPILOG)(top.top)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(log.app, name="log")
-app.command("config", epilog=conf.EPILOG)(conf.config)
+app.add_typer(conf_broker.app, name="config")
 secure_commands(app)
 
 _debug = False

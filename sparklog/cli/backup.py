@@ -8,7 +8,7 @@ import typer
 
 from sparklog.cli import completion
 from sparklog.cli.client_command import client_security
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, timeout_ms
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_pairs, timeout_ms
 
 if TYPE_CHECKING:
     from sparklog.log.tiering.object_store import ObjectStore
@@ -78,6 +78,15 @@ def restore(
     at: Annotated[
         str | None, typer.Option("--at", metavar="KEY", help="A manifest's key. [default: the newest]")
     ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="Replicas of each partition. [default: the brokers']")
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config", "-c", metavar="K=V", help="A setting of the topics in place of the backup's; repeatable."
+        ),
+    ] = None,
     options: Options = "",
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -97,6 +106,8 @@ def restore(
         store,
         manifest,
         topics=topic or [],
+        replication_factor=replication_factor,
+        configs=parse_pairs(config or [], "--config"),
         timeout_ms=timeout_ms(),
         security=client_security(),
     )

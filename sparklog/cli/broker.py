@@ -67,7 +67,9 @@ def broker(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Address for clients and other brokers. [default: as in --listen]"),
     ] = None,
-    log_level: Annotated[LogLevel, typer.Option(help="Lowest level that is logged to stderr.")] = LogLevel.INFO,
+    log_level: Annotated[
+        LogLevel | None, typer.Option(help="Lowest level that is logged. [default: log.level]", show_default=False)
+    ] = None,
     secure_setup: Annotated[
         Path | None,
         typer.Option(
@@ -119,7 +121,7 @@ def broker(
         *(("--zookeeper", zookeeper) if zookeeper else ()),
         *(("--rack", rack) if rack else ()),
         *(("--advertised-listener", advertised_listener) if advertised_listener else ()),
-        *("--log-level", log_level.value),
+        *(("--log-level", log_level.value) if log_level else ()),
     ]
     raise typer.Exit(main.main(arguments))
 

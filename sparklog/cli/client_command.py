@@ -34,7 +34,7 @@ def client_security() -> ClientSecurity | None:
 
 
 def client_settings() -> SecuritySettings | None:
-    """The connection settings as the file has them, unresolved; None if neither option nor variable names a file."""
+    """The connection settings of this command as they are given; None as for `client_security`."""
     return None if _file is None else _file.security
 
 

@@ -29,8 +29,9 @@ _START_EPILOG = """\
 
 `sparklog cluster start --brokers 3 --data-dir ./cluster --secure-setup`
 
-For development: all brokers run on this machine, on loopback. A second start on the same directory continues the same
-cluster on the same ports. Ctrl-C stops everything cleanly. Unless you name a ZooKeeper, one is started from PySpark's
+For development: all brokers run on this machine, on loopback. A later start on the same directory continues the same
+cluster on the same ports. While the cluster runs, the same command starts the brokers that have ended, and leaves the others
+alone. Ctrl-C stops everything cleanly. Unless you name a ZooKeeper, one is started from PySpark's
 jars, which needs Java 17.
 """
 _DESCRIBE_EPILOG = """\
@@ -68,8 +69,13 @@ def start(
     ] = False,
 ) -> None:
     """Start brokers and a ZooKeeper on this machine, until Ctrl-C."""
-    from sparklog.client.local_cluster import start_cluster
+    from sparklog.client.local_cluster import is_running, request_start, start_cluster
 
+    if is_running(data_dir):
+        started = request_start(data_dir)
+        named = ", ".join(map(str, started))
+        print(f"the cluster in {data_dir} runs already: " + (f"started {named}" if started else "all brokers are up"))
+        return
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -86,6 +92,9 @@ def start(
         print("\nCtrl-C stops all of it", flush=True)
         down: set[int] = set()
         while not ended.wait(1.0):
+            for broker_id in cluster.answer_requests():
+                down.discard(broker_id)
+                print(f"broker {broker_id} has been started again", file=sys.stderr, flush=True)
             for broker in cluster.brokers:
                 if not broker.running and broker.broker_id not in down:
                     down.add(broker.broker_id)

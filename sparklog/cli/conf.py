@@ -7,6 +7,7 @@ both with the settings table.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,8 @@ import typer
 from sparklog.cli.destination import destination
 from sparklog.settings import Scope, Setting, Value, settings_of
 
+app = typer.Typer(help="Print annotated settings; show and change the settings of running brokers.")
+
 EPILOG = """\
 **Examples**
 
@@ -24,6 +27,10 @@ EPILOG = """\
 `sparklog broker --config broker.toml`
 
 `sparklog config topic`
+
+`sparklog config alter --all max.connections=5000`
+
+`sparklog config describe --broker 1`
 
 Settings have Kafka's names where Kafka has them. Write topic settings as --config NAME=VALUE on the command line, and as
 parameters with underscores (linger_ms=20) in Python.
@@ -42,11 +49,29 @@ class ConfigScope(StrEnum):
     client = "client"
 
 
-def config(
-    scope: Annotated[ConfigScope, typer.Argument(help="The user of the settings.")] = ConfigScope.broker,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
-) -> None:
-    """Print an annotated configuration: every setting with its default, unit, bounds and meaning."""
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
+
+
+@app.callback(invoke_without_command=True, epilog=EPILOG)
+def config(context: typer.Context, output: Output = None) -> None:
+    """Print annotated settings (without a command: the broker's); show and change the settings of running brokers."""
+    if context.invoked_subcommand is None:
+        _print(ConfigScope.broker, output)
+
+
+def _printer(scope: ConfigScope) -> Callable[..., None]:
+    def command(output: Output = None) -> None:
+        _print(scope, output)
+
+    command.__doc__ = f"Print every setting of a {scope.value} with its default, unit, bounds and meaning."
+    return command
+
+
+for _scope in ConfigScope:
+    app.command(_scope.value, epilog=EPILOG)(_printer(_scope))
+
+
+def _print(scope: ConfigScope, output: Path | None) -> None:
     text = broker_toml() if scope is ConfigScope.broker else settings_toml(Scope(scope.value))
     if output is None:
         print(text, end="")
@@ -61,7 +86,7 @@ def broker_toml() -> str:
     head = _comment(
         "Configuration of a sparklog broker: `sparklog broker --config broker.toml`. Every setting is here, commented out, with its "
         "default. Command-line options win over this file. An unknown or misspelt name is refused. This file is "
-        "generated from the table of settings (`make conf`)."
+        "generated from the table of settings (`make conf`). `sparklog config alter` changes dynamic settings of running brokers; its values win over this file."
     )
     topic = _comment(
         "Defaults for topics that do not set them themselves (`sparklog topic create NAME --config segment.ms=3600000`)."
@@ -78,7 +103,8 @@ def settings_toml(scope: Scope) -> str:
 
 
 def facts(setting: Setting) -> str:
-    """Type, unit and bounds of a setting in words: "whole number, ms, 100 to 3600000"."""
+    """Type, unit and bounds of a setting in words: "whole number, ms, 100 to 3600000"; "dynamic": it can change while
+    the broker runs."""
     parts = [{"int": "whole number", "float": "number", "bool": "true or false", "str": "text"}[setting.type_name]]
     if setting.choices:
         parts = ["one of " + ", ".join(c or "empty" for c in setting.choices)]
@@ -90,6 +116,8 @@ def facts(setting: Setting) -> str:
         parts.append(f"at least {setting.minimum}")
     elif setting.maximum is not None:
         parts.append(f"at most {setting.maximum}")
+    if setting.dynamic:
+        parts.append("dynamic")
     return ", ".join(parts)
 
 

@@ -20,8 +20,10 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 import tomllib
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,7 +32,7 @@ from types import TracebackType
 from sparklog.client.local import KAFKA, START_TIMEOUT_S, LocalBroker, start_broker
 from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.environment.files import read_regular
-from sparklog.errors import InvalidConfigError
+from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, SparklogError
 from sparklog.settings import flatten
 
 __all__ = ["ClusterBroker", "LocalCluster", "start_cluster"]
@@ -40,6 +42,10 @@ BROKERS_DEFAULT = 3
 LAYOUT_FILE = "cluster.json"
 SECURE = "secure"
 LOCK_FILE = "cluster.lock"
+REQUEST_PREFIX, REQUEST_SUFFIX, ANSWER_SUFFIX = "start-", ".request", ".answer"
+"""Names of the files by which `request_start` asks the process of the cluster, and is answered."""
+REQUEST_TAKEN_S = 5.0
+REQUEST_POLL_S = 0.1
 CHROOT = "/sparklog"
 SESSION_TIMEOUT_MS = 6_000
 """Session timeout in ms, shorter than a broker's default: on one machine the loss of a broker is noticed sooner."""
@@ -223,6 +229,46 @@ class LocalCluster:
         for broker in self.brokers:
             broker.start(timeout_s)
 
+    def start_missing(self, timeout_s: float = START_TIMEOUT_S) -> list[int]:
+        """Start the processes of the cluster that have ended.
+
+        Args:
+            timeout_s: The longest wait for each broker in seconds.
+
+        Returns:
+            Ids of the brokers that were started.
+
+        Raises:
+            BrokerNotAvailableError: ZooKeeper or a broker did not start in time.
+        """
+        if self._zookeeper is not None and not self._zookeeper.running:
+            self._zookeeper.kill()
+            self._zookeeper.start()
+        missing = [broker for broker in self.brokers if not broker.running]
+        for broker in missing:
+            broker.start(timeout_s)
+        return [broker.broker_id for broker in missing]
+
+    def answer_requests(self) -> list[int]:
+        """Start the missing processes if another process asks for it, with `request_start`.
+
+        Returns:
+            Ids of the brokers that were started.
+        """
+        started: list[int] = []
+        for request in self.data_dir.glob(f"{REQUEST_PREFIX}*{REQUEST_SUFFIX}"):
+            request.unlink(missing_ok=True)
+            error = ""
+            try:
+                started += self.start_missing()
+            except SparklogError as e:
+                error = str(e)
+            answer = request.with_suffix(ANSWER_SUFFIX)
+            unfinished = answer.with_name(f"{answer.name}.new")
+            unfinished.write_text(json.dumps({"started": started, "error": error}), encoding="utf-8")
+            unfinished.replace(answer)
+        return started
+
     def stop(self) -> None:
         """Stop all processes and remove a temporary directory. A second call does nothing more.
 
@@ -307,6 +353,62 @@ def start_cluster(
         cluster.stop()
         raise
     return cluster
+
+
+def is_running(directory: Path) -> bool:
+    """True if another process, or this one, runs the cluster of the directory."""
+    if not (directory / LOCK_FILE).exists():
+        return False
+    try:
+        os.close(_lock(directory))
+    except InvalidConfigError:
+        return True
+    return False
+
+
+def request_start(directory: Path, timeout_s: float = START_TIMEOUT_S) -> list[int]:
+    """Ask the process that runs a cluster to start the brokers that have ended.
+
+    Args:
+        directory: Directory of the cluster.
+        timeout_s: The longest wait for each broker in seconds.
+
+    Returns:
+        Ids of the brokers that were started; empty: all were running.
+
+    Raises:
+        InvalidConfigError: The process that runs the cluster takes no requests.
+        BrokerNotAvailableError: A broker did not start in time.
+    """
+    request = directory / f"{REQUEST_PREFIX}{uuid.uuid4().hex}{REQUEST_SUFFIX}"
+    answer = request.with_suffix(ANSWER_SUFFIX)
+    request.touch()
+    try:
+        if not _wait(lambda: not request.exists(), REQUEST_TAKEN_S):
+            raise InvalidConfigError(
+                f"the cluster in {directory} runs already, and is just starting or in a program: try again, or call "
+                f"start_missing() in that program"
+            )
+        if not _wait(answer.exists, timeout_s * (len(_read_layout(directory).ports) + 1)):
+            raise BrokerNotAvailableError(
+                f"the cluster in {directory} does not answer: its process has ended, or hangs"
+            )
+        told = json.loads(read_regular(answer).decode())
+    finally:
+        request.unlink(missing_ok=True)
+        answer.unlink(missing_ok=True)
+    if told["error"]:
+        raise BrokerNotAvailableError(told["error"])
+    return list(told["started"])
+
+
+def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
+    until_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(REQUEST_POLL_S)
+    return True
 
 
 def _is_secured(directory: Path, wanted: bool) -> bool:

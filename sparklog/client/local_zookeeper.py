@@ -94,6 +94,11 @@ class ZooKeeperProcess:
         """Id of the process; -1 if ZooKeeper does not run."""
         return -1 if self._process is None else self._process.pid
 
+    @property
+    def running(self) -> bool:
+        """True while the process runs."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Start ZooKeeper and wait until it answers.
 

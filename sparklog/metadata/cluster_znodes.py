@@ -7,7 +7,7 @@
 | `/controller` | ephemeral: `{"broker_id", "epoch"}` |
 | `/brokers/ids/<id>` | ephemeral: a `Registration`; its czxid is the broker epoch |
 | `/brokers/known/<id>` | the last broker epoch that the controller has acted on |
-| `/config` | settings of the cluster |
+| `/config` | settings of the cluster; `broker/<id>/<name>` and `broker/*/<name>` are dynamic settings of brokers |
 | `/security/<kind>/<key>` | a security record (`security.records`); the key is percent-encoded |
 | `/deleted_topics/<topic_id>` | a `DeletedTopic`: brokers delete the files of the topic |
 | `/topics/<name>` | `{"topic_id", "kind", "key_columns", "timestamp_column", "created_ms", "owner", "request_id"}` |

@@ -46,6 +46,10 @@ def _user(one: Any) -> str:
     return f"{'password of' if hasattr(one, 'salt') else 'removed'} {_name(one.name)} ({one.mechanism})"
 
 
+def _broker_settings(one: Any) -> str:
+    return f"{'all brokers' if one.broker_id < 0 else f'broker {one.broker_id}'}: {_settings(one.configs)}"
+
+
 def _setting_text(item: tuple[str, Any]) -> str:
     return _settings(dict([item]))
 
@@ -69,4 +73,5 @@ _DESCRIBED: Mapping[Api, Callable[[Any], tuple[Collection[Any], Callable[[Any], 
     Api.ALTER_CLIENT_QUOTAS: lambda request: (request.alterations, _quota),
     Api.ALTER_USER_SCRAM_CREDENTIALS: lambda request: ([*request.deletions, *request.upsertions], _user),
     Api.ALTER_TOPIC: lambda request: (request.configs.items(), _setting_text),
+    Api.ALTER_BROKER_CONFIGS: lambda request: ([request], _broker_settings),
 }

@@ -80,6 +80,8 @@ class Api(IntEnum):
     RENEW_SHARED_TXN = 30
     SNAPSHOT_OFFSETS = 31
     CREATE_PARTITIONS = 32
+    ALTER_BROKER_CONFIGS = 33
+    DESCRIBE_BROKER_CONFIGS = 34
     LOCATE_REMOTE = 40
     REPLICA_FETCH = 50
     METADATA_FETCH = 51
@@ -540,6 +542,10 @@ APIS: dict[Api, ApiSpec] = {
     Api.ELECT_LEADERS: ApiSpec(operation.ElectLeadersRequest, operation.ElectLeadersResponse, 2, 3),
     Api.CORDON_BROKER: ApiSpec(operation.CordonBrokerRequest, operation.CordonBrokerResponse, 2, 3),
     Api.DESCRIBE_CLUSTER: ApiSpec(operation.DescribeClusterRequest, operation.DescribeClusterResponse, 2, 3),
+    Api.ALTER_BROKER_CONFIGS: ApiSpec(operation.AlterBrokerConfigsRequest, operation.AlterBrokerConfigsResponse, 4, 4),
+    Api.DESCRIBE_BROKER_CONFIGS: ApiSpec(
+        operation.DescribeBrokerConfigsRequest, operation.DescribeBrokerConfigsResponse, 4, 4
+    ),
     Api.DESCRIBE_LOG_DIRS: ApiSpec(operation.DescribeLogDirsRequest, operation.DescribeLogDirsResponse, 2, 3),
     Api.ALTER_SECURITY_RECORDS: ApiSpec(
         cluster.AlterSecurityRecordsRequest, cluster.AlterSecurityRecordsResponse, 2, 2

@@ -10,8 +10,13 @@ from typing import Annotated
 from msgspec import Meta
 
 from sparklog.protocol.base import (
+    CONFIGS_MAX,
+    NO_VERSION,
     PARTITIONS_PER_REQUEST_MAX,
     TOPICS_PER_REQUEST_MAX,
+    AnswerVersion,
+    AtLeast,
+    ConfigValue,
     Int64,
     Message,
     Name,
@@ -179,3 +184,53 @@ class DescribeLogDirsResponse(Message):
 
     log_dirs: Annotated[list[LogDir], Meta(max_length=LOG_DIRS_MAX)]
     throttle_ms: ThrottleMs = 0
+
+
+ConfigName = Annotated[str, Meta(max_length=249)]
+
+
+class AlterBrokerConfigsRequest(Message):
+    """Sets settings of one broker, or of all (KIP-226): a value of None removes the stored value; settings that are not
+    named stay."""
+
+    broker_id: int
+    """Id of the broker; -1: the value for all brokers."""
+    configs: Annotated[dict[ConfigName, ConfigValue], Meta(min_length=1, max_length=CONFIGS_MAX)]
+    validate_only: bool = False
+    """True: the change is checked, and not made."""
+    at_least: AtLeast = NO_VERSION
+
+
+class AlterBrokerConfigsResponse(Message):
+    """The change is stored, and in effect on the answering broker."""
+
+    throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION
+
+
+class DescribeBrokerConfigsRequest(Message):
+    """Asks a broker for its own settings: each has to be asked for its own."""
+
+    broker_id: int
+    """Id of the asked broker; -1: the values for all brokers, which any broker knows."""
+    at_least: AtLeast = NO_VERSION
+
+
+class BrokerConfigEntry(Message):
+    """A setting of a broker."""
+
+    name: str
+    value: str | None
+    """Value in effect; None: a secret."""
+    source: int
+    """Origin of the value, as `replication.dynamic_settings.Source`."""
+    is_dynamic: bool = False
+    """True if ALTER_BROKER_CONFIGS changes the setting."""
+
+
+class DescribeBrokerConfigsResponse(Message):
+    """Settings in the order of the table of settings. Secrets have no value."""
+
+    configs: list[BrokerConfigEntry]
+    throttle_ms: ThrottleMs = 0
+    metadata_version: AnswerVersion = NO_VERSION

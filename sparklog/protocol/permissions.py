@@ -160,6 +160,8 @@ PERMISSIONS: dict[Api, tuple[Rule, ...]] = {
     Api.ELECT_LEADERS: (_OPERATORS,),
     Api.CORDON_BROKER: (_OPERATORS,),
     Api.DESCRIBE_CLUSTER: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
+    Api.ALTER_BROKER_CONFIGS: (Rule(ResourceType.CLUSTER, _O.ALTER_CONFIGS, _cluster),),
+    Api.DESCRIBE_BROKER_CONFIGS: (Rule(ResourceType.CLUSTER, _O.DESCRIBE_CONFIGS, _cluster),),
     Api.DESCRIBE_LOG_DIRS: (Rule(ResourceType.CLUSTER, _O.DESCRIBE, _cluster),),
     Api.ALTER_SECURITY_RECORDS: (_BROKERS_ONLY,),
     Api.SASL_HANDSHAKE: (),
@@ -251,6 +253,7 @@ ADMINISTRATIVE = frozenset(
         Api.ALTER_PARTITION_REASSIGNMENTS,
         Api.ELECT_LEADERS,
         Api.CORDON_BROKER,
+        Api.ALTER_BROKER_CONFIGS,
     }
 )
 """Acts that the audit log has a line of, however they end; of the others it has the denials."""

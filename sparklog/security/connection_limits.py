@@ -48,7 +48,7 @@ class Connections:
     """The open connections by peer's address and by user. Every `opened` has its `closed`."""
 
     def __init__(self, limits: ConnectionLimits, quotas: QuotaTable) -> None:
-        self._limits = limits
+        self.limits = limits
         self.quotas = quotas
         self._by_ip: Counter[str] = Counter()
         self._by_user: Counter[str] = Counter()
@@ -64,7 +64,7 @@ class Connections:
         if protected:
             self._by_ip[ip] += 1
             return 0
-        limit = self._limits.per_ip_overrides.get(ip, self._limits.per_ip_max)
+        limit = self.limits.per_ip_overrides.get(ip, self.limits.per_ip_max)
         if self._by_ip[ip] >= limit:
             raise TooManyConnectionsError(
                 f"the broker has {limit} connections already (max.connections.per.ip, all from {ip}); close some or "
@@ -72,8 +72,8 @@ class Connections:
             )
         quota = self.quotas.find_ip(ip)
         rates = [] if quota is None else [("ip", ip, quota, "connection_creation_rate")]
-        if self._limits.creation_rate < UNLIMITED:
-            rates.append(("all", "", self._limits.creation_rate, "max.connection.creation.rate"))
+        if self.limits.creation_rate < UNLIMITED:
+            rates.append(("all", "", self.limits.creation_rate, "max.connection.creation.rate"))
         wait_ms = self._charge(rates, now_ms, ip)
         self._by_ip[ip] += 1
         return wait_ms

@@ -23,13 +23,16 @@ FILE_BYTES_MAX = 1024 * 1024
 """A truststore of many authorities fits."""
 
 _REFERENCE = re.compile(r"\$\{([^}:]*):([^}]*)\}")
-_SENSITIVE = re.compile(r"password|secret|jaas|token$|credentials$|(^|\.)ssl\.(keystore\.)?key(\.pem)?$", re.IGNORECASE)
+_SENSITIVE = re.compile(
+    r"password|secret|jaas|token$|credentials$|storage\.options$|(^|\.)ssl\.(keystore\.)?key(\.pem)?$", re.IGNORECASE
+)
 _SPELLED_OUT = (
     re.compile(
         r"(?P<keep>\b(?:password|clientSecret|secret|token)\s*[=:]\s*)(?:\"(?:\\.|[^\"\\])*\"?|'[^']*'?|[^\s,;]+)",
         re.IGNORECASE,
     ),
     re.compile(r"(?P<keep>\bBearer\s+)[A-Za-z0-9._~+/=-]+"),
+    re.compile(r"(?P<keep>\b[a-z][a-z0-9+.-]{1,20}://)[^/\s@\"'<>]+(?=@)", re.IGNORECASE),  # the user part of a URL
     re.compile(r"(?P<keep>-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
 )
 
@@ -75,7 +78,8 @@ class Secret:
 
 
 def is_sensitive(name: str) -> bool:
-    """Return True if a setting of this name holds a secret, as in `ssl.key.password` or `sasl.jaas.config`."""
+    """Return True if a setting of this name holds a secret, as in `ssl.key.password` or `sasl.jaas.config`. The options
+    of an object store may hold its keys."""
     return _SENSITIVE.search(name) is not None
 
 
@@ -171,7 +175,7 @@ def _unescape(text: str) -> str:
 
 def redact(text: str, secrets: Iterable[Secret] = ()) -> str:
     """Return `text` without the secrets, in any of their usual notations, and without texts that look like one:
-    `password=…`, `Bearer …`, a PEM private key."""
+    `password=…`, `Bearer …`, the user part of a URL, a PEM private key."""
     for pattern in _SPELLED_OUT:
         text = pattern.sub(lambda m: m["keep"] + HIDDEN, text)
     written = {form for secret in secrets if secret for form in _forms(secret.reveal())}

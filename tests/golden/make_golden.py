@@ -332,6 +332,10 @@ REQUESTS: dict[m.Api, Message] = {
     m.Api.LIST_PARTITION_REASSIGNMENTS: operation.ListPartitionReassignmentsRequest(["trips"]),
     m.Api.ELECT_LEADERS: operation.ElectLeadersRequest(1, [operation.PartitionName("trips", 1)]),
     m.Api.CORDON_BROKER: operation.CordonBrokerRequest(3, True),
+    m.Api.ALTER_BROKER_CONFIGS: operation.AlterBrokerConfigsRequest(
+        3, {"max.connections": 500, "topic.retention.ms": None}, True, (7, 4711)
+    ),
+    m.Api.DESCRIBE_BROKER_CONFIGS: operation.DescribeBrokerConfigsRequest(3, (7, 4711)),
     m.Api.DESCRIBE_CLUSTER: operation.DescribeClusterRequest(),
     m.Api.DESCRIBE_LOG_DIRS: operation.DescribeLogDirsRequest(["flights"]),
     m.Api.REPORT_LAKE: lakes.ReportLakeRequest(
@@ -444,6 +448,13 @@ RESPONSES: dict[m.Api, Message] = {
     ),
     m.Api.ELECT_LEADERS: operation.ElectLeadersResponse([operation.PartitionOutcome("trips", 1)], 1),
     m.Api.CORDON_BROKER: operation.CordonBrokerResponse([3]),
+    m.Api.ALTER_BROKER_CONFIGS: operation.AlterBrokerConfigsResponse(metadata_version=(7, 4711)),
+    m.Api.DESCRIBE_BROKER_CONFIGS: operation.DescribeBrokerConfigsResponse(
+        [
+            operation.BrokerConfigEntry("max.connections", "500", 2, True),
+            operation.BrokerConfigEntry("ssl.key.password", None, 4),
+        ]
+    ),
     m.Api.DESCRIBE_CLUSTER: operation.DescribeClusterResponse(
         "b1c2", 1, 7, [operation.BrokerState(1, "10.0.0.1", 9292, "r1", 16), operation.BrokerState(2)], 0
     ),

@@ -15,6 +15,8 @@ from sparklog.client.backup.backup import backup, newest_manifest
 from sparklog.client.backup.manifest import Part, PartitionBackup, decode_manifest, kept_parts
 from sparklog.client.backup.restore import restore
 from sparklog.client.local import LocalBroker
+from sparklog.client.local_cluster import start_cluster
+from sparklog.client.local_zookeeper import has_java
 from sparklog.client.start_local import start_local
 from sparklog.errors import (
     CorruptBatchError,
@@ -138,3 +140,60 @@ def test_parts_that_a_later_backup_uses_again() -> None:
     ):
         with pytest.raises(InvalidRequestError, match=message):
             decode_manifest(wrong, "x")
+
+
+def test_a_store_by_its_url_and_other_settings(broker: LocalBroker, admin: Admin, topic: str) -> None:
+    at, url = ("-b", broker.bootstrap_servers), f"memory://{topic}"
+    admin.create_topic(topic, 2, configs={"retention.ms": "30d", "lake.commit.interval.ms": 60_000})
+    for last in (1_000, 1_010):
+        with Producer(broker.bootstrap_servers) as producer:
+            for i in range(0 if last == 1_000 else 1_000, last):
+                producer.send(topic, b"%d" % i, partition=i % 2)
+        printed = run_here("backup", url, "--topic", topic, *at)
+        assert f"{1_000 if last == 1_000 else 10:,} records in 2 new objects" in printed.stdout, (
+            printed.stdout + printed.stderr
+        )
+    expected = contents(broker.bootstrap_servers, topic)
+    admin.delete_topic(topic)
+    refused = run_here("restore", url, "--config", "min.insync.replicas=2", *at)
+    assert "min.insync.replicas = 2 with 1 replicas" in refused.stderr
+    printed = run_here("restore", url, "--config", "segment.ms=1d", "--replication-factor", 1, *at)
+    assert "1 topics, 1,010 records restored" in printed.stdout, printed.stdout + printed.stderr
+    assert contents(broker.bootstrap_servers, topic) == expected
+    assert admin.describe_topic(topic).configs == {"retention.ms": 30 * 86_400_000, "segment.ms": 86_400_000}
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
+def test_a_cluster_is_backed_up_without_one_of_its_brokers_and_restored_into_another(tmp_path: Path) -> None:
+    store = ObjectStore((tmp_path / "store").as_uri())
+    (tmp_path / "store").mkdir()
+    settings = {"zookeeper.session.timeout.ms": 2_000}
+    with start_cluster(3, tmp_path / "old", settings=settings) as old:
+        address = old.bootstrap_servers
+        with Admin(address) as admin, Producer(address) as producer:
+            admin.create_topic("t", 6, replication_factor=3, configs={"min.insync.replicas": 2})
+            for i in range(3_000):
+                producer.send("t", b"%d" % i, partition=i % 6)
+            producer.flush()
+            admin.alter_group_offsets("g", {TopicPartition("t", p): 100 + p for p in range(6)})
+            old.brokers[1].kill()
+            for i in range(3_000, 3_100):
+                producer.send("t", b"%d" % i, partition=i % 6)
+            producer.flush()
+            manifest = backup(address, store, now_ms=1, timeout_ms=120_000)
+        expected = contents(address, "t")
+    assert len(expected) == 3_100
+    with start_local(brokers=3, data_dir=tmp_path / "new") as new, Admin(new.bootstrap_servers) as there:
+        assert sum(restore(new.bootstrap_servers, store, manifest).values()) == 3_100
+        assert contents(new.bootstrap_servers, "t") == expected
+        described = there.describe_topic("t")
+        assert [len(p.replicas) for p in described.partition_details] == [3] * 6
+        assert described.configs == {"min.insync.replicas": 2}
+        assert {tp.partition: o.offset for tp, o in there.list_group_offsets("g").items()} == {
+            p: 100 + p for p in range(6)
+        }
+    with start_local(data_dir=tmp_path / "alone") as alone:
+        found = restore(alone.bootstrap_servers, store, manifest, configs={"min.insync.replicas": None})
+        assert sum(found.values()) == 3_100
+        assert contents(alone.bootstrap_servers, "t") == expected

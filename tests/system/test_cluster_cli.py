@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from sparklog.cli.doctor.directory_facts import lock_holder
 from sparklog.client.local_zookeeper import has_java
 from tests.support.cli import run_here
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
 
@@ -108,12 +110,25 @@ def test_partitions_are_moved_led_and_drained(started: Started, tmp_path: Path) 
     assert "broker 9 does not exist" in started.run("broker", "decommission", "9", status=2)
 
 
-def test_a_second_start_beside_the_first_is_refused(started: Started, directory: Path) -> None:
-    before = (directory / "cluster.json").read_text()
-    said = started.run("cluster", "start", "--data-dir", str(directory), status=1)
-    assert "runs already: stop it" in said
-    assert (directory / "cluster.json").read_text() == before
-    assert not started.describe()["problems"]
+def test_a_second_start_beside_the_first_starts_the_missing_brokers(started: Started, directory: Path) -> None:
+    def pids() -> dict[int, int]:
+        found = {}
+        for number in (1, 2, 3):
+            holder = lock_holder(directory / f"broker-{number}")
+            assert holder is not None, number
+            found[number] = holder.pid
+        return found
+
+    layout, before = (directory / "cluster.json").read_text(), pids()
+    again = "cluster", "start", "--data-dir", str(directory)
+    assert "runs already: all brokers are up" in started.run(*again)
+    os.kill(before[2], signal.SIGKILL)
+    until(lambda: lock_holder(directory / "broker-2") is None)
+    assert "runs already: started 2" in started.run(*again)
+    assert {i for i, pid in pids().items() if pid != before[i]} == {2}
+    assert (directory / "cluster.json").read_text() == layout
+    assert not list(directory.glob("start-*"))
+    until(lambda: not started.describe()["problems"])
 
 
 @pytest.mark.nightly

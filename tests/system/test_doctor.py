@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,8 @@ from sparklog import Admin, Producer, TopicPartition
 from sparklog.cli.doctor.checks import CHECKS
 from sparklog.client.admin.admin import Admin as AdminClass
 from sparklog.protocol.transaction_messages import DescribeProducersResponse, ProducerState
-from tests.support.cli import Run
+from tests.support.cli import Run, run_here
+from tests.support.ports import free_port
 from tests.system.broker_process import PATIENCE_S, BrokerProcess
 
 SETTINGS = 'metrics.listen = "127.0.0.1:0"\n[topic]\nretention.ms = 604800000\n'
@@ -173,3 +175,39 @@ def test_a_configuration_names_the_data_directory(doctor: Doctor, tmp_path: Path
 def test_wrong_usage(run: Run) -> None:
     assert "as in 90s" in run("doctor", "--interval", "soon", code=2).stderr
     assert "Exit status" in run("doctor", "--help").stdout
+
+
+def test_a_bundle_of_a_running_broker(tmp_path: Path) -> None:
+    settings = SETTINGS.replace('"127.0.0.1:0"', f'"127.0.0.1:{free_port()}"').replace("[topic]", "")
+    secret = """
+log.file = "broker.log"
+remote.log.storage.options = '{"key": "pl4nt-options"}'
+ssl.key.password = "pl4nt-key"
+"""
+    process = BrokerProcess(
+        tmp_path / "data", settings=secret + settings.replace("retention.ms", "topic.retention.ms"), work_dir=tmp_path
+    )
+    try:
+        config = tmp_path / "broker.toml"
+        with Admin(process.address) as admin:
+            admin.create_topic("t", 2)
+            admin.alter_broker(None, {"num.partitions": 4})
+        given = f'data.dir = "{process.data_dir}"\n{config.read_text()}'
+        config.write_text(given)
+        path = tmp_path / "bundle.tar.gz"
+        told = run_here("doctor", "-b", process.address, "--config", config, "--interval", "0s", "--bundle", path)
+        assert f"wrote {path}" in told.stderr
+        assert "  settings/broker-0.json (" in told.stderr
+    finally:
+        process.stop()
+    with tarfile.open(path) as archive:
+        files = {m.name.partition("/")[2]: archive.extractfile(m).read().decode() for m in archive}  # type: ignore[union-attr]
+    assert not [name for name, text in files.items() if "pl4nt" in text]
+    shown = json.loads(files["settings/broker-0.json"])
+    assert (shown["num.partitions"]["value"], shown["num.partitions"]["source"]) == ("4", "all-brokers")
+    assert shown["remote.log.storage.options"]["value"] == shown["ssl.key.password"]["value"] == "[hidden]"
+    assert json.loads(files["topics.json"])["t"]["partitions"][1]["partition"] == 1
+    (metrics,) = [text for name, text in files.items() if name.startswith("metrics/")]
+    assert "sparklog_ready 1" in metrics
+    assert "created topic t" in files["logs/data-broker.log"]
+    assert json.loads(files["manifest.json"])["missing"] == {}

@@ -18,7 +18,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
@@ -317,6 +317,30 @@ def test_topics_and_their_settings_are_administered(settings: dict[str, Any], to
     admin.delete_topics([topic])[topic].result(PATIENCE_S)
     with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
         admin.delete_topics([topic])[topic].result(PATIENCE_S)
+
+
+def test_settings_of_the_broker_are_changed_and_described(settings: dict[str, Any]) -> None:
+    admin, name = AdminClient(settings), "slow.request.threshold.ms"
+
+    def alter(broker: str, setting: str, value: str | None) -> None:
+        kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        entry = ConfigEntry(setting, value, incremental_operation=kind)
+        resource = ConfigResource(ConfigResource.Type.BROKER, broker, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+
+    def described(broker: str) -> Any:
+        resource = ConfigResource(ConfigResource.Type.BROKER, broker)
+        return admin.describe_configs([resource])[resource].result(PATIENCE_S)
+
+    before = described("0")[name]
+    alter("0", name, "4321")
+    changed = described("0")
+    assert (changed[name].value, changed[name].source, changed[name].is_read_only) == ("4321", 2, False)
+    assert changed["broker.id"].value == "0" and changed["broker.id"].is_read_only
+    with pytest.raises(KafkaException, match="restart the broker"):
+        alter("0", "num.io.threads", "3")
+    alter("0", name, None)
+    assert (described("0")[name].value, described("0")[name].source) == (before.value, before.source)
 
 
 def test_kafka_python_produces_and_consumes(kafka: LocalBroker, topic: str) -> None:

@@ -42,7 +42,7 @@ def test_every_scope_can_be_printed(scope: Scope) -> None:
 def test_facts_and_values() -> None:
     topic = settings_of(Scope.TOPIC)
     assert facts(topic["message.timestamp.type"]) == "one of CreateTime, LogAppendTime"
-    assert facts(topic["max.message.bytes"]) == "whole number, bytes, 1024 to 1073741824"
+    assert facts(topic["max.message.bytes"]) == "whole number, bytes, 1024 to 1073741824, dynamic"
     assert toml_value('a"b\\') == '"a\\"b\\\\"'
     assert toml_value(True) == "true"
 

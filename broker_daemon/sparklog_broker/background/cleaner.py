@@ -64,8 +64,7 @@ class Cleaner:
         self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads
         self._backoff_ms = backoff_ms = config.log_cleaner_backoff_ms
         self._now_s = environment.clock.monotonic_s
-        limit = config.log_cleaner_io_max_bytes_per_second
-        self._bucket = None if limit <= 0 else TokenBucket(limit, self._now_s())
+        self.set_rate(config)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._busy: set[TopicPartition] = set()
@@ -77,6 +76,11 @@ class Cleaner:
             Rounds(name, loop, environment.executors.daemon(name), self._round, pause_s=backoff_ms / 1000)
             for name in names
         ]
+
+    def set_rate(self, config: BrokerConfig) -> None:
+        """Take `log.cleaner.io.max.bytes.per.second` over, from the next batch on."""
+        limit = config.log_cleaner_io_max_bytes_per_second
+        self._bucket = None if limit <= 0 else TokenBucket(limit, self._now_s())
 
     def start(self) -> None:
         for rounds in self._rounds:
@@ -201,9 +205,10 @@ class Cleaner:
                 self._trouble[key] = _Trouble(due.log, 0, self._now_s() + self._backoff_ms / 1000)
 
     def _throttle(self, size_bytes: int) -> None:
-        if self._bucket is not None:
+        bucket = self._bucket
+        if bucket is not None:
             with self._lock:
-                wait_s = self._bucket.take(size_bytes, self._now_s())
+                wait_s = bucket.take(size_bytes, self._now_s())
             if wait_s:
                 self._stopping.wait(wait_s)
         if self._stopping.is_set():

@@ -36,9 +36,9 @@ class Flushing:
         self.rounds = Histogram()
         """Durations of flushes of all records since the previous flush."""
         self.removed_segments = 0
-        """Number of segments whose files were unlinked."""
-        interval_s = config.log_flush_interval_ms / 1000
-        self._all = Periodic("background work", loop, self._flush_all, lambda: interval_s)
+        """Whose files were unlinked."""
+        self._all = Periodic("background work", loop, self._flush_all, lambda: config.log_flush_interval_ms / 1000)
+        self.run_soon = self._all.run_soon
         self._due = Periodic("background fsync", loop, self._flush_due, self._tick_s)
 
     def start(self) -> None:

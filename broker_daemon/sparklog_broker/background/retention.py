@@ -36,14 +36,17 @@ class Retention:
         self._logs = logs
         self._loop = loop
         self._thread = thread
-        self._interval_s = config.log_retention_check_interval_ms / 1000
+        self._config = config
         self._partitions = partitions
         self.counters = RetentionCounters()
-        self._periodic = Periodic("retention", loop, self._run, lambda: self._interval_s)
+        self._periodic = Periodic("retention", loop, self._run, self._interval_s)
         self.run_soon, self.stop = self._periodic.run_soon, self._periodic.stop
 
     def start(self) -> None:
-        self._periodic.start(min(self._interval_s, FIRST_RUN_S))
+        self._periodic.start(min(self._interval_s(), FIRST_RUN_S))
+
+    def _interval_s(self) -> float:
+        return self._config.log_retention_check_interval_ms / 1000
 
     def _warn_of_held_back(self) -> None:
         """Warn about segments that a jump of the clock would have deleted, and when they will be deleted."""

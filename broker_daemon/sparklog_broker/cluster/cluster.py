@@ -34,7 +34,7 @@ from sparklog.replication.cluster_image import UNCLEAN_SETTING, ClusterImage, To
 from sparklog.replication.controller.model import AlterSecurity, ControlledShutdown, ControllerConfig
 from sparklog.replication.replica.model import ReplicaConfig
 from sparklog.security.listeners import endpoint_for
-from sparklog.security.records import RecordChanges
+from sparklog.settings import Value
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.broker_peers import BrokerPeers
 from sparklog_broker.cluster.controller_client import ControllerClient, done
@@ -120,6 +120,8 @@ class Cluster:
         self._endpoints: tuple[str, ...] = ()
         self.controller = ControllerClient(coordination, config.broker_id, connect)
         self.peers = BrokerPeers(self.endpoint_of, connect)
+        self.on_configs: Callable[[Mapping[str, Value]], None] = lambda configs: None
+        """Is told the cluster's settings of each image, before its topics are followed."""
         self._tasks: list[asyncio.Task[None]] = []
         self._follow_lock = asyncio.Lock()
 
@@ -399,6 +401,7 @@ class Cluster:
         async with self._follow_lock:
             try:
                 self._security.follow(image.security)
+                self.on_configs(image.configs)
                 self.replicas.image = image  # roles of new partitions begin with it
                 absent = await self._topics.follow(image)
                 self.replicas.follow_image(image)

@@ -391,16 +391,8 @@ class Topics:
             self._storage.run(partial(self._storage.topic_directories.note, there))
         if dict(wanted.configs) != dict(there.configs):
             there = self.partitions.topics[there.name] = replace(there, configs=wanted.configs)
-            for spec in partition_specs(there, self._config):
-                partition = self.partitions.find(spec.owner.topic_partition)
-                if partition is not None and partition.open_log is not None:
-                    partition.open_log.reconfigure(spec.config)
-                    if spec.config.flush.at_append:
-                        self._flush(partition, partition.open_log)
+            self._reconfigure([there])
             self._storage.run(partial(self._storage.topic_directories.note, there))
-            self._background.retention.run_soon()
-            self._background.cleaner.run_soon()
-            self._background.tierer.run_soon()
         if wanted.partitions > there.partitions:
             image = self._replicas.image
             specs = list(self._specs(wanted, image, there.partitions))
@@ -419,6 +411,21 @@ class Topics:
             self.partitions.grow(there, added)
             self._tell_made(there)
             self._storage.run(partial(self._storage.topic_directories.note, there))
+
+    def on_defaults_changed(self) -> None:
+        """Apply the new defaults of topic settings to all open logs."""
+        self._reconfigure(list(self.partitions.topics.values()))
+
+    def _reconfigure(self, topics: Sequence[Topic]) -> None:
+        for spec in (spec for topic in topics for spec in partition_specs(topic, self._config)):
+            partition = self.partitions.find(spec.owner.topic_partition)
+            if partition is not None and partition.open_log is not None:
+                partition.open_log.reconfigure(spec.config)
+                if spec.config.flush.at_append:
+                    self._flush(partition, partition.open_log)
+        self._background.retention.run_soon()
+        self._background.cleaner.run_soon()
+        self._background.tierer.run_soon()
 
     def _flush(self, partition: Partition, partition_log: PartitionLog) -> None:
         """Flush records from before flush.mode=group: they count after the flush, even without later appends."""

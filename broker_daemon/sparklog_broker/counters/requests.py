@@ -64,12 +64,16 @@ class RequestCounters:
 
     def __init__(self, slow_s: float = -1.0) -> None:
         self.slow_count = 0
-        self._slow_s = slow_s if slow_s >= 0 else float("inf")
+        self.set_slow(slow_s)
         self._by_api = {int(api): ApiCounters() for api in Api}
         self._unknown = ApiCounters()
         self._lines_left = SLOW_LINES_MAX
         self._lines_until_s = 0.0
         self._without_line = 0
+
+    def set_slow(self, slow_s: float) -> None:
+        """Set the time in s from which on a request is slow; negative: none is."""
+        self._slow_s = slow_s if slow_s >= 0 else float("inf")
 
     def items(self) -> Iterator[tuple[str, ApiCounters]]:
         """Yield the counters by name, of APIs with requests only. Any thread."""

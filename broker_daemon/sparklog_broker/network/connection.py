@@ -56,8 +56,8 @@ LINGER_S = 1.0
 _DISCARD = bytearray(32 * 1024)
 
 
-class ConnectionLimits(Struct, frozen=True):
-    """The limits of a connection, under the names of their settings."""
+class ConnectionLimits(Struct):
+    """Limits of all connections, which share this object; see the settings of the same names."""
 
     frame_bytes_max: int
     read_timeout_s: float

@@ -53,6 +53,14 @@ Greet = Callable[[Connection, OpenListener, bytes | None], None]
 """Called for each new connection before anything is read, with its listener and the peer's certificate (DER) or
 None."""
 
+LIMIT_SETTINGS = (
+    "max.connections",
+    "connections.max.idle.ms",
+    "request.read.timeout.ms",
+    "response.write.timeout.ms",
+)
+"""Settings that `Server.set_limits` takes over."""
+
 
 class Server:
     """Accepts connections on its listeners, and owns them. Event-loop thread only.
@@ -103,9 +111,8 @@ class Server:
             idle_timeout_s=config.connections_max_idle_ms / 1000,
             write_timeout_s=config.response_write_timeout_ms / 1000,
         )
-        limits = self._limits
-        shortest_s = min(limits.read_timeout_s, limits.idle_timeout_s, limits.write_timeout_s, stall_s)
-        self._sweep_s = min(SWEEP_S_MAX, shortest_s / SWEEPS_PER_TIMEOUT)
+        self._stall_s = stall_s
+        self._sweep_s = self._sweep_pause_s()
         self._sweep: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
         self._strangers: dict[Connection | TlsHandshake, str] = {}
@@ -121,6 +128,23 @@ class Server:
         self.refused_count = 0
         self._complained_at = -ACCEPT_COMPLAINT_S
         self._all_closed: asyncio.Event = asyncio.Event()
+
+    def _sweep_pause_s(self) -> float:
+        limits = self._limits
+        shortest_s = min(limits.read_timeout_s, limits.idle_timeout_s, limits.write_timeout_s, self._stall_s)
+        return min(SWEEP_S_MAX, shortest_s / SWEEPS_PER_TIMEOUT)
+
+    def set_limits(self, config: BrokerConfig) -> None:
+        """Take LIMIT_SETTINGS over, for open connections, too. Connections above a lower number stay."""
+        self._limits.read_timeout_s = config.request_read_timeout_ms / 1000
+        self._limits.idle_timeout_s = config.connections_max_idle_ms / 1000
+        self._limits.write_timeout_s = config.response_write_timeout_ms / 1000
+        self._connections_wanted = config.max_connections
+        self._descriptors = descriptors.of_process(config)
+        self._sweep_s = self._sweep_pause_s()
+        if self._sweep is not None:  # the next sweep may be far away
+            self._sweep.cancel()
+            self._check_deadlines()
 
     @property
     def address(self) -> str:

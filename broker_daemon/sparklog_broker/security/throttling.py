@@ -27,6 +27,12 @@ from sparklog_broker.security.records import SecurityRecords
 
 log = logging.getLogger(__name__)
 
+CONNECTION_LIMIT_SETTINGS = (
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+    "max.connection.creation.rate",
+)
+
 
 class Begun(NamedTuple):
     """The user, client id and start of a request that may have a cost."""
@@ -55,6 +61,10 @@ class Throttling:
         self._by_key: dict[str, tuple[Entity, dict[QuotaKey, float]]] = {}
         self.throttled: dict[QuotaKey, tuple[int, int]] = {}
         records.watch(RecordKind.QUOTAS, self._follow)
+
+    def set_limits(self, config: BrokerConfig) -> None:
+        """Take CONNECTION_LIMIT_SETTINGS over; open connections stay. Raises InvalidConfigError."""
+        self.connections.limits = _limits(config)
 
     @property
     def is_needed(self) -> bool:

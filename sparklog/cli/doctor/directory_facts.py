@@ -50,6 +50,8 @@ OWN = frozenset(
 SQLITE_MARK = b"SQLite format 3\0"
 PROC = Path("/proc")
 _PARTITION = re.compile(r".+-\d+")
+_LOG_FILE = re.compile(r".+\.log(\.\d{1,4})?")
+"""Names of `log.file` and `audit.log.file`, with the numbers of older ones."""
 _PLACE = re.compile(r"(\d+): FLOCK +ADVISORY +WRITE +(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
 
 
@@ -145,7 +147,7 @@ def _is_partition(path: Path) -> bool:
 
 def _is_own(name: str) -> bool:
     """Return True if the name belongs to the directory itself, or to a partition that is being removed."""
-    if name.startswith(METADATA_FILE) or is_moved_aside(name):
+    if name.startswith(METADATA_FILE) or is_moved_aside(name) or _LOG_FILE.fullmatch(name):
         return True
     return name in OWN or name.removesuffix(TEMPORARY_SUFFIX) in OWN
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from sparklog.client.admin import (
     acl_admin,
     cluster_admin,
+    config_admin,
     lake_admin,
     quota_admin,
     topic_admin,
@@ -25,6 +26,7 @@ from sparklog.client.admin.cluster_admin import (
     LogDirDescription,
     PartitionReassignment,
 )
+from sparklog.client.admin.config_admin import BrokerSetting
 from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
 from sparklog.client.admin.lake_admin import LakeDescription, LakePartition
 from sparklog.client.admin.leader_states import with_figures
@@ -520,6 +522,56 @@ class Admin:
             InvalidRequestError: The cluster never had this broker.
         """
         return cluster_admin.cordon(self._cluster, broker_id, cordoned=cordoned, timeout_ms=self._timeout_ms)
+
+    def describe_broker(self, broker_id: int | None) -> dict[str, BrokerSetting]:
+        """Describe the settings of a running broker, without secrets.
+
+        Args:
+            broker_id: Id of the broker. None: the values that are stored for all brokers.
+
+        Returns:
+            Settings by name, with the value in effect and its source.
+
+        Raises:
+            InvalidRequestError: The broker is not up.
+            ClusterAuthorizationFailedError: The user may not describe settings.
+
+        Example:
+            ```python
+            admin.describe_broker(1)["max.connections"].source
+            ```
+        """
+        number = None if broker_id is None else arg.broker_id("broker_id", broker_id)
+        return config_admin.describe_broker(self._cluster, number, self._timeout_ms)
+
+    @arg.takes(configs=_SETTINGS)
+    def alter_broker(
+        self, broker_id: int | None, configs: Mapping[str, object | None], *, validate_only: bool = False
+    ) -> None:
+        """Change dynamic settings of running brokers. The change survives restarts.
+
+        A value for one broker is stronger than a value for all brokers; both are stronger than the broker's file.
+
+        Args:
+            broker_id: Id of the broker. None: all brokers.
+            configs: Values by setting name, defaults of topic settings with the prefix `topic.`; None removes the
+                stored value.
+            validate_only: True checks the change only.
+
+        Raises:
+            InvalidConfigError: A setting is unknown, out of bounds, or needs a restart.
+            InvalidRequestError: The cluster never had this broker.
+            ClusterAuthorizationFailedError: The user may not change settings.
+
+        Example:
+            ```python
+            admin.alter_broker(None, {"max.connections": 5_000, "topic.retention.ms": "3d"})
+            ```
+        """
+        number = None if broker_id is None else arg.broker_id("broker_id", broker_id)
+        config_admin.alter_broker(
+            self._cluster, number, configs, validate_only=validate_only, timeout_ms=self._timeout_ms
+        )
 
     @arg.takes(name=arg.text)
     def describe_topic(self, name: str) -> TopicDescription:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from sparklog.client.backup.backup import Report
 from sparklog.client.backup.manifest import Manifest, PartitionBackup, TopicBackup
 from sparklog.client.producer.producer import Producer
 from sparklog.errors import DataLossError, InvalidRequestError, TopicAlreadyExistsError
+from sparklog.lake.settings import LAKE_PREFIX
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.security.client_security import Security
 from sparklog.types import OffsetAndMetadata, TopicPartition
@@ -25,6 +26,8 @@ def restore(
     manifest: Manifest,
     *,
     topics: Sequence[str] = (),
+    replication_factor: int | None = None,
+    configs: Mapping[str, object | None] | None = None,
     timeout_ms: int = 30_000,
     security: Security = None,
     report: Report = lambda tp, rows: None,
@@ -32,13 +35,16 @@ def restore(
     """Create the topics of a backup, send their records, and set the groups' offsets.
 
     Records keep their partitions, order and contents, and get the offsets from 0 on without gaps. A group's offset
-    becomes that of the same record.
+    becomes that of the same record. Settings of a Delta table (`lake.`) are left out: the table belongs to the topic of
+    the backup, which may live on.
 
     Args:
         bootstrap_servers: "host:port,…" or a list of addresses. None: the client's default.
         store: The store of the backup.
         manifest: The backup.
         topics: Names of topics. Empty: all of the backup.
+        replication_factor: Replicas of each partition. None: the default of the brokers.
+        configs: Settings of the topics in place of those of the backup, by name; None: the setting is left out.
         timeout_ms: The longest wait in ms for a broker that does not answer.
         security: Client settings, as for other clients.
         report: Called for each object.
@@ -75,7 +81,8 @@ def restore(
                 None if topic.kind == "envelope" else pa.ipc.read_schema(pa.py_buffer(topic.schema)),
                 topic.key_columns,
                 topic.timestamp_column if topic.kind != "envelope" else None,
-                topic.configs,
+                _restored_configs(topic.configs, configs or {}),
+                replication_factor=replication_factor,
             )
         with Producer(bootstrap_servers, security=security) as producer:
             for topic in chosen:
@@ -98,6 +105,11 @@ def restore(
             if moved:
                 admin.alter_group_offsets(group, moved)
     return rows
+
+
+def _restored_configs(stored: Mapping[str, object], wanted: Mapping[str, object | None]) -> dict[str, object]:
+    kept = {name: value for name, value in stored.items() if not name.startswith(LAKE_PREFIX)}
+    return {name: value for name, value in {**kept, **wanted}.items() if value is not None}
 
 
 def _send(

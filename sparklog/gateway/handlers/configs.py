@@ -1,4 +1,4 @@
-"""DESCRIBE_CONFIGS, ALTER_CONFIGS and INCREMENTAL_ALTER_CONFIGS: settings of topics."""
+"""DESCRIBE_CONFIGS, ALTER_CONFIGS and INCREMENTAL_ALTER_CONFIGS: settings of topics and of brokers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, text_of
 from sparklog.protocol.base import CONFIGS_MAX
 from sparklog.protocol.messages import Api
+from sparklog.protocol.operation_messages import (
+    AlterBrokerConfigsRequest,
+    AlterBrokerConfigsResponse,
+    BrokerConfigEntry,
+    DescribeBrokerConfigsRequest,
+    DescribeBrokerConfigsResponse,
+)
 from sparklog.protocol.topic_messages import AlterTopicRequest, AlterTopicResponse, MetadataRequest, TopicState
+from sparklog.replication.dynamic_settings import ALL_BROKERS, known_settings
 from sparklog.settings import Scope, Setting, settings_of
 from sparklog.types import check_topic_name
 
@@ -87,7 +95,7 @@ def _text(value: Any) -> str:
 
 
 async def describe_configs(session: Session, request: Body, version: int) -> Body:
-    """Answer with all settings of topics. Of a broker only its id is in the answer: its settings are in its file."""
+    """All settings of topics, and of this gateway's broker without their secrets."""
     found = []
     for resource in request["resources"][:RESOURCES_MAX]:
         outcome: Body = {
@@ -113,18 +121,41 @@ async def _described(session: Session, resource: Body) -> list[Body]:
     """Settings of a resource. Raises InvalidRequestError, and the errors of `_state`."""
     kind, name, keys = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
     if kind == BROKER:
-        entry = {
-            "name": "broker.id",
-            "value": str(session.gateway.broker_id),
-            "read_only": True,
-            "config_source": BROKER_SOURCE,
-            "is_sensitive": False,
-            "config_type": _TYPES[int],
-        }
-        return [entry] if keys is None or "broker.id" in keys else []
+        return await _described_broker(session, name, keys)
     if kind != TOPIC:
         raise InvalidRequestError(f"resources of the type {kind} have no settings here; topics ({TOPIC}) have")
     return config_entries(await _state(session, name), keys)
+
+
+async def _described_broker(session: Session, name: str, keys: list[str] | None) -> list[Body]:
+    """Settings of a broker (name "": those of all brokers). Raises the broker's errors."""
+    broker = await session.broker()
+    request = DescribeBrokerConfigsRequest(_broker_id(name))
+    answer = await broker.ask(Api.DESCRIBE_BROKER_CONFIGS, request, DescribeBrokerConfigsResponse)
+    return [_broker_entry(entry) for entry in answer.configs if keys is None or entry.name in keys]
+
+
+def _broker_entry(entry: BrokerConfigEntry) -> Body:
+    setting = known_settings().get(entry.name)
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": not entry.is_dynamic,
+        "config_source": entry.source,
+        "is_sensitive": entry.value is None,
+        "synonyms": [{"name": entry.name, "value": entry.value, "source": entry.source}],
+        "config_type": _TYPES[str] if setting is None else _TYPES[type(setting.default)],
+        "documentation": None if setting is None else setting.doc,
+    }
+
+
+def _broker_id(name: str) -> int:
+    """The id of a broker resource; ALL_BROKERS for the empty name. Raises InvalidRequestError."""
+    if not name:
+        return ALL_BROKERS
+    if not name.isascii() or not name.isdigit():
+        raise InvalidRequestError(f"broker {name!r}: the number of a broker is needed, or nothing for all brokers")
+    return int(name)
 
 
 async def _state(session: Session, name: str) -> TopicState:
@@ -151,7 +182,7 @@ async def alter_configs(session: Session, request: Body, version: int) -> Body:
 
 
 async def incremental_alter_configs(session: Session, request: Body, version: int) -> Body:
-    """Single settings of topics."""
+    """Single settings of topics and brokers."""
 
     async def change(name: str, configs: list[Body]) -> dict[str, Any]:
         state = await _state(session, name)
@@ -168,7 +199,7 @@ async def incremental_alter_configs(session: Session, request: Body, version: in
                 raise InvalidConfigError(f"{key}: operation {operation} with the value {value!r} is not possible")
         return changes
 
-    return await _alter(session, request, change)
+    return await _alter(session, request, change, of_brokers=True)
 
 
 def _changed_list(state: TopicState, name: str, value: str, *, append: bool) -> str:
@@ -200,7 +231,23 @@ def parse_configs(given: dict[str, str | None], *, keep_null: bool = False) -> d
     return found
 
 
-async def _alter(session: Session, request: Body, change: Any) -> Body:
+async def _alter_broker(session: Session, name: str, configs: list[Body], *, validate_only: bool) -> None:
+    """Raises InvalidConfigError, InvalidRequestError, and the broker's errors."""
+    changes: dict[str, Any] = {}
+    for config in configs:
+        operation = config["config_operation"]
+        if operation not in (Operation.SET, Operation.DELETE) or (
+            operation == Operation.SET and config["value"] is None
+        ):
+            raise InvalidConfigError(f"{config['name']} is no list: set it as a whole, or delete it")
+        changes[config["name"]] = config["value"] if operation == Operation.SET else None
+    if changes:
+        broker = await session.broker()
+        altered = AlterBrokerConfigsRequest(_broker_id(name), changes, validate_only)
+        await broker.ask(Api.ALTER_BROKER_CONFIGS, altered, AlterBrokerConfigsResponse)
+
+
+async def _alter(session: Session, request: Body, change: Any, *, of_brokers: bool = False) -> Body:
     found = []
     for resource in request["resources"][:RESOURCES_MAX]:
         kind, name = resource["resource_type"], resource["resource_name"]
@@ -211,9 +258,14 @@ async def _alter(session: Session, request: Body, change: Any) -> Body:
             "resource_name": name,
         }
         try:
+            if kind == BROKER and of_brokers:
+                await _alter_broker(session, name, resource["configs"], validate_only=request["validate_only"])
+                found.append(outcome)
+                continue
             if kind != TOPIC:
                 raise InvalidRequestError(
-                    f"only settings of topics ({TOPIC}) can be changed; those of a broker are in its file"
+                    f"resources of the type {kind} cannot be changed in this way: topics ({TOPIC}) can; brokers ({BROKER}) "
+                    f"with INCREMENTAL_ALTER_CONFIGS"
                 )
             changes = await change(name, resource["configs"])
             if changes and not request["validate_only"]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 
+from msgspec.structs import replace
 from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.cluster import Cluster
 from sparklog_broker.config import make_config
@@ -115,12 +116,13 @@ class Node:
             self.failed = f"{type(e).__name__}: {e}"
 
     async def _started(self, loop: SimLoop, environment) -> None:  # type: ignore[no-untyped-def]
+        config = replace(self._config)  # dynamic settings change it
         self.zk = zk = self._zookeeper.client()
         if self._is_cut_off:
             self._zookeeper.cut(zk)
         connect = stream_opener(self._net, loop, self.host)
-        cluster = await Cluster.connect(zk, self._config, loop, environment, connect)
-        self.broker = broker = Broker.open(self._config, loop, environment, cluster)
+        cluster = await Cluster.connect(zk, config, loop, environment, connect)
+        self.broker = broker = Broker.open(config, loop, environment, cluster)
         self._watch_leaderships(cluster)
         self.dispatcher = dispatcher = Dispatcher(broker, HANDLERS)
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from sparklog.client.local_cluster import LocalCluster
+from sparklog.client import local_cluster
+from sparklog.client.local_cluster import ClusterBroker, LocalCluster, is_running, request_start
 from sparklog.client.start_local import start_local
-from sparklog.errors import InvalidConfigError
+from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
 
 ELSEWHERE = "127.0.0.1:2181/somewhere"
 
@@ -45,3 +46,38 @@ def test_what_is_no_number_of_brokers_is_refused(tmp_path: Path, brokers: Any) -
     with pytest.raises(InvalidConfigError, match=r"brokers = .*: 1 to"):
         start_local(tmp_path / "data", brokers=brokers)
     assert not (tmp_path / "data").exists()
+
+
+def test_a_program_that_runs_the_cluster_takes_no_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_cluster, "REQUEST_TAKEN_S", 0.0)
+    assert not is_running(tmp_path)
+    first = cluster(tmp_path)
+    assert is_running(tmp_path)
+    with pytest.raises(InvalidConfigError, match=r"call start_missing\(\) in that program"):
+        request_start(tmp_path)
+    assert not list(tmp_path.glob("start-*"))
+    first.stop()
+    assert not is_running(tmp_path)
+
+
+def test_a_request_is_answered_with_the_brokers_that_were_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = cluster(tmp_path)
+    asked: list[float] = []
+
+    def start(self: ClusterBroker, timeout_s: float) -> None:
+        asked.append(timeout_s)
+        if self.broker_id == 3:
+            raise BrokerNotAvailableError("its disk is full")
+
+    monkeypatch.setattr(ClusterBroker, "start", start)
+    monkeypatch.setattr(local_cluster, "REQUEST_POLL_S", 0.0)
+    monkeypatch.setattr(ClusterBroker, "running", property(lambda self: self.broker_id != 2))
+    monkeypatch.setattr("time.sleep", lambda _: first.answer_requests())
+    assert request_start(tmp_path) == [2]
+    monkeypatch.setattr(ClusterBroker, "running", property(lambda self: False))
+    with pytest.raises(BrokerNotAvailableError, match="its disk is full"):
+        request_start(tmp_path)
+    assert not list(tmp_path.glob("start-*"))
+    first.stop()

@@ -11,6 +11,7 @@ from sparklog.protocol.acl_messages import (
 )
 from sparklog.protocol.act_details import ITEMS_MAX, act_detail
 from sparklog.protocol.messages import Api
+from sparklog.protocol.operation_messages import AlterBrokerConfigsRequest
 from sparklog.protocol.permissions import ADMINISTRATIVE
 from sparklog.protocol.quota_messages import AlterClientQuotasRequest, QuotaAlteration
 from sparklog.protocol.security_messages import (
@@ -49,6 +50,9 @@ def test_which_quotas_users_and_settings() -> None:
     )
     settings = AlterTopicRequest("trips", {"retention.ms": 1, "cleanup.policy": None})
     assert act_detail(Api.ALTER_TOPIC, settings) == "retention.ms=1; cleanup.policy=(none)"
+    of_one = AlterBrokerConfigsRequest(3, {"num.partitions": 2, "log.level": None})
+    assert act_detail(Api.ALTER_BROKER_CONFIGS, of_one) == "broker 3: num.partitions=2, log.level=(none)"
+    assert act_detail(Api.ALTER_BROKER_CONFIGS, AlterBrokerConfigsRequest(-1, {"a": 1})) == "all brokers: a=1"
 
 
 def test_long_requests_are_told_in_part() -> None:

@@ -76,6 +76,8 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.LIST_PARTITION_REASSIGNMENTS: 71,
         m.Api.ELECT_LEADERS: 72,
         m.Api.CORDON_BROKER: 73,
+        m.Api.ALTER_BROKER_CONFIGS: 33,
+        m.Api.DESCRIBE_BROKER_CONFIGS: 34,
         m.Api.DESCRIBE_CLUSTER: 74,
         m.Api.DESCRIBE_LOG_DIRS: 75,
         m.Api.DIRECTORY_FAILED: 80,

@@ -122,6 +122,8 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.LIST_PARTITION_REASSIGNMENTS: lambda n: operation.ListPartitionReassignmentsRequest([n.topic]),
     Api.ELECT_LEADERS: lambda n: operation.ElectLeadersRequest(0, [operation.PartitionName(n.topic, 0)]),
     Api.CORDON_BROKER: lambda n: operation.CordonBrokerRequest(0, True),
+    Api.ALTER_BROKER_CONFIGS: lambda n: operation.AlterBrokerConfigsRequest(0, {"num.partitions": 2}),
+    Api.DESCRIBE_BROKER_CONFIGS: lambda n: operation.DescribeBrokerConfigsRequest(0),
     Api.DESCRIBE_CLUSTER: lambda n: operation.DescribeClusterRequest(),
     Api.DESCRIBE_LOG_DIRS: lambda n: operation.DescribeLogDirsRequest(),
     Api.REPORT_LAKE: lambda n: lakes.ReportLakeRequest(n.topic, "id", []),

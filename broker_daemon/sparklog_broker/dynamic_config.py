@@ -1,0 +1,117 @@
+"""Dynamic settings at work: the values of the cluster's images in this broker, and the parts that take them over.
+
+The parts of a broker share one `BrokerConfig`, and read most settings where they use them. The parts that compute
+something from a setting register here, and compute it again after a change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from sparklog.protocol.operation_messages import BrokerConfigEntry
+from sparklog.replication.dynamic_settings import (
+    ALL_BROKERS,
+    TOPIC_PREFIX,
+    Source,
+    effective_values,
+    known_settings,
+    stored_values,
+)
+from sparklog.security.secrets import is_sensitive, redact
+from sparklog.settings import Value
+from sparklog_broker.config import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+
+class DynamicConfig:
+    """Gives the broker's configuration the values of images. Event-loop thread only."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._static = {name: _of_file(config, name) for name, one in known_settings().items() if one.dynamic}
+        """Values without those of images."""
+        self._configs: Mapping[str, Value] = {}
+        self._values: dict[str, Value] = {}
+        self._watchers: list[tuple[frozenset[str], Callable[[], None]]] = []
+
+    def watch(self, names: Iterable[str], watcher: Callable[[], None]) -> None:
+        """Call `watcher` after each change of a setting.
+
+        Args:
+            names: Settings by their dotted names; TOPIC_PREFIX stands for all defaults of topics.
+            watcher: Takes the new values over from the configuration.
+        """
+        self._watchers.append((frozenset(names), watcher))
+        if self._watched(self._values) & frozenset(names):  # stored before this start
+            self._tell(frozenset(names), watcher)
+
+    def follow(self, configs: Mapping[str, Value]) -> None:
+        """Take the values of an image over.
+
+        Args:
+            configs: Settings of the cluster, as in the image.
+        """
+        if configs is self._configs:
+            return
+        self._configs = configs
+        values = effective_values(configs, self._config.broker_id)
+        changed = {n for n in {*values, *self._values} if values.get(n) != self._values.get(n)}
+        if not changed:
+            return
+        self._config.change({name: values.get(name, self._static[name]) for name in changed})
+        self._values = values
+        log.info("settings changed: %s", ", ".join(f"{n}={values.get(n, self._static[n])}" for n in sorted(changed)))
+        for names, watcher in self._watchers:
+            if names & self._watched(changed):
+                self._tell(names, watcher)
+
+    @staticmethod
+    def _watched(names: Iterable[str]) -> set[str]:
+        return {TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name for name in names}
+
+    @staticmethod
+    def _tell(names: frozenset[str], watcher: Callable[[], None]) -> None:
+        try:
+            watcher()
+        except Exception:
+            log.exception("a change of %s is not in effect", ", ".join(sorted(names)))
+
+    def describe(self, broker_id: int) -> Iterator[BrokerConfigEntry]:
+        """Yield the settings of this broker, with the values in effect and their sources.
+
+        Args:
+            broker_id: Id of this broker. ALL_BROKERS: only the values for all brokers.
+        """
+        known, of_all = known_settings(), stored_values(self._configs, ALL_BROKERS)
+        if broker_id == ALL_BROKERS:
+            for name in sorted(of_all):
+                yield BrokerConfigEntry(
+                    name, _text(name, of_all[name]), Source.ALL_BROKERS, name in known and known[name].dynamic
+                )
+            return
+        own, given = stored_values(self._configs, broker_id), self._config.given
+        for name in [*known, *(name for name in given if name not in known)]:
+            value: Value | None
+            if name in self._values:
+                source, value = Source.BROKER if name in own else Source.ALL_BROKERS, self._values[name]
+            elif name in given:
+                source, value = Source.FILE, given[name]
+            else:
+                source, value = Source.DEFAULT, known[name].default
+            yield BrokerConfigEntry(name, _text(name, value), source, name in known and known[name].dynamic)
+
+
+def _of_file(config: BrokerConfig, name: str) -> Value:
+    if name.startswith(TOPIC_PREFIX):
+        return config.topic_defaults.get(name.removeprefix(TOPIC_PREFIX), known_settings()[name].default)
+    value: Value = getattr(config, name.replace(".", "_"))
+    return value
+
+
+def _text(name: str, value: Value | None) -> str | None:
+    """A value without secrets; None: the value is one."""
+    if value is None or (is_sensitive(name) and value != ""):
+        return None
+    return str(value).lower() if isinstance(value, bool) else redact(str(value))

@@ -1,0 +1,108 @@
+"""A debug bundle: one archive with the files that a helper asks for, within limits of size, without secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from sparklog.cli.doctor.scrub import Scrubber
+from sparklog.environment.clock import MachineClock
+
+FILE_BYTES_MAX = 8 * 1024 * 1024
+"""Size of one file of the bundle; a longer one loses its end."""
+BUNDLE_BYTES_MAX = 64 * 1024 * 1024
+"""Size of all files together, before compression; files beyond it are left out."""
+FILE_MODE = 0o600
+DIRECTORY = "sparklog-bundle"
+MANIFEST = "manifest.json"
+
+
+class Bundle:
+    """An archive that is being written. Every text passes the scrubber and the limits before it is stored."""
+
+    def __init__(
+        self,
+        out: BinaryIO,
+        scrubber: Scrubber,
+        clock: MachineClock,
+        report: Callable[[str], None],
+        *,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        bytes_max: int = BUNDLE_BYTES_MAX,
+    ) -> None:
+        """Begin the archive.
+
+        Args:
+            out: Destination of the compressed archive.
+            scrubber: Removes the secrets of each text.
+            clock: Source of the files' times.
+            report: Is told the name of each file, as progress.
+            file_bytes_max: Largest size of one file.
+            bytes_max: Largest size of all files, before compression.
+        """
+        self._tar = tarfile.open(fileobj=out, mode="w:gz")  # noqa: SIM115 - closed by `close`
+        self._scrubber = scrubber
+        self._time_s = clock.now_ms() // 1000
+        self._report = report
+        self._file_bytes_max, self._left = file_bytes_max, bytes_max
+        self._files: list[dict[str, Any]] = []
+        self._missing: dict[str, str] = {}
+
+    @property
+    def count(self) -> int:
+        """Number of files so far."""
+        return len(self._files)
+
+    def add_json(self, name: str, value: Any) -> None:
+        """Add a value as JSON.
+
+        Args:
+            name: Path in the bundle.
+            value: Plain values, or named tuples of them.
+        """
+        clean = self._scrubber.value(value)
+        self._add(name, json.dumps(clean, indent=1, ensure_ascii=False).encode("utf-8", "replace"))
+
+    def add_text(self, name: str, text: str) -> None:
+        """Add a text.
+
+        Args:
+            name: Path in the bundle.
+            text: The text, with or without secrets.
+        """
+        self._add(name, self._scrubber.text(text).encode("utf-8", "replace"))
+
+    def miss(self, name: str, reason: str) -> None:
+        """Note in the manifest that a part is missing.
+
+        Args:
+            name: Path in the bundle.
+            reason: The reason, with or without secrets.
+        """
+        self._missing[self._scrubber.text(name)] = self._scrubber.text(reason)
+
+    def close(self, facts: dict[str, Any]) -> None:
+        """Write the manifest and end the archive.
+
+        Args:
+            facts: Further keys of the manifest.
+        """
+        self._left = self._file_bytes_max
+        listed = {**facts, "files": list(self._files), "missing": self._missing}
+        self.add_json(MANIFEST, listed)
+        self._tar.close()
+
+    def _add(self, name: str, data: bytes) -> None:
+        kept = data[: self._file_bytes_max]
+        if len(kept) > self._left:
+            self.miss(name, f"{len(kept)} bytes, and the bundle has room for {self._left}")
+            return
+        self._left -= len(kept)
+        self._report(f"{name} ({len(kept):,} bytes)")
+        info = tarfile.TarInfo(f"{DIRECTORY}/{name}")
+        info.size, info.mode, info.mtime = len(kept), FILE_MODE, self._time_s
+        self._tar.addfile(info, io.BytesIO(kept))
+        self._files.append({"name": name, "bytes": len(kept), "cut": len(kept) < len(data)})

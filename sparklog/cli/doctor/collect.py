@@ -1,0 +1,136 @@
+"""Writing of a debug bundle: the choice of its parts, from the options of `sparklog doctor`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sparklog.cli.doctor import bundle_parts as parts
+from sparklog.cli.doctor.bundle import FILE_MODE, Bundle
+from sparklog.cli.doctor.facts import Facts
+from sparklog.cli.doctor.findings import Found
+from sparklog.cli.doctor.scrub import Scrubber, secrets_of_environment, secrets_of_options
+from sparklog.environment.clock import MachineClock
+from sparklog.security.secrets import Secret
+
+if TYPE_CHECKING:
+    from sparklog_broker.config import BrokerConfig
+
+    from sparklog.security.client_security import ClientSecurity, SecuritySettings
+
+
+class Sources(NamedTuple):
+    """The objects that a bundle is about, and their reach."""
+
+    facts: Facts
+    found: list[Found]
+    checks: list[str]
+    bootstrap_servers: str | None
+    """Cluster; None: none."""
+    config: Path | None
+    """Configuration file of a broker; None: none."""
+    metrics: str
+    """Address of a metrics page; empty: none."""
+    log_bytes: int
+    """Bytes of each log."""
+    timeout_ms: int
+    """Longest wait for an answer."""
+    settings: SecuritySettings | None = None
+    """Client's security settings; None: none are given."""
+    security: ClientSecurity | None = None
+    """The same, resolved."""
+
+
+def write_bundle(path: Path, sources: Sources, clock: MachineClock, environment: Mapping[str, str]) -> None:
+    """Write a bundle, with its progress on stderr.
+
+    Args:
+        path: The archive; a file of this name is replaced when the new one is complete.
+        sources: The parts.
+        clock: The clock for times in the bundle.
+        environment: Variables of the environment.
+
+    Raises:
+        OSError: The archive cannot be written.
+    """
+    from sparklog.cli.destination import destination
+
+    config = _config(sources.config)
+    scrubber = Scrubber(known_secrets(config, sources.security, sources.settings, environment))
+    with destination(path) as out:
+        os.fchmod(out.fileno(), FILE_MODE)
+        bundle = Bundle(out, scrubber, clock, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
+        _fill(bundle, sources, config, environment)
+        bundle.close({"made_ms": clock.now_ms(), "cluster": sources.bootstrap_servers, "config": sources.config})
+    size = path.stat().st_size
+    print(
+        f"wrote {path}: {bundle.count} files, {size:,} bytes, without secrets; look into it before you send it",
+        file=sys.stderr,
+    )
+
+
+def _fill(bundle: Bundle, sources: Sources, config: BrokerConfig | None, environment: Mapping[str, str]) -> None:
+    parts.add_findings(bundle, sources.facts, sources.found, sources.checks)
+    parts.add_environment(bundle, environment)
+    urls = [sources.metrics] if sources.metrics else []
+    if sources.settings is not None:
+        parts.add_client(bundle, sources.settings.items())
+    if config is not None:
+        parts.add_config(bundle, config.given)
+        if config.metrics_listen:
+            urls.append(parts.metrics_url(config.metrics_listen, "127.0.0.1"))
+    cluster = sources.facts.cluster
+    if cluster is not None and sources.bootstrap_servers is not None:
+        from sparklog.client.admin.admin import Admin
+
+        with Admin(
+            sources.bootstrap_servers,
+            request_timeout_ms=sources.timeout_ms,
+            security=sources.security,
+            wait_for_broker=False,
+        ) as admin:
+            urls += parts.add_brokers(bundle, admin)
+            parts.add_topics(bundle, admin, [topic.name for topic in cluster.topics])
+    parts.add_metrics(bundle, urls, sources.timeout_ms / 1000)
+    parts.add_logs(bundle, _logs(config), sources.log_bytes)
+
+
+def _config(path: Path | None) -> BrokerConfig | None:
+    """The configuration; None if there is none, or it cannot be read: that is one of the findings."""
+    from sparklog_broker.config import load_config
+
+    from sparklog.errors import InvalidConfigError
+
+    try:
+        return None if path is None else load_config(path)
+    except InvalidConfigError:
+        return None
+
+
+def known_secrets(
+    config: BrokerConfig | None,
+    security: ClientSecurity | None,
+    settings: SecuritySettings | None,
+    environment: Mapping[str, str],
+) -> list[Secret]:
+    """Return the secrets that this process knows, which the bundle must not have."""
+    from sparklog.security.secrets import is_sensitive
+
+    found = secrets_of_environment(environment)
+    if security is not None:
+        found += security.secrets
+    if settings is not None:
+        found += [Secret(text) for name, text in settings.items() if is_sensitive(name)]
+    if config is not None:
+        found += [value for value in config.security.settings.values() if isinstance(value, Secret)]
+        found += secrets_of_options(config.remote_log_storage_options)
+    return found
+
+
+def _logs(config: BrokerConfig | None) -> Iterable[Path]:
+    for path in () if config is None else (config.log_file, config.audit_log_file):
+        if path and config is not None:
+            yield config.data_dir / path  # an absolute path stays one

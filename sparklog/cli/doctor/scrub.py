@@ -1,0 +1,93 @@
+"""Removal of secrets from the texts of a debug bundle.
+
+The parts of a bundle hold no secrets by construction: settings are shown by `sparklog.security.secrets.is_sensitive`,
+variables of the environment by a list. This module is the second line. It removes the secrets that the command knows,
+in every notation, and texts that look like a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from sparklog.security.secrets import HIDDEN, Secret, is_sensitive, redact
+
+SECRET_CHARS_MIN = 4
+"""Shorter secrets are removed by their place only: as texts they occur in other words."""
+_NAME = r"pass(?:word|wd|phrase|code)?|secret|token|credentials?|api[_-]?key|access[_-]?key(?:[_-]?id)?|private[_-]?key|account[_-]?key|jaas|signature|sig|pwd|salt|stored_key|server_key|auth(?:orization)?"
+_SENSITIVE_NAME = re.compile(
+    rf"(?:^|[^a-z])(?:[a-z]*(?:password|secret|token|credential)s?|{_NAME})(?:[^a-z]|$)", re.IGNORECASE
+)
+_ASSIGNED = re.compile(
+    rf"(?P<keep>(?<![a-z])[\"']?(?:[\w.-]*[._-])?(?:[a-z]*(?:password|secret)|{_NAME})[\"']?\s*(?:=|:)\s*)"
+    r"(?:\"(?:\\.|[^\"\\])*\"?|'[^']*'?|(?:(?:Basic|Bearer|Digest)\s+)?[^\s,;&\"'{}\[\]]+)",
+    re.IGNORECASE,
+)  # fmt: skip
+_USER_OF_URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}://([^/\s@\"'<>]+)@", re.IGNORECASE)
+
+
+def names_secret(name: str) -> bool:
+    """Return True if a value of this name is a secret: a setting, a variable of the environment, a key of options."""
+    return is_sensitive(name) or _SENSITIVE_NAME.search(name) is not None
+
+
+def secrets_of_environment(environment: Mapping[str, str]) -> list[Secret]:
+    """Return the secrets in variables: values with a sensitive name, and passwords in URLs."""
+    found = []
+    for name, value in environment.items():
+        if names_secret(name):
+            found.append(value)
+        found += [part for user in _USER_OF_URL.findall(value) for part in _parts_of(user)]
+    return [Secret(value) for value in found if value]
+
+
+def secrets_of_options(text: str) -> list[Secret]:
+    """Return the secrets of the options of an object store, which are JSON, and the whole text as one."""
+    found = [text.strip()]
+    try:
+        options = json.loads(text)
+    except ValueError:
+        options = None
+    found += [str(v) for v in _leaves(options) if isinstance(v, str)]
+    return [Secret(value) for value in found if value]
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for inner in value.values() for leaf in _leaves(inner)]
+    if isinstance(value, list):
+        return [leaf for inner in value for leaf in _leaves(inner)]
+    return [value]
+
+
+def _parts_of(user: str) -> list[str]:
+    password = user.partition(":")[2]
+    return [password, unquote(password)]
+
+
+class Scrubber:
+    """Removes known secrets, and texts that look like one."""
+
+    def __init__(self, secrets: Iterable[Secret] = ()) -> None:
+        self._secrets = [s for s in secrets if len(s.reveal()) >= SECRET_CHARS_MIN]
+
+    def text(self, text: str) -> str:
+        """Return a text without secrets."""
+        return _ASSIGNED.sub(lambda m: m["keep"] + HIDDEN, redact(text, self._secrets))
+
+    def value(self, value: Any, name: str = "") -> Any:
+        """Return a value for JSON without secrets. A value whose key names a secret is hidden as a whole."""
+        if isinstance(value, Mapping):
+            return {self.text(str(k)): self.value(v, str(k)) for k, v in value.items()}
+        if hasattr(value, "_asdict"):
+            return self.value(value._asdict(), name)
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self.value(inner, name) for inner in value]
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, Secret) or (name and names_secret(name) and str(value)):
+            return HIDDEN
+        return self.text(str(value))
