@@ -83,6 +83,7 @@ AT_CONTROLLER = frozenset(
         Api.ELECT_LEADERS,
         Api.CORDON_BROKER,
         Api.ALTER_BROKER_CONFIGS,
+        Api.ALTER_BROKER_CONFIGS,
         Api.DESCRIBE_BROKER_CONFIGS,
         Api.CREATE_ACLS,
         Api.DELETE_ACLS,

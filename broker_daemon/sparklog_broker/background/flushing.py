@@ -36,7 +36,7 @@ class Flushing:
         self.rounds = Histogram()
         """Durations of flushes of all records since the previous flush."""
         self.removed_segments = 0
-        """Whose files were unlinked."""
+        """Number of segments whose files were unlinked."""
         self._all = Periodic("background work", loop, self._flush_all, lambda: config.log_flush_interval_ms / 1000)
         self.run_soon = self._all.run_soon
         self._due = Periodic("background fsync", loop, self._flush_due, self._tick_s)

@@ -34,6 +34,7 @@ from sparklog.replication.cluster_image import UNCLEAN_SETTING, ClusterImage, To
 from sparklog.replication.controller.model import AlterSecurity, ControlledShutdown, ControllerConfig
 from sparklog.replication.replica.model import ReplicaConfig
 from sparklog.security.listeners import endpoint_for
+from sparklog.security.records import RecordChanges
 from sparklog.settings import Value
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.broker_peers import BrokerPeers

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from sparklog.cli.doctor.bundle import Bundle
 from sparklog.cli.doctor.facts import Facts
-from sparklog.cli.doctor.findings import Found
+from sparklog.cli.doctor.findings import CheckFinding
 from sparklog.cli.doctor.report import as_json, as_text
 from sparklog.environment.files import OddFileError, open_regular
 from sparklog.errors import SparklogError
@@ -46,7 +46,7 @@ _FILES = (
 _FILE_BYTES_MAX = 16 * 1024
 
 
-def add_findings(bundle: Bundle, facts: Facts, found: list[Found], checks: list[str]) -> None:
+def add_findings(bundle: Bundle, facts: Facts, found: list[CheckFinding], checks: list[str]) -> None:
     """Add the findings, and all facts that the checks had: brokers with their versions, topics, groups, transactions,
     disks, the result of `log verify`."""
     bundle.add_text("findings.txt", "\n".join(as_text(found, facts, len(checks), colours=False)) + "\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sparklog.cli.doctor import bundle_parts as parts
 from sparklog.cli.doctor.bundle import FILE_MODE, Bundle
 from sparklog.cli.doctor.facts import Facts
-from sparklog.cli.doctor.findings import Found
+from sparklog.cli.doctor.findings import CheckFinding
 from sparklog.cli.doctor.scrub import Scrubber, secrets_of_environment, secrets_of_options
 from sparklog.environment.clock import MachineClock
 from sparklog.security.secrets import Secret
@@ -26,7 +26,7 @@ class Sources(NamedTuple):
     """The objects that a bundle is about, and their reach."""
 
     facts: Facts
-    found: list[Found]
+    found: list[CheckFinding]
     checks: list[str]
     bootstrap_servers: str | None
     """Cluster; None: none."""
