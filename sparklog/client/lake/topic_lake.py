@@ -33,6 +33,7 @@ from sparklog.lake.rules import (
     after_failed_commit,
     atomic_ends,
     check_table,
+    is_beyond_log,
     is_cut_short,
     is_held,
     plan_round,
@@ -124,6 +125,8 @@ class TopicLake:
         schema = table_schema(info.schema, is_envelope=info.is_envelope)
         table = self._opened(info, settings, schema, note_table_id)
         state = self._state(table, info, settings)
+        if is_beyond_log(state, ends) and not is_beyond_log(state, self._log.ends(info)):
+            return self.round(info, settings, note_table_id)  # another worker has committed since the log was asked
         limit = UPSERT_OFFSETS_PER_ROUND if settings.is_upsert else OFFSETS_PER_ROUND
         accept_gaps = not settings.hold_retention
         plan = plan_round(
