@@ -4,8 +4,8 @@
 
 Records arrive all the time, in plain batches and in transactions, of which some are aborted. A lake worker commits them
 twice a second, retention cuts the log down to its last segments, and small files are merged, so that each life of the
-stream begins below the end of the table and ends in the log. At the end each committed record was delivered at one place
-and in one batch, and all attempts at a batch had the same rows.
+stream begins below the end of the table and ends in the log. At the end each committed record was delivered at one
+place and in one batch, and all attempts at a batch had the same rows.
 """
 
 from __future__ import annotations
