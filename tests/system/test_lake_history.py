@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
 from sparklog.errors import InvalidConfigError, InvalidRequestError
 from sparklog.lake.delta_table import LakeTable
+from sparklog.lake.history import History
 from sparklog.types import TopicPartition
 from tests.support.cli import COMMAND
 from tests.support.deletion_vectors import delete_by_vector
@@ -81,6 +82,42 @@ def test_a_topic_whose_log_was_cut_is_read_whole(
     assert [r["n"] for r in sparklog.sql(address, query).to_pylist()] == list(range(898, 1_002))
     newest = sparklog.sql(address, f'SELECT n FROM "{topic}" ORDER BY _timestamp DESC, _offset DESC LIMIT 2')
     assert [r["n"] for r in newest.to_pylist()] == [1_049, 1_048]
+
+
+def test_sql_reads_texts_of_table_and_log_as_one(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    """Texts with few values are dictionaries in the files, others are not; both have nulls and both go on in the log."""
+    lake_admin.create_topic(topic, schema="n BIGINT, few STRING, many STRING")
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    truth = [
+        {"n": n, "few": None if n % 7 == 0 else f"z{n % 5}", "many": None if n % 11 == 0 else f"{n:032d}"}
+        for n in range(3_000)
+    ]
+    for part in (truth[:2_000], truth[2_000:]):
+        with sparklog.Producer(lake_broker.bootstrap_servers) as producer:
+            producer.send_batch(topic, part)
+        if len(part) == 2_000:
+            assert worker.run_once([topic]) == {}
+    table = LakeTable.open(str(tmp_path / "table"))
+    assert table is not None
+    info = lake_admin._cluster.topic(topic)
+    history = History(table, topic, info.topic_id, 1)
+    assert history.dictionary_columns(info.schema) == {"few"}
+    conditions: dict[str, Callable[[dict[str, Any]], object]] = {
+        "true": lambda r: True,
+        "few = 'z3'": lambda r: r["few"] == "z3",
+        "few <> 'z3' AND n > 1990": lambda r: r["few"] not in (None, "z3") and r["n"] > 1_990,
+        "few IN ('z1', 'z2') OR few IS NULL": lambda r: r["few"] in ("z1", "z2", None),
+        "few BETWEEN 'z1' AND 'z2' AND many > '0'": lambda r: r["few"] in ("z1", "z2") and r["many"],
+        "few LIKE '%4' AND many IS NULL": lambda r: r["few"] == "z4" and r["many"] is None,
+        "lower(few) = 'z0' AND _offset >= 1995": lambda r: r["few"] == "z0" and r["n"] >= 1_995,
+    }
+    for condition, holds in conditions.items():
+        query = f'SELECT n, few, many FROM "{topic}" WHERE {condition} ORDER BY n'
+        found = sparklog.sql(lake_broker.bootstrap_servers, query)
+        assert found.to_pylist() == [r for r in truth if holds(r)], condition
+        assert found.schema.field("few").type == pa.string(), condition
 
 
 def test_reads_are_whole_while_retention_commits_and_merges_run(
