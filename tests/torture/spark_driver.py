@@ -31,6 +31,7 @@ QUIET = {
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.log.level": "ERROR",
     "spark.driver.memory": "700m",
+    "spark.python.authenticate.socketTimeout": "300s",  # a worker may start slowly beside other work
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
