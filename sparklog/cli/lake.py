@@ -261,12 +261,12 @@ def verify(
 
         print(json.dumps(asdict(found)))
     else:
-        print(f"version {found.version}: {found.files:,} files, {found.rows:,} rows")
+        print(f"version {found.version}: {_count(found.files, 'file')}, {_count(found.rows, 'row')}")
         for remark in found.remarks:
             print(f"remark: {remark}")
         for problem in found.problems:
             print(f"problem: {problem}")
-        print("sound" if not found.problems else f"{len(found.problems)} problems")
+        print("sound" if not found.problems else _count(len(found.problems), "problem"))
     if found.problems:
         raise typer.Exit(1)
 
@@ -322,6 +322,10 @@ def run(
         print(f"error: {error}", file=sys.stderr)
     if errors:
         raise typer.Exit(1)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _stop_with_parent(stop: Any) -> None:

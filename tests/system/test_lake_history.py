@@ -87,7 +87,7 @@ def test_a_topic_whose_log_was_cut_is_read_whole(
 def test_sql_reads_texts_of_table_and_log_as_one(
     lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
 ) -> None:
-    """Texts with few values are dictionaries in the files, others are not; both have nulls and both go on in the log."""
+    """Texts with few values are dictionaries in the files, others are not; both have nulls and go on in the log."""
     lake_admin.create_topic(topic, schema="n BIGINT, few STRING, many STRING")
     lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
     truth = [

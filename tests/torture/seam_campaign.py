@@ -129,7 +129,7 @@ def run(directory: Path, kills: int, seed: int) -> Outcome:
     output.mkdir()
     worker_kills = 0
     with (
-        sparklog.start_local(directory / "data", settings=SETTINGS) as broker,
+        sparklog.start_local(directory / "data", settings=SETTINGS, timeout_s=PROGRESS_S) as broker,
         sparklog.Admin(broker.bootstrap_servers) as admin,
     ):
         address = broker.bootstrap_servers
