@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 import sparklog
+from sparklog.client.lake import log_side, topic_lake
 from sparklog.client.lake.verify import verify_lake
 from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
@@ -260,3 +261,37 @@ def test_debezium_events_become_rows() -> None:
     for wrong in (b"{", {"op": "x"}, 7):
         with pytest.raises(sparklog.errors.DeserializationError, match="Debezium"):
             sparklog.unwrap_debezium([wrong])
+
+
+def test_changes_of_a_round_have_a_size(
+    lake_broker: LocalBroker,
+    lake_admin: sparklog.Admin,
+    worker: LakeWorker,
+    topic_name: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A backlog goes in several commits; with transactions in one, because a cut would show a part of one."""
+    monkeypatch.setattr(topic_lake, "UPSERT_BYTES_PER_ROUND", 1_000)
+    monkeypatch.setattr(log_side, "WRITE_ROWS", 50)
+    for transactional_id in (None, "changes"):
+        topic = topic_name()
+        path = tmp_path / topic
+        lake_admin.create_topic(topic, partitions=3, schema=SCHEMA, key_columns=["n"])
+        lake_admin.enable_lake(topic, location=str(path), mode="upsert")
+        with sparklog.Producer(lake_broker.bootstrap_servers, transactional_id=transactional_id) as producer:
+            if transactional_id is not None:
+                producer.init_transactions()
+                producer.begin_transaction()
+            for turn in range(20):
+                producer.send_batch(topic, pa.table({"n": range(100), "zone": [f"{turn}"] * 100}))
+                producer.flush()
+            if transactional_id is not None:
+                producer.commit_transaction()
+        assert worker.run_once([topic]) == {}
+        found = DeltaTable(path)
+        rows = found.to_pyarrow_table().sort_by("n")
+        assert rows.column("n").to_pylist() == list(range(100))
+        assert set(rows.column("zone").to_pylist()) == {"19"}
+        assert found.version() > 6 if transactional_id is None else found.version() == 1
+        assert verify_lake(lake_admin, topic).problems == []

@@ -14,6 +14,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from sparklog.errors import InvalidConfigError, LakePausedError
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.lake import parquet_files
 from sparklog.lake.columns import check_columns, check_partition_by, missing_columns, table_schema
 from sparklog.lake.delta_table import TableFile, normal_location
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
@@ -160,3 +161,15 @@ def test_many_keys() -> None:
     found = newest_per_key(table, ["k"]).to_pylist()
     assert {r["k"]: r["v"] for r in found} == expected
     assert [r["v"] for r in found] == sorted(expected.values())
+
+
+def test_a_file_of_one_partition_value_grows_over_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else no file of an upserted table would be full, and each commit would write all of them again."""
+    monkeypatch.setattr(parquet_files, "ROW_GROUP_BYTES", 1)
+    made = writer(tmp_path, ("text",))
+    for at, text in enumerate("aabba"):
+        made.write(rows(range(at, at + 1), text))
+    made.write(rows(range(0)))
+    files = made.close()
+    assert [f.partition_values["text"] for f in files] == ["a", "b", "a"]
+    assert [f.rows for f in files] == [2, 2, 1]
