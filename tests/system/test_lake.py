@@ -30,7 +30,7 @@ from sparklog.client.transactions.shared_transaction import (
     join_shared_transaction,
 )
 from sparklog.environment import fault_points
-from sparklog.errors import InvalidConfigError, InvalidRequestError, LakeUnavailableError
+from sparklog.errors import InvalidConfigError, InvalidRequestError, LakePausedError, LakeUnavailableError
 from sparklog.lake.rules import PartitionEnds
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.small_files import FILES_MIN
@@ -380,6 +380,8 @@ def test_a_dropped_or_foreign_table_pauses(
     shutil.rmtree(path)
     assert "dropped" in worker.run_once([lake])[lake]
     assert not path.exists()
+    with pytest.raises(LakePausedError, match="dropped or moved; use 'sparklog lake rebuild'"):
+        verify_lake(lake_admin, lake)
     write_deltalake(path, pa.table({"a": [1]}))
     lake_admin.resume_lake(lake)
     assert "belongs to no topic" in worker.run_once([lake])[lake]
