@@ -38,6 +38,7 @@ DELTA_CONFIGS = {
     "spark.jars.packages": f"{CONFIGS['spark.jars.packages']},{DELTA_PACKAGE}",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",  # 50 tasks to read the log of a small table are for a cluster
 }
 """Settings of a session that writes Delta tables, too."""
 
