@@ -67,4 +67,4 @@ def test_the_flow_is_accepted_and_a_target_without_merge_refused(tmp_path: Path)
             text=True,
             check=False,
         )
-    assert "AUTOCDC_TARGET_DOES_NOT_SUPPORT_MERGE" in done.stderr, done.stderr[-3000:]
+    assert "AUTOCDC_TARGET_DOES_NOT_SUPPORT_MERGE" in done.stdout, done.stdout[-3000:]
