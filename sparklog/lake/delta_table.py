@@ -27,6 +27,8 @@ from sparklog.lake.rules import TOPIC_ID_PROPERTY, Span, TableState, app_id
 COMMIT_MARK = "sparklog"
 """Key in the information of a worker's commits."""
 HISTORY_PAGE = 50
+PIECE_ROWS, PIECE_ROWS_MIN = 16_384, 512
+"""Rows of a file that are in memory at a time."""
 CHECKPOINT_INTERVAL = 100
 _WRITER_FEATURES = frozenset(
     {
@@ -448,36 +450,51 @@ class LakeTable:
         Raises:
             LakeUnavailableError: The file cannot be read.
         """
-        schema = self.schema()
-        wanted = schema if columns is None else pa.schema([schema.field(c) for c in columns])
+        known = {} if not apply_deletions else self.deletion_masks() if masks is None else masks
+        schema = self._layout(columns)
+        return pa.concat_tables([schema.empty_table(), *self.read_pieces(file, columns, masks=known)])
+
+    def read_pieces(
+        self, file: TableFile, columns: Sequence[str] | None, *, masks: Mapping[str, Any]
+    ) -> Iterator[pa.Table]:
+        """Read rows of a file as `read_file` does, some thousands at a time.
+
+        Args:
+            file: The file.
+            columns: Names of the columns; None: all of the table.
+            masks: The result of `deletion_masks`; empty: deleted rows are read, too.
+
+        Yields:
+            Rows in the order of the file.
+
+        Raises:
+            LakeUnavailableError: The file cannot be read.
+        """
+        layout = self._layout(columns)
+        mask = masks.get(unquote(file.path).rsplit("/", 1)[-1])
+        at = 0
         try:
             with self.file_system().open_input_file(unquote(file.path)) as source:
                 parquet = pq.ParquetFile(source)
-                own = [c for c in wanted.names if c in parquet.schema_arrow.names]
-                rows = plain(parquet.read(columns=own)) if own else None
-                count = parquet.metadata.num_rows
+                names = parquet.schema_arrow.names
+                own = [c for c in layout.names if c in names and c not in file.partition_values]
+                most = PIECE_ROWS
+                if parquet.num_row_groups:  # a row group of the worker's has ROW_GROUP_BYTES in memory
+                    most = min(most, max(PIECE_ROWS_MIN, parquet.metadata.row_group(0).num_rows // 8))
+                for batch in parquet.iter_batches(most, columns=own or names[:1]):
+                    rows = _in_layout(plain(pa.Table.from_batches([batch])), file, layout)
+                    if mask is not None:
+                        left = np.ones(rows.num_rows, dtype=bool)
+                        piece = mask[at : at + rows.num_rows]
+                        left[: len(piece)] = piece
+                        rows, at = rows.filter(pa.array(left)), at + rows.num_rows
+                    yield rows
         except (OSError, pa.ArrowException) as e:
             raise LakeUnavailableError(f"file {file.path} of the table at {self.location} cannot be read: {e}") from e
-        arrays = []
-        for f in wanted:
-            if f.name in file.partition_values:
-                value = file.partition_values[f.name]
-                arrays.append(
-                    pa.repeat(pa.scalar(value).cast(f.type) if value is not None else pa.scalar(None, f.type), count)
-                )
-            elif rows is not None and f.name in rows.column_names:
-                arrays.append(rows.column(f.name).cast(f.type))
-            else:
-                arrays.append(pa.nulls(count, f.type))
-        table = pa.table(arrays, schema=pa.schema([f.with_nullable(True) for f in wanted]))
-        if apply_deletions:
-            known = self.deletion_masks() if masks is None else masks
-            mask = known.get(unquote(file.path).rsplit("/", 1)[-1])
-            if mask is not None:
-                whole = np.ones(count, dtype=bool)
-                whole[: len(mask)] = mask
-                table = table.filter(pa.array(whole))
-        return table
+
+    def _layout(self, columns: Sequence[str] | None) -> pa.Schema:
+        schema = self.schema()
+        return pa.schema([schema.field(c).with_nullable(True) for c in (schema.names if columns is None else columns)])
 
     def remove_files(self, paths: Iterable[str]) -> None:
         """Remove files that are not part of the table. Failures leave the files to VACUUM."""
@@ -631,6 +648,21 @@ class LakeTable:
         """Return the names of all operations in the table's history, the newest first."""
         with _reaching(self.location):
             return [str(e.get("operation", "")) for e in self._handle.history() if COMMIT_MARK not in e]
+
+
+def _in_layout(rows: pa.Table, file: TableFile, layout: pa.Schema) -> pa.Table:
+    """Return rows of a file with the columns of a schema; columns that the file lacks are null."""
+    arrays = []
+    for f in layout:
+        if f.name in file.partition_values:
+            value = file.partition_values[f.name]
+            scalar = pa.scalar(None, f.type) if value is None else pa.scalar(value).cast(f.type)
+            arrays.append(pa.repeat(scalar, rows.num_rows))
+        elif f.name in rows.column_names:
+            arrays.append(rows.column(f.name).cast(f.type))
+        else:
+            arrays.append(pa.nulls(rows.num_rows, f.type))
+    return pa.table(arrays, schema=layout)
 
 
 def plain(rows: pa.Table) -> pa.Table:

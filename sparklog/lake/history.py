@@ -7,7 +7,7 @@ OPTIMIZE has made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
@@ -29,6 +29,8 @@ ENVELOPE_TIMESTAMP = "timestamp"
 ROWS_MAX = 65_536
 """Rows of one batch."""
 SCAN_ROWS = 131_072
+TEXT_LENGTH_BYTES = 4
+"""Size of the length field of a text in a Parquet file."""
 
 
 class HistoryBatch:
@@ -194,8 +196,38 @@ class History:
                 rows = rows.sort_by("_offset")
             yield from self._batches(tp, rows.combine_chunks(), columns, layout)
 
+    def dictionary_columns(self, schema: pa.Schema) -> set[str]:
+        """Return the text columns that the files hold as dictionaries: a scan of these need not copy each text.
+
+        The largest file decides. A column of a few distinct texts takes less than the length field of each text.
+
+        Args:
+            schema: The columns.
+        """
+        texts = {f.name for f in schema if pa.types.is_string(f.type)}
+        if not texts or not self._files:
+            return set()
+        file = max(self._files, key=lambda f: f.size_bytes)
+        try:
+            with self._table.file_system().open_input_file(unquote(file.path)) as source:
+                metadata = pq.read_metadata(source)
+        except (OSError, pa.ArrowException):
+            return set()  # reading the rows says why
+        if not metadata.num_row_groups:
+            return set()
+        columns = [metadata.row_group(0).column(i) for i in range(metadata.num_columns)]
+        return {
+            c.path_in_schema
+            for c in columns
+            if c.path_in_schema in texts and c.total_uncompressed_size < TEXT_LENGTH_BYTES * c.num_values
+        }
+
     def scanner(
-        self, spans: Mapping[int, tuple[int, int]], schema: pa.Schema, expression: pc.Expression | None
+        self,
+        spans: Mapping[int, tuple[int, int]],
+        schema: pa.Schema,
+        expression: pc.Expression | None,
+        dictionaries: Collection[str] = (),
     ) -> Any | None:
         """Return Arrow's own scanner over the files, which reads them with all processors and in no order.
 
@@ -203,6 +235,7 @@ class History:
             spans: Offsets [start, end) by partition; rows of other partitions are not read.
             schema: The columns, with their types.
             expression: A filter over these columns; None: all rows.
+            dictionaries: Names of text columns to read as dictionaries.
 
         Returns:
             The scanner; None if the files need more than that: deletion vectors, files of others, partition columns,
@@ -222,7 +255,10 @@ class History:
         if any(f.name not in types or not same_type(types[f.name], f.type) for f in schema):
             return None
         dataset = ds.dataset(
-            [unquote(f.path) for f in files], schema=schema, format="parquet", filesystem=self._table.file_system()
+            [unquote(f.path) for f in files],
+            schema=with_dictionaries(schema, dictionaries),
+            format=ds.ParquetFileFormat(dictionary_columns=list(dictionaries)),
+            filesystem=self._table.file_system(),
         )
         return dataset.scanner(columns=schema.names, filter=expression, batch_size=SCAN_ROWS)
 
@@ -305,6 +341,12 @@ class History:
         found = rows if keep is None else rows.filter(keep)
         if found.num_rows:
             yield found
+
+
+def with_dictionaries(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    """Return a schema in which the named text columns are dictionaries."""
+    texts = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema([f.with_type(texts) if f.name in names else f for f in schema])
 
 
 def _may_have(metadata: Any, start: int, end: int) -> bool:

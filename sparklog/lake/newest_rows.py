@@ -60,18 +60,18 @@ def _combined(column: Any) -> Any:
     return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
 
 
-def rows_without_keys(rows: pa.Table, keys: pa.Table, key_columns: Sequence[str]) -> pa.Table | None:
-    """Remove the rows whose key is among others.
+def other_keys(rows: pa.Table, keys: pa.Table, key_columns: Sequence[str]) -> np.ndarray | None:
+    """Find the rows whose key is not among others.
 
     Args:
-        rows: The rows.
-        keys: Rows with the keys to remove, each key once.
+        rows: The rows; their key columns are enough.
+        keys: Rows with the other keys, each key once.
         key_columns: Names of the key's columns.
 
     Returns:
-        The rows that are left, in order; None if no row was removed.
+        True for each row that is left; None if all are.
     """
-    marked = keys.select(list(key_columns)).append_column("__changed", pa.array(np.ones(keys.num_rows, dtype=bool)))
+    marked = keys.select(list(key_columns))
     own = rows.select(list(key_columns)).append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
     # a join takes null for no value: such keys get a column that says so
     own, marked = _with_null_marks(own, key_columns), _with_null_marks(marked, key_columns)
@@ -79,7 +79,9 @@ def rows_without_keys(rows: pa.Table, keys: pa.Table, key_columns: Sequence[str]
     joined = own.join(marked, keys=on, join_type="left anti").column(_POSITION).to_numpy()
     if len(joined) == rows.num_rows:
         return None
-    return rows.take(np.sort(joined))
+    left = np.zeros(rows.num_rows, dtype=bool)
+    left[joined] = True
+    return left
 
 
 def _with_null_marks(table: pa.Table, key_columns: Sequence[str]) -> pa.Table:

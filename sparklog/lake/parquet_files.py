@@ -75,6 +75,8 @@ class DataFileWriter:
         Args:
             rows: Rows in the writer's schema.
         """
+        if not rows.num_rows:
+            return
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         if self._waiting_bytes >= ROW_GROUP_BYTES:
@@ -113,8 +115,9 @@ class DataFileWriter:
             self._append(table, {})
             return
         for values, rows in split_by(table, self._partition_by):
+            if self._open is not None and self._open.values != values:
+                self._finish()  # a file holds rows of one value
             self._append(rows, values)
-            self._finish()  # a file holds rows of one value
 
     def _append(self, rows: pa.Table, values: dict[str, str | None]) -> None:
         if self._open is None:
@@ -137,7 +140,7 @@ class _OpenFile:
     def __init__(self, files: Any, path: str, schema: pa.Schema, values: dict[str, str | None]) -> None:
         self.path = path
         self._schema = schema
-        self._values = values
+        self.values = values
         self._collected: list[Any] = []
         self._sink = files.open_output_stream(path)
         self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", compression_level=1)
@@ -164,7 +167,7 @@ class _OpenFile:
         metadata = self._writer.writer.metadata
         self._sink.close()
         statistics = json.dumps(delta_statistics(metadata, self._schema))
-        return self.path, DataFile(self.path, size, self._rows, self._values, statistics)
+        return self.path, DataFile(self.path, size, self._rows, self.values, statistics)
 
 
 def split_by(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:

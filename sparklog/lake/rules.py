@@ -156,6 +156,11 @@ def plan_round(state: TableState, ends: Mapping[int, PartitionEnds], *, accept_g
     return Plan(spans, gaps)
 
 
+def is_beyond_log(state: TableState, ends: Mapping[int, PartitionEnds]) -> bool:
+    """Return True if the table has an offset that the log did not have yet when it was asked."""
+    return any(state.next_offsets.get(p, 0) > end.high_watermark for p, end in ends.items())
+
+
 def is_cut_short(plan: Plan, ends: Mapping[int, PartitionEnds]) -> bool:
     """Return True if a span of the plan ends below the records of whole transactions."""
     return any(span.end < ends[p].stable for p, span in plan.spans.items())

@@ -92,7 +92,8 @@ def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
     writer = table.writer(schema, 2 * file_bytes, f"{chosen[0].partition or 0:05d}-merged")
     try:
         for file in chosen:
-            writer.write(table.read_file(file, None, masks=masks))
+            for rows in table.read_pieces(file, None, masks=masks):
+                writer.write(rows)
         merged = writer.close()
     except BaseException:
         table.remove_files(writer.abandon())

@@ -21,7 +21,7 @@ from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.client.reading.range_reader import Fetching, read_range
 from sparklog.errors import InvalidConfigError, LakeUnavailableError, QueryCancelledError
 from sparklog.format.batch import ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
-from sparklog.lake.history import HistoryBatch
+from sparklog.lake.history import HistoryBatch, with_dictionaries
 from sparklog.lake.settings import LakeSettings
 from sparklog.query.ranges import (
     METADATA_SCHEMA,
@@ -183,7 +183,9 @@ class TopicScan:
         wanted = {*self._columns, *given.columns}
         self._read_schema = pa.schema([f for f in schema if f.name in wanted])
         self._layout = pa.schema([f for f in self._read_schema if METADATA_SCHEMA.get_field_index(f.name) < 0])
-        self.schema = pa.schema([schema.field(name) for name in self._columns])
+        table = None if self._history is None else self._history.history
+        self._dictionaries: set[str] = set() if table is None else table.dictionary_columns(self._read_schema)
+        self.schema = with_dictionaries(pa.schema([schema.field(name) for name in self._columns]), self._dictionaries)
         self._times = given.times_ms()
         self._rows_together = ROWS_TOGETHER_FIRST
 
@@ -219,7 +221,9 @@ class TopicScan:
         self._control.statistics.offsets_total += sum(r.end - r.start for r in parts)
         spans = {r.partition: (r.start, r.end) for r in parts}
         scanner = (
-            history.scanner(spans, self._read_schema, self._filter.expression) if len(spans) == len(parts) else None
+            history.scanner(spans, self._read_schema, self._filter.expression, self._dictionaries)
+            if len(spans) == len(parts)
+            else None
         )
         if scanner is not None:
             for batch in scanner.to_batches():
@@ -311,6 +315,9 @@ class TopicScan:
         if self._filter.expression is not None:
             table = table.filter(self._filter.expression)
         table = table.select(self._columns)
+        for name in self._dictionaries.intersection(self._columns):
+            at = self._columns.index(name)
+            table = table.set_column(at, name, table.column(at).dictionary_encode())
         if len(table) < ROWS_IN_A_PIECE_MIN * table.column(0).num_chunks:
             table = table.combine_chunks()
         for batch in table.to_batches():

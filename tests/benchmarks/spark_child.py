@@ -116,6 +116,11 @@ class Session:
         rows = self.spark.range(records, numPartitions=4).select(value.cast("binary").alias("value"))
         return self._keep("envelopes", rows)
 
+    def files(self, name: str, path: str) -> dict[str, float]:
+        """Make a frame of the rows of Parquet files."""
+        self.frames[name] = self.spark.read.parquet(path)
+        return {"rows": self.frames[name].count()}
+
     def write(self, frame: str, format: str, options: dict[str, str], json: bool = False) -> dict[str, float]:
         """Write a frame to a topic, as JSON values when `json`."""
         rows = self.frames[frame]
@@ -134,6 +139,26 @@ class Session:
             query.awaitTermination()
             seconds = time.perf_counter() - begun
             return {"seconds": seconds, "rows": sum(p["numInputRows"] for p in query.recentProgress)}
+        finally:
+            shutil.rmtree(self.checkpoint, ignore_errors=True)
+
+    def merge(self, source: dict[str, Any], table: str, key: str) -> dict[str, float]:
+        """Apply the rows of a topic to a Delta table with `foreachBatch` and MERGE; the time of the batch alone."""
+        from delta.tables import DeltaTable
+
+        def upsert(batch: DataFrame, _: int) -> None:
+            changes = batch.dropDuplicates([key])
+            merge = DeltaTable.forPath(self.spark, table).alias("t").merge(changes.alias("s"), f"t.{key} = s.{key}")
+            merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+        self.checkpoint = tempfile.mkdtemp(prefix="sparklog-bench-checkpoint-")
+        writer = self._load(self.spark.readStream, source).writeStream.foreachBatch(upsert)
+        query = writer.option("checkpointLocation", self.checkpoint).trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+            batches = [p for p in query.recentProgress if p["numInputRows"]]
+            rows = sum(p["numInputRows"] for p in batches)
+            return {"seconds": sum(p["durationMs"]["addBatch"] for p in batches) / 1000, "rows": rows}
         finally:
             shutil.rmtree(self.checkpoint, ignore_errors=True)
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,29 @@ CONFIGS = published_settings() | {
 }
 
 
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+DELTA_CONFIGS = {
+    "spark.jars.packages": f"{CONFIGS['spark.jars.packages']},{DELTA_PACKAGE}",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",  # 50 tasks to read the log of a small table are for a cluster
+}
+"""Settings of a session that writes Delta tables, too."""
+
+
 class SparkProcess:
     """`local[2]` with both sources. Raises MeasurementError for an error of the session."""
 
-    def __init__(self, installation: KafkaInstallation, directory: Path) -> None:
-        configs = CONFIGS | {
-            "spark.jars": str(installation.token_jar()),
-            "spark.sql.warehouse.dir": str(directory / "spark-warehouse"),
-            "spark.local.dir": str(directory / "spark-local"),
-        }
+    def __init__(self, installation: KafkaInstallation, directory: Path, more: Mapping[str, str] | None = None) -> None:
+        configs = (
+            CONFIGS
+            | dict(more or {})
+            | {
+                "spark.jars": str(installation.token_jar()),
+                "spark.sql.warehouse.dir": str(directory / "spark-warehouse"),
+                "spark.local.dir": str(directory / "spark-local"),
+            }
+        )
         self._log = directory / "spark.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

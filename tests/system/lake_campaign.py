@@ -36,6 +36,8 @@ PARTITIONS = 3
 STEPS = ("lake.file-written", "lake.files-written", "lake.before-commit", "lake.after-commit")
 PLAIN = -1
 """Transaction number of rows outside transactions."""
+START_S = 300.0
+"""Longest wait for a broker, which may start slowly beside other work."""
 SETTINGS = {"lake.worker.enable": False, "log.flush.interval.ms": 1_000}
 
 
@@ -121,7 +123,7 @@ def run(directory: Path, kills: int, seed: int) -> Outcome:
     """
     choose = random.Random(seed)
     address = f"127.0.0.1:{free_port()}"
-    start = partial(sparklog.start_local, directory / "data", listen=address, settings=SETTINGS)
+    start = partial(sparklog.start_local, directory / "data", listen=address, settings=SETTINGS, timeout_s=START_S)
     broker = start()
     table = directory / "table"
     with sparklog.Admin(address) as admin:

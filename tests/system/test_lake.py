@@ -16,10 +16,12 @@ from deltalake import DeltaTable, write_deltalake
 
 import sparklog
 from sparklog.client.admin.admin import Admin
+from sparklog.client.lake.log_side import LogSide
 from sparklog.client.lake.topic_lake import TopicLake
 from sparklog.client.lake.verify import verify_lake
 from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.transactions.shared_transaction import (
     Participant,
     SharedTransaction,
@@ -28,7 +30,9 @@ from sparklog.client.transactions.shared_transaction import (
     join_shared_transaction,
 )
 from sparklog.environment import fault_points
-from sparklog.errors import InvalidConfigError, InvalidRequestError, LakeUnavailableError
+from sparklog.errors import InvalidConfigError, InvalidRequestError, LakePausedError, LakeUnavailableError
+from sparklog.lake.rules import PartitionEnds
+from sparklog.lake.settings import LakeSettings
 from sparklog.lake.small_files import FILES_MIN
 from sparklog.types import TopicPartition
 from tests.support.waiting import until
@@ -257,6 +261,28 @@ def test_a_worker_that_wakes_up_late_commits_nothing(
     assert_table_is_log(lake_broker, lake, tmp_path / "table")
 
 
+def test_a_worker_that_sleeps_after_it_asked_the_log_does_not_pause_the_table(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    """The table has offsets then that the log did not have when it was asked."""
+
+    class OvertakenLog(LogSide):
+        def ends(self, info: TopicInfo) -> dict[int, PartitionEnds]:
+            found = super().ends(info)
+            if not overtaken:
+                overtaken.append(True)
+                send(lake_broker, lake, range(100), partition=0)
+                assert worker.run_once([lake]) == {}
+            return found
+
+    overtaken: list[bool] = []
+    shared = lake_admin._cluster
+    info = shared.topic(lake, refresh=True)
+    result = TopicLake(OvertakenLog(shared, 10_000)).round(info, LakeSettings.of(info.configs), nothing)
+    assert result.is_current
+    assert_table_is_log(lake_broker, lake, tmp_path / "table")
+
+
 def test_a_lost_answer_of_a_commit_adds_nothing_twice(
     lake_broker: LocalBroker, worker: LakeWorker, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +380,8 @@ def test_a_dropped_or_foreign_table_pauses(
     shutil.rmtree(path)
     assert "dropped" in worker.run_once([lake])[lake]
     assert not path.exists()
+    with pytest.raises(LakePausedError, match="dropped or moved; use 'sparklog lake rebuild'"):
+        verify_lake(lake_admin, lake)
     write_deltalake(path, pa.table({"a": [1]}))
     lake_admin.resume_lake(lake)
     assert "belongs to no topic" in worker.run_once([lake])[lake]
@@ -563,9 +591,7 @@ def test_partitions_are_added(
 def test_other_writers_in_every_commit_are_an_error_that_is_tried_again(
     lake_broker: LocalBroker, lake_admin: Admin, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sparklog.client.lake.log_side import LogSide
     from sparklog.lake.delta_table import CommitConflictError, LakeTable
-    from sparklog.lake.settings import LakeSettings
 
     def refuse(self: LakeTable, *args: Any, **named: Any) -> None:
         raise CommitConflictError("overtaken")

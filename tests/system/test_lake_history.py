@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ import pytest
 from deltalake import DeltaTable
 
 import sparklog
+from sparklog.client.lake import log_side, topic_lake
 from sparklog.client.lake.verify import verify_lake
 from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
 from sparklog.errors import InvalidConfigError, InvalidRequestError
 from sparklog.lake.delta_table import LakeTable
+from sparklog.lake.history import History
 from sparklog.types import TopicPartition
 from tests.support.cli import COMMAND
 from tests.support.deletion_vectors import delete_by_vector
@@ -116,6 +118,42 @@ def test_a_topic_whose_log_was_cut_is_read_whole(
     assert [r["n"] for r in sparklog.sql(address, query).to_pylist()] == list(range(898, 1_002))
     newest = sparklog.sql(address, f'SELECT n FROM "{topic}" ORDER BY _timestamp DESC, _offset DESC LIMIT 2')
     assert [r["n"] for r in newest.to_pylist()] == [1_049, 1_048]
+
+
+def test_sql_reads_texts_of_table_and_log_as_one(
+    lake_broker: LocalBroker, lake_admin: sparklog.Admin, worker: LakeWorker, topic: str, tmp_path: Path
+) -> None:
+    """Texts with few values are dictionaries in the files, others are not; both have nulls and go on in the log."""
+    lake_admin.create_topic(topic, schema="n BIGINT, few STRING, many STRING")
+    lake_admin.enable_lake(topic, location=str(tmp_path / "table"))
+    truth = [
+        {"n": n, "few": None if n % 7 == 0 else f"z{n % 5}", "many": None if n % 11 == 0 else f"{n:032d}"}
+        for n in range(3_000)
+    ]
+    for part in (truth[:2_000], truth[2_000:]):
+        with sparklog.Producer(lake_broker.bootstrap_servers) as producer:
+            producer.send_batch(topic, part)
+        if len(part) == 2_000:
+            assert worker.run_once([topic]) == {}
+    table = LakeTable.open(str(tmp_path / "table"))
+    assert table is not None
+    info = lake_admin._cluster.topic(topic)
+    history = History(table, topic, info.topic_id, 1)
+    assert history.dictionary_columns(info.schema) == {"few"}
+    conditions: dict[str, Callable[[dict[str, Any]], object]] = {
+        "true": lambda r: True,
+        "few = 'z3'": lambda r: r["few"] == "z3",
+        "few <> 'z3' AND n > 1990": lambda r: r["few"] not in (None, "z3") and r["n"] > 1_990,
+        "few IN ('z1', 'z2') OR few IS NULL": lambda r: r["few"] in ("z1", "z2", None),
+        "few BETWEEN 'z1' AND 'z2' AND many > '0'": lambda r: r["few"] in ("z1", "z2") and r["many"],
+        "few LIKE '%4' AND many IS NULL": lambda r: r["few"] == "z4" and r["many"] is None,
+        "lower(few) = 'z0' AND _offset >= 1995": lambda r: r["few"] == "z0" and r["n"] >= 1_995,
+    }
+    for condition, holds in conditions.items():
+        query = f'SELECT n, few, many FROM "{topic}" WHERE {condition} ORDER BY n'
+        found = sparklog.sql(lake_broker.bootstrap_servers, query)
+        assert found.to_pylist() == [r for r in truth if holds(r)], condition
+        assert found.schema.field("few").type == pa.string(), condition
 
 
 def test_reads_are_whole_while_retention_commits_and_merges_run(
@@ -258,3 +296,37 @@ def test_debezium_events_become_rows() -> None:
     for wrong in (b"{", {"op": "x"}, 7):
         with pytest.raises(sparklog.errors.DeserializationError, match="Debezium"):
             sparklog.unwrap_debezium([wrong])
+
+
+def test_changes_of_a_round_have_a_size(
+    lake_broker: LocalBroker,
+    lake_admin: sparklog.Admin,
+    worker: LakeWorker,
+    topic_name: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A backlog goes in several commits; with transactions in one, because a cut would show a part of one."""
+    monkeypatch.setattr(topic_lake, "UPSERT_BYTES_PER_ROUND", 1_000)
+    monkeypatch.setattr(log_side, "WRITE_ROWS", 50)
+    for transactional_id in (None, "changes"):
+        topic = topic_name()
+        path = tmp_path / topic
+        lake_admin.create_topic(topic, partitions=3, schema=SCHEMA, key_columns=["n"])
+        lake_admin.enable_lake(topic, location=str(path), mode="upsert")
+        with sparklog.Producer(lake_broker.bootstrap_servers, transactional_id=transactional_id) as producer:
+            if transactional_id is not None:
+                producer.init_transactions()
+                producer.begin_transaction()
+            for turn in range(20):
+                producer.send_batch(topic, pa.table({"n": range(100), "zone": [f"{turn}"] * 100}))
+                producer.flush()
+            if transactional_id is not None:
+                producer.commit_transaction()
+        assert worker.run_once([topic]) == {}
+        found = DeltaTable(path)
+        rows = found.to_pyarrow_table().sort_by("n")
+        assert rows.column("n").to_pylist() == list(range(100))
+        assert set(rows.column("zone").to_pylist()) == {"19"}
+        assert found.version() > 6 if transactional_id is None else found.version() == 1
+        assert verify_lake(lake_admin, topic).problems == []

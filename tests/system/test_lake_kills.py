@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,12 @@ from deltalake import DeltaTable
 
 import sparklog
 from sparklog.environment.fault_points import VARIABLE
+from tests.support.ports import free_port
 from tests.system import lake_campaign
-from tests.system.lake_campaign import STEPS, TOPIC
+from tests.system.lake_campaign import START_S, STEPS, TOPIC
+
+BROKER_KILLED_EVERY = 5
+"""Turns of a campaign of upserts in which the broker is killed instead of the worker."""
 
 
 @pytest.mark.crash
@@ -57,38 +63,48 @@ def test_a_hundred_kills(tmp_path: Path) -> None:
 
 
 def upserts_survive_kills(directory: Path, *, kills: int, changes: int, keys: int) -> None:
-    """Kill a worker at a step of every round of an upserted table, and compare the table with a dict."""
+    """Kill a worker at a step of a round of an upserted table, or the broker during a round, and compare the table with
+    a dict."""
     choose = np.random.default_rng(5)
     truth: dict[int, int] = {}
-    with (
-        sparklog.start_local(directory / "data", settings={"lake.worker.enable": False}) as broker,
-        sparklog.Admin(broker.bootstrap_servers) as admin,
-    ):
+    address = f"127.0.0.1:{free_port()}"
+    settings = {"lake.worker.enable": False}
+    start = partial(sparklog.start_local, directory / "data", listen=address, settings=settings, timeout_s=START_S)
+    broker = start()
+    with sparklog.Admin(address) as admin:
         configs = {"cleanup.policy": "compact"}
         admin.create_topic("accounts", partitions=3, schema="id BIGINT, n BIGINT", key_columns=["id"], configs=configs)
         admin.enable_lake("accounts", location=str(directory / "table"), mode="upsert")
-        command = [sys.executable, "-m", "sparklog.cli", "lake", "run", "--once", "-b", broker.bootstrap_servers]
-        count = 0
-        for turn in range(kills + 1):
-            ids = choose.integers(0, keys, changes // (kills + 1))
-            numbers = np.arange(count, count + len(ids))
-            count += len(ids)
-            deleted = numbers % 7 == 0
-            rows = pa.table({"id": ids, "n": pa.array(numbers, mask=deleted)})
-            for key, number, is_deleted in zip(ids.tolist(), numbers.tolist(), deleted.tolist(), strict=True):
-                truth[key] = number
-                if is_deleted:
-                    del truth[key]
-            with sparklog.Producer(broker.bootstrap_servers) as producer:
-                for at in range(0, rows.num_rows, 50_000):
-                    producer.send_batch("accounts", rows.slice(at, 50_000))
-            step = STEPS[1 + turn % 3]
-            environment = os.environ if turn == kills else {**os.environ, VARIABLE: f"{step}:kill"}
-            done = subprocess.run(command, env=environment, check=False)
-            assert done.returncode == (0 if turn == kills else -9), step
-        table = DeltaTable(directory / "table").to_pyarrow_table()
-        assert table.num_rows == len(truth)
-        assert dict(zip(table.column("id").to_pylist(), table.column("n").to_pylist(), strict=True)) == truth
+    command = [sys.executable, "-m", "sparklog.cli", "lake", "run", "--once", "-b", address]
+    count = 0
+    for turn in range(kills):
+        ids = choose.integers(0, keys, changes // kills)
+        numbers = np.arange(count, count + len(ids))
+        count += len(ids)
+        deleted = numbers % 7 == 0
+        rows = pa.table({"id": ids, "n": pa.array(numbers, mask=deleted)})
+        for key, number, is_deleted in zip(ids.tolist(), numbers.tolist(), deleted.tolist(), strict=True):
+            truth[key] = number
+            if is_deleted:
+                del truth[key]
+        with sparklog.Producer(address) as producer:
+            for at in range(0, rows.num_rows, 50_000):
+                producer.send_batch("accounts", rows.slice(at, 50_000))
+        if turn % BROKER_KILLED_EVERY == BROKER_KILLED_EVERY - 1:
+            worker = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            time.sleep(choose.uniform(0.5, 3.0))
+            broker.kill()
+            broker = start()
+            worker.wait()
+            continue
+        step = STEPS[1 + turn % 3]
+        killed = subprocess.run(command, env={**os.environ, VARIABLE: f"{step}:kill"}, check=False)
+        assert killed.returncode == -9, step
+    subprocess.run(command, check=True)
+    broker.stop()
+    table = DeltaTable(directory / "table").to_pyarrow_table()
+    assert table.num_rows == len(truth)
+    assert dict(zip(table.column("id").to_pylist(), table.column("n").to_pylist(), strict=True)) == truth
 
 
 @pytest.mark.crash

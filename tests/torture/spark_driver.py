@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ QUIET = {
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.log.level": "ERROR",
     "spark.driver.memory": "700m",
+    "spark.python.authenticate.socketTimeout": "300s",  # a worker may start slowly beside other work
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
@@ -62,8 +64,12 @@ def start(spark: Any, pipeline: Pipeline, *, to_the_end: bool) -> Any:
     return (write.trigger(availableNow=True) if to_the_end else write).start()
 
 
-def main() -> int:
-    pipeline = Pipeline(**json.loads(sys.argv[1]))
+def serve(start: Callable[[Any, bool], Any]) -> int:
+    """Run a query until standard input is closed, then the rest, and return the exit status.
+
+    Args:
+        start: Starts the query in a session; True ends it when all that is there has been read.
+    """
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2,4]").appName("sparklog-torture")
@@ -85,7 +91,7 @@ def main() -> int:
     failed = 0
     while True:
         to_the_end = stopping.is_set()
-        query = start(spark, pipeline, to_the_end=to_the_end)
+        query = start(spark, to_the_end)
         running[:] = [query]
         if stopping.is_set() and not to_the_end:
             query.stop()
@@ -99,6 +105,11 @@ def main() -> int:
             continue
         if to_the_end:
             return 0
+
+
+def main() -> int:
+    pipeline = Pipeline(**json.loads(sys.argv[1]))
+    return serve(lambda spark, to_the_end: start(spark, pipeline, to_the_end=to_the_end))
 
 
 if __name__ == "__main__":

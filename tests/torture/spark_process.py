@@ -8,20 +8,27 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
 from tests.torture.processes import ROOT, CampaignError, die_with_parent, environment
-from tests.torture.spark_driver import Pipeline
 
 ENDED_IN_ORDER_S = 240.0
+
+
+class Job(Protocol):
+    """The argument of a driver's module."""
+
+    def as_argument(self) -> str: ...
 
 
 class Driver:
     """The Spark driver: a Python process, its JVM, and the JVM's Python workers, in a session of their own."""
 
-    def __init__(self, pipeline: Pipeline, log: Path) -> None:
-        self._pipeline = pipeline
+    def __init__(self, job: Job, log: Path, module: str = "tests.torture.spark_driver") -> None:
+        self._job = job
+        self._module = module
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._left: list[psutil.Process] = []
@@ -32,7 +39,7 @@ class Driver:
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.torture.spark_driver", self._pipeline.as_argument()],
+                [sys.executable, "-m", self._module, self._job.as_argument()],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -157,7 +157,9 @@ def settings_with_lake(info: TopicInfo) -> LakeSettings:
     """
     settings = LakeSettings.of(info.configs, info.broker_defaults)
     if not settings.location:
-        raise InvalidConfigError(f"topic {info.name!r} has no Delta table; use 'sparklog lake enable {info.name}'")
+        raise InvalidConfigError(
+            f"topic {info.name!r} has no Delta table; use 'sparklog lake enable {info.name} --location URL'"
+        )
     return settings
 
 

@@ -58,7 +58,7 @@ def read_rows(
     span: Span,
     columns: Sequence[str],
     schema: pa.Schema,
-    write: Callable[[pa.Table], None],
+    write: Callable[[pa.Table], object],
     *,
     timeout_ms: int,
 ) -> bool:
@@ -71,7 +71,7 @@ def read_rows(
         span: The offsets.
         columns: Names of the topic's columns to read.
         schema: Columns of the rows: those columns and the columns of the position.
-        write: Called with tables of rows in offset order.
+        write: Called with tables of rows in offset order; reading ends when it returns True.
         timeout_ms: Time limit of the requests.
 
     Returns:
@@ -102,7 +102,8 @@ def read_rows(
         rows += batch.num_rows
         size += batch.size_bytes
         if rows >= WRITE_ROWS or size >= WRITE_BYTES:
-            write(_with_position(waiting, partition, columns, schema))
+            if write(_with_position(waiting, partition, columns, schema)) is True:
+                return has_transactions
             waiting, rows, size = [], 0, 0
     if waiting:
         write(_with_position(waiting, partition, columns, schema))
@@ -146,7 +147,7 @@ class LogSide:
         span: Span,
         columns: Sequence[str],
         schema: pa.Schema,
-        write: Callable[[pa.Table], None],
+        write: Callable[[pa.Table], object],
     ) -> bool:
         """Read the committed rows of a span; see `read_rows`."""
         return read_rows(self._cluster, info, partition, span, columns, schema, write, timeout_ms=self._timeout_ms)

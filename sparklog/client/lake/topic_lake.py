@@ -22,7 +22,7 @@ from sparklog.environment.fault_points import reach
 from sparklog.errors import LakePausedError, LakeUnavailableError
 from sparklog.lake.columns import check_columns, check_partition_by, missing_columns, table_schema, topic_columns
 from sparklog.lake.delta_table import CommitConflictError, LakeTable, TableFile, dropped, normal_location
-from sparklog.lake.newest_rows import is_deletion, newest_per_key, rows_without_keys
+from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
 from sparklog.lake.parquet_files import DataFile
 from sparklog.lake.rules import (
     Outcome,
@@ -32,6 +32,7 @@ from sparklog.lake.rules import (
     TableState,
     after_failed_commit,
     check_table,
+    is_beyond_log,
     is_cut_short,
     plan_round,
 )
@@ -42,9 +43,10 @@ logger = logging.getLogger(__name__)
 
 OFFSETS_PER_ROUND = 4_000_000
 """Offsets of a partition in one round of a topic without transactions."""
-UPSERT_OFFSETS_PER_ROUND = 1_000_000
+UPSERT_BYTES_PER_ROUND = 64 * MIB
+"""Size in memory of the changes of all partitions in one round of an upserted topic without transactions."""
 UPSERT_FILE_BYTES_MAX = 32 * MIB
-"""Size of a full file of an upserted table: a merge has one file's rows in memory, and rewrites them."""
+"""Size of a full file of an upserted table: a change of one row rewrites its file."""
 UNLIMITED = 2**63 - 1
 COMMIT_ATTEMPTS = 20
 SCHEMA_ATTEMPTS = 5
@@ -122,10 +124,11 @@ class TopicLake:
         schema = table_schema(info.schema, is_envelope=info.is_envelope)
         table = self._opened(info, settings, schema, note_table_id)
         state = self._state(table, info, settings)
-        limit = UPSERT_OFFSETS_PER_ROUND if settings.is_upsert else OFFSETS_PER_ROUND
+        if is_beyond_log(state, ends) and not is_beyond_log(state, self._log.ends(info)):
+            return self.round(info, settings, note_table_id)  # another worker has committed since the log was asked
         accept_gaps = not settings.hold_retention
         plan = plan_round(
-            state, ends, accept_gaps=accept_gaps, offsets_max=UNLIMITED if self._has_transactions else limit
+            state, ends, accept_gaps=accept_gaps, offsets_max=UNLIMITED if self._has_transactions else OFFSETS_PER_ROUND
         )
         for partition, gap in plan.gaps.items():
             logger.warning(
@@ -136,7 +139,8 @@ class TopicLake:
             return self._result(state, state.version, {}, ends, as_of_ms, len(table.files()), plan)
         work = _Round(self._log, info, settings, schema, table)
         try:
-            has_transactions = work.write(plan.spans)
+            has_transactions = work.write(plan.spans, may_stop=not self._has_transactions)
+            plan = Plan(work.spans, plan.gaps)
             if has_transactions and not self._has_transactions:
                 self._has_transactions = True
                 if is_cut_short(plan, ends):  # a span that ends before `stable` may cut a transaction
@@ -326,15 +330,20 @@ class _Round:
         self._files: list[DataFile] = []
         self._open: Any = None
         self._changes: dict[int, pa.Table] = {}
+        self._changes_bytes = 0
+        self.spans: dict[int, Span] = {}
+        """The offsets that were read, by partition."""
 
-    def write(self, spans: Mapping[int, Span]) -> bool:
-        """Write the rows of all spans; True if a batch belongs to a transaction."""
+    def write(self, spans: Mapping[int, Span], *, may_stop: bool) -> bool:
+        """Write the rows of all spans; True if a batch belongs to a transaction. `may_stop`: the changes of an upserted
+        table may end before the spans do, because they stay in memory until the commit."""
         has_transactions = False
         for partition, span in spans.items():
+            self.spans[partition] = span
             if span.end <= span.start:
                 continue
             if self._settings.is_upsert:
-                has_transactions = self._collect(partition, span) or has_transactions
+                has_transactions = self._collect(partition, span, may_stop=may_stop) or has_transactions
                 continue
             self._open = self._table.writer(self.schema, self._settings.file_size_bytes, f"{partition:05d}")
             has_transactions = self._read(partition, span, self._open.write) or has_transactions
@@ -343,25 +352,36 @@ class _Round:
             reach("lake.file-written")
         return has_transactions
 
-    def _read(self, partition: int, span: Span, write: Callable[[pa.Table], None]) -> bool:
+    def _read(self, partition: int, span: Span, write: Callable[[pa.Table], object]) -> bool:
         return self._log.read(self._info, partition, span, self._columns, self.schema, write)
 
-    def _collect(self, partition: int, span: Span) -> bool:
+    def _collect(self, partition: int, span: Span, *, may_stop: bool) -> bool:
+        """Keep the newest change of each key of a span, or of its beginning."""
         keys = key_columns(self._info)
+        if may_stop and self._changes_bytes >= UPSERT_BYTES_PER_ROUND:
+            self.spans[partition] = Span(span.start, span.start)
+            return False
         found: list[pa.Table] = []
-        rows = 0
+        size, reduced = 0, 0
 
-        def keep(table: pa.Table) -> None:
-            nonlocal rows
+        def keep(table: pa.Table) -> bool:
+            nonlocal size, reduced
             found.append(table)
-            rows += table.num_rows
-            if rows > 2 * UPSERT_OFFSETS_PER_ROUND:  # memory is bounded by the keys, not by the changes
-                found[:] = [newest_per_key(pa.concat_tables(found).combine_chunks(), keys)]
-                rows = 0
+            size += table.nbytes
+            if size < max(UPSERT_BYTES_PER_ROUND, 2 * reduced):
+                return False
+            found[:] = [newest_per_key(pa.concat_tables(found).combine_chunks(), keys)]
+            size = reduced = found[0].nbytes  # memory is bounded by the keys, not by the changes
+            if not may_stop or self._changes_bytes + size < UPSERT_BYTES_PER_ROUND // 2:
+                return False
+            self.spans[partition] = Span(span.start, table.column("_offset")[-1].as_py() + 1)
+            return True
 
         has_transactions = self._read(partition, span, keep)
         if found:
-            self._changes[partition] = newest_per_key(pa.concat_tables(found).combine_chunks(), keys)
+            changes = newest_per_key(pa.concat_tables(found).combine_chunks(), keys)
+            self._changes[partition] = changes
+            self._changes_bytes += changes.nbytes
         return has_transactions
 
     def commit(self, table: LakeTable, plan: Plan) -> None:
@@ -385,15 +405,16 @@ class _Round:
             for file in files:
                 if file.partition != partition:
                     continue
-                rows = table.read_file(file, None, masks=masks)
-                left = rows_without_keys(rows, changes, keys)
+                left = other_keys(table.read_file(file, keys, masks=masks), changes, keys)
                 if left is None and file.size_bytes >= file_bytes // 2:
                     continue
                 _check_replaceable(file, masks)
                 removed.append(file)
-                kept = rows if left is None else left
-                if kept.num_rows:
-                    writer.write(kept)
+                at = 0
+                for rows in table.read_pieces(file, None, masks=masks):
+                    n = rows.num_rows
+                    writer.write(rows if left is None else rows.filter(pa.array(left[at : at + n])))
+                    at += n
             deleted = is_deletion(changes, keys, value_columns(self._info))
             fresh = changes.filter(pc.invert(deleted))
             if fresh.num_rows:

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.client.admin.admin import Admin
+from sparklog.client.admin.lake_admin import settings_with_lake
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import LakePausedError, SparklogError
-from sparklog.lake.delta_table import LakeTable, TableFile, normal_location
+from sparklog.lake.delta_table import LakeTable, TableFile, dropped, normal_location
 from sparklog.lake.rules import check_table
 from sparklog.lake.settings import LakeSettings
 from sparklog.types import READ_COMMITTED, TopicPartition
@@ -52,17 +53,17 @@ def verify_lake(admin: Admin, topic: str) -> LakeVerification:
 
     Raises:
         UnknownTopicOrPartitionError: The topic does not exist.
-        LakePausedError: The topic has no table, or the table is gone.
+        InvalidConfigError: The topic has no table.
+        LakePausedError: The table is gone.
         LakeUnavailableError: The table cannot be reached.
     """
     shared = admin._cluster
     info = shared.topic(topic, refresh=True)
-    settings = LakeSettings.of(info.configs, info.broker_defaults)
-    table = LakeTable.open(normal_location(settings.location)) if settings.location else None
+    settings = settings_with_lake(info)
+    location = normal_location(settings.location)
+    table = LakeTable.open(location)
     if table is None:
-        raise LakePausedError(
-            f"topic {topic!r} has no Delta table at {settings.location or 'any location'}; 'sparklog lake enable' makes one"
-        )
+        raise dropped(location, settings.table_id)
     check = _Check(shared, info, settings, table)
     check.run()
     return LakeVerification(topic, table.version, len(check.files), check.rows, check.problems, check.remarks)

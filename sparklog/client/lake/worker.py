@@ -117,7 +117,7 @@ class LakeWorker:
         wanted = self.lake_topics()
         for name in sorted(wanted if topics is None else topics):
             if name not in wanted:
-                errors[name] = f"topic {name!r} has no Delta table; use 'sparklog lake enable {name}'"
+                errors[name] = f"topic {name!r} has no Delta table; use 'sparklog lake enable {name} --location URL'"
                 continue
             info, settings = wanted[name]
             if settings.paused:

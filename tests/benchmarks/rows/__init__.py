@@ -24,11 +24,12 @@ ROWS: tuple[Row, ...] = (
 
 
 def select(wanted: Sequence[str], rows: Sequence[Row] = ROWS) -> list[Row]:
-    """The rows whose name is one of `wanted` or begins with one of them and a dash; all without `wanted`.
+    """The rows whose name is one of `wanted` or begins with one of them and a dash (`lake` or `lake-*`); all without
+    `wanted`.
 
     Raises ValueError for a name that chooses nothing.
     """
-    names = {name: {r.name for r in rows if f"{r.name}-".startswith(f"{name}-")} for name in wanted}
+    names = {name: {r.name for r in rows if f"{r.name}-".startswith(f"{name.removesuffix('-*')}-")} for name in wanted}
     for name, chosen in names.items():
         if not chosen:
             raise ValueError(f"no row {name!r}; there are {', '.join(row.name for row in rows)}")

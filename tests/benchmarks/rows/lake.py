@@ -10,10 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 import sparklog
@@ -21,8 +23,10 @@ from sparklog.client.lake.worker import LakeWorker
 from sparklog.query.session import SqlSession
 
 from ..context import Context
+from ..processes import usage
 from ..results import Measurement
-from .row import Row, row
+from ..spark_session import DELTA_CONFIGS, SparkProcess
+from .row import CONNECTOR, Row, row
 
 SCHEMA = (
     "id BIGINT, zone STRING, fare DOUBLE, tip DOUBLE, minutes INT, a BIGINT, b BIGINT, c DOUBLE, d INT, note STRING"
@@ -52,6 +56,33 @@ def rides(first: int, count: int) -> pa.Table:
             "note": pa.array([f"note {i % 1000}" for i in ids]),
         }
     )
+
+
+_DELTA = "Spark with Delta"
+
+
+def _delta_session(context: Context) -> SparkProcess:
+    return context.once(
+        _DELTA, lambda: SparkProcess(context.installation, context.directory("delta"), DELTA_CONFIGS), SparkProcess.stop
+    )
+
+
+def _kafka_topic(context: Context, name: str, rows: pa.Table) -> dict[str, Any]:
+    """A topic of Kafka with rows as JSON values, written once; as a source of the session with Delta."""
+
+    def fill() -> str:
+        path = context.directory("rides") / "rides.parquet"
+        pq.write_table(rows, path)
+        session = _delta_session(context)
+        session.call("files", name=name, path=str(path))
+        topic: str = context.kafka().create_topic(PARTITIONS)
+        options = {"kafka.bootstrap.servers": context.kafka().bootstrap_servers, "topic": topic}
+        session.call("write", frame=name, format="kafka", options=options, json=True)
+        return topic
+
+    topic = context.once(f"kafka {name}", fill)
+    options = {"kafka.bootstrap.servers": context.kafka().bootstrap_servers, "subscribe": topic}
+    return {"format": "kafka", "options": options | {"startingOffsets": "earliest"}, "json_ddl": SCHEMA}
 
 
 class _Lake:
@@ -109,6 +140,26 @@ def worker_rate(context: Context, *, peer: bool) -> Measurement:
     finally:
         lake.close()
     return Measurement(value=rows / cpu_s, extra={"cpu_s": cpu_s, "wall_s": wall_s, "memory_mib": memory_mib})
+
+
+def connector_rate(context: Context, *, peer: bool) -> Measurement:
+    """Measure typed rows per second of processor time of the worker; `peer`: of Spark's Kafka connector, from_json and
+    the Delta sink, for the same rows in a second run of a warm session."""
+    if not peer:
+        return worker_rate(context, peer=False)
+    rows = context.records(ROWS) // 4
+    data = pa.concat_tables([rides(at, ROWS_PER_BATCH) for at in range(0, rows, ROWS_PER_BATCH)])
+    source = _kafka_topic(context, "rides", data)
+    session = _delta_session(context)
+    found: dict[str, float] = {}
+    for _ in range(2):
+        sink = {"format": "delta", "options": {"path": str(context.directory("table") / "rides")}}
+        before = usage(session.pid).cpu_s
+        found = session.call("available_now", source=source, sink=sink)
+        cpu_s = usage(session.pid).cpu_s - before
+    return Measurement(
+        value=found["rows"] / cpu_s, extra={"cpu_s": cpu_s, "wall_s": found["seconds"], "rows": found["rows"]}
+    )
 
 
 def sql_scan(context: Context, *, peer: bool) -> Measurement:
@@ -208,10 +259,31 @@ def freshness(context: Context, *, peer: bool) -> Measurement:
     )
 
 
+def merge(context: Context, *, peer: bool) -> Measurement:
+    """Measure 10,000 changes of 1,000,000 keys; `peer`: `foreachBatch` with MERGE from Kafka, the time of the batch in
+    a third run of a warm session."""
+    if not peer:
+        return upsert(context, peer=False)
+    keys = context.records(KEYS)
+    session = _delta_session(context)
+    table = context.directory("merged") / "table"
+    write_deltalake(table, pa.concat_tables([rides(at, ROWS_PER_BATCH) for at in range(0, keys, ROWS_PER_BATCH)]))
+    found: dict[str, float] = {}
+    for turn in range(3):
+        source = _kafka_topic(context, f"changes {turn}", _changes(keys, seed=turn))
+        found = session.call("merge", source=source, table=str(table), key="id")
+    return Measurement(value=1000 * found["seconds"], extra={"rows": found["rows"]})
+
+
+def _changes(keys: int, seed: int = 3) -> pa.Table:
+    count = min(keys, CHANGES)
+    return rides(0, count).set_column(0, "id", pa.array(np.random.default_rng(seed).permutation(keys)[:count]))
+
+
 def upsert(context: Context, *, peer: bool) -> Measurement:
     """Measure 10,000 changes of 1,000,000 keys, per partition; `peer`: delta-rs's MERGE of the same changes."""
     keys = context.records(KEYS)
-    changes = rides(0, CHANGES).set_column(0, "id", pa.array(np.random.default_rng(3).permutation(keys)[:CHANGES]))
+    changes = _changes(keys)
     if peer:
         directory = context.directory("merge")
         base = pa.concat_tables([rides(at, ROWS_PER_BATCH) for at in range(0, keys, ROWS_PER_BATCH)])
@@ -241,8 +313,10 @@ def upsert(context: Context, *, peer: bool) -> Measurement:
 
 LAKE_ROWS: tuple[Row, ...] = (
     row("lake-rate", "Typed rows into the Delta table, per worker core", 0.7, worker_rate, unit="rows/s", peer="delta-rs writing from memory"),
+    row("lake-connector", "Typed rows into a Delta table, per core", 4.0, connector_rate, unit="rows/s", peer=f"{CONNECTOR} into Delta", connector="JSON values, from_json, a quarter of the rows"),
     row("lake-sql", "SQL: full scan of a topic with a lake", 1.3, sql_scan, unit="ms", peer="DuckDB on the same Parquet"),
     row("lake-ack", "Acknowledgement with a lake worker beside the broker, p99", 1.2, acknowledgement, unit="ms", peer="without a worker"),
     row("lake-freshness", "Age of rows at which they are in the table, p50", 1.0, freshness, unit="ms", peer="the goal of 5 s"),
+    row("lake-merge", "10,000 changes of 1,000,000 keys into a Delta table", 0.33, merge, unit="ms", peer="foreachBatch and MERGE", connector="JSON values, from_json, one Delta table without partitions"),
     row("lake-upsert", "10,000 changes of 1,000,000 keys", 0.33, upsert, unit="ms", peer="delta-rs MERGE"),
 )  # fmt: skip

@@ -77,6 +77,7 @@ class TestRows:
             results.write_row(row_result(each.name), tmp_path)
         assert select([]) == list(ROWS)
         assert [r.name for r in select(["start", "spark-typed-filter"])] == ["spark-typed-filter", "start"]
+        assert select(["lake-*"]) == select(["lake"]) == [r for r in ROWS if r.name.startswith("lake-")]
         assert {r.name for r in select(["produce-100b"])} == {
             r.name for r in ROWS if r.name.startswith("produce-100b-")
         }

@@ -14,9 +14,10 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from sparklog.errors import InvalidConfigError, LakePausedError
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.lake import parquet_files
 from sparklog.lake.columns import check_columns, check_partition_by, missing_columns, table_schema
 from sparklog.lake.delta_table import TableFile, normal_location
-from sparklog.lake.newest_rows import is_deletion, newest_per_key, rows_without_keys
+from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
 from sparklog.lake.parquet_files import DataFileWriter
 from sparklog.lake.small_files import FILES_MIN, files_to_merge
 
@@ -147,10 +148,10 @@ def test_the_newest_row_of_each_key() -> None:
 
 def test_rows_of_other_keys_are_left() -> None:
     table = pa.table({"k": pa.array([1, None, 0, 4]), "d": ["x", "x", "y", None], "v": [1, 2, 3, 4]})
-    left = rows_without_keys(table, pa.table({"k": pa.array([None, 4], pa.int64()), "d": ["x", None]}), ["k", "d"])
+    left = other_keys(table, pa.table({"k": pa.array([None, 4], pa.int64()), "d": ["x", None]}), ["k", "d"])
     assert left is not None
-    assert left.column("v").to_pylist() == [1, 3]
-    assert rows_without_keys(table, pa.table({"k": [7], "d": ["x"]}), ["k", "d"]) is None
+    assert left.tolist() == [True, False, True, False]
+    assert other_keys(table, pa.table({"k": [7], "d": ["x"]}), ["k", "d"]) is None
 
 
 def test_many_keys() -> None:
@@ -160,3 +161,15 @@ def test_many_keys() -> None:
     found = newest_per_key(table, ["k"]).to_pylist()
     assert {r["k"]: r["v"] for r in found} == expected
     assert [r["v"] for r in found] == sorted(expected.values())
+
+
+def test_a_file_of_one_partition_value_grows_over_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else no file of an upserted table would be full, and each commit would write all of them again."""
+    monkeypatch.setattr(parquet_files, "ROW_GROUP_BYTES", 1)
+    made = writer(tmp_path, ("text",))
+    for at, text in enumerate("aabba"):
+        made.write(rows(range(at, at + 1), text))
+    made.write(rows(range(0)))
+    files = made.close()
+    assert [f.partition_values["text"] for f in files] == ["a", "b", "a"]
+    assert [f.rows for f in files] == [2, 2, 1]
