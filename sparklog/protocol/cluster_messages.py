@@ -229,13 +229,15 @@ class TransactionPartitionName(Message):
 
 
 class TransactionMarker(Message):
-    """The end of one producer's transaction in one partition."""
+    """The end of one producer's transaction in one partition. `keeps_epoch`: the epoch is the transaction's own, not a
+    newer one."""
 
     topic: Name
     partition: Partition
     producer_id: Int64
     producer_epoch: Annotated[int, Meta(ge=-1, le=32_767)]
     commit: bool
+    keeps_epoch: Annotated[bool, Since(5)] = False
 
 
 class WriteTxnMarkersRequest(Message):

@@ -61,8 +61,16 @@ def send_in_transaction(
     return info
 
 
-def end(log: PartitionLog, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0) -> AppendInfo:
+def end(
+    log: PartitionLog,
+    producer_id: int,
+    epoch: int,
+    *,
+    commit: bool,
+    coordinator_epoch: int = 0,
+    keeps_epoch: bool = False,
+) -> AppendInfo:
     """Appends a marker with this (the bumped) epoch."""
-    info = log.appender.append_marker(producer_id, epoch, coordinator_epoch, commit=commit)
+    info = log.appender.append_marker(producer_id, epoch, coordinator_epoch, commit=commit, keeps_epoch=keeps_epoch)
     log.raise_high_watermark(log.log_end_offset)
     return info

@@ -53,7 +53,10 @@ class OtherBrokers:
             piece = markers[first : first + MARKERS_PER_REQUEST]
             request = WriteTxnMarkersRequest(
                 coordinator_epoch,
-                [TransactionMarker(*m.partition, m.producer_id, m.producer_epoch, m.commit) for m in piece],
+                [
+                    TransactionMarker(*m.partition, m.producer_id, m.producer_epoch, m.commit, m.keeps_epoch)
+                    for m in piece
+                ],
                 started_ms,
             )
             answer = await self._peers.request(

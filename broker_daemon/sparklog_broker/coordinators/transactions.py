@@ -256,12 +256,12 @@ class TransactionCoordinator:
         await self._shard(transactional_id).request(request)
 
     async def end(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
+        self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool, keeps_epoch: bool = False
     ) -> ProducerIdAndEpoch:
         """Ends the open transaction; returns when all markers are in, with the identity for the next one."""
         if is_shared(transactional_id):
             raise InvalidRequestError("a shared transaction is ended as a whole")
-        request = End(transactional_id, producer_id, producer_epoch, commit)
+        request = End(transactional_id, producer_id, producer_epoch, commit, keeps_epoch)
         found: ProducerIdAndEpoch = await self._shard(transactional_id).request(request)
         return found
 

@@ -24,7 +24,7 @@ async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview
     """Answered when those that this broker can write are replicated."""
     broker = context.broker
     markers = await broker.pace.list_of(
-        Marker(TopicPartition(m.topic, m.partition), m.producer_id, m.producer_epoch, commit=m.commit)
+        Marker(TopicPartition(m.topic, m.partition), m.producer_id, m.producer_epoch, m.commit, m.keeps_epoch)
         for m in request.markers
     )
     written = await broker.markers.write_here(markers, request.coordinator_epoch, request.started_ms)

@@ -99,9 +99,10 @@ SHARED_EPOCH = 0
 def transaction_identity(marker: BatchHeader, epoch: int) -> Hashable:
     """Return the identity of the transaction that a marker ends.
 
-    A producer has another epoch in each of its transactions. The participants of a shared transaction have different
-    producer ids, all with epoch 0; their markers have the time at which the transaction began. Transactions of the same
-    millisecond count as one: a cut may lie lower than necessary, but inside no transaction.
+    A producer has another epoch in each of its transactions, unless its client keeps the epoch: then the markers have
+    the epoch of the batches. The participants of a shared transaction have different producer ids, all with epoch 0.
+    The markers of these two kinds have the time at which the transaction began. Transactions of the same millisecond
+    count as one: a cut may lie lower than necessary, but inside no transaction.
 
     Args:
         marker: Header of the marker.
@@ -110,7 +111,11 @@ def transaction_identity(marker: BatchHeader, epoch: int) -> Hashable:
     Returns:
         The identity.
     """
-    return ("shared", marker.min_timestamp_ms) if epoch == SHARED_EPOCH else (marker.producer_id, epoch)
+    if epoch == SHARED_EPOCH:
+        return "shared", marker.min_timestamp_ms
+    if marker.producer_epoch == epoch:
+        return marker.producer_id, epoch, marker.min_timestamp_ms
+    return marker.producer_id, epoch
 
 
 def transaction_parts(

@@ -18,7 +18,7 @@ from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
-from sparklog.types import TOPIC_NAME_CHARS_MAX, ProducerIdAndEpoch
+from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 ACKS = (-1, 0, 1)
 INLINE_BYTES = 64 * 1024
@@ -50,7 +50,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
             for partition in topic["partition_data"]:
                 where = topic["name"], partition["index"]
                 try:
-                    batches = await _convert(session, where, partition["records"], request["transactional_id"])
+                    batches = await _convert(session, where, partition["records"])
                 except SparklogError as e:
                     asked.append(_Asked(*where, e))
                     continue
@@ -96,9 +96,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
     return found
 
 
-async def _convert(
-    session: Session, where: tuple[str, int], records: memoryview | None, transactional_id: str | None
-) -> list[memoryview]:
+async def _convert(session: Session, where: tuple[str, int], records: memoryview | None) -> list[memoryview]:
     """The batches of one partition as the broker stores them. Raises the error of the partition."""
     name, partition = where
     if not records:
@@ -109,8 +107,6 @@ async def _convert(
     found = []
     limit = session.gateway.limits.inflated_bytes
     for head, data in iterate_batches(records):
-        if transactional_id is not None and head.is_transactional:
-            head = session.gateway.identities.batch(transactional_id, where, head)
         if len(data) > (INLINE_COMPRESSED_BYTES if head.codec else INLINE_BYTES):
             convert = partial(_convert_batch, topic, head, data, limit)
             found.append(await asyncio.get_running_loop().run_in_executor(session.gateway.threads, convert))
@@ -196,27 +192,19 @@ async def init_producer_id(session: Session, request: Body, version: int) -> Bod
     message = InitProducerIdRequest(
         transactional_id,
         min(max(timeout_ms, 1), TIMEOUT_MS_MAX),
-        *_expected(session, transactional_id, request),
+        request.get("producer_id", -1),
+        request.get("producer_epoch", -1),
     )
     try:
         answer = await (await session.broker()).ask(Api.INIT_PRODUCER_ID, message, InitProducerIdResponse)
     except SparklogError as e:
         return _no_identity(code_of(e))
-    if transactional_id is not None:
-        identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
-        session.gateway.identities.began(transactional_id, identity)
     return {
         "throttle_time_ms": answer.throttle_ms,
         "error_code": Kafka.NONE,
         "producer_id": answer.producer_id,
         "producer_epoch": answer.producer_epoch,
     }
-
-
-def _expected(session: Session, transactional_id: str | None, request: Body) -> ProducerIdAndEpoch:
-    """The broker's identity for the one that the client asks to continue."""
-    client = ProducerIdAndEpoch(request.get("producer_id", -1), request.get("producer_epoch", -1))
-    return client if transactional_id is None else session.gateway.identities.of_broker(transactional_id, client)
 
 
 def _no_identity(code: Kafka) -> Body:

@@ -27,7 +27,7 @@ from sparklog.protocol.transaction_messages import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from sparklog.types import TOPIC_NAME_CHARS_MAX, ProducerIdAndEpoch
+from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 BUMPS_FROM = 5
 """First version of END_TXN whose clients take a new epoch."""
@@ -98,8 +98,7 @@ async def txn_offset_commit(session: Session, request: Body, version: int) -> Bo
     offsets = committable(topics, outcomes) if default is Kafka.NONE else []
     if offsets:
         transactional_id = request["transactional_id"]
-        client = ProducerIdAndEpoch(request["producer_id"], request["producer_epoch"])
-        identity = session.gateway.identities.of_broker(transactional_id, client)
+        identity = request["producer_id"], request["producer_epoch"]
         message = TxnOffsetCommitRequest(transactional_id, *identity, group_id, offsets)
         default = Kafka.UNKNOWN_SERVER_ERROR
         try:
@@ -114,19 +113,17 @@ async def txn_offset_commit(session: Session, request: Body, version: int) -> Bo
 
 async def end_txn(session: Session, request: Body, version: int) -> Body:
     """Commit or abort; answered when all markers are in."""
-    transactional_id = request["transactional_id"]
-    client = ProducerIdAndEpoch(request["producer_id"], request["producer_epoch"])
-    identities = session.gateway.identities
-    message = EndTxnRequest(transactional_id, *identities.of_broker(transactional_id, client), request["committed"])
+    message = EndTxnRequest(
+        request["transactional_id"],
+        request["producer_id"],
+        request["producer_epoch"],
+        request["committed"],
+        keeps_epoch=version < BUMPS_FROM,
+    )
     try:
         answer = await (await session.broker()).ask(Api.END_TXN, message, EndTxnResponse)
     except SparklogError as e:
         return {"error_code": transaction_error(e, "EndTxn", version)}
-    identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
-    if version >= BUMPS_FROM:
-        identities.began(transactional_id, identity)
-    else:
-        identities.ended(transactional_id, identity)
     return {
         "throttle_time_ms": answer.throttle_ms,
         "error_code": Kafka.NONE,

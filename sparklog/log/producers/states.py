@@ -274,8 +274,13 @@ class ProducerStates:
 
     # --- markers of coordinators ---
 
-    def admit_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> ProducerState | None:
+    def admit_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, keeps_epoch: bool = False
+    ) -> ProducerState | None:
         """Return None if the marker is to be written, or the producer's state if it has been written already.
+
+        `keeps_epoch`: the epoch is that of the transaction. Such a marker is written again when it is repeated: a
+        marker makes the guards of late batches void, and no epoch tells the two cases apart.
 
         Raises InvalidProducerEpochError, CoordinatorFencedError.
         """
@@ -288,6 +293,8 @@ class ProducerStates:
                 f"this one is of {coordinator_epoch}"
             )
         if not self._safeguards.marker_epoch_rule:
+            return None
+        if keeps_epoch and producer_epoch == state.epoch:
             return None
         is_open = state.transaction_first_offset >= 0
         if producer_epoch < state.epoch or (producer_epoch == state.epoch and is_open):
