@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparklog.errors import SparklogError
-from sparklog.gateway.backend.topics import read_metadata
+from sparklog.gateway.backend.topics import read_metadata, read_topics
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
@@ -45,7 +45,7 @@ async def describe_log_dirs(session: Session, request: Body, version: int) -> Bo
     try:
         dirs = await broker.ask(Api.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(), DescribeLogDirsResponse)
         names = None if wanted is None else list(wanted)
-        answer = await read_metadata(broker, MetadataRequest(names, paged=True, with_schemas=False))
+        answer = await read_topics(broker, names)
     except SparklogError as e:
         return {"error_code": code_of(e), "results": []}
     topics = [

@@ -8,6 +8,7 @@ from typing import Any
 from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.errors import error_from_code as broker_error
 from sparklog.gateway.backend.topics import read_metadata
+from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, text_of
@@ -20,7 +21,6 @@ from sparklog.types import check_topic_name
 TOPIC, BROKER = 2, 4
 """Types of resources."""
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
-RESOURCES_MAX = 1_000
 FIXED = {
     "compression.type": "producer",
     "preallocate": "false",
@@ -89,7 +89,7 @@ def _text(value: Any) -> str:
 async def describe_configs(session: Session, request: Body, version: int) -> Body:
     """All settings of topics. Of a broker only its id: its settings are in its file."""
     found = []
-    for resource in request["resources"][:RESOURCES_MAX]:
+    for i, resource in enumerate(request["resources"]):
         outcome: Body = {
             "error_code": Kafka.NONE,
             "error_message": None,
@@ -98,6 +98,7 @@ async def describe_configs(session: Session, request: Body, version: int) -> Bod
             "configs": [],
         }
         try:
+            check_entry(i)
             outcome["configs"] = await _described(session, resource)
         except SparklogError as e:
             outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
@@ -202,7 +203,7 @@ def parse_configs(given: dict[str, str | None], *, keep_null: bool = False) -> d
 
 async def _alter(session: Session, request: Body, change: Any) -> Body:
     found = []
-    for resource in request["resources"][:RESOURCES_MAX]:
+    for i, resource in enumerate(request["resources"]):
         kind, name = resource["resource_type"], resource["resource_name"]
         outcome: Body = {
             "error_code": Kafka.NONE,
@@ -211,6 +212,7 @@ async def _alter(session: Session, request: Body, change: Any) -> Body:
             "resource_name": name,
         }
         try:
+            check_entry(i)
             if kind != TOPIC:
                 raise InvalidRequestError(
                     f"only settings of topics ({TOPIC}) can be changed; those of a broker are in its file"
