@@ -36,7 +36,7 @@ async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
     try:
         check_entry(index)
         if kind not in (GROUP, TRANSACTION) or not 0 < len(key) <= KEY_CHARS_MAX:
-            raise InvalidRequestError(f"no coordinator for the key {key:.100!r} of the type {kind}")
+            raise InvalidRequestError(f"no coordinator for the key {key!r:.100} of the type {kind}")
         found = await ask_coordinator(session, key, kind)
     except SparklogError as e:
         return {"error_code": code_of(e), "error_message": text_of(e), "node_id": -1, "host": "", "port": -1}

@@ -113,7 +113,7 @@ LONG: dict[str, tuple[Any, dict[str, Any], int, dict[Api, Callable[[Any], Any]],
         topics.delete_topics,
         {"topic_names": names()},
         1,
-        {Api.DELETE_TOPIC: lambda _: t.DeleteTopicResponse()},
+        {Api.DELETE_TOPIC: lambda _: t.DeleteTopicResponse("id")},
         lambda a: a["responses"],
     ),
     "partitions created": (
