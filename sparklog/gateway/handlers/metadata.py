@@ -18,6 +18,7 @@ from sparklog.protocol.topic_messages import (
 )
 from sparklog.types import INTERNAL_TOPICS, TOPIC_NAME_CHARS_MAX
 
+
 async def metadata(session: Session, request: Body, version: int) -> Body:
     """Brokers with the addresses of their gateways, and topics with their partitions."""
     asked = request["topics"]

@@ -235,9 +235,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
 
     # -- decisions
 
-    def _decide(
-        self, found: _Plain, now_ms: int, effects: Effects, *, commit: bool, keeps_epoch: bool = False
-    ) -> None:
+    def _decide(self, found: _Plain, now_ms: int, effects: Effects, *, commit: bool, keeps_epoch: bool = False) -> None:
         if found.state is not State.ONGOING:
             found.partitions.clear()
         found.next_producer_id = NO_ID
