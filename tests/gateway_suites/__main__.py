@@ -36,8 +36,9 @@ def main() -> int:
     is_good = True
     for name in given.suites or SUITES:
         suite = SUITES[name]
-        if shutil.which(suite.NEEDS) is None:
-            print(f"error: {name} needs {suite.NEEDS}: install it", file=sys.stderr)
+        missing = [program for program in suite.NEEDS if shutil.which(program) is None]
+        if missing:
+            print(f"error: {name} needs {', '.join(missing)}: install it", file=sys.stderr)
             return 1
         with tempfile.TemporaryDirectory(prefix="sparklog-suites-") as scratch:
             pattern = short_pattern(suite) if given.short else given.run

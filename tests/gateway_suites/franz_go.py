@@ -20,8 +20,8 @@ from tests.gateway_suites.verdict import Verdict, judge
 HERE = Path(__file__).parent
 MODULE = "github.com/twmb/franz-go"
 TIMEOUT_S = 3_600
-NEEDS = "go"
-"""Program that the suite needs."""
+NEEDS = ("go",)
+"""Programs that the suite needs."""
 _RESULT = re.compile(r"^ *--- (PASS|FAIL|SKIP): (\S+)", re.MULTILINE)
 
 

@@ -22,8 +22,8 @@ from tests.gateway_suites.verdict import Verdict, judge
 HERE = Path(__file__).parent
 PACKAGE = "@confluentinc/kafka-javascript"
 TEST_TIMEOUT_S = 300
-NEEDS = "npm"
-"""Program that the suite needs, beside a C compiler."""
+NEEDS = ("npm", "make", "g++")
+"""Programs that the suite needs."""
 KAFKA_VERSION = "4.0.0"
 """Version of the brokers that the runner believes to have."""
 LIBRARIES = ("src", "src-cpp")
