@@ -271,9 +271,11 @@ class AddPartitionsToTxnRequest(Message):
 
 
 class AddPartitionsToTxnResponse(Message):
-    """Number of the partitions, all named ones, that are durably part of the transaction."""
+    """Number of the partitions, all named ones, that are durably part of the transaction. `started_ms`: time at which
+    the transaction began; -1: not known."""
 
     added: Annotated[int, Meta(ge=0)]
+    started_ms: Annotated[int, Meta(ge=-1, le=2**62), Since(5, ignorable=True)] = -1
 
 
 class FindTxnOwnersRequest(Message):

@@ -514,7 +514,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.CONTROLLED_SHUTDOWN: ApiSpec(cluster.ControlledShutdownRequest, cluster.ControlledShutdownResponse, 2, 2),
     Api.DIRECTORY_FAILED: ApiSpec(cluster.DirectoryFailedRequest, cluster.DirectoryFailedResponse, 2, 4),
     Api.WRITE_TXN_MARKERS: ApiSpec(cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, 2, 5),
-    Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 2),
+    Api.ADD_PARTITIONS_TO_TXN: ApiSpec(cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 5),
     Api.FIND_TXN_OWNERS: ApiSpec(cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2),
     Api.HOLD_TRANSACTIONS: ApiSpec(cluster.HoldTransactionsRequest, cluster.HoldTransactionsResponse, 2, 2),
     Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2),

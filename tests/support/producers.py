@@ -69,8 +69,11 @@ def end(
     commit: bool,
     coordinator_epoch: int = 0,
     keeps_epoch: bool = False,
+    started_ms: int = -1,
 ) -> AppendInfo:
     """Appends a marker with this (the bumped) epoch."""
-    info = log.appender.append_marker(producer_id, epoch, coordinator_epoch, commit=commit, keeps_epoch=keeps_epoch)
+    info = log.appender.append_marker(
+        producer_id, epoch, coordinator_epoch, commit=commit, keeps_epoch=keeps_epoch, started_ms=started_ms
+    )
     log.raise_high_watermark(log.log_end_offset)
     return info

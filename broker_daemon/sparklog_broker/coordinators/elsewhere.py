@@ -73,14 +73,15 @@ class OtherBrokers:
         producer_id: int,
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
-    ) -> None:
-        """Raises what the coordinator does, and as `BrokerPeers.request`."""
+    ) -> int:
+        """Time at which the transaction began. Raises what the coordinator does, and as `BrokerPeers.request`."""
         request = AddPartitionsToTxnRequest(
             transactional_id, producer_id, producer_epoch, [TransactionPartitionName(*tp) for tp in partitions]
         )
-        await self._peers.request(
+        answer = await self._peers.request(
             coordinator, Api.ADD_PARTITIONS_TO_TXN, request, AddPartitionsToTxnResponse, timeout_s=ASK_TIMEOUT_S
         )
+        return answer.started_ms
 
     async def extents(
         self, leader: int, partitions: Sequence[TopicPartition], isolation: int

@@ -243,8 +243,9 @@ class TransactionCoordinator:
         producer_id: int,
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
-    ) -> None:
-        """Notes durably that the producer's open transaction (which this may begin) includes these partitions.
+    ) -> int:
+        """Notes durably that the producer's open transaction (which this may begin) includes these partitions; returns
+        the time at which the transaction began, -1: it has ended meanwhile.
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, InvalidProducerEpochError, TransactionAbortedError,
         InvalidTxnStateError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.
@@ -253,7 +254,9 @@ class TransactionCoordinator:
         for tp in request.partitions:
             if self._partitions.find(tp) is None:  # its marker would be taken for one that is not needed
                 raise CoordinatorNotAvailableError(f"the coordinator has not heard of {tp} yet: try again")
-        await self._shard(transactional_id).request(request)
+        shard = self._shard(transactional_id)
+        await shard.request(request)
+        return shard.ready().summary(transactional_id).started_ms
 
     async def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool, keeps_epoch: bool = False

@@ -39,8 +39,9 @@ async def add_partitions_to_txn(
     identity = request.transactional_id, request.producer_id, request.producer_epoch
     if not request.partitions:
         raise transactions.stale(*identity)
-    await transactions.add_partitions(*identity, [TopicPartition(p.topic, p.partition) for p in request.partitions])
-    return Response(AddPartitionsToTxnResponse(len(request.partitions)))
+    partitions = [TopicPartition(p.topic, p.partition) for p in request.partitions]
+    started_ms = await transactions.add_partitions(*identity, partitions)
+    return Response(AddPartitionsToTxnResponse(len(partitions), started_ms))
 
 
 async def find_txn_owners(request: FindTxnOwnersRequest, payload: memoryview, context: RequestContext) -> Response:

@@ -92,7 +92,7 @@ class LogAppender:
         with self._state.write_lock:
             self._state.health.check()
             state = self._state.producers.states.admit_marker(
-                producer_id, producer_epoch, coordinator_epoch, keeps_epoch=keeps_epoch
+                producer_id, producer_epoch, coordinator_epoch, keeps_epoch=keeps_epoch, started_ms=started_ms
             )
             if state is not None:
                 offset = max(state.marker_offset, 0)
@@ -136,6 +136,8 @@ class LogAppender:
         headers = [header for _, header in found]
         states = self._state.producers.states
         originals = states.admit(headers, self._state.offsets.written, guard, verified=verified, issued=issued)
+        if guard is not None and not all(originals):
+            states.begin(guard)
         if not any(originals):
             return self._append_checked(view, found, leader_epoch)[0]
         view, found = without_repeated(view, found, originals)
