@@ -19,7 +19,7 @@ from tests.benchmarks.kafka import KafkaInstallation
 from tests.support.ports import free_port
 from tests.support.waiting import CLUSTER_PATIENCE_S, PATIENCE_S, until
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 FILES = "org.apache.kafka.connect.file.FileStream"
 LINES = 2_000
@@ -100,7 +100,8 @@ def test_debeziums_envelopes_become_rows_of_a_keyed_topic(tmp_path: Path) -> Non
     with sparklog.start_local(tmp_path / "data", kafka=True) as broker:
         settings = {"bootstrap.servers": broker.kafka_bootstrap_servers}
         topic = NewTopic("changes", 1, 1, config={"cleanup.policy": "compact"})
-        AdminClient(settings).create_topics([topic])["changes"].result(PATIENCE_S)
+        admin_client = AdminClient(settings)
+        admin_client.create_topics([topic])["changes"].result(PATIENCE_S)
         producer = Producer(settings)
         changes = [change("c", None, 1), change("u", 1, 2), change("d", 2, None)]
         for value in (*changes, None):  # Debezium's tombstone follows a deletion
