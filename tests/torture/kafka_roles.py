@@ -59,6 +59,12 @@ def settings_of(life: Life, **more: Any) -> dict[str, Any]:
     }
 
 
+def offset_of(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
 class Call:
     """Records of one call, and the offsets that they are acknowledged with."""
 
@@ -74,7 +80,7 @@ class Call:
         def note(error: KafkaError | None, message: Message) -> None:
             self.left -= 1
             if error is None:
-                self.offsets[place] = message.offset()
+                self.offsets[place] = offset_of(message)
             else:
                 self.failed = True
 
@@ -207,8 +213,8 @@ def polls_of(messages: Sequence[Message], life: Life) -> list[tuple[str, list[in
             continue
         partition = f"{message.topic()}-{message.partition()}"
         _, offsets, values = found.setdefault(partition, (partition, [], []))
-        offsets.append(message.offset())
-        values.append(int(message.value()))
+        offsets.append(offset_of(message))
+        values.append(int(message.value() or b""))
     return list(found.values())
 
 
@@ -317,7 +323,11 @@ def kafka_last(life: Life) -> None:
         note_poll(life, polls_of(messages, life))
         for message in messages:
             error, partition = message.error(), f"{message.topic()}-{message.partition()}"
-            if error is not None and error.code() == KafkaError._PARTITION_EOF and message.offset() >= until[partition]:
+            if (
+                error is not None
+                and error.code() == KafkaError._PARTITION_EOF
+                and offset_of(message) >= until[partition]
+            ):
                 left.discard(partition)
     consumer.close()
     life.history.end(life.history.begin(Kind.FINAL, offsets=until), Outcome.OK)

@@ -18,6 +18,9 @@ from sparklog.protocol.topic_messages import (
 )
 from sparklog.types import INTERNAL_TOPICS, TOPIC_NAME_CHARS_MAX
 
+UNNAMED_FROM = 12
+"""First version whose answers may have topics without names."""
+
 
 async def metadata(session: Session, request: Body, version: int) -> Body:
     """Brokers with the addresses of their gateways, and topics with their partitions."""
@@ -37,7 +40,8 @@ async def metadata(session: Session, request: Body, version: int) -> Body:
                 has_looked = True  # one look at all topics finds every id
                 name = await name_of_topic(session, topic_id)
             if name is None:
-                refused.append(_refusal(None, Kafka.UNKNOWN_TOPIC_ID, topic_id))
+                unnamed = None if version >= UNNAMED_FROM else ""
+                refused.append(_refusal(unnamed, Kafka.UNKNOWN_TOPIC_ID, topic_id))
                 continue
         if not name or len(name) > TOPIC_NAME_CHARS_MAX:
             refused.append(_refusal(name or "", Kafka.INVALID_TOPIC_EXCEPTION))

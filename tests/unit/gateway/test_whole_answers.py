@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.handlers import commits, configs, coordinators, group_admin, metadata, topics, transactions
 from sparklog.gateway.handlers.entries import ENTRIES_MAX
+from sparklog.gateway.wire.codec import encoder
 from sparklog.gateway.wire.errors import Kafka
+from sparklog.gateway.wire.schema import RESPONSE
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import topic_messages as t
 from sparklog.protocol import transaction_messages as x
@@ -150,6 +153,17 @@ def test_any_number_of_topics_has_metadata() -> None:
     request = {"topics": [{"name": n} for n in asked], "allow_auto_topic_creation": False}
     found = answer_of(metadata.metadata, request, 4, {Api.METADATA: known})
     assert [topic["name"] for topic in found["topics"]] == asked
+
+
+def test_an_unknown_id_of_a_topic_is_told_in_a_form_that_the_version_has() -> None:
+    def none(request: t.MetadataRequest) -> t.MetadataResponse:
+        return t.MetadataResponse("c", 0, [], [])
+
+    for version, name in ((10, ""), (11, ""), (12, None)):
+        request = {"topics": [{"name": None, "topic_id": UUID(int=7)}], "allow_auto_topic_creation": False}
+        found = answer_of(metadata.metadata, request, version, {Api.METADATA: none})
+        assert [(f["name"], f["error_code"]) for f in found["topics"]] == [(name, Kafka.UNKNOWN_TOPIC_ID)]
+        encoder(RESPONSE, "Metadata", version)(found)
 
 
 def test_all_pages_of_an_answer_arrive() -> None:
