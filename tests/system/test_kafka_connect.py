@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -98,7 +99,7 @@ def change(operation: str, before: int | None, after: int | None) -> bytes:
 
 def test_debeziums_envelopes_become_rows_of_a_keyed_topic(tmp_path: Path) -> None:
     with sparklog.start_local(tmp_path / "data", kafka=True) as broker:
-        settings = {"bootstrap.servers": broker.kafka_bootstrap_servers}
+        settings: dict[str, Any] = {"bootstrap.servers": broker.kafka_bootstrap_servers}
         topic = NewTopic("changes", 1, 1, config={"cleanup.policy": "compact"})
         admin_client = AdminClient(settings)
         admin_client.create_topics([topic])["changes"].result(PATIENCE_S)

@@ -60,9 +60,9 @@ class Verification:
                 verified.update(dict.fromkeys(positions, e))
             else:
                 for i in positions:
-                    guard = verified[i]
-                    if isinstance(guard, Guard):
-                        guard.started_ms = started_ms
+                    begun = verified[i]
+                    if isinstance(begun, Guard):
+                        begun.started_ms = started_ms
         return verified
 
     async def refusal(self, transactional_id: str, piece: memoryview) -> SparklogError:
