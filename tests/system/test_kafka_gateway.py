@@ -385,6 +385,29 @@ def test_a_transactional_producer_outlives_its_gateway(
     consumer.close()
 
 
+def test_a_transaction_that_an_operator_aborts_does_not_stop_its_producer(
+    settings: dict[str, Any], native: sparklog.Admin, topic: str
+) -> None:
+    producer = Producer({**settings, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(PATIENCE_S)
+    for value, is_aborted in ((b"first", False), (b"lost", True), (b"last", False)):
+        producer.begin_transaction()
+        producer.produce(topic, value)
+        producer.flush(PATIENCE_S)
+        if is_aborted:
+            native.abort_transaction(topic)
+            producer.produce(topic, b"the rest")
+            with pytest.raises(KafkaException) as raised:
+                producer.commit_transaction(PATIENCE_S)
+            assert raised.value.args[0].txn_requires_abort()
+            producer.abort_transaction(PATIENCE_S)
+        else:
+            producer.commit_transaction(PATIENCE_S)
+    consumer = consumer_of(settings, topic, topic, **{"isolation.level": "read_committed"})
+    assert [m.value() for m in read(consumer, 2)] == [b"first", b"last"]
+    consumer.close()
+
+
 def gateway_pid(kafka: LocalBroker) -> int:
     """The newest process that the broker has told of."""
     return int([line for line in kafka.log.splitlines() if "kafka-gateway started" in line][-1].split()[-1])

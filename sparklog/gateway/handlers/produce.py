@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.errors import InvalidRequestError, SparklogError, UnknownSchemaError
+from sparklog.errors import InvalidRequestError, SparklogError, TransactionAbortedError, UnknownSchemaError
+from sparklog.gateway.handlers.transactions import aborted_code
 from sparklog.gateway.records.batch_v2 import iterate_batches
 from sparklog.gateway.records.errors import InvalidRecordError
 from sparklog.gateway.records.to_broker import broker_batch
@@ -82,7 +83,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
                 raise
         else:
             results = {(r.topic, r.partition): r for r in response.results}
-    outcomes = {(one.topic, one.partition): _outcome(session, one, results) for one in asked}
+    outcomes = {(one.topic, one.partition): _outcome(session, one, results, version) for one in asked}
     found = _response(request, outcomes)
     if response is not None:
         found["throttle_time_ms"] = response.throttle_ms
@@ -122,7 +123,7 @@ def _convert_batch(topic: TopicInfo, head: Any, data: memoryview, inflated_bytes
     return typed_batch(head, data, topic, limit)
 
 
-def _outcome(session: Session, asked: _Asked, results: dict[tuple[str, int], ProduceResult]) -> Body:
+def _outcome(session: Session, asked: _Asked, results: dict[tuple[str, int], ProduceResult], version: int) -> Body:
     error = asked.error
     if error is not None:
         found: Body = {
@@ -143,6 +144,8 @@ def _outcome(session: Session, asked: _Asked, results: dict[tuple[str, int], Pro
         session.gateway.topics.forget(asked.topic)
         if result.error_code == UnknownSchemaError.code:
             code = Kafka.NOT_LEADER_OR_FOLLOWER
+        elif result.error_code == TransactionAbortedError.code:
+            code = aborted_code("Produce", version)
     found = {
         "error_code": code,
         "base_offset": result.base_offset,

@@ -33,18 +33,22 @@ from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 BUMPS_FROM = 5
 """First version of END_TXN whose clients take a new epoch."""
-ABORTABLE_FROM = {"Produce": 11, "EndTxn": 4, "AddPartitionsToTxn": 5, "TxnOffsetCommit": 4}
-"""First versions whose clients know TRANSACTION_ABORTABLE."""
+ABORTABLE_FROM = {"Produce": 12, "EndTxn": BUMPS_FROM, "TxnOffsetCommit": 5}
+"""First versions of clients that abort a transaction and take the new epoch with the answer. The others need an error
+that makes them ask for one: with their old epoch they would never write again. UNKNOWN_PRODUCER_ID is that error:
+INVALID_PRODUCER_EPOCH ends librdkafka's producers."""
 TRANSACTIONAL_ID_CHARS_MAX = 1_024
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 
 
 def transaction_error(error: SparklogError, api: str, version: int) -> Kafka:
     """Kafka's code for an error in a transaction: an aborted one can be aborted by its producer, too."""
-    if isinstance(error, TransactionAbortedError):
-        known = version >= ABORTABLE_FROM.get(api, version + 1)
-        return Kafka.TRANSACTION_ABORTABLE if known else Kafka.INVALID_PRODUCER_EPOCH
-    return code_of(error)
+    return aborted_code(api, version) if isinstance(error, TransactionAbortedError) else code_of(error)
+
+
+def aborted_code(api: str, version: int) -> Kafka:
+    """Kafka's code for a transaction that the coordinator has aborted."""
+    return Kafka.TRANSACTION_ABORTABLE if version >= ABORTABLE_FROM[api] else Kafka.UNKNOWN_PRODUCER_ID
 
 
 async def add_partitions_to_txn(session: Session, request: Body, version: int) -> Body:
