@@ -22,6 +22,7 @@ MODULE = "github.com/twmb/franz-go"
 TIMEOUT_S = 3_600
 NEEDS = ("go",)
 """Programs that the suite needs."""
+_BEGUN = re.compile(r"^=== RUN +(\S+)", re.MULTILINE)
 _RESULT = re.compile(r"^ *--- (PASS|FAIL|SKIP): (\S+)", re.MULTILINE)
 
 
@@ -40,8 +41,10 @@ def verify(scratch: Path, records: int, pattern: str | None, source: Path | None
 
 
 def results(output: str) -> tuple[set[str], set[str]]:
-    """Names of the tests that have passed, and that have failed. A test of parts is one test for each part, too."""
-    found = {name: result for result, name in _RESULT.findall(output)}
+    """Names of the tests that have passed, and that have failed. A test of parts is one test for each part, too. A test
+    without an end has failed: the run was ended while it waited."""
+    found = {name: "FAIL" for name in _BEGUN.findall(output)}
+    found |= {name: result for result, name in _RESULT.findall(output)}
     return {n for n, r in found.items() if r == "PASS"}, {n for n, r in found.items() if r == "FAIL"}
 
 

@@ -28,6 +28,7 @@ def test_only_listed_tests_may_fail_and_must() -> None:
 
 def test_results_are_read_with_the_parts_of_tests() -> None:
     assert results(OUTPUT) == ({"A"}, {"B", "B/inner"})
+    assert results(OUTPUT + "=== RUN   D\nSIGQUIT: quit\n") == ({"A"}, {"B", "B/inner", "D"}), "D has not ended"
 
 
 def test_tests_without_a_broker_are_left_out() -> None:
