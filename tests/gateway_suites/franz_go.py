@@ -43,7 +43,7 @@ def verify(scratch: Path, records: int, pattern: str | None, source: Path | None
 def results(output: str) -> tuple[set[str], set[str]]:
     """Names of the tests that have passed, and that have failed. A test of parts is one test for each part, too. A test
     without an end has failed: the run was ended while it waited."""
-    found = {name: "FAIL" for name in _BEGUN.findall(output)}
+    found = dict.fromkeys(_BEGUN.findall(output), "FAIL")
     found |= {name: result for result, name in _RESULT.findall(output)}
     return {n for n, r in found.items() if r == "PASS"}, {n for n, r in found.items() if r == "FAIL"}
 
