@@ -102,8 +102,12 @@ fuzz: $(VENV)/.installed-dev ## hostile batches, requests, files and servers by 
 	@$(PY) -m tests.fuzz $(FUZZ_ARGS)
 
 .PHONY: gateway-suites
-gateway-suites: $(VENV)/.installed-dev ## franz-go's own tests against the Kafka gateway (needs Go; SUITES_ARGS="--run TestTxn")
+gateway-suites: $(VENV)/.installed-dev ## franz-go's and librdkafka's own tests against the Kafka gateway (needs Go, npm, g++; SUITES_ARGS="franz-go --run TestTxn")
 	@$(PY) -m tests.gateway_suites $(SUITES_ARGS)
+
+.PHONY: gateway-campaign
+gateway-campaign: java $(VENV)/.installed-dev ## kill -9 of gateways, brokers and leaders beneath librdkafka's clients (CAMPAIGN_ARGS="--seed 2 --kills 100")
+	@$(PY) -m tests.torture.kafka_campaign $(CAMPAIGN_ARGS)
 
 .PHONY: bench
 bench: java $(VENV)/.installed-dev ## measure sparklog beside Kafka, which it installs itself (ROWS=produce-100b,spark-scan for some)

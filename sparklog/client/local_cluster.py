@@ -105,7 +105,11 @@ class ClusterBroker:
         """
         if not self.running:
             listen = None if "listeners" in self._settings else self.bootstrap_servers
-            self._process = start_broker(self.data_dir, listen, settings=self._settings, timeout_s=timeout_s)
+            settings = self._settings
+            if self.kafka_bootstrap_servers and KAFKA.items() <= settings.items():
+                # Kafka's clients keep the address of the life before, like those of the broker
+                settings = settings | {"kafka.listeners": f"PLAINTEXT://{self.kafka_bootstrap_servers}"}
+            self._process = start_broker(self.data_dir, listen, settings=settings, timeout_s=timeout_s)
 
     def stop(self) -> int:
         """Stop the broker cleanly: other brokers lead its partitions first.

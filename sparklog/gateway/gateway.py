@@ -16,7 +16,6 @@ from sparklog.gateway.backend.connection import BrokerConnection, BrokerPlace
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.limits import Limits, MemoryBudget
-from sparklog.gateway.transactions import Identities
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.protocol.topic_messages import BrokerEndpoint
 from sparklog.security.listeners import Listener
@@ -62,7 +61,6 @@ class Gateway:
         self.memory = MemoryBudget(self.limits.memory_bytes)
         self.topics = Topics(clock_s)
         self.groups = Groups(clock_s)
-        self.identities = Identities()
         self.threads = ThreadPoolExecutor(CONVERTING_THREADS, thread_name_prefix="kafka-convert")
         """Convert large batches, so that other clients do not wait for them."""
         self.clock_s = clock_s

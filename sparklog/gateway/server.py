@@ -13,14 +13,13 @@ from functools import partial
 
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.session import Served, Session
+from sparklog.gateway.stream import ClientStream
 from sparklog.security.listeners import Listener
 from sparklog.security.tls import RenewedContext
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-STREAM_BYTES = 1024 * 1024
-"""Bytes of a request that are received ahead of the reader."""
 STOP_S = 5.0
 
 
@@ -61,26 +60,23 @@ class GatewayServer:
 
     async def start(self) -> None:
         """Begin to accept. Raises OSError."""
-        limits = self._gateway.limits
+        limits, loop = self._gateway.limits, asyncio.get_running_loop()
         for listener, sock in self._sockets:
             renewed = self._contexts.get(listener.name)
             context = None if renewed is None else _current_of(renewed)
             handshake_s = limits.authentication_s if context is not None else None
             self._servers.append(
-                await asyncio.start_server(
-                    partial(self._on_connected, listener),
+                await loop.create_server(
+                    partial(ClientStream, partial(self._on_connected, listener)),
                     sock=sock,
                     backlog=BACKLOG,
                     ssl=context,
                     ssl_handshake_timeout=handshake_s,
-                    limit=STREAM_BYTES,
                 )
             )
 
-    async def _on_connected(
-        self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        session = Session(self._gateway, listener, self._apis, reader, writer)
+    def _on_connected(self, listener: Listener, stream: ClientStream) -> None:
+        session = Session(self._gateway, listener, self._apis, stream)
         limits = self._gateway.limits
         unknown = 0 if session.is_known else sum(not s.is_known for s in self._sessions)
         if (
@@ -89,15 +85,15 @@ class GatewayServer:
             or unknown >= limits.unknown_connections
         ):
             self.refused += 1
-            writer.close()
+            stream.close()
             return
-        sock = writer.get_extra_info("socket")
+        sock = stream.get_extra_info("socket")
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = asyncio.current_task()
-        assert task is not None
-        self._sessions[session] = task
+        self._sessions[session] = asyncio.get_running_loop().create_task(self._run(session))
         self._hosts[session.peer_host] += 1
+
+    async def _run(self, session: Session) -> None:
         try:
             await session.run()
         except Exception:

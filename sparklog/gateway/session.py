@@ -8,9 +8,12 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sparklog.errors import SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.gateway import Gateway
+from sparklog.gateway.stream import ClientStream
 from sparklog.gateway.wire.apis import API_VERSIONS, PRODUCE, Api, RequestHead, frame, read_head
 from sparklog.gateway.wire.codec import Body, Part, decoder, encoder
 from sparklog.gateway.wire.schema import REQUEST, RESPONSE
@@ -48,8 +51,7 @@ class Session:
         gateway: Gateway,
         listener: Listener,
         apis: dict[int, Served],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        stream: ClientStream,
     ) -> None:
         self.gateway = gateway
         self.listener = listener
@@ -67,16 +69,16 @@ class Session:
         """Groups that the client may read."""
         self.checked_groups: dict[str, float] = {}
         """Time of the last look if this gateway coordinates the group."""
-        self._reader = reader
-        self._writer = writer
+        self._stream = stream
+        self._size = memoryview(bytearray(_SIZE.size))
         self._broker: BrokerConnection | None = None
         self._connecting = asyncio.Lock()
-        peer, own = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+        peer, own = stream.get_extra_info("peername"), stream.get_extra_info("sockname")
         self.peer_host = str(peer[0]) if peer else ""
         self.local = (str(own[0]), int(own[1])) if own else ("localhost", listener.port)
         self._since_s = gateway.clock_s()
         port = int(peer[1]) if peer else 0
-        tls = writer.get_extra_info("ssl_object")
+        tls = stream.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         self._client = OnBehalf(self.peer_host[:255], port, self.local[0][:255], self.local[1], certificate or b"")
         self._in_work: list[asyncio.Task[None]] = []
@@ -109,15 +111,16 @@ class Session:
             await asyncio.gather(*self._in_work, return_exceptions=True)
             if self._broker is not None:
                 self._broker.close()
-            self._writer.close()
+            self._stream.close()
 
     async def _serve_one(self) -> bool:
         """Read one request and answer it, or begin to."""
         limits = self.gateway.limits
         async with asyncio.timeout(limits.idle_s if self.is_known else self._left_to_authenticate_s()):
-            (size,) = _SIZE.unpack(await self._reader.readexactly(_SIZE.size))
+            await self._stream.read_into(self._size)
+            (size,) = _SIZE.unpack(self._size)
         self._check_size(size, limits.request_bytes)
-        data = memoryview(await self._read(size))
+        data = await self._read(size)
         try:
             head = read_head(data)
             self.client_id = self.client_id or head.client_id
@@ -147,22 +150,25 @@ class Session:
             self.gateway.memory.free(size)
         return True
 
-    async def _read(self, size: int) -> bytes:
+    async def _read(self, size: int) -> memoryview:
         """The rest of a request. Memory is taken as the bytes arrive: an announced size alone holds none."""
         memory = self.gateway.memory
-        parts, taken = [], 0
+        first = min(size, SLICE_BYTES)
+        data, taken = np.empty(first, np.uint8).data, 0  # not filled with zeros
         try:
             async with asyncio.timeout(self.gateway.limits.read_s):
                 while taken < size:
+                    if taken == first:
+                        data, beginning = np.empty(size, np.uint8).data, data
+                        data[:first] = beginning
                     part = min(size - taken, SLICE_BYTES)
-                    found = await self._reader.readexactly(part)
+                    await self._stream.read_into(data[taken : taken + part])
                     await memory.take(part)
                     taken += part
-                    parts.append(found)
         except BaseException:
             memory.free(taken)
             raise
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return data
 
     def _left_to_authenticate_s(self) -> float:
         return max(self.gateway.limits.authentication_s - (self.gateway.clock_s() - self._since_s), 0.0)
@@ -179,9 +185,9 @@ class Session:
             await self._answer(served, head, data, before)
         except (ConnectionEndError, SparklogError) as e:
             log.info("%s: %s; disconnecting", self.peer_host, e or "the connection to the broker is lost")
-            self._writer.close()
+            self._stream.close()
         except (OSError, TimeoutError):
-            self._writer.close()
+            self._stream.close()
 
     async def _answer(
         self, served: Served | None, head: RequestHead, data: memoryview, before: asyncio.Task[None] | None
@@ -216,21 +222,21 @@ class Session:
                     if len(part) < LARGE_PART_BYTES:
                         small.append(part)
                         continue
-                    self._writer.write(b"".join(small))
+                    self._stream.write(b"".join(small))
                     small.clear()
                     view = memoryview(part)
                     for start in range(0, len(view), WRITTEN_BYTES):
-                        self._writer.write(view[start : start + WRITTEN_BYTES])
-                        await self._writer.drain()
-                self._writer.write(b"".join(small))
-                await self._writer.drain()
+                        self._stream.write(view[start : start + WRITTEN_BYTES])
+                        await self._stream.drain()
+                self._stream.write(b"".join(small))
+                await self._stream.drain()
         finally:
             if self._broker is not None:
                 self._broker.release()
 
     def end(self) -> None:
         """Close the connection from outside."""
-        self._writer.close()
+        self._stream.close()
 
     def __repr__(self) -> str:
         return f"<Session {self.peer_host} {self.client_id}>"

@@ -237,13 +237,15 @@ class TransactionPartitionName(Message):
 
 
 class TransactionMarker(Message):
-    """The end of one producer's transaction in one partition."""
+    """The end of one producer's transaction in one partition. `keeps_epoch`: the epoch is the transaction's own, not a
+    newer one."""
 
     topic: Name
     partition: Partition
     producer_id: Int64
     producer_epoch: Annotated[int, Meta(ge=-1, le=32_767)]
     commit: bool
+    keeps_epoch: Annotated[bool, Since(5)] = False
 
 
 class WriteTxnMarkersRequest(Message):
@@ -277,9 +279,11 @@ class AddPartitionsToTxnRequest(Message):
 
 
 class AddPartitionsToTxnResponse(Message):
-    """Number of the partitions, all named ones, that are durably part of the transaction."""
+    """Number of the partitions, all named ones, that are durably part of the transaction. `started_ms`: time at which
+    the transaction began; -1: not known."""
 
     added: Annotated[int, Meta(ge=0)]
+    started_ms: Annotated[int, Meta(ge=-1, le=2**62), Since(5, ignorable=True)] = -1
 
 
 class FindTxnOwnersRequest(Message):

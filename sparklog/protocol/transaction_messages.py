@@ -38,16 +38,18 @@ class InitProducerIdResponse(Message):
 
 
 class EndTxnRequest(Message):
-    """Commits or aborts the open transaction of a transactional id."""
+    """Commits or aborts the open transaction of a transactional id. `keeps_epoch`: the producer keeps its epoch and
+    goes on counting sequence numbers, as Kafka's clients do before version 5 of END_TXN."""
 
     transactional_id: Text
     producer_id: Int64
     producer_epoch: Int32
     committed: bool
+    keeps_epoch: Annotated[bool, Since(5)] = False
 
 
 class EndTxnResponse(Message):
-    """The identity for the next transaction; sequences begin at 0. All markers are written."""
+    """The identity for the next transaction. Sequences begin at 0 if the epoch is another. All markers are written."""
 
     producer_id: int
     producer_epoch: int

@@ -55,6 +55,7 @@ _SERVER_JARS = (
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
 )
 _TOKEN_JAR = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", SPARK_VERSION)
+_FILE_CONNECTOR_JAR = ("org.apache.kafka", "connect-file", KAFKA_VERSION)
 _LOG4J = """<Configuration status="WARN"><Appenders><Console name="c" target="SYSTEM_ERR">
 <PatternLayout pattern="%d %p %m%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="c"/></Root></Loggers></Configuration>
@@ -109,10 +110,17 @@ class KafkaInstallation:
         run(command if transitive else [*command, "-DexcludeTransitive=true"], timeout_s=INSTALL_TIMEOUT_S)
         partial.rename(target)
 
-    def java(self, main: str, *arguments: str) -> list[str]:
-        """The command that runs a class of Kafka."""
+    def java(self, main: str, *arguments: str, path: str = "") -> list[str]:
+        """The command that runs a class of Kafka, or of the class path `path`."""
         log = f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}"
-        return ["java", *JVM_OPTIONS, log, "-cp", f"{self.libs}/*", main, *arguments]
+        classes = os.pathsep.join(part for part in (f"{self.libs}/*", path) if part)
+        return ["java", *JVM_OPTIONS, log, "-cp", classes, main, *arguments]
+
+    def file_connectors(self) -> str:
+        """The class path of Kafka Connect's FileStream connectors, from Maven. Raises MeasurementError."""
+        libs = self.directory / f"connect-file-{KAFKA_VERSION}"
+        self._copy(libs, (_FILE_CONNECTOR_JAR,), transitive=False)
+        return f"{libs}/*"
 
     def token_jar(self) -> Path:
         """The delegation-token jar of Spark's connector, from Maven. Raises MeasurementError."""

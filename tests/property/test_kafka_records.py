@@ -152,6 +152,15 @@ def test_many_headers_of_one_record_are_read() -> None:
     assert decode_records(data, head.record_count, head.base_timestamp_ms).to_pylist() == batch.to_pylist()
 
 
+def test_a_batch_without_a_producers_id_has_no_epoch_and_no_sequence_number() -> None:
+    parts = write_batch(
+        [write_small(None, [b"v"], [0])], base_offset=0, leader_epoch=0, attributes=0, last_offset_delta=0,
+        base_timestamp_ms=1, max_timestamp_ms=1, producer_id=-1, producer_epoch=0, base_sequence=0, record_count=1,
+    )  # fmt: skip
+    head = read_head(memoryview(b"".join(parts)))
+    assert (head.producer_id, head.producer_epoch, head.base_sequence) == (-1, -1, -1)
+
+
 def test_a_batch_with_another_checksum_or_format_is_refused() -> None:
     data = bytearray(written(batch_of([{"key": None, "value": b"v", "headers": None, "timestamp": BEGIN}])))
     for place, value, said in ((-1, 9, "checksum"), (16, 1, "format 1"), (8, 0x7F, "bytes")):

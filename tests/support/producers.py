@@ -61,8 +61,19 @@ def send_in_transaction(
     return info
 
 
-def end(log: PartitionLog, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0) -> AppendInfo:
+def end(
+    log: PartitionLog,
+    producer_id: int,
+    epoch: int,
+    *,
+    commit: bool,
+    coordinator_epoch: int = 0,
+    keeps_epoch: bool = False,
+    started_ms: int = -1,
+) -> AppendInfo:
     """Appends a marker with this (the bumped) epoch."""
-    info = log.appender.append_marker(producer_id, epoch, coordinator_epoch, commit=commit)
+    info = log.appender.append_marker(
+        producer_id, epoch, coordinator_epoch, commit=commit, keeps_epoch=keeps_epoch, started_ms=started_ms
+    )
     log.raise_high_watermark(log.log_end_offset)
     return info

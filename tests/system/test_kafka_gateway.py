@@ -390,6 +390,48 @@ def test_a_killed_gateway_comes_back_on_its_port(kafka: LocalBroker, settings: d
     assert kafka.running
 
 
+def test_a_transactional_producer_outlives_its_gateway(
+    kafka: LocalBroker, settings: dict[str, Any], topic: str
+) -> None:
+    producer = Producer({**settings, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(PATIENCE_S)
+    for number, (commits, is_killed) in enumerate(((True, True), (False, False), (True, True), (True, False))):
+        producer.begin_transaction()
+        for i in range(4):
+            producer.produce(topic, b"%d-%d" % (number, i))
+            producer.flush(PATIENCE_S)
+            if i == 1 and is_killed:
+                until(lambda: gateway_is_up(kafka), "the gateway")
+                os.kill(gateway_pid(kafka), signal.SIGKILL)
+        (producer.commit_transaction if commits else producer.abort_transaction)(PATIENCE_S)
+    consumer = consumer_of(settings, topic, topic, **{"isolation.level": "read_committed"})
+    assert [m.value() for m in read(consumer, 12)] == [b"%d-%d" % (n, i) for n in (0, 2, 3) for i in range(4)]
+    consumer.close()
+
+
+def test_a_transaction_that_an_operator_aborts_does_not_stop_its_producer(
+    settings: dict[str, Any], native: sparklog.Admin, topic: str
+) -> None:
+    producer = Producer({**settings, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(PATIENCE_S)
+    for value, is_aborted in ((b"first", False), (b"lost", True), (b"last", False)):
+        producer.begin_transaction()
+        producer.produce(topic, value)
+        producer.flush(PATIENCE_S)
+        if is_aborted:
+            native.abort_transaction(topic)
+            producer.produce(topic, b"the rest")
+            with pytest.raises(KafkaException) as raised:
+                producer.commit_transaction(PATIENCE_S)
+            assert raised.value.args[0].txn_requires_abort()
+            producer.abort_transaction(PATIENCE_S)
+        else:
+            producer.commit_transaction(PATIENCE_S)
+    consumer = consumer_of(settings, topic, topic, **{"isolation.level": "read_committed"})
+    assert [m.value() for m in read(consumer, 2)] == [b"first", b"last"]
+    consumer.close()
+
+
 def gateway_pid(kafka: LocalBroker) -> int:
     """The newest process that the broker has told of."""
     return int([line for line in kafka.log.splitlines() if "kafka-gateway started" in line][-1].split()[-1])

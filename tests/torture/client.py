@@ -9,6 +9,7 @@ An error that ends its life in earnest is no failure: it exits with LIFE_ENDED a
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import random
@@ -93,8 +94,7 @@ def partition_of(name: str) -> TopicPartition:
 
 def main() -> int:
     told = Assignment(**json.loads(sys.argv[1]))
-    from tests.torture import roles
-
+    roles = importlib.import_module("tests.torture." + ("kafka_roles" if told.role.startswith("kafka") else "roles"))
     role: Callable[[Life], None] = getattr(roles, told.role)
     group, reads_committed = roles.GROUPS.get(told.role, ""), told.role != "uncommitted"
     with Path(told.history).open("xb", buffering=0) as file:

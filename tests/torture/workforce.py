@@ -32,13 +32,15 @@ TOPICS = ("in", "out")
 @dataclass(frozen=True)
 class Work:
     """`clients`: how many of each role; `partitions` of each topic; `settings` and `steps` (fault points at which a
-    client dies by itself) by role; `still_s`: how long a paused one sleeps."""
+    client dies by itself) by role; `still_s`: how long a paused one sleeps; `readers`: roles that read everything in
+    the end."""
 
     clients: Mapping[str, int]
     partitions: int = 3
     settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     steps: Mapping[str, Sequence[str]] = field(default_factory=dict)
     still_s: tuple[float, float] = STILL_S
+    readers: Sequence[str] = ("last",)
 
 
 class Workforce:
@@ -148,7 +150,8 @@ class Workforce:
     def read_everything(self) -> None:
         if "pipeline" in self._work.clients:
             self._client("drain", self._ends(self._inputs)).wait()
-        self._client("last", self._ends([*self._inputs, *self._outputs])).wait()
+        for reader in self._work.readers:
+            self._client(reader, self._ends([*self._inputs, *self._outputs])).wait()
 
     def _ends(self, partitions: Sequence[str]) -> dict[str, int]:
         """Return the high watermarks: a reader up to them has waited for every transaction below."""

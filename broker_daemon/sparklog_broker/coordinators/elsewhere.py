@@ -57,7 +57,10 @@ class OtherBrokers:
             piece = markers[first : first + MARKERS_PER_REQUEST]
             request = WriteTxnMarkersRequest(
                 coordinator_epoch,
-                [TransactionMarker(*m.partition, m.producer_id, m.producer_epoch, m.commit) for m in piece],
+                [
+                    TransactionMarker(*m.partition, m.producer_id, m.producer_epoch, m.commit, m.keeps_epoch)
+                    for m in piece
+                ],
                 started_ms,
             )
             answer = await self._peers.request(
@@ -74,14 +77,15 @@ class OtherBrokers:
         producer_id: int,
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
-    ) -> None:
-        """Add partitions to a transaction. Raises the coordinator's error, and as `BrokerPeers.request`."""
+    ) -> int:
+        """Time at which the transaction began. Raises what the coordinator does, and as `BrokerPeers.request`."""
         request = AddPartitionsToTxnRequest(
             transactional_id, producer_id, producer_epoch, [TransactionPartitionName(*tp) for tp in partitions]
         )
-        await self._peers.request(
+        answer = await self._peers.request(
             coordinator, Api.ADD_PARTITIONS_TO_TXN, request, AddPartitionsToTxnResponse, timeout_s=ASK_TIMEOUT_S
         )
+        return answer.started_ms
 
     async def extents(
         self, leader: int, partitions: Sequence[TopicPartition], isolation: int

@@ -38,15 +38,14 @@ class TransactionAccess:
 
     async def add_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
-    ) -> None:
-        """Do as `TransactionCoordinator.add_partitions` on the right broker. Raises its errors, and
-        CoordinatorNotAvailableError while the coordinator's broker is unreachable.
-        """
+    ) -> int:
+        """As `TransactionCoordinator.add_partitions`. Raises what it does, and CoordinatorNotAvailableError while
+        nobody else can be asked."""
         wanted = tuple(partitions)
         try:
-            await self._here.add_partitions(transactional_id, producer_id, producer_epoch, wanted)
+            return await self._here.add_partitions(transactional_id, producer_id, producer_epoch, wanted)
         except NotCoordinatorError:
-            await self._ask(transactional_id, producer_id, producer_epoch, wanted)
+            return await self._ask(transactional_id, producer_id, producer_epoch, wanted)
 
     async def stale(self, transactional_id: str, producer_id: int, producer_epoch: int) -> SparklogError:
         """Return the error for a producer whose batch a partition has refused for its old epoch."""
@@ -109,11 +108,13 @@ class TransactionAccess:
 
     async def _ask(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: tuple[TopicPartition, ...]
-    ) -> None:
+    ) -> int:
         leader = self._topic.leader_of(self._topic.partition_for(transactional_id))
         if leader not in self._elsewhere.ids():
             raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} at the moment")
         try:
-            await self._elsewhere.add_partitions(leader, transactional_id, producer_id, producer_epoch, partitions)
+            return await self._elsewhere.add_partitions(
+                leader, transactional_id, producer_id, producer_epoch, partitions
+            )
         except NotCoordinatorError as e:
             raise CoordinatorNotAvailableError(f"the coordinator of {transactional_id!r} is moving: {e}") from e

@@ -171,6 +171,7 @@ class _PartitionMarkers:
                     commit=marker.commit,
                     leader_epoch=self._leader_epoch,
                     started_ms=self._started_ms,
+                    keeps_epoch=marker.keeps_epoch,
                 )
             except (InvalidProducerEpochError, CoordinatorFencedError) as e:
                 # The partition is ahead of this transaction, which has ended there.

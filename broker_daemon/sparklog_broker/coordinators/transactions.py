@@ -250,8 +250,9 @@ class TransactionCoordinator:
         producer_id: int,
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
-    ) -> None:
-        """Durably add partitions to the producer's open transaction, which begins with the first ones.
+    ) -> int:
+        """Notes durably that the producer's open transaction (which this may begin) includes these partitions; returns
+        the time at which the transaction began, -1: it has ended meanwhile.
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, InvalidProducerEpochError, TransactionAbortedError,
         InvalidTxnStateError, ConcurrentTransactionsError, CoordinatorLoadingError, StorageError.
@@ -260,15 +261,17 @@ class TransactionCoordinator:
         for tp in request.partitions:
             if self._partitions.find(tp) is None:  # its marker would count as unnecessary
                 raise CoordinatorNotAvailableError(f"the coordinator has not heard of {tp} yet: try again")
-        await self._shard(transactional_id).request(request)
+        shard = self._shard(transactional_id)
+        await shard.request(request)
+        return shard.ready().summary(transactional_id).started_ms
 
     async def end(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
+        self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool, keeps_epoch: bool = False
     ) -> ProducerIdAndEpoch:
         """End the open transaction. Returns the identity for the next one, after all markers are written."""
         if is_shared(transactional_id):
             raise InvalidRequestError("a shared transaction is ended as a whole")
-        request = End(transactional_id, producer_id, producer_epoch, commit)
+        request = End(transactional_id, producer_id, producer_epoch, commit, keeps_epoch)
         found: ProducerIdAndEpoch = await self._shard(transactional_id).request(request)
         return found
 

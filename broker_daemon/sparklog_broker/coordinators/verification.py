@@ -53,9 +53,16 @@ class Verification:
         for (producer_id, producer_epoch), positions in asked.items():
             partitions = [pieces[i][0] for i in positions]
             try:
-                await self._transactions.add_partitions(transactional_id, producer_id, producer_epoch, partitions)
+                started_ms = await self._transactions.add_partitions(
+                    transactional_id, producer_id, producer_epoch, partitions
+                )
             except SparklogError as e:
                 verified.update(dict.fromkeys(positions, e))
+            else:
+                for i in positions:
+                    begun = verified[i]
+                    if isinstance(begun, Guard):
+                        begun.started_ms = started_ms
         return verified
 
     async def refusal(self, transactional_id: str, piece: memoryview) -> SparklogError:

@@ -25,7 +25,7 @@ async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview
     """Answer when the markers that this broker can write are replicated."""
     broker = context.broker
     markers = await broker.pace.list_of(
-        Marker(TopicPartition(m.topic, m.partition), m.producer_id, m.producer_epoch, commit=m.commit)
+        Marker(TopicPartition(m.topic, m.partition), m.producer_id, m.producer_epoch, m.commit, m.keeps_epoch)
         for m in request.markers
     )
     written = await broker.markers.write_here(markers, request.coordinator_epoch, request.started_ms)
@@ -40,8 +40,9 @@ async def add_partitions_to_txn(
     identity = request.transactional_id, request.producer_id, request.producer_epoch
     if not request.partitions:
         raise transactions.stale(*identity)
-    await transactions.add_partitions(*identity, [TopicPartition(p.topic, p.partition) for p in request.partitions])
-    return Response(AddPartitionsToTxnResponse(len(request.partitions)))
+    partitions = [TopicPartition(p.topic, p.partition) for p in request.partitions]
+    started_ms = await transactions.add_partitions(*identity, partitions)
+    return Response(AddPartitionsToTxnResponse(len(partitions), started_ms))
 
 
 async def find_txn_owners(request: FindTxnOwnersRequest, payload: memoryview, context: RequestContext) -> Response:

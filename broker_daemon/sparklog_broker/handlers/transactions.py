@@ -35,7 +35,11 @@ from sparklog_broker.network.reply import Response
 async def end_txn(request: EndTxnRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answer when all markers are written."""
     identity = await context.broker.transactions.end(
-        request.transactional_id, request.producer_id, request.producer_epoch, commit=request.committed
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        commit=request.committed,
+        keeps_epoch=request.keeps_epoch,
     )
     return Response(EndTxnResponse(*identity))
 

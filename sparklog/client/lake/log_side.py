@@ -51,6 +51,103 @@ def partition_ends(cluster: Cluster, topic: str, partitions: int, *, timeout_ms:
     return {tp.partition: PartitionEnds(start[tp].offset, stable[tp].offset, high[tp].offset) for tp in tps}
 
 
+class _OpenTransaction(NamedTuple):
+    epoch: int
+    first_offset: int
+    last_offset: int
+
+
+class TransactionScan:
+    """Collects the committed transactions of one partition from the headers of its batches."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._open: dict[int, _OpenTransaction] = {}
+        self.parts: list[TransactionPart] = []
+        """Parts of committed transactions so far."""
+
+    def note(self, header: BatchHeader) -> bool:
+        """Take the next header.
+
+        Args:
+            header: The header.
+
+        Returns:
+            False: the batch need not be decoded.
+        """
+        if not header.attributes & ATTRIBUTE_TRANSACTIONAL:
+            return False
+        known = self._open.get(header.producer_id)
+        if not header.attributes & ATTRIBUTE_CONTROL:
+            last = header.base_offset + header.last_offset_delta
+            first = header.base_offset if known is None else known.first_offset
+            self._open[header.producer_id] = _OpenTransaction(header.producer_epoch, first, last)
+        elif known is not None:
+            del self._open[header.producer_id]
+            if header.attributes & ATTRIBUTE_COMMIT:
+                identity = transaction_identity(header, known.epoch)
+                self.parts.append(TransactionPart(identity, self._partition, known.first_offset, known.last_offset))
+        return False
+
+
+SHARED_EPOCH = 0
+"""Epoch of every participant of a shared transaction."""
+
+
+def transaction_identity(marker: BatchHeader, epoch: int) -> Hashable:
+    """Return the identity of the transaction that a marker ends.
+
+    A producer has another epoch in each of its transactions, unless its client keeps the epoch: then the markers have
+    the epoch of the batches. The participants of a shared transaction have different producer ids, all with epoch 0.
+    The markers of these two kinds have the time at which the transaction began. Transactions of the same millisecond
+    count as one: a cut may lie lower than necessary, but inside no transaction.
+
+    Args:
+        marker: Header of the marker.
+        epoch: Epoch of the transaction's batches.
+
+    Returns:
+        The identity.
+    """
+    if epoch == SHARED_EPOCH:
+        return "shared", marker.min_timestamp_ms
+    if marker.producer_epoch == epoch:
+        return marker.producer_id, epoch, marker.min_timestamp_ms
+    return marker.producer_id, epoch
+
+
+def transaction_parts(
+    cluster: Cluster, topic: str, spans: Mapping[int, Span], *, timeout_ms: int
+) -> list[TransactionPart]:
+    """Return the parts of the transactions that are committed in the given offsets, by the headers alone.
+
+    Args:
+        cluster: The cluster.
+        topic: Name of the topic.
+        spans: Offsets by partition: from the table's next offset to the high watermark.
+        timeout_ms: Time limit of the requests.
+
+    Returns:
+        The parts.
+    """
+    found: list[TransactionPart] = []
+    for partition, span in spans.items():
+        scan = TransactionScan(partition)
+        for _ in read_range(
+            cluster,
+            TopicPartition(topic, partition),
+            span.start,
+            span.end,
+            isolation=READ_UNCOMMITTED,
+            wanted=scan.note,
+            retry_timeout_ms=timeout_ms,
+            fetching=Fetching(max_bytes=FETCH_BYTES, request_timeout_ms=timeout_ms),
+        ):
+            pass
+        found += scan.parts
+    return found
+
+
 def read_rows(
     cluster: Cluster,
     info: TopicInfo,

@@ -9,6 +9,7 @@ from uuid import UUID
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.errors import InvalidRequestError, UnknownTopicOrPartitionError, error_from_code
 from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.protocol.base import TOPICS_PER_REQUEST_MAX
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse, TopicState
 
@@ -93,6 +94,17 @@ async def read_metadata(connection: BrokerConnection, request: MetadataRequest) 
             topics[-1].schemas += page.pop(0).schemas
         topics += page
     answer.topics = topics
+    return answer
+
+
+async def read_topics(connection: BrokerConnection, names: list[str] | None) -> MetadataResponse:
+    """Topics without their schemas, however many are named; None: all. Raises the broker's errors."""
+    first = names if names is None else names[:TOPICS_PER_REQUEST_MAX]
+    answer = await read_metadata(connection, MetadataRequest(first, paged=True, with_schemas=False))
+    for start in range(TOPICS_PER_REQUEST_MAX, len(names or ()), TOPICS_PER_REQUEST_MAX):
+        part = (names or [])[start : start + TOPICS_PER_REQUEST_MAX]
+        more = await read_metadata(connection, MetadataRequest(part, paged=True, with_schemas=False))
+        answer.topics += more.topics
     return answer
 
 

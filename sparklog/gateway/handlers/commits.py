@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparklog.errors import GroupIdNotFoundError, SparklogError
+from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.offsets import is_partition
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
@@ -22,7 +23,6 @@ from sparklog.types import TOPIC_NAME_CHARS_MAX
 METADATA_CHARS_MAX = 4_096
 GROUP_ID_CHARS_MAX = 249
 PAGES_MAX = 10_000
-GROUPS_MAX = 1_000
 
 
 def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> list[CommittedOffset]:
@@ -103,14 +103,14 @@ async def offset_fetch(session: Session, request: Body, version: int) -> Body:
             ]
         return {"error_code": code, "topics": topics}
     groups = []
-    for group in request["groups"][:GROUPS_MAX]:
-        code, topics = await _fetch(session, group["group_id"], group["topics"], stable=stable)
+    for i, group in enumerate(request["groups"]):
+        code, topics = await _fetch(session, group["group_id"], group["topics"], stable=stable, index=i)
         groups.append({"group_id": group["group_id"], "error_code": code, "topics": topics})
     return {"groups": groups}
 
 
 async def _fetch(
-    session: Session, group_id: str, topics: list[Body] | None, *, stable: bool
+    session: Session, group_id: str, topics: list[Body] | None, *, stable: bool, index: int = 0
 ) -> tuple[Kafka, list[Body]]:
     if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
         return Kafka.INVALID_GROUP_ID, []
@@ -122,6 +122,7 @@ async def _fetch(
             if 0 < len(t["name"]) <= TOPIC_NAME_CHARS_MAX
         ]
     try:
+        check_entry(index)
         found = await _read(session, OffsetFetchRequest(group_id, wanted, stable)) if wanted != [] else []
     except GroupIdNotFoundError:
         found = []

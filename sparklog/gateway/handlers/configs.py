@@ -8,6 +8,7 @@ from typing import Any
 from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.errors import error_from_code as broker_error
 from sparklog.gateway.backend.topics import read_metadata
+from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, text_of
@@ -28,7 +29,6 @@ from sparklog.types import check_topic_name
 TOPIC, BROKER = 2, 4
 """Types of resources."""
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
-RESOURCES_MAX = 1_000
 FIXED = {
     "compression.type": "producer",
     "preallocate": "false",
@@ -97,7 +97,7 @@ def _text(value: Any) -> str:
 async def describe_configs(session: Session, request: Body, version: int) -> Body:
     """All settings of topics, and of this gateway's broker without their secrets."""
     found = []
-    for resource in request["resources"][:RESOURCES_MAX]:
+    for i, resource in enumerate(request["resources"]):
         outcome: Body = {
             "error_code": Kafka.NONE,
             "error_message": None,
@@ -106,6 +106,7 @@ async def describe_configs(session: Session, request: Body, version: int) -> Bod
             "configs": [],
         }
         try:
+            check_entry(i)
             outcome["configs"] = await _described(session, resource)
         except SparklogError as e:
             outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
@@ -249,7 +250,7 @@ async def _alter_broker(session: Session, name: str, configs: list[Body], *, val
 
 async def _alter(session: Session, request: Body, change: Any, *, of_brokers: bool = False) -> Body:
     found = []
-    for resource in request["resources"][:RESOURCES_MAX]:
+    for i, resource in enumerate(request["resources"]):
         kind, name = resource["resource_type"], resource["resource_name"]
         outcome: Body = {
             "error_code": Kafka.NONE,
@@ -258,10 +259,7 @@ async def _alter(session: Session, request: Body, change: Any, *, of_brokers: bo
             "resource_name": name,
         }
         try:
-            if kind == BROKER and of_brokers:
-                await _alter_broker(session, name, resource["configs"], validate_only=request["validate_only"])
-                found.append(outcome)
-                continue
+            check_entry(i)
             if kind != TOPIC:
                 raise InvalidRequestError(
                     f"resources of the type {kind} cannot be changed in this way: topics ({TOPIC}) can; brokers ({BROKER}) "

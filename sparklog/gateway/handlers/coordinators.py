@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparklog.errors import InvalidRequestError, SparklogError, UnknownMemberIdError
+from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, code_of, text_of
@@ -18,7 +19,6 @@ from sparklog.protocol.topic_messages import BrokerEndpoint
 GROUP, TRANSACTION = 0, 1
 KEY_CHARS_MAX = 1_024
 GROUP_ID_CHARS_MAX = 249
-KEYS_MAX = 1_000
 _LEAVES = -1
 _NO_MEMBER = "kafka-gateway"
 
@@ -28,14 +28,15 @@ async def find_coordinator(session: Session, request: Body, version: int) -> Bod
     kind = request.get("key_type", GROUP)
     if version < 4:
         return await _find(session, request["key"], kind)
-    keys = request["coordinator_keys"][:KEYS_MAX]
-    return {"coordinators": [{"key": key, **await _find(session, key, kind)} for key in keys]}
+    keys = request["coordinator_keys"]
+    return {"coordinators": [{"key": key, **await _find(session, key, kind, i)} for i, key in enumerate(keys)]}
 
 
-async def _find(session: Session, key: str, kind: int) -> Body:
+async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
     try:
+        check_entry(index)
         if kind not in (GROUP, TRANSACTION) or not 0 < len(key) <= KEY_CHARS_MAX:
-            raise InvalidRequestError(f"no coordinator for the key {key:.100!r} of the type {kind}")
+            raise InvalidRequestError(f"no coordinator for the key {key!r:.100} of the type {kind}")
         found = await ask_coordinator(session, key, kind)
     except SparklogError as e:
         return {"error_code": code_of(e), "error_message": text_of(e), "node_id": -1, "host": "", "port": -1}

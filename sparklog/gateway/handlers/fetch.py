@@ -55,11 +55,15 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
         for result, part in _cut(answer, payload):
             results[result.topic, result.partition] = result
             payloads[result.topic, result.partition] = part
+    left_out = {(p.topic, p.partition) for p in wanted[PARTITIONS_PER_REQUEST_MAX:]}
     found = []
     for topic in request["topics"]:
         partitions = []
         for p in topic["partitions"]:
             key = topic["topic"], p["partition"]
+            if key in left_out:
+                partitions.append(_error(p["partition"], Kafka.INVALID_REQUEST))
+                continue
             partitions.append(
                 await _answer(
                     session, p["partition"], results.get(key), payloads.get(key), isolation=isolation, version=version

@@ -9,6 +9,7 @@ from __future__ import annotations
 from sparklog.errors import GroupIdNotFoundError, SparklogError
 from sparklog.gateway.groups.classic import ClassicGroup
 from sparklog.gateway.handlers.coordinators import GROUP_ID_CHARS_MAX, refuse_group
+from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body, encoder
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
@@ -29,7 +30,6 @@ from sparklog.protocol.messages import Api
 CONSUMER = "consumer"
 _STATES = {"Assigning": "PreparingRebalance", "Reconciling": "CompletingRebalance"}
 """Kafka's classic names of the broker's states."""
-GROUPS_MAX = 1_000
 
 
 def classic_state(state: str) -> str:
@@ -74,21 +74,19 @@ def _listed(group_id: str, state: str, protocol_type: str) -> Body:
 async def describe_groups(session: Session, request: Body, version: int) -> Body:
     """Members with their assignments."""
     found = []
-    for group_id in request["groups"][:GROUPS_MAX]:
-        found.append(await _described(session, group_id))
+    for i, group_id in enumerate(request["groups"]):
+        found.append(await _described(session, group_id, i))
     return {"groups": found}
 
 
-async def _described(session: Session, group_id: str) -> Body:
+async def _described(session: Session, group_id: str, index: int) -> Body:
     if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
         return _described_error(group_id, Kafka.INVALID_GROUP_ID)
     try:
-        answer = await (await session.broker()).ask(
-            Api.DESCRIBE_GROUPS, DescribeGroupsRequest([group_id], paged=True), DescribeGroupsResponse
-        )
+        check_entry(index)
+        details = await _details(session, group_id)
     except SparklogError as e:
         return _described_error(group_id, code_of(e))
-    details = answer.groups[0]
     classic = session.gateway.groups.find(group_id)
     code = kafka_code(details.error_code)
     if classic is not None and code in (Kafka.NONE, Kafka.GROUP_ID_NOT_FOUND):
@@ -96,6 +94,19 @@ async def _described(session: Session, group_id: str) -> Body:
     if code is Kafka.GROUP_ID_NOT_FOUND:
         return _described_error(group_id, Kafka.NONE) | {"group_state": "Dead"}
     return _described_error(group_id, code) if code else _of_broker(details)
+
+
+async def _details(session: Session, group_id: str) -> GroupDetails:
+    """A group with all its members, page by page. Raises the broker's errors."""
+    broker = await session.broker()
+    message = DescribeGroupsRequest([group_id], paged=True)
+    answer = await broker.ask(Api.DESCRIBE_GROUPS, message, DescribeGroupsResponse)
+    details = answer.groups[0]
+    while answer.more and answer.members_from > message.members_from:
+        message.members_from = answer.members_from
+        answer = await broker.ask(Api.DESCRIBE_GROUPS, message, DescribeGroupsResponse)
+        details.members += answer.groups[0].members
+    return details
 
 
 def _described_error(group_id: str, code: Kafka) -> Body:
@@ -162,18 +173,19 @@ def _assigned(partitions: list[TopicPartitions]) -> list[Body]:
 async def delete_groups(session: Session, request: Body, version: int) -> Body:
     """Groups without members, with their offsets."""
     found = []
-    for group_id in request["groups_names"][:GROUPS_MAX]:
-        found.append({"group_id": group_id, "error_code": await _delete(session, group_id)})
+    for i, group_id in enumerate(request["groups_names"]):
+        found.append({"group_id": group_id, "error_code": await _delete(session, group_id, i)})
     return {"results": found}
 
 
-async def _delete(session: Session, group_id: str) -> Kafka:
+async def _delete(session: Session, group_id: str, index: int) -> Kafka:
     if not 0 < len(group_id) <= GROUP_ID_CHARS_MAX:
         return Kafka.INVALID_GROUP_ID
     classic = session.gateway.groups.find(group_id)
     if classic is not None and classic.members:
         return Kafka.NON_EMPTY_GROUP
     try:
+        check_entry(index)
         await (await session.broker()).ask(Api.DELETE_GROUP, DeleteGroupRequest(group_id), DeleteGroupResponse)
     except GroupIdNotFoundError:
         return Kafka.GROUP_ID_NOT_FOUND

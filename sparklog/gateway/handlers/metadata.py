@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from sparklog.errors import SparklogError
-from sparklog.gateway.backend.topics import read_metadata, topic_uuid
+from sparklog.gateway.backend.topics import read_metadata, read_topics, topic_uuid
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
 from sparklog.gateway.wire.errors import Kafka, kafka_code
@@ -18,7 +18,8 @@ from sparklog.protocol.topic_messages import (
 )
 from sparklog.types import INTERNAL_TOPICS, TOPIC_NAME_CHARS_MAX
 
-TOPICS_MAX = 10_000
+UNNAMED_FROM = 12
+"""First version whose answers may have topics without names."""
 
 
 async def metadata(session: Session, request: Body, version: int) -> Body:
@@ -29,13 +30,18 @@ async def metadata(session: Session, request: Body, version: int) -> Body:
         return _response(session, answer, [_topic(session, t) for t in answer.topics])
     refused: list[Body] = []
     names: list[str] = []
-    for topic in asked[:TOPICS_MAX]:
+    has_looked = False
+    for topic in asked:
         name = topic.get("name")
         topic_id = topic.get("topic_id")
         if name is None and topic_id:
-            name = await name_of_topic(session, topic_id)
+            name = session.gateway.topics.name_of(topic_id)
+            if name is None and not has_looked:
+                has_looked = True  # one look at all topics finds every id
+                name = await name_of_topic(session, topic_id)
             if name is None:
-                refused.append(_refusal(None, Kafka.UNKNOWN_TOPIC_ID, topic_id))
+                unnamed = None if version >= UNNAMED_FROM else ""
+                refused.append(_refusal(unnamed, Kafka.UNKNOWN_TOPIC_ID, topic_id))
                 continue
         if not name or len(name) > TOPIC_NAME_CHARS_MAX:
             refused.append(_refusal(name or "", Kafka.INVALID_TOPIC_EXCEPTION))
@@ -48,7 +54,7 @@ async def metadata(session: Session, request: Body, version: int) -> Body:
 
 async def _read(session: Session, names: list[str] | None, *, create: bool) -> MetadataResponse:
     broker = await session.broker()
-    answer = await read_metadata(broker, MetadataRequest(names, paged=True, with_schemas=False))
+    answer = await read_topics(broker, names)
     missing = [t.name for t in answer.topics if t.error_code and kafka_code(t.error_code) == 3]
     if not create or names is None or not missing:
         return answer

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.errors import InvalidRequestError, SparklogError, UnknownSchemaError
+from sparklog.errors import InvalidRequestError, SparklogError, TransactionAbortedError, UnknownSchemaError
+from sparklog.gateway.handlers.transactions import aborted_code
 from sparklog.gateway.records.batch_v2 import iterate_batches
 from sparklog.gateway.records.errors import InvalidRecordError
 from sparklog.gateway.records.to_broker import broker_batch
@@ -18,7 +19,7 @@ from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import Api, ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
-from sparklog.types import TOPIC_NAME_CHARS_MAX, ProducerIdAndEpoch
+from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 ACKS = (-1, 0, 1)
 INLINE_BYTES = 64 * 1024
@@ -50,7 +51,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
             for partition in topic["partition_data"]:
                 where = topic["name"], partition["index"]
                 try:
-                    batches = await _convert(session, where, partition["records"], request["transactional_id"])
+                    batches = await _convert(session, where, partition["records"])
                 except SparklogError as e:
                     asked.append(_RequestedPartition(*where, e))
                     continue
@@ -82,7 +83,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
                 raise
         else:
             results = {(r.topic, r.partition): r for r in response.results}
-    outcomes = {(one.topic, one.partition): _outcome(session, one, results) for one in asked}
+    outcomes = {(one.topic, one.partition): _outcome(session, one, results, version) for one in asked}
     found = _response(request, outcomes)
     if response is not None:
         found["throttle_time_ms"] = response.throttle_ms
@@ -96,9 +97,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
     return found
 
 
-async def _convert(
-    session: Session, where: tuple[str, int], records: memoryview | None, transactional_id: str | None
-) -> list[memoryview]:
+async def _convert(session: Session, where: tuple[str, int], records: memoryview | None) -> list[memoryview]:
     """The batches of one partition as the broker stores them. Raises the error of the partition."""
     name, partition = where
     if not records:
@@ -109,8 +108,6 @@ async def _convert(
     found = []
     limit = session.gateway.limits.inflated_bytes
     for head, data in iterate_batches(records):
-        if transactional_id is not None and head.is_transactional:
-            head = session.gateway.identities.batch(transactional_id, where, head)
         if len(data) > (INLINE_COMPRESSED_BYTES if head.codec else INLINE_BYTES):
             convert = partial(_convert_batch, topic, head, data, limit)
             found.append(await asyncio.get_running_loop().run_in_executor(session.gateway.threads, convert))
@@ -126,7 +123,7 @@ def _convert_batch(topic: TopicInfo, head: Any, data: memoryview, inflated_bytes
     return typed_batch(head, data, topic, limit)
 
 
-def _outcome(session: Session, asked: _RequestedPartition, results: dict[tuple[str, int], ProduceResult]) -> Body:
+def _outcome(session: Session, asked: _Asked, results: dict[tuple[str, int], ProduceResult], version: int) -> Body:
     error = asked.error
     if error is not None:
         found: Body = {
@@ -147,6 +144,8 @@ def _outcome(session: Session, asked: _RequestedPartition, results: dict[tuple[s
         session.gateway.topics.forget(asked.topic)
         if result.error_code == UnknownSchemaError.code:
             code = Kafka.NOT_LEADER_OR_FOLLOWER
+        elif result.error_code == TransactionAbortedError.code:
+            code = aborted_code("Produce", version)
     found = {
         "error_code": code,
         "base_offset": result.base_offset,
@@ -196,27 +195,19 @@ async def init_producer_id(session: Session, request: Body, version: int) -> Bod
     message = InitProducerIdRequest(
         transactional_id,
         min(max(timeout_ms, 1), TIMEOUT_MS_MAX),
-        *_expected(session, transactional_id, request),
+        request.get("producer_id", -1),
+        request.get("producer_epoch", -1),
     )
     try:
         answer = await (await session.broker()).ask(Api.INIT_PRODUCER_ID, message, InitProducerIdResponse)
     except SparklogError as e:
         return _no_identity(code_of(e))
-    if transactional_id is not None:
-        identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
-        session.gateway.identities.began(transactional_id, identity)
     return {
         "throttle_time_ms": answer.throttle_ms,
         "error_code": Kafka.NONE,
         "producer_id": answer.producer_id,
         "producer_epoch": answer.producer_epoch,
     }
-
-
-def _expected(session: Session, transactional_id: str | None, request: Body) -> ProducerIdAndEpoch:
-    """Return the broker's identity for the identity that the client wants to continue."""
-    client = ProducerIdAndEpoch(request.get("producer_id", -1), request.get("producer_epoch", -1))
-    return client if transactional_id is None else session.gateway.identities.of_broker(transactional_id, client)
 
 
 def _no_identity(code: Kafka) -> Body:

@@ -13,6 +13,7 @@ from sparklog.errors import (
 )
 from sparklog.gateway.backend.topics import read_metadata, topic_uuid
 from sparklog.gateway.handlers.configs import config_entries, parse_configs
+from sparklog.gateway.handlers.entries import ENTRIES_MAX, check_entry
 from sparklog.gateway.handlers.metadata import name_of_topic
 from sparklog.gateway.handlers.offsets import is_partition
 from sparklog.gateway.session import Session
@@ -38,7 +39,6 @@ from sparklog.protocol.topic_messages import (
 )
 from sparklog.types import check_topic_name
 
-TOPICS_MAX = 1_000
 TIMEOUT_MS_MAX = 86_400_000
 DEFAULT_COUNT = -1
 
@@ -46,8 +46,9 @@ DEFAULT_COUNT = -1
 async def create_topics(session: Session, request: Body, version: int) -> Body:
     """Envelope topics, one after the other."""
     found = []
-    for topic in request["topics"][:TOPICS_MAX]:
+    for i, topic in enumerate(request["topics"]):
         try:
+            check_entry(i)
             state = await _create(session, topic, validate_only=request["validate_only"])
         except SparklogError as e:
             found.append({"name": topic["name"], "error_code": code_of(e), "error_message": text_of(e)})
@@ -104,14 +105,15 @@ async def delete_topics(session: Session, request: Body, version: int) -> Body:
     asked: list[tuple[str | None, UUID | None]] = [(name, None) for name in request.get("topic_names", ())]
     asked += [(t["name"], t["topic_id"]) for t in request.get("topics", ())]
     found = []
-    for name, topic_id in asked[:TOPICS_MAX]:
-        if name is None and topic_id:
+    for i, (name, topic_id) in enumerate(asked):
+        if name is None and topic_id and i < ENTRIES_MAX:
             name = await name_of_topic(session, topic_id)
             if name is None:
                 found.append({"name": None, "topic_id": topic_id, "error_code": Kafka.UNKNOWN_TOPIC_ID})
                 continue
         outcome: Body = {"name": name, "topic_id": topic_id, "error_code": Kafka.NONE}
         try:
+            check_entry(i)
             check_topic_name(name or "")
             broker = await session.broker()
             await broker.ask(Api.DELETE_TOPIC, DeleteTopicRequest(name or ""), DeleteTopicResponse)
@@ -125,9 +127,10 @@ async def delete_topics(session: Session, request: Body, version: int) -> Body:
 async def create_partitions(session: Session, request: Body, version: int) -> Body:
     """More partitions; the broker places their replicas."""
     found = []
-    for topic in request["topics"][:TOPICS_MAX]:
+    for i, topic in enumerate(request["topics"]):
         outcome: Body = {"name": topic["name"], "error_code": Kafka.NONE}
         try:
+            check_entry(i)
             await _add_partitions(session, topic, validate_only=request["validate_only"])
         except SparklogError as e:
             outcome |= {"error_code": code_of(e), "error_message": text_of(e)}

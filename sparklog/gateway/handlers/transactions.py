@@ -6,9 +6,10 @@ something only check that it exists.
 
 from __future__ import annotations
 
-from sparklog.errors import SparklogError, TransactionAbortedError
-from sparklog.gateway.backend.topics import read_metadata
+from sparklog.errors import InvalidRequestError, SparklogError, TransactionAbortedError
+from sparklog.gateway.backend.topics import read_topics
 from sparklog.gateway.handlers.commits import GROUP_ID_CHARS_MAX, commit_answer, committable
+from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.offsets import is_partition
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
@@ -16,7 +17,6 @@ from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.group_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from sparklog.protocol.messages import Api
-from sparklog.protocol.topic_messages import MetadataRequest
 from sparklog.protocol.transaction_messages import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -26,28 +26,34 @@ from sparklog.protocol.transaction_messages import (
     EndTxnResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    ProducerState,
+    TransactionDetails,
 )
-from sparklog.types import TOPIC_NAME_CHARS_MAX, ProducerIdAndEpoch
+from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 BUMPS_FROM = 5
 """First version of END_TXN whose clients take a new epoch."""
-ABORTABLE_FROM = {"Produce": 11, "EndTxn": 4, "AddPartitionsToTxn": 5, "TxnOffsetCommit": 4}
-"""First versions whose clients know TRANSACTION_ABORTABLE."""
+ABORTABLE_FROM = {"Produce": 12, "EndTxn": BUMPS_FROM, "TxnOffsetCommit": 5}
+"""First versions of clients that abort a transaction and take the new epoch with the answer. The others need an error
+that makes them ask for one: with their old epoch they would never write again. UNKNOWN_PRODUCER_ID is that error:
+INVALID_PRODUCER_EPOCH ends librdkafka's producers."""
+TRANSACTIONAL_ID_CHARS_MAX = 1_024
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
-TOPICS_MAX = 10_000
 
 
 def transaction_error(error: SparklogError, api: str, version: int) -> Kafka:
     """Kafka's code for an error in a transaction: an aborted one can be aborted by its producer, too."""
-    if isinstance(error, TransactionAbortedError):
-        known = version >= ABORTABLE_FROM.get(api, version + 1)
-        return Kafka.TRANSACTION_ABORTABLE if known else Kafka.INVALID_PRODUCER_EPOCH
-    return code_of(error)
+    return aborted_code(api, version) if isinstance(error, TransactionAbortedError) else code_of(error)
+
+
+def aborted_code(api: str, version: int) -> Kafka:
+    """Kafka's code for a transaction that the coordinator has aborted."""
+    return Kafka.TRANSACTION_ABORTABLE if version >= ABORTABLE_FROM[api] else Kafka.UNKNOWN_PRODUCER_ID
 
 
 async def add_partitions_to_txn(session: Session, request: Body, version: int) -> Body:
     """Check that the partitions exist."""
-    topics = request["v3_and_below_topics"][:TOPICS_MAX]
+    topics = request["v3_and_below_topics"]
     names = list(dict.fromkeys(t["name"] for t in topics if 0 < len(t["name"]) <= TOPIC_NAME_CHARS_MAX))
     counts: dict[str, int] = {}
     failure = Kafka.UNKNOWN_TOPIC_OR_PARTITION
@@ -55,7 +61,7 @@ async def add_partitions_to_txn(session: Session, request: Body, version: int) -
     if names:
         try:
             broker = await session.broker()
-            answer = await read_metadata(broker, MetadataRequest(names, paged=True, with_schemas=False))
+            answer = await read_topics(broker, names)
         except SparklogError as e:
             failure = code_of(e)
         else:
@@ -98,8 +104,7 @@ async def txn_offset_commit(session: Session, request: Body, version: int) -> Bo
     offsets = committable(topics, outcomes) if default is Kafka.NONE else []
     if offsets:
         transactional_id = request["transactional_id"]
-        client = ProducerIdAndEpoch(request["producer_id"], request["producer_epoch"])
-        identity = session.gateway.identities.of_broker(transactional_id, client)
+        identity = request["producer_id"], request["producer_epoch"]
         message = TxnOffsetCommitRequest(transactional_id, *identity, group_id, offsets)
         default = Kafka.UNKNOWN_SERVER_ERROR
         try:
@@ -114,19 +119,17 @@ async def txn_offset_commit(session: Session, request: Body, version: int) -> Bo
 
 async def end_txn(session: Session, request: Body, version: int) -> Body:
     """Commit or abort; answered when all markers are in."""
-    transactional_id = request["transactional_id"]
-    client = ProducerIdAndEpoch(request["producer_id"], request["producer_epoch"])
-    identities = session.gateway.identities
-    message = EndTxnRequest(transactional_id, *identities.of_broker(transactional_id, client), request["committed"])
+    message = EndTxnRequest(
+        request["transactional_id"],
+        request["producer_id"],
+        request["producer_epoch"],
+        request["committed"],
+        keeps_epoch=version < BUMPS_FROM,
+    )
     try:
         answer = await (await session.broker()).ask(Api.END_TXN, message, EndTxnResponse)
     except SparklogError as e:
         return {"error_code": transaction_error(e, "EndTxn", version)}
-    identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
-    if version >= BUMPS_FROM:
-        identities.began(transactional_id, identity)
-    else:
-        identities.ended(transactional_id, identity)
     return {
         "throttle_time_ms": answer.throttle_ms,
         "error_code": Kafka.NONE,
@@ -169,17 +172,12 @@ async def list_transactions(session: Session, request: Body, version: int) -> Bo
 
 
 async def describe_transactions(session: Session, request: Body, version: int) -> Body:
-    """Details of transactions, one by one: each has as many partitions as fit."""
-    broker = await session.broker()
+    """Details of transactions, one by one."""
     found = []
-    for transactional_id in request["transactional_ids"][:TOPICS_MAX]:
+    for i, transactional_id in enumerate(request["transactional_ids"]):
         try:
-            answer = await broker.ask(
-                Api.DESCRIBE_TRANSACTIONS,
-                DescribeTransactionsRequest([transactional_id], paged=True),
-                DescribeTransactionsResponse,
-            )
-            details = answer.transactions[0]
+            check_entry(i)
+            details = await _details(session, transactional_id)
             code = kafka_code(details.error_code)
         except SparklogError as e:
             found.append(_no_transaction(transactional_id, code_of(e)))
@@ -204,6 +202,21 @@ async def describe_transactions(session: Session, request: Body, version: int) -
             }
         )
     return {"transaction_states": found}
+
+
+async def _details(session: Session, transactional_id: str) -> TransactionDetails:
+    """A transaction with all its partitions, page by page. Raises InvalidRequestError, and the broker's errors."""
+    if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_CHARS_MAX:
+        raise InvalidRequestError(f"a transactional id of {len(transactional_id)} characters")
+    broker = await session.broker()
+    message = DescribeTransactionsRequest([transactional_id], paged=True)
+    answer = await broker.ask(Api.DESCRIBE_TRANSACTIONS, message, DescribeTransactionsResponse)
+    details = answer.transactions[0]
+    while answer.more and answer.partitions_from > message.partitions_from:
+        message.partitions_from = answer.partitions_from
+        answer = await broker.ask(Api.DESCRIBE_TRANSACTIONS, message, DescribeTransactionsResponse)
+        details.partitions += answer.transactions[0].partitions
+    return details
 
 
 def _no_transaction(transactional_id: str, code: Kafka) -> Body:
@@ -233,8 +246,15 @@ async def _producers(session: Session, name: str, partition: int) -> Body:
     if not is_partition(name, partition) or partition >= PARTITIONS_PER_TOPIC_MAX:
         return found | {"error_code": Kafka.UNKNOWN_TOPIC_OR_PARTITION}
     message = DescribeProducersRequest(name, partition, paged=True)
+    producers: list[ProducerState] = []
     try:
-        answer = await (await session.broker()).ask(Api.DESCRIBE_PRODUCERS, message, DescribeProducersResponse)
+        broker = await session.broker()
+        while True:
+            answer = await broker.ask(Api.DESCRIBE_PRODUCERS, message, DescribeProducersResponse)
+            producers += answer.producers
+            if not answer.more or not answer.producers:
+                break
+            message.after = answer.producers[-1].producer_id
     except SparklogError as e:
         return found | {"error_code": code_of(e, of_partition=True)}
     found["active_producers"] = [
@@ -246,6 +266,6 @@ async def _producers(session: Session, name: str, partition: int) -> Body:
             "coordinator_epoch": -1,
             "current_txn_start_offset": p.transaction_first_offset,
         }
-        for p in answer.producers
+        for p in producers
     ]
     return found

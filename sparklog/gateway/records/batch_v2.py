@@ -99,6 +99,9 @@ def read_head(data: memoryview, position: int = 0) -> BatchV2:
         raise CorruptBatchError(f"checksum is {crc:08x}, the batch says {head.crc:08x}")
     if head.record_count < 0 or head.last_offset_delta < 0:
         raise CorruptBatchError(f"a batch with {head.record_count} records, last offset {head.last_offset_delta}")
+    if head.producer_id < 0:
+        # KafkaJS sends epoch and sequence number 0 without an id: they mean nothing
+        return head._replace(producer_epoch=-1, base_sequence=-1)
     return head
 
 

@@ -64,14 +64,17 @@ def record_ends(raw: memoryview, record_count: int) -> list[int]:
             size = data[position]
             position += 1
             if size >= 0x80:
-                size &= 0x7F
-                shift = 7
-                byte = 0x80
-                while byte >= 0x80:
-                    byte = data[position]
-                    position += 1
-                    size |= (byte & 0x7F) << shift
-                    shift += 7
+                byte = data[position]
+                position += 1
+                size += (byte << 7) - 0x80  # most records have a length of two bytes
+                if byte >= 0x80:
+                    size -= 0x80 << 7
+                    shift = 14
+                    while byte >= 0x80:
+                        byte = data[position]
+                        position += 1
+                        size |= (byte & 0x7F) << shift
+                        shift += 7
             position += size >> 1
             if size & 1 or position > end:
                 raise CorruptBatchError("a record of a batch has an impossible length")

@@ -78,8 +78,11 @@ class LogAppender:
         commit: bool,
         leader_epoch: int = 0,
         started_ms: int = -1,
+        keeps_epoch: bool = False,
     ) -> AppendInfo:
         """Ends a producer's transaction. One that has been written already is answered with its offset.
+
+        `keeps_epoch`: `producer_epoch` is that of the transaction; the producer keeps it.
 
         `started_ms`: time at which the transaction began, the same in the markers of all its participants; -1: not
         known.
@@ -88,7 +91,9 @@ class LogAppender:
         """
         with self._state.write_lock:
             self._state.health.check()
-            state = self._state.producers.states.admit_marker(producer_id, producer_epoch, coordinator_epoch)
+            state = self._state.producers.states.admit_marker(
+                producer_id, producer_epoch, coordinator_epoch, keeps_epoch=keeps_epoch, started_ms=started_ms
+            )
             if state is not None:
                 offset = max(state.marker_offset, 0)
                 return AppendInfo(offset, offset, state.last_time_ms, 0, 0, duplicate=True)
@@ -131,6 +136,8 @@ class LogAppender:
         headers = [header for _, header in found]
         states = self._state.producers.states
         originals = states.admit(headers, self._state.offsets.written, guard, verified=verified, issued=issued)
+        if guard is not None and not all(originals):
+            states.begin(guard)
         if not any(originals):
             return self._append_checked(view, found, leader_epoch)[0]
         view, found = without_repeated(view, found, originals)

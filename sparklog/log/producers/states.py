@@ -80,17 +80,18 @@ class EndedTransaction(NamedTuple):
 
 
 class Guard:
-    """A verification in progress. It is valid until a marker of the producer arrives at or above `next_offset`, the log
-    end at its beginning. `owner`: the producer states that made it; others replace them at a truncation.
-    """
+    """A verification under way. It is good until a marker of the producer comes, at or above `next_offset`, which was
+    the log end when it began. `owner`: whose it is; after a truncation they are others. `started_ms`: time at which the
+    transaction began, as the coordinator says; -1: not known."""
 
-    __slots__ = ("next_offset", "owner", "producer_epoch", "producer_id")
+    __slots__ = ("next_offset", "owner", "producer_epoch", "producer_id", "started_ms")
 
     def __init__(self, owner: ProducerStates, producer_id: int, producer_epoch: int, next_offset: int) -> None:
         self.owner = owner
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.next_offset = next_offset
+        self.started_ms = NONE
 
 
 def sequence_after(sequence: int, rows: int = 1) -> int:
@@ -120,6 +121,8 @@ class ProducerStates:
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._forgotten_marker = NONE
         """The newest marker of all producers that were forgotten."""
+        self._started_ms: dict[int, int] = {}
+        """Begin of the transactions that were verified here and are open, by producer id. Not in the snapshot."""
         self._safeguards = safeguards
         for state in sorted(states, key=lambda s: s.last_time_ms):
             self._enter(None, state)
@@ -171,6 +174,10 @@ class ProducerStates:
             if original is None:
                 next_offset += header.last_offset_delta + 1
         return found
+
+    def begin(self, guard: Guard) -> None:
+        """The first batch of a verified transaction is about to be written."""
+        self._started_ms[guard.producer_id] = guard.started_ms
 
     def _check_issued(self, header: BatchHeader, state: ProducerState | None, issued: Issued) -> None:
         """Check that this id was issued, and that its producer may have reached this epoch. For transactional
@@ -275,8 +282,20 @@ class ProducerStates:
 
     # --- markers of coordinators ---
 
-    def admit_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> ProducerState | None:
+    def admit_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        *,
+        keeps_epoch: bool = False,
+        started_ms: int = NONE,
+    ) -> ProducerState | None:
         """Return None if the marker is to be written, or the producer's state if it has been written already.
+
+        `keeps_epoch`: the epoch is that of the transaction. Such a marker is written again when it is repeated: a
+        marker makes the guards of late batches void, and no epoch tells the two cases apart. `started_ms`: time at
+        which the transaction began: a delayed marker must not end the next transaction of the same epoch.
 
         Raises InvalidProducerEpochError, CoordinatorFencedError.
         """
@@ -289,6 +308,12 @@ class ProducerStates:
                 f"this one is of {coordinator_epoch}"
             )
         if not self._safeguards.marker_epoch_rule:
+            return None
+        if keeps_epoch and producer_epoch == state.epoch:
+            if NONE < started_ms < self._started_ms.get(producer_id, NONE):
+                raise InvalidProducerEpochError(
+                    f"the transaction of producer {producer_id} here began after that of the marker"
+                )
             return None
         is_open = state.transaction_first_offset >= 0
         if producer_epoch < state.epoch or (producer_epoch == state.epoch and is_open):
@@ -308,6 +333,7 @@ class ProducerStates:
         if not header.attributes & ATTRIBUTE_CONTROL:
             self._enter(before, self._with_batch(before, header))
             return None
+        self._started_ms.pop(producer_id, None)
         same_epoch = before is not None and before.epoch >= header.producer_epoch
         after = ProducerState(
             producer_id,
@@ -373,6 +399,7 @@ class ProducerStates:
 
     def _forget(self, producer_id: int) -> None:
         state = self._states.pop(producer_id)
+        self._started_ms.pop(producer_id, None)
         del self._order_of(state)[producer_id]
         self._forgotten_marker = max(self._forgotten_marker, state.marker_offset)
 

@@ -77,8 +77,8 @@ class TransactionMachine(ABC, Generic[E]):
         """Return True if the open transaction has to be aborted."""
 
     @abstractmethod
-    def _marker(self, found: E, producer_id: int) -> tuple[int, bool]:
-        """Epoch of a participant's markers, and whether they commit."""
+    def _marker(self, found: E, producer_id: int) -> tuple[int, bool, bool]:
+        """Epoch of a participant's markers; True if they commit; True if the participant keeps its epoch."""
 
     @abstractmethod
     def _completed(self, found: E, effects: Effects) -> None:

@@ -143,12 +143,13 @@ class AddPartitions(NamedTuple):
 
 
 class End(NamedTuple):
-    """Ends the transaction of a transactional id."""
+    """Ends the transaction of a transactional id. `keeps_epoch`: the producer's epoch stays."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     commit: bool
+    keeps_epoch: bool = False
 
 
 class Join(NamedTuple):
@@ -209,12 +210,14 @@ class Renewed(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end of one producer's transaction in one partition. `producer_epoch` is above the one it wrote with."""
+    """The end of one producer's transaction in one partition. `producer_epoch` is above the one it wrote with, or, if
+    the producer keeps its epoch, the same."""
 
     partition: TopicPartition
     producer_id: int
     producer_epoch: int
     commit: bool
+    keeps_epoch: bool = False
 
 
 Result = ProducerIdAndEpoch | Joined | Renewed | bool | int

@@ -2,6 +2,9 @@
 
 Every end raises the epoch, so a late request or batch of the previous transaction (or its END_TXN) has an older epoch
 and is refused. `previous` is the identity before: an END_TXN that is repeated with it gets the same answer.
+
+Kafka's older clients keep their epoch at an end that they ask for (KIP-98), and `previous` is the identity itself then.
+An end that they do not ask for raises the epoch, so the rest of an aborted transaction cannot begin another one.
 """
 
 from __future__ import annotations
@@ -63,6 +66,11 @@ class _Plain(Struct):
     @property
     def participants(self) -> dict[int, set[TopicPartition]]:
         return {self.identity.producer_id: self.partitions}
+
+    @property
+    def keeps_epoch(self) -> bool:
+        """True if the newest end has kept the producer's epoch."""
+        return self.previous == self.identity
 
     def move(self, state: State) -> None:
         self.state = state
@@ -209,11 +217,14 @@ class PlainTransactions(TransactionMachine[_Plain]):
         if found.state.is_prepared:
             return None
         # A transaction that is not open is ended, too: batches in transit must not begin one.
-        self._decide(found, now_ms, effects, commit=request.commit)
+        self._decide(found, now_ms, effects, commit=request.commit, keeps_epoch=request.keeps_epoch)
         return None
 
     def _end_again(self, found: _Plain, request: End) -> Result | None:
-        """The transaction of the identity before has been decided."""
+        """The transaction of the identity before has been decided. With the epoch kept, this may be the end of a next
+        transaction that has written nothing, too: it needs no marker."""
+        if found.keeps_epoch and not found.state.is_prepared:
+            return found.identity
         if request.commit and found.state.is_abort:
             raise self._aborted_error(found)
         if not request.commit and found.state.is_commit:
@@ -224,11 +235,15 @@ class PlainTransactions(TransactionMachine[_Plain]):
 
     # -- decisions
 
-    def _decide(self, found: _Plain, now_ms: int, effects: Effects, *, commit: bool) -> None:
+    def _decide(self, found: _Plain, now_ms: int, effects: Effects, *, commit: bool, keeps_epoch: bool = False) -> None:
         if found.state is not State.ONGOING:
             found.partitions.clear()
-        marker = found.identity._replace(producer_epoch=found.identity.producer_epoch + 1)
         found.next_producer_id = NO_ID
+        if keeps_epoch:
+            found.previous = found.identity
+            self._decided(found, now_ms, effects, commit=commit)
+            return
+        marker = found.identity._replace(producer_epoch=found.identity.producer_epoch + 1)
         if marker.producer_epoch > CLIENT_EPOCH_MAX:
             found.next_producer_id = self._ids.require()
         found.previous, found.identity = found.identity, marker
@@ -237,8 +252,8 @@ class PlainTransactions(TransactionMachine[_Plain]):
     def _abort_open(self, found: _Plain, now_ms: int, effects: Effects) -> None:
         self._decide(found, now_ms, effects, commit=False)
 
-    def _marker(self, found: _Plain, producer_id: int) -> tuple[int, bool]:
-        return found.identity.producer_epoch, found.state.is_commit
+    def _marker(self, found: _Plain, producer_id: int) -> tuple[int, bool, bool]:
+        return found.identity.producer_epoch, found.state.is_commit, found.keeps_epoch
 
     def _completed(self, found: _Plain, effects: Effects) -> None:
         found.partitions.clear()

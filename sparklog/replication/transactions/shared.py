@@ -416,8 +416,9 @@ class SharedTransactions(TransactionMachine[_Application]):
     def _abort_open(self, app: _Application, now_ms: int, effects: Effects) -> None:
         self._decide(app, frozenset(), now_ms, effects, commit=False)
 
-    def _marker(self, app: _Application, producer_id: int) -> tuple[int, bool]:
-        return MARKER_EPOCH, app.transaction is not None and producer_id in app.transaction.committed_participants
+    def _marker(self, app: _Application, producer_id: int) -> tuple[int, bool, bool]:
+        commits = app.transaction is not None and producer_id in app.transaction.committed_participants
+        return MARKER_EPOCH, commits, False
 
     def _completed(self, app: _Application, effects: Effects) -> None:
         t = app.transaction

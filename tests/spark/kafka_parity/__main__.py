@@ -1,8 +1,8 @@
 """`make parity`: every case against sparklog and against a Kafka with Spark's connector, and the table of the
-differences.
+differences. Spark's connector runs the cases at sparklog's Kafka gateway, too.
 
-The table goes into docs/moving-from-kafka.md. Exit status 1 if a case contradicts its statement: Kafka differs from the
-expectation, or sparklog differs without a reason.
+The tables go into docs/moving-from-kafka.md and docs/kafka-clients.md. Exit status 1 if a case contradicts its
+statement: Kafka differs from the expectation, or sparklog differs without a reason.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import os
 import signal
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+import sparklog
 from tests.benchmarks.kafka import SPARK_VERSION, KafkaInstallation, KafkaServer
 from tests.spark.kafka_parity import table
 from tests.spark.kafka_parity.checks import Seen
@@ -24,16 +26,16 @@ from tests.spark.kafka_parity.systems import KafkaSystem
 HERE = Path(__file__).parent
 KEPT = HERE.parents[2] / "build" / "parity"
 PLUGIN = "kafka-parity"
-SYSTEMS = ("sparklog", "kafka")
 CONNECTOR = "spark-sql-kafka-0-10_2.13"
 TOKENS = "spark-token-provider-kafka-0-10_2.13"
 
 
 class Parity:
-    """Starts Kafka for the session, and gathers the results."""
+    """The systems of the session, and their results. A system that does not run is None."""
 
-    def __init__(self, kafka: KafkaSystem, systems: list[str]) -> None:
+    def __init__(self, kafka: KafkaSystem | None, gateway: KafkaSystem | None, systems: list[str]) -> None:
         self.kafka = kafka
+        self.gateway = gateway
         self.systems = systems
         self.seen: list[Seen] = []
 
@@ -41,7 +43,7 @@ class Parity:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Hold sparklog against Spark's Kafka connector, case by case.")
     parser.add_argument("--no-write", action="store_true", help="print the table, leave the document as it is")
-    parser.add_argument("--system", choices=SYSTEMS, help="run on this one alone, and take the other's last run")
+    parser.add_argument("--system", choices=table.SYSTEMS, help="run on this one alone, and take the others' last run")
     parser.add_argument(
         "pytest", nargs="*", help="arguments of pytest, after --; a run of some cases adds to the last one"
     )
@@ -55,20 +57,26 @@ def main() -> int:
         f"--jars {installation.token_jar()} pyspark-shell"
     )
     with tempfile.TemporaryDirectory(prefix="sparklog-parity-", ignore_cleanup_errors=True) as scratch:
-        server = KafkaServer(installation, Path(scratch))
-        server.start()
-        try:
-            kafka = KafkaSystem(server.bootstrap_servers, server.wait_for_partitions)
-            parity = Parity(kafka, [given.system] if given.system else list(SYSTEMS))
+        systems = [given.system] if given.system else list(table.SYSTEMS)
+        with ExitStack() as stack:
+            kafka = gateway = None
+            if "kafka" in systems:
+                server = KafkaServer(installation, Path(scratch))
+                stack.callback(server.stop)
+                server.start()
+                kafka = KafkaSystem(server.bootstrap_servers, server.wait_for_partitions)
+            if "gateway" in systems:
+                broker = stack.enter_context(sparklog.start_local(Path(scratch) / "gateway", kafka=True))
+                gateway = KafkaSystem(broker.kafka_bootstrap_servers, lambda topic, partitions: None)
+            parity = Parity(kafka, gateway, systems)
             status = pytest.main(["-q", *(given.pytest or [str(HERE)])], plugins=[_named(parity)])
-        finally:
-            server.stop()
     seen = table.remember(parity.seen, KEPT, whole=not given.pytest)
-    rendered = table.render(seen)
-    print(rendered)
-    print(table.summary(seen))
-    if status == 0 and not given.no_write:
-        table.write(rendered)
+    for system, page in (("sparklog", table.PAGE), ("gateway", table.GATEWAY_PAGE)):
+        rendered = table.render(seen, system)
+        print(rendered)
+        print(f"{system}: {table.summary(seen, system)}")
+        if status == 0 and not given.no_write:
+            table.write(rendered, page)
     return int(status)
 
 

@@ -40,8 +40,8 @@ def system(
     """The log that the case runs against."""
     if system_name == "sparklog":
         return SparklogSystem(broker.bootstrap_servers, admin, producer)
-    kafka: System = request.config.pluginmanager.get_plugin(PLUGIN).kafka  # type: ignore[union-attr]
-    return kafka
+    other: System = getattr(request.config.pluginmanager.get_plugin(PLUGIN), system_name)
+    return other
 
 
 @pytest.fixture
@@ -73,5 +73,5 @@ def case_title(request: pytest.FixtureRequest) -> str:
     """The case's name as words, with its parameters."""
     words = request.function.__name__.removeprefix("test_").replace("_", " ")
     given = getattr(request.node, "callspec", None)
-    ids = [] if given is None else [i for i in given.id.split("-") if i not in ("sparklog", "kafka")]
+    ids = [] if given is None else [i for i in given.id.split("-") if i not in ("sparklog", "kafka", "gateway")]
     return f"{words} ({'-'.join(ids)})" if ids else words

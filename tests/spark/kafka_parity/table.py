@@ -9,16 +9,19 @@ from pathlib import Path
 
 from tests.spark.kafka_parity.checks import Seen
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "moving-from-kafka.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = DOCS / "moving-from-kafka.md"
+GATEWAY_PAGE = DOCS / "kafka-clients.md"
+SYSTEMS = ("sparklog", "kafka", "gateway")
 BEGIN, END = "<!-- parity: written by make parity -->", "<!-- end of parity -->"
 _SECTION = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
 
 
-def render(seen: Sequence[Seen]) -> str:
-    """One row for each check that found other things on the two systems."""
+def render(seen: Sequence[Seen], system: str = "sparklog") -> str:
+    """One row for each check that found other things on Kafka and on the system."""
     kafka = {(s.case, s.check): s for s in seen if s.system == "kafka"}
-    lines = ["| case | Kafka | sparklog | why |", "|---|---|---|---|"]
-    for ours in (s for s in seen if s.system == "sparklog"):
+    lines = [f"| case | Kafka | {system} | why |", "|---|---|---|---|"]
+    for ours in (s for s in seen if s.system == system):
         theirs = kafka.get((ours.case, ours.check))
         if theirs is None or theirs.found == ours.found:
             continue
@@ -27,10 +30,10 @@ def render(seen: Sequence[Seen]) -> str:
     return "\n".join(lines)
 
 
-def summary(seen: Sequence[Seen]) -> str:
-    """Return the numbers of cases and checks."""
+def summary(seen: Sequence[Seen], system: str = "sparklog") -> str:
+    """Return the numbers of cases and checks that ran on Kafka and on the system."""
     both = {(s.case, s.check) for s in seen if s.system == "kafka"}
-    ours = [s for s in seen if s.system == "sparklog" and (s.case, s.check) in both]
+    ours = [s for s in seen if s.system == system and (s.case, s.check) in both]
     found = {(s.case, s.check): s.found for s in seen if s.system == "kafka"}
     differ = sum(found[s.case, s.check] != s.found for s in ours)
     cases = len({s.case for s in ours})
@@ -42,7 +45,7 @@ def remember(seen: Sequence[Seen], directory: Path, *, whole: bool) -> list[Seen
     adds to the kept ones, a `whole` one replaces them."""
     directory.mkdir(parents=True, exist_ok=True)
     result = []  # type: ignore[var-annotated]
-    for system in ("sparklog", "kafka"):
+    for system in SYSTEMS:
         path = directory / f"{system}.json"
         new = [s for s in seen if s.system == system]
         old = [Seen(*s) for s in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from tests.gateway_suites.__main__ import judge
+from tests.gateway_suites.franz_go import results
+from tests.gateway_suites.librdkafka import names_of
+from tests.gateway_suites.verdict import judge
 
 OUTPUT = "=== RUN   A\n--- PASS: A (0.1s)\n--- FAIL: B (0.2s)\n    --- FAIL: B/inner (0.2s)\n--- SKIP: C (0s)\n"
+RUNNER = """
+    _TEST(0001_multiobj, 0),
+    _TEST(0004_conf, TEST_F_LOCAL),
+    _TEST(0011_produce_batch,
+          0,
+          /* a comment */
+          _THRES(.ucpu = 5.0)),
+    _TEST(0030_mock, 0, TEST_BRKVER(2, 4, 0, 0)),
+    _TEST(0098_consumer_txn, 0, TEST_BRKVER(0, 11, 0, 0)),
+"""
 
 
 def test_only_listed_tests_may_fail_and_must() -> None:
-    assert judge(OUTPUT, {"B"}).is_good
-    assert judge(OUTPUT, set()).unexpected == {"B"}
-    assert judge(OUTPUT, {"A", "B"}).outdated == {"A"}
-    assert not judge("", set()).is_good, "a suite that did not run is no success"
+    assert judge({"A"}, {"B"}, {"B"}).is_good
+    assert judge({"A"}, {"B"}, set()).unexpected == {"B"}
+    assert judge({"A"}, {"B"}, {"A", "B"}).outdated == {"A"}
+    assert not judge(set(), set(), set()).is_good, "a suite that did not run is no success"
+
+
+def test_results_are_read_with_the_parts_of_tests() -> None:
+    assert results(OUTPUT) == ({"A"}, {"B", "B/inner"})
+    assert results(OUTPUT + "=== RUN   D\nSIGQUIT: quit\n") == ({"A"}, {"B", "B/inner", "D"}), "D has not ended"
+
+
+def test_tests_without_a_broker_are_left_out() -> None:
+    assert names_of(RUNNER) == ["0001_multiobj", "0011_produce_batch", "0098_consumer_txn"]

@@ -146,6 +146,43 @@ def test_after_a_marker_the_sequence_begins_again(log: PartitionLog) -> None:
     send_in_transaction(log, 7, 0, epoch=1)
 
 
+def test_a_producer_that_keeps_its_epoch_goes_on_counting(log: PartitionLog) -> None:
+    send_in_transaction(log, 7, 0, epoch=3, rows=2)
+    end(log, 7, 3, commit=True, keeps_epoch=True)
+    assert log.last_stable_offset == 3
+    with pytest.raises(OutOfOrderSequenceError):
+        send_in_transaction(log, 7, 0, epoch=3)
+    send_in_transaction(log, 7, 2, epoch=3)
+    assert log.last_stable_offset == 3
+    end(log, 7, 3, commit=False, keeps_epoch=True)
+    assert log.aborted_transactions(0, 5) == [(7, 3, 4)]
+    with pytest.raises(InvalidProducerEpochError):
+        end(log, 7, 2, commit=True, keeps_epoch=True)
+
+
+def test_a_delayed_marker_of_a_kept_epoch_does_not_end_the_next_transaction(log: PartitionLog) -> None:
+    for started_ms in (1_000, 2_000):
+        guard = log.appender.begin_verification(7, 0)
+        assert guard is not None
+        guard.started_ms = started_ms
+        log.appender.append(produced(7, started_ms // 1_000 - 1, epoch=0, transactional=True), guard=guard)
+        if started_ms == 1_000:
+            end(log, 7, 0, commit=True, keeps_epoch=True, started_ms=1_000)
+    with pytest.raises(InvalidProducerEpochError, match="began after"):
+        end(log, 7, 0, commit=True, keeps_epoch=True, started_ms=1_000)
+    end(log, 7, 0, commit=False, keeps_epoch=True, started_ms=2_000)
+    assert log.aborted_transactions(0, 4) == [(7, 2, 3)]
+
+
+def test_a_marker_of_a_kept_epoch_makes_a_guard_void_where_nothing_is_open(log: PartitionLog) -> None:
+    send_in_transaction(log, 7, 0)
+    end(log, 7, 0, commit=True, keeps_epoch=True)
+    guard = log.appender.begin_verification(7, 0)
+    end(log, 7, 0, commit=False, keeps_epoch=True)
+    with pytest.raises(InvalidTxnStateError, match="has ended"):
+        log.appender.append(produced(7, 1, epoch=0, transactional=True), guard=guard)
+
+
 def test_the_first_batch_needs_a_verification_and_later_ones_none(log: PartitionLog) -> None:
     with pytest.raises(InvalidTxnStateError):
         send(log, produced(7, 0, transactional=True))

@@ -165,6 +165,40 @@ def test_the_same_end_again_and_the_other_one() -> None:
     )
 
 
+def test_a_client_may_keep_its_epoch() -> None:
+    desk = Desk()
+    me = desk.init()
+    for commit in (True, False, True):
+        desk.ask(AddPartitions("id", *me, (T0,)))
+        end = desk.send(End("id", *me, commit, keeps_epoch=True))
+        if commit:
+            desk = restarted(desk)  # the decision is driven on with the same marker
+            end = desk.send(End("id", *me, commit, keeps_epoch=True))
+        assert desk.write() == [Marker(T0, *me, commit, keeps_epoch=True)]
+        assert desk.answers[end] == me
+        assert desk.ask(End("id", *me, commit, keeps_epoch=True)) == me, "repeated"
+        assert desk.ask(End("id", *me, not commit, keeps_epoch=True)) == me, "a transaction that wrote nothing"
+        assert desk.due == []
+    assert desk.ask(InitProducer("id", 60_000, *me)) == me._replace(producer_epoch=me.producer_epoch + 1)
+    assert desk.refused(AddPartitions("id", *me, (T0,))) is ProducerFencedError
+
+
+def test_a_timeout_takes_a_kept_epoch_away() -> None:
+    desk = Desk()
+    me = desk.init()
+    desk.ask(AddPartitions("id", *me, (T0,)))
+    desk.send(End("id", *me, True, keeps_epoch=True))
+    desk.write()
+    desk.ask(AddPartitions("id", *me, (T0,)))
+    desk.take(desk.coordinator.tick(60_000))
+    assert desk.write() == [Marker(T0, me.producer_id, me.producer_epoch + 1, False)]
+    for request in (AddPartitions("id", *me, (T0,)), End("id", *me, True, keeps_epoch=True)):
+        assert desk.refused(request) is TransactionAbortedError, "the rest of it must not be committed alone"
+    after = ProducerIdAndEpoch(me.producer_id, me.producer_epoch + 1)
+    assert desk.ask(End("id", *me, False, keeps_epoch=True)) == after
+    assert desk.ask(InitProducer("id", 60_000, *me)) == after._replace(producer_epoch=after.producer_epoch + 1)
+
+
 def test_a_new_instance_aborts_and_fences_the_old_one() -> None:
     desk = Desk()
     old = desk.init()

@@ -1,0 +1,17 @@
+"""The limit on the entries of a request that cost the broker a request each."""
+
+from __future__ import annotations
+
+from sparklog.errors import InvalidRequestError
+
+ENTRIES_MAX = 1_000
+"""Largest number of topics, groups, keys, resources or transactional ids that one request may name."""
+
+
+def check_entry(index: int) -> None:
+    """Raises InvalidRequestError for an entry beyond the limit: it is answered with the error, like the others with
+    their outcomes."""
+    if index >= ENTRIES_MAX:
+        raise InvalidRequestError(
+            f"entry {index + 1} of the request; at most {ENTRIES_MAX} are allowed: name it in a further request"
+        )

@@ -1,0 +1,126 @@
+"""librdkafka's own test runner (C) against a broker with a gateway.
+
+The source comes inside the package of its JavaScript client. `librdkafka.toml` has the version, the tests that are
+refused with the reasons, and the tests of the short run. Tests without a broker (local and mock ones) are left out.
+Each test is a process of its own, so that one that hangs does not end the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tarfile
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+import sparklog
+from tests.gateway_suites.verdict import Verdict, judge
+
+HERE = Path(__file__).parent
+PACKAGE = "@confluentinc/kafka-javascript"
+TEST_TIMEOUT_S = 300
+NEEDS = ("npm", "make", "g++")
+"""Programs that the suite needs."""
+KAFKA_VERSION = "4.0.0"
+"""Version of the brokers that the runner believes to have."""
+LIBRARIES = ("src", "src-cpp")
+_TEST = re.compile(r"^ +_TEST\((\d{4}_\w+),([^;]*?)\)(?:,\n|\n)", re.MULTILINE)
+
+
+def listed() -> dict[str, object]:
+    return tomllib.loads((HERE / "librdkafka.toml").read_text(encoding="utf-8"))
+
+
+def verify(scratch: Path, records: int, pattern: str | None, source: Path | None = None) -> tuple[Verdict, str]:
+    """The verdict on the tests whose names match `pattern` (None: all), and the output of failed ones.
+
+    `source`: directory of a librdkafka that is built already. The number of records is the tests' own.
+    """
+    told = listed()
+    refused = told["refused"]
+    assert isinstance(refused, dict)
+    directory = build(scratch, str(told["version"])) if source is None else source
+    names = names_of((directory / "tests" / "test.c").read_text(encoding="utf-8"))
+    wanted = [n for n in names if re.search(pattern or "", n) and n not in refused]
+    settings = {"num.partitions": 4, "auto.create.topics.enable": True}
+    with sparklog.start_local(scratch / "data", kafka=True, settings=settings) as broker:
+        passed, failed, output = run(directory / "tests", broker.kafka_bootstrap_servers, wanted, scratch)
+    return judge(passed, failed, refused), output
+
+
+def names_of(source: str) -> list[str]:
+    """The tests of the runner that need a broker."""
+    found = []
+    for name, flags in _TEST.findall(source):
+        is_without_broker = "TEST_F_LOCAL" in flags or "_mock" in name or "KNOWN_ISSUE," in flags
+        if not is_without_broker:
+            found.append(name)
+    return found
+
+
+def build(scratch: Path, version: str) -> Path:
+    """The directory of the built library and runner."""
+    subprocess.run(["npm", "pack", "--silent", f"{PACKAGE}@{version}"], check=True, cwd=scratch, stdout=subprocess.PIPE)
+    (archive,) = scratch.glob("*.tgz")
+    with tarfile.open(archive) as files:
+        files.extractall(scratch, filter="data")
+    directory = scratch / "package" / "deps" / "librdkafka"
+    for script in ("configure", "lds-gen.py"):
+        (directory / script).chmod(0o755)
+    features = ["--disable-gssapi", "--disable-curl", "--disable-lz4-ext"]
+    for command in (
+        ["./configure", *features],
+        *(["make", "-j1", "-C", part] for part in LIBRARIES),
+        ["make", "-j1", "-C", "tests", "test-runner"],
+    ):
+        subprocess.run(command, check=True, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return directory
+
+
+def run(directory: Path, address: str, names: Iterable[str], scratch: Path) -> tuple[set[str], set[str], str]:
+    """Names of the tests that have passed, and that have failed, and the output of these."""
+    passed, failed, said = set(), set(), []
+    config = scratch / "test.conf"
+    config.write_text(f"bootstrap.servers={address}\ntest.topic.random=true\n", encoding="utf-8")
+    for name in names:
+        report = scratch / f"{name}.json"
+        variables = {
+            "TESTS": name,
+            "RDKAFKA_TEST_CONF": str(config),
+            "TEST_KAFKA_VERSION": KAFKA_VERSION,
+            "TEST_REPORT": str(report),
+            "LD_LIBRARY_PATH": os.pathsep.join(str(directory.parent / part) for part in LIBRARIES),
+        }
+        try:
+            ran = subprocess.run(
+                ["./test-runner", "-Q", "-p1"],
+                env=os.environ | variables,
+                cwd=directory,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=TEST_TIMEOUT_S,
+                check=False,
+            )
+            output = ran.stdout
+        except subprocess.TimeoutExpired as e:
+            output = (e.stdout or b"") + f"\nno end within {TEST_TIMEOUT_S} s".encode()
+        state = state_of(report, name)
+        print(f"{name}: {state}", flush=True)
+        if state == "PASSED":
+            passed.add(name)
+        elif state != "SKIPPED":
+            failed.add(name)
+            said.append(f"==== {name}: {state}\n{output.decode(errors='replace')[-6_000:]}")
+    return passed, failed, "\n".join(said)
+
+
+def state_of(report: Path, name: str) -> str:
+    """The state of a test in the runner's report."""
+    try:
+        tests = json.loads(report.read_text(encoding="utf-8"))["tests"]
+    except (OSError, ValueError, KeyError):
+        return "NO REPORT"
+    return str(tests.get(name, {}).get("state", "NOT RUN"))

@@ -1,0 +1,24 @@
+"""A share of the tests of Kafka's clients, by their authors, against the gateway; `make gateway-suites` runs all."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.gateway_suites import franz_go, librdkafka
+from tests.gateway_suites.__main__ import short_pattern
+
+RECORDS = 2_000
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("suite", [franz_go, librdkafka], ids=["franz-go", "librdkafka"])
+def test_a_share_of_the_suite_passes(suite: ModuleType, tmp_path: Path) -> None:
+    missing = [program for program in suite.NEEDS if shutil.which(program) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+    verdict, output = suite.verify(tmp_path, RECORDS, short_pattern(suite))
+    assert verdict.is_good, f"{verdict.report(suite.__name__)}\n{output[-20_000:]}"

@@ -1,0 +1,198 @@
+"""Long answers: every entry of a request is answered, and every page of the broker's answer arrives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from sparklog.gateway.backend.topics import Topics
+from sparklog.gateway.groups.runtime import Groups
+from sparklog.gateway.handlers import commits, configs, coordinators, group_admin, metadata, topics, transactions
+from sparklog.gateway.handlers.entries import ENTRIES_MAX
+from sparklog.gateway.wire.codec import encoder
+from sparklog.gateway.wire.errors import Kafka
+from sparklog.gateway.wire.schema import RESPONSE
+from sparklog.protocol import group_messages as g
+from sparklog.protocol import topic_messages as t
+from sparklog.protocol import transaction_messages as x
+from sparklog.protocol.base import TOPICS_PER_REQUEST_MAX
+from sparklog.protocol.messages import Api
+
+COUNT = ENTRIES_MAX + 3
+
+
+class Broker:
+    """Answers with `answers`, by API."""
+
+    def __init__(self, answers: dict[Api, Callable[[Any], Any]]) -> None:
+        self._answers = answers
+        self.asked = 0
+
+    async def ask(self, api: Api, message: Any, response: type) -> Any:
+        self.asked += 1
+        return self._answers[api](message)
+
+
+def answer_of(handler: Any, request: dict[str, Any], version: int, answers: dict[Api, Callable[[Any], Any]]) -> Any:
+    broker = Broker(answers)
+
+    async def go() -> Any:
+        async def connection() -> Broker:
+            return broker
+
+        gateway = SimpleNamespace(
+            topics=Topics(lambda: 0.0), groups=Groups(lambda: 0.0), broker_id=0, addresses=lambda *_: {}
+        )
+        session = SimpleNamespace(gateway=gateway, broker=connection, listener=None, local=("h", 1))
+        return await handler(session, request, version)
+
+    found = asyncio.run(go())
+    assert broker.asked <= ENTRIES_MAX + 10, "an entry beyond the limit costs the broker nothing"
+    return found
+
+
+def names() -> list[str]:
+    return [f"n{i}" for i in range(COUNT)]
+
+
+def unknown_group(_: Any) -> g.DescribeGroupsResponse:
+    return g.DescribeGroupsResponse([g.GroupDetails(0, "n", "Empty", 0, "", [])])
+
+
+def no_transaction(_: Any) -> x.DescribeTransactionsResponse:
+    return x.DescribeTransactionsResponse([x.TransactionDetails(0, "n")])
+
+
+LONG: dict[str, tuple[Any, dict[str, Any], int, dict[Api, Callable[[Any], Any]], Callable[[Any], list[Any]]]] = {
+    "groups described": (
+        group_admin.describe_groups,
+        {"groups": names()},
+        0,
+        {Api.DESCRIBE_GROUPS: unknown_group},
+        lambda a: a["groups"],
+    ),
+    "groups deleted": (
+        group_admin.delete_groups,
+        {"groups_names": names()},
+        0,
+        {Api.DELETE_GROUP: lambda _: g.DeleteGroupResponse(0)},
+        lambda a: a["results"],
+    ),
+    "offsets": (
+        commits.offset_fetch,
+        {"groups": [{"group_id": n, "topics": None} for n in names()]},
+        8,
+        {Api.OFFSET_FETCH: lambda _: g.OffsetFetchResponse([])},
+        lambda a: a["groups"],
+    ),
+    "coordinators": (
+        coordinators.find_coordinator,
+        {"key_type": 7, "coordinator_keys": names()},
+        4,
+        {},
+        lambda a: a["coordinators"],
+    ),
+    "settings": (
+        configs.describe_configs,
+        {
+            "resources": [{"resource_type": 4, "resource_name": n, "configuration_keys": None} for n in names()],
+            "include_synonyms": False,
+        },
+        1,
+        {},
+        lambda a: a["results"],
+    ),
+    "settings changed": (
+        configs.alter_configs,
+        {"resources": [{"resource_type": 4, "resource_name": n, "configs": []} for n in names()]},
+        1,
+        {},
+        lambda a: a["responses"],
+    ),
+    "topics deleted": (
+        topics.delete_topics,
+        {"topic_names": names()},
+        1,
+        {Api.DELETE_TOPIC: lambda _: t.DeleteTopicResponse("id")},
+        lambda a: a["responses"],
+    ),
+    "partitions created": (
+        topics.create_partitions,
+        {"topics": [{"name": n, "count": 0, "assignments": None} for n in names()], "validate_only": False},
+        1,
+        {},
+        lambda a: a["results"],
+    ),
+    "transactions": (
+        transactions.describe_transactions,
+        {"transactional_ids": names()},
+        0,
+        {Api.DESCRIBE_TRANSACTIONS: no_transaction},
+        lambda a: a["transaction_states"],
+    ),
+}
+
+
+def test_entries_beyond_the_limit_are_answered_with_an_error() -> None:
+    for name, (handler, request, version, answers, entries) in LONG.items():
+        found = entries(answer_of(handler, request, version, answers))
+        assert len(found) == COUNT, name
+        assert {e["error_code"] for e in found[ENTRIES_MAX:]} == {Kafka.INVALID_REQUEST}, name
+
+
+def test_any_number_of_topics_has_metadata() -> None:
+    asked = [f"n{i}" for i in range(TOPICS_PER_REQUEST_MAX + 5)]
+
+    def known(request: t.MetadataRequest) -> t.MetadataResponse:
+        assert request.topics is not None and len(request.topics) <= TOPICS_PER_REQUEST_MAX
+        return t.MetadataResponse("c", 0, [], [t.TopicState(0, n) for n in request.topics])
+
+    request = {"topics": [{"name": n} for n in asked], "allow_auto_topic_creation": False}
+    found = answer_of(metadata.metadata, request, 4, {Api.METADATA: known})
+    assert [topic["name"] for topic in found["topics"]] == asked
+
+
+def test_an_unknown_id_of_a_topic_is_told_in_a_form_that_the_version_has() -> None:
+    def none(request: t.MetadataRequest) -> t.MetadataResponse:
+        return t.MetadataResponse("c", 0, [], [])
+
+    for version, name in ((10, ""), (11, ""), (12, None)):
+        request = {"topics": [{"name": None, "topic_id": UUID(int=7)}], "allow_auto_topic_creation": False}
+        found = answer_of(metadata.metadata, request, version, {Api.METADATA: none})
+        assert [(f["name"], f["error_code"]) for f in found["topics"]] == [(name, Kafka.UNKNOWN_TOPIC_ID)]
+        encoder(RESPONSE, "Metadata", version)(found)
+
+
+def test_all_pages_of_an_answer_arrive() -> None:
+    def members(request: g.DescribeGroupsRequest) -> g.DescribeGroupsResponse:
+        first = request.members_from
+        member = g.GroupMember(f"m{first}", None, "", "", 1, [], [], [])
+        more = first < 2
+        return g.DescribeGroupsResponse(
+            [g.GroupDetails(0, "n", "Stable", 1, "range", [member])], more, first + 1 if more else -1
+        )
+
+    found = answer_of(group_admin.describe_groups, {"groups": ["n"]}, 0, {Api.DESCRIBE_GROUPS: members})
+    assert [m["member_id"] for m in found["groups"][0]["members"]] == ["m0", "m1", "m2"]
+
+    def partitions(request: x.DescribeTransactionsRequest) -> x.DescribeTransactionsResponse:
+        first = request.partitions_from
+        summary = x.TransactionSummary("n", "plain", "Ongoing", 1, 0)
+        details = x.TransactionDetails(0, "n", summary, [x.TransactionPartition(1, "t", first)])
+        more = first < 2
+        return x.DescribeTransactionsResponse([details], more, first + 1 if more else -1)
+
+    request: dict[str, Any] = {"transactional_ids": ["n"]}
+    found = answer_of(transactions.describe_transactions, request, 0, {Api.DESCRIBE_TRANSACTIONS: partitions})
+    assert found["transaction_states"][0]["topics"] == [{"topic": "t", "partitions": [0, 1, 2]}]
+
+    def producers(request: x.DescribeProducersRequest) -> x.DescribeProducersResponse:
+        number = request.after + 1
+        return x.DescribeProducersResponse([x.ProducerState(number, 0, 0, 0)], more=number < 2)
+
+    request = {"topics": [{"name": "t", "partition_indexes": [0]}]}
+    found = answer_of(transactions.describe_producers, request, 0, {Api.DESCRIBE_PRODUCERS: producers})
+    assert [p["producer_id"] for p in found["topics"][0]["partitions"][0]["active_producers"]] == [0, 1, 2]
