@@ -382,7 +382,7 @@ class ListCommitsRequest(Message):
 
 class CommittedPart(Message):
     """The records of one transaction in a partition, by its number in the request. `producer_id` -1: a shared
-    transaction, then `epoch` is its start in ms."""
+    transaction. `epoch`: of a shared one, and of one whose client keeps its epoch, its start in ms."""
 
     number: Annotated[int, Meta(ge=0, le=PARTITIONS_PER_REQUEST_MAX)]
     producer_id: Int64

@@ -78,7 +78,8 @@ class OtherBrokers:
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> int:
-        """Time at which the transaction began. Raises what the coordinator does, and as `BrokerPeers.request`."""
+        """Add partitions to a transaction; return the time at which it began. Raises the coordinator's error, and as
+        `BrokerPeers.request`."""
         request = AddPartitionsToTxnRequest(
             transactional_id, producer_id, producer_epoch, [TransactionPartitionName(*tp) for tp in partitions]
         )

@@ -123,7 +123,9 @@ def _convert_batch(topic: TopicInfo, head: Any, data: memoryview, inflated_bytes
     return typed_batch(head, data, topic, limit)
 
 
-def _outcome(session: Session, asked: _Asked, results: dict[tuple[str, int], ProduceResult], version: int) -> Body:
+def _outcome(
+    session: Session, asked: _RequestedPartition, results: dict[tuple[str, int], ProduceResult], version: int
+) -> Body:
     error = asked.error
     if error is not None:
         found: Body = {

@@ -45,18 +45,21 @@ class AtomicEnds(NamedTuple, Generic[P]):
 def transaction_identity(marker: BatchHeader, epoch: int) -> tuple[int, int]:
     """Return the identity of the transaction that a marker ends.
 
-    A producer has another epoch in each of its transactions. The participants of a shared transaction have different
-    producer ids, all with epoch 0; their markers have the time at which the transaction began. Transactions of the same
-    millisecond count as one: a cut may lie lower than necessary, but inside no transaction.
+    A producer has another epoch in each of its transactions, unless its client keeps the epoch: then the marker has the
+    epoch of the batches. The participants of a shared transaction have different producer ids, all with epoch 0. The
+    markers of these two kinds have the time at which the transaction began, which is above every epoch. Transactions of
+    the same millisecond count as one: a cut may lie lower than necessary, but inside no transaction.
 
     Args:
         marker: Header of the marker.
         epoch: Epoch of the transaction's batches.
 
     Returns:
-        Producer id and epoch, or SHARED and the start in ms.
+        Producer id, or SHARED; and epoch, or the start in ms.
     """
-    return (SHARED, marker.min_timestamp_ms) if epoch == SHARED_EPOCH else (marker.producer_id, epoch)
+    if epoch == SHARED_EPOCH:
+        return SHARED, marker.min_timestamp_ms
+    return marker.producer_id, marker.min_timestamp_ms if marker.producer_epoch == epoch else epoch
 
 
 class _OpenTransaction(NamedTuple):

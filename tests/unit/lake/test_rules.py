@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from itertools import product
-
 import pytest
 
-from sparklog.client.lake.log_side import transaction_identity
 from sparklog.errors import LakePausedError
-from sparklog.format.batch import decode_header, encode_marker
-from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.lake.rules import (
     Outcome,
     PartitionEnds,
@@ -93,15 +87,3 @@ def test_decisions_after_a_failed_commit() -> None:
     for outcome, states in cases.items():
         for now in states:
             assert after_failed_commit(planned, before, now) is outcome, now
-
-
-def test_transactions_of_a_kept_epoch_are_told_apart_by_their_begin() -> None:
-    def identity(epoch: int, marker_epoch: int, started_ms: int) -> Hashable:
-        data = encode_marker(
-            ENVELOPE_SCHEMA, schema_id=0, producer_id=7, producer_epoch=marker_epoch, coordinator_epoch=0,
-            commit=True, timestamp_ms=9_000, started_ms=started_ms,
-        )  # fmt: skip
-        return transaction_identity(decode_header(data), epoch)
-
-    assert identity(3, 3, 1_000) == identity(3, 3, 1_000) != identity(3, 3, 2_000)
-    assert identity(3, 4, 1_000) == identity(3, 4, 2_000) != identity(4, 5, 2_000)

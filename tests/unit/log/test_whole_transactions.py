@@ -8,7 +8,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.log.producers.whole_transactions import Commit, atomic_ends
+from sparklog.format.batch import decode_header, encode_marker
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.log.producers.whole_transactions import Commit, atomic_ends, transaction_identity
 from tests.support.logs import ManualClock, open_log
 from tests.support.producers import end, send_in_transaction
 
@@ -118,3 +120,15 @@ def test_the_newest_commit_is_known_without_reading(tmp_path: Path) -> None:
     assert log.has_commits_behind(log.last_stable_offset), "nor does a restart forget it"
     end(log, 8, 1, commit=True)
     assert not log.has_commits_behind(log.last_stable_offset)
+
+
+def test_transactions_of_a_kept_epoch_are_told_apart_by_their_begin() -> None:
+    def identity(epoch: int, marker_epoch: int, started_ms: int) -> tuple[int, int]:
+        data = encode_marker(
+            ENVELOPE_SCHEMA, schema_id=0, producer_id=7, producer_epoch=marker_epoch, coordinator_epoch=0,
+            commit=True, timestamp_ms=9_000, started_ms=started_ms,
+        )  # fmt: skip
+        return transaction_identity(decode_header(data), epoch)
+
+    assert identity(3, 3, 1_000) == identity(3, 3, 1_000) != identity(3, 3, 2_000)
+    assert identity(3, 4, 1_000) == identity(3, 4, 2_000) != identity(4, 5, 2_000)
