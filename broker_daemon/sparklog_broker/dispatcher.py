@@ -70,7 +70,7 @@ LONG_HEADER_BYTES = 32 * 1024
 AMONG_BROKERS = frozenset(
     api for api, rules in PERMISSIONS.items() if rules and all(r.operation is Operation.CLUSTER_ACTION for r in rules)
 )
-"""What only brokers ask each other."""
+"""Requests that only brokers send, to each other."""
 AT_CONTROLLER = frozenset(
     {
         Api.CREATE_TOPIC,
@@ -102,7 +102,7 @@ ABOUT_THE_CLUSTER = AT_CONTROLLER | {
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS,
     Api.DESCRIBE_CLIENT_QUOTAS,
 }
-"""What any broker answers, once it has joined its cluster: others are asked until then."""
+"""APIs that any broker answers, once it has joined its cluster: clients ask others until then."""
 NOTHING = memoryview(b"")
 BEHIND_S = 5.0
 """Longest wait of a client whose change this broker does not know yet."""
@@ -155,7 +155,7 @@ class RequestContext(Struct, frozen=True):
     """Resources named in the request that are denied, and the error for each."""
     may: May = _may_everything
     client_id: str = ""
-    """What the client calls itself."""
+    """The client's own name for itself."""
     header: memoryview = NOTHING
     """The bytes of the request."""
     ask_controller: Callable[[Api, Message, RequestContext], Awaitable[Response]] | None = None

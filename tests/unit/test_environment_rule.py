@@ -40,6 +40,7 @@ EXCEPTIONS = {
     "broker_daemon/sparklog_broker/network/listening.py": "real sockets; a simulation delivers frames above it",
     "broker_daemon/sparklog_broker/network/out_queue.py": "real sockets; a simulation delivers frames above it",
     "broker_daemon/sparklog_broker/network/tls_transport.py": "real sockets; a simulation delivers frames above it",
+    "broker_daemon/sparklog_broker/log_format.py": "the process's own log, also of faults of the environment",
     "broker_daemon/sparklog_broker/descriptors.py": "looks at the process's limits",
     "sparklog/console/sql_child.py": "a process of its own, for one statement",
     "sparklog/log/tools/verify.py": "a command's work, beside a broker: it reads real files",

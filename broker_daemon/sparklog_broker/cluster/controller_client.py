@@ -49,7 +49,7 @@ ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 
 
 async def done(future: Future[T]) -> T:
-    """What ZooKeeper's client answers. Who waits may be cancelled; the call itself cannot be taken back."""
+    """Return the result of a call of ZooKeeper's client. The caller may be cancelled; the call continues."""
     if future.done():  # as reads of a store in memory are
         return future.result()
     return await asyncio.shield(asyncio.wrap_future(future))

@@ -155,8 +155,8 @@ class _Found(NamedTuple):
 
 
 async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> _Found:
-    """Without those that cannot be told: who reads one is told why. Raises what other brokers answer, and
-    BrokerNotAvailableError."""
+    """Return the offsets of the partitions, without those that have an error: a reader of one gets its error later.
+    Raises the errors of other brokers, and BrokerNotAvailableError."""
     found: Snapshot = {}
     behind: set[TopicPartition] = set()
     away: dict[int, list[TopicPartition]] = {}

@@ -570,7 +570,11 @@ class Admin:
         """
         number = None if broker_id is None else arg.broker_id("broker_id", broker_id)
         config_admin.alter_broker(
-            self._cluster, number, configs, validate_only=validate_only, timeout_ms=self._timeout_ms
+            self._cluster,
+            number,
+            configs,
+            validate_only=arg.flag("validate_only", validate_only),
+            timeout_ms=self._timeout_ms,
         )
 
     @arg.takes(name=arg.text)

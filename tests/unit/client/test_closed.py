@@ -47,6 +47,8 @@ ADMIN: dict[str, tuple[Any, ...]] = {
     "cancel_partition_reassignments": (),
     "elect_leaders": (),
     "cordon_broker": (1,),
+    "describe_broker": (None,),
+    "alter_broker": (None, {"max.connections": 1_000}),
     "set_user_password": ("alice", "secret"),
     "describe_users": (),
     "remove_user": ("alice",),

@@ -82,7 +82,7 @@ def test_every_api_has_messages_and_versions() -> None:
         m.Api.DESCRIBE_LOG_DIRS: 75,
         m.Api.DIRECTORY_FAILED: 80,
         m.Api.ALTER_SECURITY_RECORDS: 65,
-        m.Api.FORWARD: 87,
+        m.Api.FORWARD: 88,
         m.Api.CREATE_ACLS: 66,
         m.Api.DELETE_ACLS: 67,
         m.Api.DESCRIBE_ACLS: 68,

@@ -87,6 +87,8 @@ def admin_calls() -> dict[str, Callable[[Admin], Any]]:
         ("cancel_partition_reassignments",),
         ("elect_leaders",),
         ("cordon_broker", 1),
+        ("describe_broker", None),
+        ("alter_broker", None, {"max.connections": 1_000}),
         ("describe_topic", "events"),
         ("describe_topics", ["events"]),
         ("alter_topic", "events", {"retention.ms": 1}),
