@@ -18,7 +18,7 @@ SEEDS = 300
 
 def test_every_api_gets_requests_that_can_be_read() -> None:
     read: set[int] = set()
-    for seed in range(1500):
+    for seed in range(2500):
         request = make_request(seed, NAMES, TOPICS)
         assert request == make_request(seed, NAMES, TOPICS)
         header_bytes = int.from_bytes(request.data[12:16], "little")

@@ -310,5 +310,8 @@ class World:
         if len(leaders) != 1 or leaders[0].leader is None:
             return False
         isr = leaders[0].leader.partition.isr
+        images = {b.image.partition(TP) for b in self.brokers.values()}
+        if len(images) != 1:  # the leader may not know yet that it leads in a newer epoch
+            return False
         ends = {b.log.log_end_offset for b in self.brokers.values()}
         return len(isr) == len(self.brokers) and len(ends) == 1 and leaders[0].log.high_watermark in ends

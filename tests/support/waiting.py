@@ -21,8 +21,10 @@ def until(
     *,
     within_s: float = PATIENCE_S,
     passing: tuple[type[Exception], ...] = (),
+    look_share: float = LOOK_SHARE,
 ) -> None:
-    """Waits for `condition`; its errors `passing` count as False. `what`: the condition in words, for the failure."""
+    """Waits for `condition`; its errors `passing` count as False. `what`: the condition in words, for the failure.
+    `look_share`: pause between two looks, as a share of the time so far; 0 for a condition that passes again."""
     began_s = time.monotonic()
     last = ""
     while True:
@@ -33,7 +35,7 @@ def until(
             last = f" ({e!r})"
         waited_s = time.monotonic() - began_s
         assert waited_s < within_s, f"not within {within_s:.0f} s: {what}{last}"
-        time.sleep(min(LOOK_S + LOOK_SHARE * waited_s, LOOK_S_MAX))
+        time.sleep(min(LOOK_S + look_share * waited_s, LOOK_S_MAX))
 
 
 def until_reached(condition: Callable[[], object], what: str, *, within_s: float = CLUSTER_PATIENCE_S) -> None:

@@ -243,8 +243,13 @@ def test_the_command_line(local: sparklog.LocalBroker, admin: sparklog.Admin, to
     assert sparklog_command(local, "delete-records", name, "--before", "9").returncode == 1
     described = sparklog_command(local, "topic", "describe", name).stdout
     assert re.search(r"^ *segment\.ms +5$", described, re.MULTILINE)
-    (row,) = [line.split() for line in described.splitlines() if line.strip().startswith("0 ")]
-    assert [cell for cell in row if cell != "│"][:5] == ["0", "5", "5", "0", "0"]
+
+    def is_empty() -> bool:
+        described = sparklog_command(local, "topic", "describe", name).stdout
+        (row,) = [line.split() for line in described.splitlines() if line.strip().startswith("0 ")]
+        return [cell for cell in row if cell != "│"][:5] == ["0", "5", "5", "0", "0"]
+
+    until(is_empty, "the segments of the deleted records are removed")
 
 
 def test_who_loads_old_data_is_warned(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_clients_authenticate_again_in_time_and_lose_nothing(secure: SecureBroke
     connection = Connection(parse_bootstrap(secure.addresses["SASL"])[0], security=client_security(scram(secure)))
     with closing(connection):
         for _ in range(3):
-            until(lambda: connection.wants_rest, "the session is to be renewed")
+            until(lambda: connection.wants_rest, "the session is to be renewed", look_share=0)
             connection.request(Api.METADATA, MetadataRequest(), MetadataResponse)
             assert not connection.wants_rest
 

@@ -182,7 +182,8 @@ def questions(number: int, fencing_token: int) -> dict[m.Api, Message]:
 
 NEEDS_MORE = {
     m.Api.PRODUCE,  # batches
-    *(m.Api.END_TXN, m.Api.TXN_OFFSET_COMMIT, m.Api.ABORT_TRANSACTION),  # something in a transaction
+    # something in a transaction
+    *(m.Api.END_TXN, m.Api.TXN_OFFSET_COMMIT, m.Api.ABORT_TRANSACTION, m.Api.ADD_PARTITIONS_TO_TXN),
     m.Api.LOCATE_REMOTE,  # an object store
     *(m.Api.CREATE_ACLS, m.Api.DELETE_ACLS, m.Api.DESCRIBE_ACLS),  # an authorizer
     *(m.Api.ALTER_USER_SCRAM_CREDENTIALS, m.Api.DESCRIBE_USER_SCRAM_CREDENTIALS),  # a listener with SASL

@@ -260,6 +260,10 @@ async def _alter(session: Session, request: Body, change: Any, *, of_brokers: bo
         }
         try:
             check_entry(i)
+            if kind == BROKER and of_brokers:
+                await _alter_broker(session, name, resource["configs"], validate_only=request["validate_only"])
+                found.append(outcome)
+                continue
             if kind != TOPIC:
                 raise InvalidRequestError(
                     f"resources of the type {kind} cannot be changed in this way: topics ({TOPIC}) can; brokers ({BROKER}) "

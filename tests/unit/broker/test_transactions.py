@@ -367,7 +367,7 @@ def test_a_transaction_needs_acks_all_and_an_identity_of_the_id(tmp_path: Path) 
 @pytest.mark.parametrize("mode", ["none", "group"])
 def test_a_decision_about_a_durable_topic_is_on_the_disk_before_its_markers(tmp_path: Path, mode: str) -> None:
     async def scenario(broker: Broker) -> None:
-        await broker.topics.alter("t", {"flush.mode": mode})
+        await broker.topics.alter("t", {"flush.mode": mode, "retention.ms": -1})  # the records are of 2023
         txn = broker.transactions
         me = await txn.init_producer_id("id", 60_000)
         await send(broker, "id", me, 0, b"a", T0)
