@@ -463,10 +463,11 @@ class Cluster:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.replicas.stop()
+        if self._follows_images:  # a broker may stop before it has begun to join
+            await self.replicas.stop()
+            self.membership.stop()
         if self._copies is not None:
             await self._copies.stop()
-        self.membership.stop()
         self.controller.close()
         self.peers.close()
 
