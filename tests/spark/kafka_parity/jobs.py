@@ -216,7 +216,7 @@ class Running:
 
 
 def without_names(text: str, *topics: str) -> str:
-    """`text` with the topics' names replaced, which are others in every run."""
-    for n, topic in enumerate(sorted(topics, key=len, reverse=True)):
+    """`text` with the topics' names replaced, which are others in every run: by t, t1, t2 in the order given."""
+    for n, topic in sorted(enumerate(topics), key=lambda item: len(item[1]), reverse=True):
         text = re.sub(re.escape(topic), f"t{n}" if n else "t", text)
     return text

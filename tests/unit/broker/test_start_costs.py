@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from sparklog_broker.broker import Broker
 from sparklog_broker.cluster import images
 from sparklog_broker.config import make_config
 
@@ -76,3 +77,16 @@ def test_a_start_does_not_wait_for_another_try_of_its_own_election(
                 assert broker.cluster.images.image.version > (0, 0)
 
     asyncio.run(start())
+
+
+def test_a_broker_stops_before_it_has_begun_to_join(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = make_config({"data.dir": str(tmp_path / "data")})
+        broker = Broker.open(config, asyncio.get_running_loop())
+        broker.start()
+        broker.stop_waiting()
+        await broker.close()
+        async with at_work(config):
+            pass
+
+    asyncio.run(main())
