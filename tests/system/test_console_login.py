@@ -88,9 +88,9 @@ def test_a_session_ends_with_the_logout_and_with_the_password(client: TestClient
     client.cookies.set(COOKIE, key)
     assert client.get("/sparklog/topics").status_code == 303
     with Admin(secure.addresses["LOCAL"]) as admin:
-        admin.set_user_password("bob", PASSWORD)
-        assert log_in(client, "bob") == 303
-        admin.set_user_password("bob", "another one")
+        admin.set_user_password("eve", PASSWORD)
+        assert log_in(client, "eve") == 303
+        admin.set_user_password("eve", "another one")
         # connections that have proved the earlier password do not let it in
-        until(lambda: log_in(TestClient(client.app, base_url=BASE, follow_redirects=False), "bob") == 401, "refused")
-        assert log_in(TestClient(client.app, base_url=BASE, follow_redirects=False), "bob", "another one") == 303
+        until(lambda: log_in(TestClient(client.app, base_url=BASE, follow_redirects=False), "eve") == 401, "refused")
+        assert log_in(TestClient(client.app, base_url=BASE, follow_redirects=False), "eve", "another one") == 303
