@@ -47,7 +47,7 @@ dp.create_auto_cdc_flow(
 
 @pytest.mark.nightly
 def test_the_flow_is_accepted_and_a_target_without_merge_refused(tmp_path: Path) -> None:
-    """When a release of Spark takes such a target, the guide has to say so."""
+    """The guide says so; a release of Spark that takes such a target makes it untrue."""
     (tmp_path / "transformations").mkdir()
     (tmp_path / "transformations" / "accounts.py").write_text(FLOW)
     (tmp_path / "spark-pipeline.yml").write_text(SPECIFICATION.format(storage=(tmp_path / "storage").as_uri()))
