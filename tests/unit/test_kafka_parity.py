@@ -85,4 +85,4 @@ def test_what_an_error_says() -> None:
     error = ValueError("first line\norg.x.SomeException: the point\n\tat x")
     assert said(error, ["THE POINT"]) == "THE POINT"
     assert said(error, ["other"]) == "org.x.SomeException: the point"
-    assert without_names("t-1 and t-10", "t-1", "t-10") == "t1 and t"
+    assert without_names("t-1 and t-10", "t-1", "t-10") == "t and t1"
