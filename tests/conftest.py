@@ -44,6 +44,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 HAS_OWN_JVM = "tests/spark/test_killed_write.py"
 """It waits for minutes, and uses no session that others share."""
+NIGHTLY_TIMEOUT_S = 900
+"""Time of a `nightly` item without a limit of its own: some install packages or compile a client first."""
 FIRST = ("tests/spark/", "tests/system/test_demo_run.py", "tests/simulation/", "tests/torture/", "tests/system/")
 """Folders whose modules take longest. They are started first, so that no worker is left alone with one at the end."""
 
@@ -70,6 +72,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=long)
         gone = set(long)
         items[:] = [item for item in items if item not in gone]
+    for item in items:
+        if item.get_closest_marker("nightly") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(NIGHTLY_TIMEOUT_S))
     items.sort(
         key=lambda item: next((i for i, folder in enumerate(FIRST) if item.nodeid.startswith(folder)), len(FIRST))
     )
