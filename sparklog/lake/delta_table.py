@@ -7,6 +7,7 @@ a lower version, and an append passes a RESTORE unnoticed.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
 from sparklog.format.plain_layout import plain_layout
-from sparklog.lake.parquet_files import DataFile, DataFileWriter, fsync_below, partition_text
+from sparklog.lake.parquet_files import DataFile, DataFileWriter, delta_statistics, fsync_below, partition_text
 from sparklog.lake.rules import TOPIC_ID_PROPERTY, Span, TableState, app_id
 
 COMMIT_MARK = "sparklog"
@@ -288,6 +289,7 @@ class LakeTable:
                 next_offsets=self.next_offsets(topic_id, partitions),
                 largest_offsets=self._largest_offsets(known),
                 restored_to=self._restored_to(known_version),
+                doubled_by=self.doubled_by(known_version),
             )
 
     def check_features(self) -> None:
@@ -319,21 +321,68 @@ class LakeTable:
 
     def _restored_to(self, known_version: int | None) -> int | None:
         """The version of a RESTORE behind the last commit of a worker; None: there is none."""
+        for entry in self._commits_of_others(known_version):
+            if str(entry.get("operation", "")).upper() == "RESTORE":
+                version = (entry.get("operationParameters") or {}).get("version")
+                return int(str(version)) if str(version).isdigit() else -1
+        return None
+
+    def doubled_by(self, known_version: int | None) -> int | None:
+        """Return the newest version behind the last commit of a worker that is a compaction with more rows than before.
+
+        delta-rs lets a compaction pass another one that was committed after it was planned. The rows of the files that
+        the other has replaced are then in the table a second time.
+
+        Args:
+            known_version: A version that was checked; older ones are not looked at. None: none.
+
+        Returns:
+            The version; None if there is none, or the table was restored since.
+
+        Raises:
+            LakeUnavailableError: The table cannot be read.
+        """
+        for entry in self._commits_of_others(known_version):
+            version, operation = int(entry["version"]), str(entry.get("operation", "")).upper()
+            if operation == "RESTORE":
+                return None
+            if operation == "OPTIMIZE" and version > 0:
+                then, now = self._files_at(version - 1), self._files_at(version)
+                added = sum(self._rows(f) for path, f in now.items() if path not in then)
+                removed = sum(self._rows(f) for path, f in then.items() if path not in now)
+                if added > removed:
+                    return version
+        return None
+
+    def _commits_of_others(self, known_version: int | None) -> Iterator[dict[str, Any]]:
+        """The history behind the last commit of a worker, or behind `known_version`, the newest commit first."""
         limit = HISTORY_PAGE if known_version is None else max(0, self.version - known_version)
         seen = 0
         while limit:
-            page = self._handle.history(limit)
+            with _reaching(self.location):
+                page = self._handle.history(limit)
             for entry in page[seen:]:
                 if COMMIT_MARK in entry:
-                    return None
-                if str(entry.get("operation", "")).upper() == "RESTORE":
-                    parameters = entry.get("operationParameters") or {}
-                    version = parameters.get("version")
-                    return int(str(version)) if str(version).isdigit() else -1
+                    return
+                yield entry
             if known_version is not None or len(page) < limit:
-                return None
+                return
             seen, limit = len(page), 4 * limit
-        return None
+
+    def _files_at(self, version: int) -> dict[str, TableFile]:
+        table = self if version == self.version else LakeTable.open(self.location, version)
+        return {} if table is None else {f.path: f for f in table.files()}
+
+    def _rows(self, file: TableFile) -> int:
+        return int(self._metadata(file).num_rows) if file.rows is None else file.rows
+
+    def _metadata(self, file: TableFile) -> Any:
+        """The metadata of a Parquet file of the table. Raises LakeUnavailableError."""
+        try:
+            with self.file_system().open_input_file(unquote(file.path)) as source:
+                return pq.read_metadata(source)
+        except (OSError, pa.ArrowException) as e:
+            raise LakeUnavailableError(f"file {file.path} of the table at {self.location} cannot be read: {e}") from e
 
     def _largest_offsets(self, known: dict[str, dict[int, int]]) -> dict[int, int]:
         largest: dict[int, int] = {}
@@ -547,6 +596,25 @@ class LakeTable:
             information,
             [],
         )
+
+    def undo_compaction(self) -> None:
+        """Put the files of the version before in the place of those of this version, in one commit on this version.
+
+        Raises:
+            CommitConflictError: As in `commit`.
+            LakeUnavailableError: A file of the version before cannot be read.
+        """
+        then, now = self._files_at(self.version - 1), self._files_at(self.version)
+        schema = pa.schema(self._handle.schema().to_arrow())
+        back = []
+        for file in (f for path, f in then.items() if path not in now):
+            metadata = self._metadata(file)
+            stored = pa.schema([f for f in schema if f.name not in file.partition_values])
+            statistics = json.dumps(delta_statistics(metadata, stored))
+            back.append(
+                DataFile(file.path, file.size_bytes, metadata.num_rows, dict(file.partition_values), statistics)
+            )
+        self.replace([f for path, f in now.items() if path not in then], back, information={"undone": self.version})
 
     def merge(
         self,

@@ -409,6 +409,10 @@ def open_history(
     table = LakeTable.open(normal_location(settings.location))
     if table is None or table.topic_id != topic_id:
         return None
+    if table.doubled_by(table.version - 1) is not None:  # until a worker takes it back
+        table = LakeTable.open(table.location, table.version - 1)
+        if table is None:
+            return None
     return History(table, topic, topic_id, partitions)
 
 

@@ -47,6 +47,8 @@ class TableState(Struct, frozen=True):
     """Largest `_offset` in the table's files by partition."""
     restored_to: int | None = None
     """Version that the table was restored to after the last commit of a worker; None: it was not."""
+    doubled_by: int | None = None
+    """Version of a compaction after the last commit of a worker that has added rows; None: there is none."""
 
 
 class PartitionEnds(NamedTuple):
@@ -88,7 +90,7 @@ def check_table(state: TableState, topic_id: str, table_id: str) -> None:
         table_id: Id of the table at the first commit; empty: not known yet.
 
     Raises:
-        LakePausedError: The table is foreign, was restored, or contains rows that its transactions do not.
+        LakePausedError: The table is foreign, was restored, contains rows twice, or rows that its transactions do not.
     """
     if state.topic_id != topic_id:
         owner = f"topic id {state.topic_id!r}" if state.topic_id else "no topic"
@@ -100,6 +102,12 @@ def check_table(state: TableState, topic_id: str, table_id: str) -> None:
         raise LakePausedError(
             f"the table has id {state.table_id}, the topic's table had id {table_id}: the table was dropped and created "
             "again; use 'sparklog lake rebuild' to fill this one from the log"
+        )
+    if state.doubled_by is not None:
+        raise LakePausedError(
+            f"version {state.doubled_by} of the table is a compaction that has added rows, so that rows are in the table "
+            "twice: it was planned before another commit had replaced its files (delta-rs does not check that); restore the "
+            f"table to version {state.doubled_by - 1}, then use 'sparklog lake resume --from-table'"
         )
     if state.restored_to is not None:
         raise LakePausedError(
@@ -115,6 +123,14 @@ def check_table(state: TableState, topic_id: str, table_id: str) -> None:
                 "expired (delta.setTransactionRetentionDuration) or another writer added the rows; use 'sparklog lake "
                 "resume --from-table' if the rows are the topic's, else 'sparklog lake rebuild'"
             )
+
+
+def may_undo_compaction(state: TableState) -> bool:
+    """Return True if a worker may take the newest version back.
+
+    It is a compaction that has added rows, and the worker's commit hides no RESTORE that is not decided yet.
+    """
+    return state.doubled_by is not None and state.doubled_by == state.version and state.restored_to is None
 
 
 def plan_round(state: TableState, ends: Mapping[int, PartitionEnds], *, accept_gaps: bool, offsets_max: int) -> Plan:

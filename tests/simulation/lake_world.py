@@ -58,6 +58,8 @@ class Version(NamedTuple):
     restored_to: int | None
     """Version that a RESTORE behind the last worker's commit has brought back."""
     columns: int = 0
+    doubled_by: int | None = None
+    """Version of a compaction behind the last worker's commit that has added rows."""
 
 
 class ModelLog(Struct):
@@ -160,10 +162,15 @@ class World:
         if draw < 0.4 and rows:
             files = {self.name("user"): tuple(rows)}
             self.versions.append(newest._replace(files=files))
-        elif draw < 0.6:
+        elif draw < 0.5:
             self.versions.append(newest._replace(columns=newest.columns + 1))
+        elif draw < 0.6 and rows and newest.doubled_by is None:
+            again = self.choose.sample(rows, self.choose.randint(1, len(rows)))
+            doubled = {**newest.files, self.name("stale"): tuple(again)}
+            self.versions.append(newest._replace(files=doubled, doubled_by=len(self.versions)))
+            self.counts["stale compactions"] += 1
         elif self.restores and len(self.versions) > 1:
-            at = self.choose.randrange(len(self.versions))
+            at = self.choose.choice([i for i, v in enumerate(self.versions) if v.doubled_by is None])
             old = self.versions[at]
             self.versions.append(Version(old.files, newest.transactions, at, newest.columns))
             self.counts["restores"] += 1
@@ -178,6 +185,10 @@ class World:
     def _operate(self) -> None:
         """An operator reads the reason of a pause and decides: `lake resume --from-table`."""
         newest = self.versions[-1]
+        if newest.doubled_by is not None:
+            at = newest.doubled_by - 1
+            newest = Version(self.versions[at].files, newest.transactions, at, newest.columns)
+            self.versions.append(newest)
         if newest.restored_to is None:
             raise ViolationError(f"paused without a reason: {self.paused}")
         largest = self.largest(newest)
@@ -194,8 +205,10 @@ class World:
             for worker in self.workers:
                 worker.advance()
             newest = self.versions[-1]
-            if newest.restored_to is None and all(
-                newest.transactions.get(p, 0) == len(self.log.rows[p]) for p in range(PARTITIONS)
+            if (
+                newest.restored_to is None
+                and newest.doubled_by is None
+                and all(newest.transactions.get(p, 0) == len(self.log.rows[p]) for p in range(PARTITIONS))
             ):
                 break
         found = Counter(row for rows in self.versions[-1].files.values() for row in rows)
@@ -392,8 +405,20 @@ class _Table:
     def state(self, topic_id: str, partitions: int, *, known_version: int | None = None, known: object) -> TableState:
         found = self._world.versions[self.version]
         return TableState(
-            self.version, "table", "id", dict(found.transactions), World.largest(found), found.restored_to
-        )
+            self.version, "table", "id", dict(found.transactions), World.largest(found), found.restored_to,
+            found.doubled_by,
+        )  # fmt: skip
+
+    def deletion_masks(self) -> dict[str, object]:
+        return {}
+
+    def undo_compaction(self) -> None:
+        self._step()
+        if self.version != len(self._world.versions) - 1:
+            raise CommitConflictError(f"version {self.version + 1} exists")
+        before = self._world.versions[self.version - 1]
+        self._world.versions.append(self._world.versions[-1]._replace(files=before.files, doubled_by=None))
+        self._world.counts["undone"] += 1
 
     def writer(self, schema: pa.Schema, file_bytes: int, name: str) -> _Writer:
         return _Writer(self._world, name)

@@ -332,6 +332,49 @@ def test_users_change_the_table_meanwhile(
     assert verify_lake(lake_admin, lake).problems == []
 
 
+def test_a_compaction_on_an_old_version_is_taken_back(
+    lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
+) -> None:
+    """delta-rs lets a compaction pass another one: the rows of files that the other has replaced are there twice."""
+    path = tmp_path / "table"
+    for start in range(0, 10 * (FILES_MIN - 1), 10):
+        send(lake_broker, lake, range(start, start + 10), partition=0)
+        assert worker.run_once([lake]) == {}
+    before_merge = DeltaTable(path)
+    send(lake_broker, lake, range(500, 510), partition=0)
+    assert worker.run_once([lake]) == {}
+    assert len(DeltaTable(path).file_uris()) < FILES_MIN, "the worker has merged files"
+    assert_table_is_log(lake_broker, lake, path)
+    DeltaTable(path).delete("n = 3")
+    for by_worker in (True, False):
+        if not by_worker:
+            send(lake_broker, lake, range(600, 601), partition=0)
+            assert worker.run_once([lake]) == {}
+        stale = before_merge if by_worker else DeltaTable(path)
+        if not by_worker:
+            DeltaTable(path).optimize.compact()
+        expected = DeltaTable(path).to_pyarrow_table().num_rows
+        stale.optimize.compact()
+        broken = DeltaTable(path)
+        assert broken.to_pyarrow_table().num_rows > expected, "delta-rs compares compactions with each other now"
+        read = sparklog.read_table(lake_broker.bootstrap_servers, lake, history=True)
+        assert read.num_rows == expected, "readers take the version before"
+        assert "was taken back" in worker.run_once([lake])[lake]
+        assert DeltaTable(path).to_pyarrow_table().num_rows == expected
+        undone = (path / "_delta_log" / f"{broken.version() + 1:020d}.json").read_text()
+        assert '"undone"' in undone
+        assert '"dataChange":true' not in undone
+        assert worker.run_once([lake]) == {}
+        assert verify_lake(lake_admin, lake).problems == []
+    send(lake_broker, lake, range(700, 701), partition=0)
+    assert worker.run_once([lake]) == {}
+    stale = DeltaTable(path)
+    for handle in (DeltaTable(path), stale):
+        handle.optimize.compact()
+    write_deltalake(path, pa.table({"n": pa.array([None], pa.int64())}), mode="append", schema_mode="merge")
+    assert "a compaction that has added rows" in worker.run_once([lake])[lake]
+
+
 def test_a_restored_table_pauses_and_goes_on_from_its_rows(
     lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, lake: str, tmp_path: Path
 ) -> None:

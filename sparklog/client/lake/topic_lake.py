@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from sparklog.lake.rules import (
     check_table,
     is_beyond_log,
     is_cut_short,
+    may_undo_compaction,
     plan_round,
 )
 from sparklog.lake.settings import LakeSettings
@@ -214,6 +215,8 @@ class TopicLake:
         state = table.state(
             info.topic_id, info.partitions, known_version=self._known_version, known=self._known_offsets
         )
+        if may_undo_compaction(state) and not table.deletion_masks():
+            self._undo_compaction(table, info)
         check_table(state, info.topic_id, settings.table_id)
         table.check_features()
         if tuple(table.partition_columns) != settings.table_partitions:
@@ -222,6 +225,17 @@ class TopicLake:
                 ": set lake.mode and lake.partition.by as they were, or use 'sparklog lake rebuild' with a new location"
             )
         return state
+
+    def _undo_compaction(self, table: LakeTable, info: TopicInfo) -> NoReturn:
+        """Take back the newest version, which is a compaction that has added rows."""
+        try:
+            table.undo_compaction()
+        except CommitConflictError as e:
+            raise LakeUnavailableError(f"the table of topic {info.name!r} has changed meanwhile: {e}") from e
+        raise LakeUnavailableError(
+            f"version {table.version} of the table of topic {info.name!r}, a compaction that was planned before its files "
+            "were replaced, has doubled rows and was taken back; pause the lake during compactions by delta-rs"
+        )
 
     def _commit(
         self, work: _Round, table: LakeTable, state: TableState, plan: Plan, info: TopicInfo, settings: LakeSettings

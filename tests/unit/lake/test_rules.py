@@ -13,6 +13,7 @@ from sparklog.lake.rules import (
     after_failed_commit,
     check_table,
     is_cut_short,
+    may_undo_compaction,
     plan_round,
 )
 
@@ -24,8 +25,9 @@ def state(
     next_offsets: dict[int, int] | None = None,
     largest: dict[int, int] | None = None,
     restored_to: int | None = None,
+    doubled_by: int | None = None,
 ) -> TableState:
-    return TableState(version, table_id, topic_id, next_offsets or {}, largest or {}, restored_to)
+    return TableState(version, table_id, topic_id, next_offsets or {}, largest or {}, restored_to, doubled_by)
 
 
 def test_a_table_that_is_not_sound_pauses() -> None:
@@ -36,12 +38,20 @@ def test_a_table_that_is_not_sound_pauses() -> None:
         "belongs to no topic": state(topic_id=""),
         "created again": state(table_id="second"),
         "restored to version 3": state(restored_to=3),
+        "restore the table to version 6": state(8, restored_to=3, doubled_by=7),
         "up to offset 10 in the table, but a transaction up to offset 9": state(next_offsets={0: 10}, largest={0: 10}),
         "but no transaction": state(largest={1: 0}),
     }
     for message, found in cases.items():
         with pytest.raises(LakePausedError, match=message):
             check_table(found, "topic", "table")
+
+
+def test_only_a_compaction_that_is_the_newest_version_is_undone() -> None:
+    assert may_undo_compaction(state(7, doubled_by=7))
+    assert not may_undo_compaction(state(7))
+    assert not may_undo_compaction(state(8, doubled_by=7))
+    assert not may_undo_compaction(state(7, doubled_by=7, restored_to=2))  # the commit would hide the RESTORE
 
 
 def test_a_plan_goes_from_the_table_to_the_stable_offset() -> None:
