@@ -135,7 +135,10 @@ def _outcome(
         }
         if isinstance(error, InvalidRecordError):
             found["error_code"] = Kafka.INVALID_RECORD
-            found["record_errors"] = [{"batch_index": error.index, "batch_index_error_message": text_of(error)}]
+            found["record_errors"] = [
+                {"batch_index": index, "batch_index_error_message": text_of(message)}
+                for index, message in error.records.items()
+            ]
         return found
     result = results.get((asked.topic, asked.partition))
     if result is None:
