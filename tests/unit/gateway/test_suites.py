@@ -19,6 +19,7 @@ RUNNER = """
           /* a comment */
           _THRES(.ucpu = 5.0)),
     _TEST(0030_mock, 0, TEST_BRKVER(2, 4, 0, 0)),
+    _TEST(8000_idle, TEST_F_MANUAL),
     _TEST(0098_consumer_txn, 0, TEST_BRKVER(0, 11, 0, 0)),
 """
 

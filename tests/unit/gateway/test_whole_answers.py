@@ -166,6 +166,20 @@ def test_an_unknown_id_of_a_topic_is_told_in_a_form_that_the_version_has() -> No
         encoder(RESPONSE, "Metadata", version)(found)
 
 
+def test_a_name_that_no_topic_can_have_is_refused_as_such() -> None:
+    def known(request: t.MetadataRequest) -> t.MetadataResponse:
+        assert request.topics == ["good"], "the broker is not asked to make the others"
+        return t.MetadataResponse("c", 0, [], [t.TopicState(0, "good")])
+
+    bad = ["a b", "$#!", "..", "", "n" * 250]
+    request = {"topics": [{"name": n} for n in [*bad, "good"]], "allow_auto_topic_creation": True}
+    found = answer_of(metadata.metadata, request, 4, {Api.METADATA: known})
+    assert {a["name"]: a["error_code"] for a in found["topics"]} == {
+        "good": Kafka.NONE,
+        **dict.fromkeys(bad, Kafka.INVALID_TOPIC_EXCEPTION),
+    }
+
+
 def test_all_pages_of_an_answer_arrive() -> None:
     def members(request: g.DescribeGroupsRequest) -> g.DescribeGroupsResponse:
         first = request.members_from
