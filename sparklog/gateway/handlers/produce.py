@@ -129,7 +129,7 @@ def _outcome(
     error = asked.error
     if error is not None:
         found: Body = {
-            "error_code": code_of(error, of_partition=True),
+            "error_code": _code(code_of(error, of_partition=True)),
             "base_offset": -1,
             "error_message": text_of(error),
         }
@@ -143,7 +143,7 @@ def _outcome(
     result = results.get((asked.topic, asked.partition))
     if result is None:
         return {"error_code": Kafka.UNKNOWN_SERVER_ERROR, "base_offset": -1}
-    code = kafka_code(result.error_code, of_partition=True)
+    code = _code(kafka_code(result.error_code, of_partition=True))
     if result.error_code:
         # the topic may have changed since the gateway looked: the client asks for metadata, and tries again
         session.gateway.topics.forget(asked.topic)
@@ -165,6 +165,12 @@ def _outcome(
     if result.leader_id >= 0:
         found["current_leader"] = {"leader_id": result.leader_id, "leader_epoch": result.leader_epoch}
     return found
+
+
+def _code(code: Kafka) -> Kafka:
+    """Return the code that PRODUCE has for a fenced producer: librdkafka takes PRODUCER_FENCED here for an error after
+    which the producer can abort and go on."""
+    return Kafka.INVALID_PRODUCER_EPOCH if code is Kafka.PRODUCER_FENCED else code
 
 
 def _response(request: Body, outcomes: dict[tuple[str, int], Body], code: Kafka | None = None) -> Body:

@@ -74,7 +74,7 @@ def main() -> int:
                 broker = stack.enter_context(sparklog.start_local(Path(scratch) / "gateway", kafka=True))
                 gateway = KafkaSystem(broker.kafka_bootstrap_servers, lambda topic, partitions: None)
             parity = Parity(kafka, gateway, systems)
-            status = pytest.main(["-q", *(given.pytest or [str(HERE)])], plugins=[_named(parity)])
+            status = pytest.main(["-q", "--all", *(given.pytest or [str(HERE)])], plugins=[_named(parity)])
     seen = table.remember(parity.seen, KEPT, whole=not given.pytest)
     for system, page in (("sparklog", table.PAGE), ("gateway", table.GATEWAY_PAGE)):
         if not any(s.system == system for s in seen):

@@ -10,12 +10,13 @@ from uuid import UUID
 
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
-from sparklog.gateway.handlers import commits, configs, coordinators, group_admin, metadata, topics, transactions
+from sparklog.gateway.handlers import commits, configs, coordinators, group_admin, metadata, offsets, topics, transactions
 from sparklog.gateway.handlers.entries import ENTRIES_MAX
 from sparklog.gateway.wire.codec import encoder
 from sparklog.gateway.wire.errors import Kafka
 from sparklog.gateway.wire.schema import RESPONSE
 from sparklog.protocol import group_messages as g
+from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as t
 from sparklog.protocol import transaction_messages as x
 from sparklog.protocol.base import TOPICS_PER_REQUEST_MAX
@@ -178,6 +179,19 @@ def test_a_name_that_no_topic_can_have_is_refused_as_such() -> None:
         "good": Kafka.NONE,
         **dict.fromkeys(bad, Kafka.INVALID_TOPIC_EXCEPTION),
     }
+
+
+def test_any_time_is_a_time_that_can_be_looked_up() -> None:
+    def found(request: m.ListOffsetsRequest) -> m.ListOffsetsResponse:
+        assert all(-5 <= p.timestamp_ms <= 2**62 for p in request.partitions)
+        return m.ListOffsetsResponse([m.ListOffsetsResult(p.topic, p.partition, 0, -1, -1) for p in request.partitions])
+
+    times = [-(2**63), -6, -5, -1, 0, 2**62, 2**63 - 1]
+    partitions = [{"partition_index": i, "timestamp": time} for i, time in enumerate(times)]
+    request = {"topics": [{"name": "t", "partitions": partitions}]}
+    answer = answer_of(offsets.list_offsets, request, 7, {Api.LIST_OFFSETS: found})
+    codes = [p["error_code"] for p in answer["topics"][0]["partitions"]]
+    assert codes == [Kafka.UNSUPPORTED_VERSION] * 2 + [Kafka.NONE] * 5
 
 
 def test_all_pages_of_an_answer_arrive() -> None:
