@@ -62,7 +62,9 @@ def names_of(source: str) -> list[str]:
     """The tests of the runner that need a broker."""
     found = []
     for name, flags in _TEST.findall(source):
-        is_without_broker = any(f in flags for f in ("TEST_F_LOCAL", "TEST_F_MANUAL", "KNOWN_ISSUE,")) or "_mock" in name
+        is_without_broker = (
+            any(f in flags for f in ("TEST_F_LOCAL", "TEST_F_MANUAL", "KNOWN_ISSUE,")) or "_mock" in name
+        )
         if not is_without_broker:
             found.append(name)
     return found

@@ -8,9 +8,19 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from sparklog import errors
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
-from sparklog.gateway.handlers import commits, configs, coordinators, group_admin, metadata, offsets, topics, transactions
+from sparklog.gateway.handlers import (
+    commits,
+    configs,
+    coordinators,
+    group_admin,
+    metadata,
+    offsets,
+    topics,
+    transactions,
+)
 from sparklog.gateway.handlers.entries import ENTRIES_MAX
 from sparklog.gateway.wire.codec import encoder
 from sparklog.gateway.wire.errors import Kafka
@@ -192,6 +202,20 @@ def test_any_time_is_a_time_that_can_be_looked_up() -> None:
     answer = answer_of(offsets.list_offsets, request, 7, {Api.LIST_OFFSETS: found})
     codes = [p["error_code"] for p in answer["topics"][0]["partitions"]]
     assert codes == [Kafka.UNSUPPORTED_VERSION] * 2 + [Kafka.NONE] * 5
+
+
+def test_a_fenced_producer_is_told_as_kafka_tells_it() -> None:
+    for api, version, code in (
+        ("Produce", 12, Kafka.INVALID_PRODUCER_EPOCH),
+        ("TxnOffsetCommit", 5, Kafka.INVALID_PRODUCER_EPOCH),
+        ("InitProducerId", 3, Kafka.INVALID_PRODUCER_EPOCH),
+        ("InitProducerId", 4, Kafka.PRODUCER_FENCED),
+        ("EndTxn", 1, Kafka.INVALID_PRODUCER_EPOCH),
+        ("EndTxn", 5, Kafka.PRODUCER_FENCED),
+    ):
+        assert transactions.fenced_code(Kafka.PRODUCER_FENCED, api, version) is code, (api, version)
+        assert transactions.transaction_error(errors.ProducerFencedError("x"), api, version) is code
+        assert transactions.fenced_code(Kafka.INVALID_TXN_STATE, api, version) is Kafka.INVALID_TXN_STATE
 
 
 def test_all_pages_of_an_answer_arrive() -> None:
