@@ -19,6 +19,8 @@ RUNNER = """
           /* a comment */
           _THRES(.ucpu = 5.0)),
     _TEST(0030_mock, 0, TEST_BRKVER(2, 4, 0, 0)),
+    _TEST(0047_known, TEST_F_KNOWN_ISSUE),
+    _TEST(0051_elsewhere, TEST_F_KNOWN_ISSUE_WIN32),
     _TEST(8000_idle, TEST_F_MANUAL),
     _TEST(0098_consumer_txn, 0, TEST_BRKVER(0, 11, 0, 0)),
 """
@@ -37,7 +39,7 @@ def test_results_are_read_with_the_parts_of_tests() -> None:
 
 
 def test_tests_without_a_broker_are_left_out() -> None:
-    assert names_of(RUNNER) == ["0001_multiobj", "0011_produce_batch", "0098_consumer_txn"]
+    assert names_of(RUNNER) == ["0001_multiobj", "0011_produce_batch", "0051_elsewhere", "0098_consumer_txn"]
 
 
 def test_a_line_of_the_client_is_replaced_or_named(tmp_path: Path) -> None:
