@@ -1,6 +1,7 @@
 """franz-go's own tests (Go) of its client against a broker with a gateway.
 
-The suite comes as a Go module. `franz_go.toml` has its version, and the tests that are left out with the reasons.
+The suite comes as a Go module. `franz_go.toml` has its version, the tests that are left out, and the lines of the
+client that the build replaces, with the reasons.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import sparklog
 from tests.gateway_suites.verdict import Verdict, judge
@@ -26,15 +28,18 @@ _BEGUN = re.compile(r"^=== RUN +(\S+)", re.MULTILINE)
 _RESULT = re.compile(r"^ *--- (PASS|FAIL|SKIP): (\S+)", re.MULTILINE)
 
 
-def listed() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = tomllib.loads((HERE / "franz_go.toml").read_text(encoding="utf-8"))
-    return found
+class MendError(Exception):
+    """A line that `franz_go.toml` replaces is not in the client's source."""
+
+
+def listed() -> dict[str, Any]:
+    return tomllib.loads((HERE / "franz_go.toml").read_text(encoding="utf-8"))
 
 
 def verify(scratch: Path, records: int, pattern: str | None, source: Path | None = None) -> tuple[Verdict, str]:
     """The verdict on the tests whose names match `pattern`, and their output."""
     told = listed()
-    binary = build(scratch, str(told["version"])) if source is None else source
+    binary = build(scratch, told["version"], told["mended"]) if source is None else source
     with sparklog.start_local(scratch / "data", kafka=True, settings={"num.partitions": 3}) as broker:
         output = run(binary, broker.kafka_bootstrap_servers, records, pattern or ".*", told["refused"])
     return judge(*results(output), told["refused"]), output
@@ -48,8 +53,25 @@ def results(output: str) -> tuple[set[str], set[str]]:
     return {n for n, r in found.items() if r == "PASS"}, {n for n, r in found.items() if r == "FAIL"}
 
 
-def build(scratch: Path, version: str) -> Path:
-    """The suite's program."""
+def mend(source: Path, mended: Sequence[dict[str, str]]) -> None:
+    """Replace lines of the client's source; indentation stays. Raises MendError if a line is not there exactly once."""
+    for entry in mended:
+        path = source / entry["file"]
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        places = [n for n, line in enumerate(lines) if line.strip() == entry["before"]]
+        if len(places) != 1:
+            raise MendError(
+                f"{entry['file']} of franz-go has the line {entry['before']!r} {len(places)} times instead of once. "
+                "If this version has mended the fault, delete its entry of [[mended]] in franz_go.toml. "
+                "Otherwise put the new line there."
+            )
+        (place,) = places
+        lines[place] = lines[place].replace(entry["before"], entry["after"])
+        path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def build(scratch: Path, version: str, mended: Sequence[dict[str, str]]) -> Path:
+    """The suite's program, from a source with the lines of `mended` replaced. Raises MendError."""
     found = json.loads(
         subprocess.run(
             ["go", "mod", "download", "-json", f"{MODULE}@{version}"], check=True, capture_output=True, cwd=scratch
@@ -59,6 +81,7 @@ def build(scratch: Path, version: str) -> Path:
     shutil.copytree(found["Dir"], source, copy_function=shutil.copy)
     for path in [source, *source.rglob("*")]:
         path.chmod(path.stat().st_mode | 0o200)  # the module cache is read-only
+    mend(source, mended)
     binary = source / "pkg" / "kgo" / "kgo.test"
     subprocess.run(["go", "test", "-c", "-o", str(binary), "./pkg/kgo"], check=True, cwd=source)
     return binary

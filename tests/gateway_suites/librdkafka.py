@@ -1,7 +1,9 @@
 """librdkafka's own test runner (C) against a broker with a gateway.
 
 The source comes inside the package of its JavaScript client. `librdkafka.toml` has the version, the tests that are
-refused with the reasons, and the tests of the short run. Tests without a broker (local and mock ones) are left out.
+refused with the reasons, and the tests of the short run. Tests without a broker (local and mock ones) are left out, and
+those that wait for an operator. The tests expect three brokers, and create some topics with kafka-topics.sh. Of a test
+that cannot pass as a whole, the parts in [parts] run, as `TEST:PART`.
 Each test is a process of its own, so that one that hangs does not end the others.
 """
 
@@ -10,27 +12,34 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import tarfile
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import sparklog
+from tests.benchmarks.kafka import KafkaInstallation
 from tests.gateway_suites.verdict import Verdict, judge
 
 HERE = Path(__file__).parent
 PACKAGE = "@confluentinc/kafka-javascript"
 TEST_TIMEOUT_S = 300
-NEEDS = ("npm", "make", "g++")
+NEEDS = ("npm", "make", "g++", "java", "mvn")
 """Programs that the suite needs."""
 KAFKA_VERSION = "4.0.0"
 """Version of the brokers that the runner believes to have."""
 LIBRARIES = ("src", "src-cpp")
+BROKERS = 3
+"""Smallest cluster for all tests: some create topics with three replicas."""
+TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
 _TEST = re.compile(r"^ +_TEST\((\d{4}_\w+),([^;]*?)\)(?:,\n|\n)", re.MULTILINE)
+_WITHOUT_BROKER = re.compile(r"\bTEST_F_(LOCAL|MANUAL|KNOWN_ISSUE)\b")
 
 
-def listed() -> dict[str, object]:
+def listed() -> dict[str, Any]:
     return tomllib.loads((HERE / "librdkafka.toml").read_text(encoding="utf-8"))
 
 
@@ -41,13 +50,14 @@ def verify(scratch: Path, records: int, pattern: str | None, source: Path | None
     """
     told = listed()
     refused = told["refused"]
-    assert isinstance(refused, dict)
-    directory = build(scratch, str(told["version"])) if source is None else source
+    directory = build(scratch, told["version"]) if source is None else source
     names = names_of((directory / "tests" / "test.c").read_text(encoding="utf-8"))
+    names += [f"{name}:{part}" for name, parts in told["parts"].items() for part in parts]
     wanted = [n for n in names if re.search(pattern or "", n) and n not in refused]
     settings = {"num.partitions": 4, "auto.create.topics.enable": True}
-    with sparklog.start_local(scratch / "data", kafka=True, settings=settings) as broker:
-        passed, failed, output = run(directory / "tests", broker.kafka_bootstrap_servers, wanted, scratch)
+    tools = kafka_tools(scratch)
+    with sparklog.start_local(scratch / "data", brokers=BROKERS, kafka=True, settings=settings) as cluster:
+        passed, failed, output = run(directory / "tests", cluster.kafka_bootstrap_servers, wanted, scratch, tools)
     return judge(passed, failed, refused), output
 
 
@@ -55,7 +65,7 @@ def names_of(source: str) -> list[str]:
     """The tests of the runner that need a broker."""
     found = []
     for name, flags in _TEST.findall(source):
-        is_without_broker = "TEST_F_LOCAL" in flags or "_mock" in name or "KNOWN_ISSUE," in flags
+        is_without_broker = _WITHOUT_BROKER.search(flags) or "_mock" in name
         if not is_without_broker:
             found.append(name)
     return found
@@ -80,18 +90,36 @@ def build(scratch: Path, version: str) -> Path:
     return directory
 
 
-def run(directory: Path, address: str, names: Iterable[str], scratch: Path) -> tuple[set[str], set[str], str]:
-    """Names of the tests that have passed, and that have failed, and the output of these."""
+def kafka_tools(scratch: Path) -> Path:
+    """A directory with Kafka's bin/kafka-topics.sh."""
+    installation = KafkaInstallation()
+    installation.install()
+    script = scratch / "kafka" / "bin" / "kafka-topics.sh"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(installation.java(TOPIC_COMMAND))} "$@"\n', encoding="utf-8")
+    script.chmod(0o755)
+    return script.parents[1]
+
+
+def run(
+    directory: Path, address: str, names: Iterable[str], scratch: Path, tools: Path
+) -> tuple[set[str], set[str], str]:
+    """Names of the tests that have passed, and that have failed, and the output of these. `tools`: Kafka's directory
+    for the tests that call its scripts."""
     passed, failed, said = set(), set(), []
     config = scratch / "test.conf"
     config.write_text(f"bootstrap.servers={address}\ntest.topic.random=true\n", encoding="utf-8")
     for name in names:
+        test, _, part = name.partition(":")
         report = scratch / f"{name}.json"
         variables = {
-            "TESTS": name,
+            "TESTS": test,
             "RDKAFKA_TEST_CONF": str(config),
             "TEST_KAFKA_VERSION": KAFKA_VERSION,
             "TEST_REPORT": str(report),
+            "KAFKA_PATH": str(tools),
+            "BROKERS": address,
+            **({"SUBTESTS": part} if part else {}),
             "LD_LIBRARY_PATH": os.pathsep.join(str(directory.parent / part) for part in LIBRARIES),
         }
         try:
@@ -107,7 +135,9 @@ def run(directory: Path, address: str, names: Iterable[str], scratch: Path) -> t
             output = ran.stdout
         except subprocess.TimeoutExpired as e:
             output = (e.stdout or b"") + f"\nno end within {TEST_TIMEOUT_S} s".encode()
-        state = state_of(report, name)
+        state = state_of(report, test)
+        if part and state == "PASSED" and f"[ {part}:" not in output.decode(errors="replace"):
+            state = "NOT RUN"  # the runner has no part of this name, and passes
         print(f"{name}: {state}", flush=True)
         if state == "PASSED":
             passed.add(name)

@@ -233,21 +233,38 @@ def test_offsets_go_with_the_transaction(settings: dict[str, Any], topic: str) -
 
 
 def test_a_second_producer_with_the_id_fences_the_first(settings: dict[str, Any], topic: str) -> None:
-    first, second = (Producer({**settings, "transactional.id": topic}) for _ in range(2))
-    first.init_transactions(PATIENCE_S)
-    first.begin_transaction()
-    first.produce(topic, b"first")
-    first.flush()
-    second.init_transactions(PATIENCE_S)
-    with pytest.raises(KafkaException) as raised:
-        first.commit_transaction(PATIENCE_S)
-    assert raised.value.args[0].fatal()
-    second.begin_transaction()
-    second.produce(topic, b"second")
-    second.commit_transaction(PATIENCE_S)
-    consumer = consumer_of(settings, topic, topic, **{"isolation.level": "read_committed"})
-    assert [m.value() for m in read(consumer, 1)] == [b"second"]
-    consumer.close()
+    group = consumer_of(settings, topic, topic)
+
+    def commit(producer: Producer) -> None:
+        producer.commit_transaction(PATIENCE_S)
+
+    def produce(producer: Producer) -> None:
+        producer.produce(topic, b"late")
+        producer.flush(PATIENCE_S)
+        producer.commit_transaction(PATIENCE_S)
+
+    def commit_offsets(producer: Producer) -> None:
+        offsets = [TopicPartition(topic, 0, 0)]
+        producer.send_offsets_to_transaction(offsets, group.consumer_group_metadata(), PATIENCE_S)
+
+    for late in (commit, produce, commit_offsets):
+        identity = {"transactional.id": f"{topic}-{late.__name__}", "log_level": 0}
+        first, second = (Producer({**settings, **identity}) for _ in range(2))
+        first.init_transactions(PATIENCE_S)
+        first.begin_transaction()
+        first.produce(topic, b"first")
+        first.flush()
+        second.init_transactions(PATIENCE_S)
+        with pytest.raises(KafkaException) as raised:
+            late(first)
+        assert raised.value.args[0].fatal(), late.__name__
+        second.begin_transaction()
+        second.produce(topic, late.__name__.encode())
+        second.commit_transaction(PATIENCE_S)
+    consumer = consumer_of(settings, topic + "-c", topic, **{"isolation.level": "read_committed"})
+    assert [m.value() for m in read(consumer, 3)] == [b"commit", b"produce", b"commit_offsets"]
+    for one in (group, consumer):
+        one.close()
 
 
 def test_typed_topics_speak_json(
@@ -287,11 +304,14 @@ def test_typed_topics_speak_json(
 def test_records_without_a_key_are_refused_by_a_compacted_topic(settings: dict[str, Any], topic: str) -> None:
     admin = AdminClient(settings)
     admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})])[topic].result(PATIENCE_S)
-    outcome: list[Any] = []
-    producer = Producer(settings)
-    producer.produce(topic, b"v", on_delivery=lambda e, m: outcome.append(e))
+    outcomes: dict[int, Any] = {}
+    producer = Producer({**settings, "linger.ms": 500})
+    for i in range(6):
+        key = None if i in (1, 4) else b"k"
+        producer.produce(topic, b"v", key, on_delivery=lambda e, m, i=i: outcomes.update({i: e.code()}))
     producer.flush(PATIENCE_S)
-    assert outcome[0].code() == KafkaError.INVALID_RECORD
+    bad, other = KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD
+    assert outcomes == {0: other, 1: bad, 2: other, 3: other, 4: bad, 5: other}
     sent(producer, topic, [{"key": b"k", "value": b"v"}])
 
 

@@ -80,7 +80,7 @@ def go(address: str, directory: Path) -> bytes:
     needs("go")
     (directory / "main.go").write_text(GO % snippet("go", "Go", address), encoding="utf-8")
     ran(["go", "mod", "init", "example"], directory)
-    ran(["go", "get", f"{franz_go.MODULE}@{franz_go.listed()['version']}"], directory)
+    ran(["go", "get", f"{franz_go.MODULE}/pkg/kgo@{franz_go.listed()['version']}"], directory)
     ran(["go", "run", "."], directory)
     return b"hello"
 

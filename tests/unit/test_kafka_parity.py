@@ -57,6 +57,8 @@ def test_the_table_has_the_differences(tmp_path: Path) -> None:
         "| three: rows | 2 | 1 | **not explained** |",
     ]
     assert table.summary(seen) == "3 cases with 3 checks ran on both; 2 checks differ"
+    same = table.render([s for s in seen if s.case == "one"])
+    assert same == "None: 1 cases with 1 checks ran on both; 0 checks differ."
     page = tmp_path / "page.md"
     page.write_text("no place for it", encoding="utf-8")
     with pytest.raises(ValueError, match="has no section"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sparklog.errors import SparklogError
+from sparklog.errors import InvalidTopicError, SparklogError
 from sparklog.gateway.backend.topics import read_metadata, read_topics, topic_uuid
 from sparklog.gateway.session import Session
 from sparklog.gateway.wire.codec import Body
@@ -16,7 +16,7 @@ from sparklog.protocol.topic_messages import (
     PartitionState,
     TopicState,
 )
-from sparklog.types import INTERNAL_TOPICS, TOPIC_NAME_CHARS_MAX
+from sparklog.types import INTERNAL_TOPICS, check_topic_name
 
 UNNAMED_FROM = 12
 """First version whose answers may have topics without names."""
@@ -43,10 +43,10 @@ async def metadata(session: Session, request: Body, version: int) -> Body:
                 unnamed = None if version >= UNNAMED_FROM else ""
                 refused.append(_refusal(unnamed, Kafka.UNKNOWN_TOPIC_ID, topic_id))
                 continue
-        if not name or len(name) > TOPIC_NAME_CHARS_MAX:
+        try:
+            names.append(check_topic_name(name or ""))
+        except InvalidTopicError:  # a client takes a missing topic for one that may appear, and waits for it
             refused.append(_refusal(name or "", Kafka.INVALID_TOPIC_EXCEPTION))
-            continue
-        names.append(name)
     create = version < 4 or request["allow_auto_topic_creation"]
     answer = await _read(session, list(dict.fromkeys(names)), create=create)
     return _response(session, answer, [_topic(session, t) for t in answer.topics] + refused)

@@ -20,7 +20,9 @@ from sparklog.protocol.messages import (
 )
 from sparklog.types import READ_COMMITTED, TOPIC_NAME_CHARS_MAX
 
-TIMESTAMP_MIN, TIMESTAMP_MAX = -5, 2**62
+TIMESTAMP_MIN = -5
+TIMESTAMP_MAX = 2**62
+"""No record is younger, so that a later time finds none either. The broker takes no larger number."""
 
 
 def is_partition(name: str, partition: int) -> bool:
@@ -32,9 +34,11 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
     """Offsets by time, and a partition's first and last ones."""
     asked = [(t["name"], p) for t in request["topics"] for p in t["partitions"]]
     wanted = [
-        ListOffsetsPartition(name, p["partition_index"], p["timestamp"], p.get("current_leader_epoch", -1))
+        ListOffsetsPartition(
+            name, p["partition_index"], min(p["timestamp"], TIMESTAMP_MAX), p.get("current_leader_epoch", -1)
+        )
         for name, p in asked
-        if is_partition(name, p["partition_index"]) and TIMESTAMP_MIN <= p["timestamp"] <= TIMESTAMP_MAX
+        if is_partition(name, p["partition_index"]) and p["timestamp"] >= TIMESTAMP_MIN
     ]
     isolation = READ_COMMITTED if request.get("isolation_level") == READ_COMMITTED else 0
     results: dict[tuple[str, int], ListOffsetsResult] = {}
@@ -52,7 +56,8 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
     def outcome(name: str, p: Body) -> Body:
         result = results.get((name, p["partition_index"]))
         if result is None:
-            return {"partition_index": p["partition_index"], "error_code": failure, "timestamp": -1, "offset": -1}
+            code = failure if p["timestamp"] >= TIMESTAMP_MIN else Kafka.UNSUPPORTED_VERSION
+            return {"partition_index": p["partition_index"], "error_code": code, "timestamp": -1, "offset": -1}
         return {
             "partition_index": p["partition_index"],
             "error_code": kafka_code(result.error_code, of_partition=True),

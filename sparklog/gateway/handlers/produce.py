@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import InvalidRequestError, SparklogError, TransactionAbortedError, UnknownSchemaError
-from sparklog.gateway.handlers.transactions import aborted_code
+from sparklog.gateway.handlers.transactions import aborted_code, fenced_code
 from sparklog.gateway.records.batch_v2 import iterate_batches
 from sparklog.gateway.records.errors import InvalidRecordError
 from sparklog.gateway.records.to_broker import broker_batch
@@ -129,18 +129,21 @@ def _outcome(
     error = asked.error
     if error is not None:
         found: Body = {
-            "error_code": code_of(error, of_partition=True),
+            "error_code": fenced_code(code_of(error, of_partition=True), "Produce", version),
             "base_offset": -1,
             "error_message": text_of(error),
         }
         if isinstance(error, InvalidRecordError):
             found["error_code"] = Kafka.INVALID_RECORD
-            found["record_errors"] = [{"batch_index": error.index, "batch_index_error_message": text_of(error)}]
+            found["record_errors"] = [
+                {"batch_index": index, "batch_index_error_message": text_of(message)}
+                for index, message in error.records.items()
+            ]
         return found
     result = results.get((asked.topic, asked.partition))
     if result is None:
         return {"error_code": Kafka.UNKNOWN_SERVER_ERROR, "base_offset": -1}
-    code = kafka_code(result.error_code, of_partition=True)
+    code = fenced_code(kafka_code(result.error_code, of_partition=True), "Produce", version)
     if result.error_code:
         # the topic may have changed since the gateway looked: the client asks for metadata, and tries again
         session.gateway.topics.forget(asked.topic)
@@ -203,7 +206,7 @@ async def init_producer_id(session: Session, request: Body, version: int) -> Bod
     try:
         answer = await (await session.broker()).ask(Api.INIT_PRODUCER_ID, message, InitProducerIdResponse)
     except SparklogError as e:
-        return _no_identity(code_of(e))
+        return _no_identity(fenced_code(code_of(e), "InitProducerId", version))
     return {
         "throttle_time_ms": answer.throttle_ms,
         "error_code": Kafka.NONE,

@@ -37,18 +37,29 @@ ABORTABLE_FROM = {"Produce": 12, "EndTxn": BUMPS_FROM, "TxnOffsetCommit": 5}
 """First versions of clients that abort a transaction and take the new epoch with the answer. The others need an error
 that makes them ask for one: with their old epoch they would never write again. UNKNOWN_PRODUCER_ID is that error:
 INVALID_PRODUCER_EPOCH ends librdkafka's producers."""
+FENCED_FROM = {"InitProducerId": 4, "EndTxn": 2}
+"""First versions whose answers may have PRODUCER_FENCED. Others have INVALID_PRODUCER_EPOCH, as in Kafka: librdkafka
+takes PRODUCER_FENCED in PRODUCE and TXN_OFFSET_COMMIT for an error after which the producer can abort and go on."""
 TRANSACTIONAL_ID_CHARS_MAX = 1_024
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 
 
 def transaction_error(error: SparklogError, api: str, version: int) -> Kafka:
     """Kafka's code for an error in a transaction: an aborted one can be aborted by its producer, too."""
-    return aborted_code(api, version) if isinstance(error, TransactionAbortedError) else code_of(error)
+    if isinstance(error, TransactionAbortedError):
+        return aborted_code(api, version)
+    return fenced_code(code_of(error), api, version)
 
 
 def aborted_code(api: str, version: int) -> Kafka:
     """Kafka's code for a transaction that the coordinator has aborted."""
     return Kafka.TRANSACTION_ABORTABLE if version >= ABORTABLE_FROM[api] else Kafka.UNKNOWN_PRODUCER_ID
+
+
+def fenced_code(code: Kafka, api: str, version: int) -> Kafka:
+    """Return `code`; for a fenced producer the one that this version of the API has."""
+    is_fenced = code is Kafka.PRODUCER_FENCED
+    return Kafka.INVALID_PRODUCER_EPOCH if is_fenced and not 0 <= FENCED_FROM.get(api, -1) <= version else code
 
 
 async def add_partitions_to_txn(session: Session, request: Body, version: int) -> Body:
@@ -113,7 +124,10 @@ async def txn_offset_commit(session: Session, request: Body, version: int) -> Bo
             default = transaction_error(e, "TxnOffsetCommit", version)
         else:
             throttle_ms = answer.throttle_ms
-            outcomes |= {(r.topic, r.partition): kafka_code(r.error_code) for r in answer.results}
+            outcomes |= {
+                (r.topic, r.partition): fenced_code(kafka_code(r.error_code), "TxnOffsetCommit", version)
+                for r in answer.results
+            }
     return {"throttle_time_ms": throttle_ms, "topics": commit_answer(topics, outcomes, default)}
 
 

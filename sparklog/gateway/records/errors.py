@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
 from sparklog.errors import SchemaMismatchError
+
+RECORDS_NAMED_MAX = 1_000
+"""Records of one batch that an answer names."""
 
 
 class InvalidRecordError(SchemaMismatchError):
-    """A record that the topic does not take."""
+    """Records of one batch that the topic does not take. The message is that of the first one."""
 
-    def __init__(self, message: str, index: int) -> None:
-        super().__init__(message)
-        self.index = index
-        """Place of the record in its batch."""
+    def __init__(self, records: Mapping[int, str]) -> None:
+        super().__init__(next(iter(records.values())))
+        self.records = records
+        """Messages by the place of the record in its batch, in ascending order; at most RECORDS_NAMED_MAX."""
+
+
+def places(mask: pa.BooleanArray) -> list[int]:
+    """The places of the first RECORDS_NAMED_MAX records of which `mask` is true."""
+    found: list[int] = np.flatnonzero(mask)[:RECORDS_NAMED_MAX].tolist()
+    return found

@@ -4,6 +4,7 @@ repeated batches stay as the producer means them."""
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from sparklog.format.small_batch import SmallRows, encode_small_batch
 from sparklog.gateway.records import compression
 from sparklog.gateway.records.batch_v2 import BatchV2
 from sparklog.gateway.records.decode import TIMESTAMP_MS_MAX, decode_records
-from sparklog.gateway.records.errors import InvalidRecordError
+from sparklog.gateway.records.errors import InvalidRecordError, places
 from sparklog.gateway.records.small import SMALL_RECORDS_MAX, SmallRecords, read_small
 
 RECORDS_MAX = 1_000_000
@@ -36,7 +37,7 @@ def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byt
 
     Raises:
         CorruptBatchError: The batch is damaged.
-        InvalidRecordError: The topic does not take a record.
+        InvalidRecordError: The topic does not take some of the records.
         InvalidRequestError: No producer sends such a batch.
         MessageTooLargeError: The records are too large.
     """
@@ -84,7 +85,7 @@ def _small_batch(head: BatchV2, records: SmallRecords, topic: TopicInfo) -> memo
     ):
         return None
     if topic.is_compacted and not has_keys:
-        raise keyless(topic, 0)
+        raise keyless(topic, range(len(records.keys)))
     rows = SmallRows(records.values, records.keys if has_keys else None, [ms * 1000 for ms in stamps])  # type: ignore[arg-type]
     return encode_small_batch(
         rows, topic.schema_id, batch_attributes(head, topic), head.producer_id, head.producer_epoch, head.base_sequence
@@ -95,7 +96,7 @@ def envelope_batch(head: BatchV2, rows: pa.RecordBatch, topic: TopicInfo, stored
     """Rows of an envelope topic as the broker stores them. Raises InvalidRecordError."""
     keys = rows.column(0)
     if topic.is_compacted and keys.null_count:
-        raise keyless(topic, keys.is_null().index(True).as_py())
+        raise keyless(topic, places(keys.is_null()))
     attributes = batch_attributes(head, topic)
     packed = None
     if stored == "none":
@@ -123,8 +124,11 @@ def envelope_batch(head: BatchV2, rows: pa.RecordBatch, topic: TopicInfo, stored
     return payload
 
 
-def keyless(topic: TopicInfo, index: int) -> InvalidRecordError:
-    """The error for a record without a key in a compacted topic."""
+def keyless(topic: TopicInfo, indices: Iterable[int]) -> InvalidRecordError:
+    """The error for records without a key in a compacted topic."""
     return InvalidRecordError(
-        f"record {index} has no key: topic {topic.name!r} is compacted, and keeps the last record of each key", index
+        {
+            i: f"record {i} has no key: topic {topic.name!r} is compacted, and keeps the last record of each key"
+            for i in indices
+        }
     )

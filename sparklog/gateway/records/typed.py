@@ -39,7 +39,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bo
 from sparklog.gateway.records import compression
 from sparklog.gateway.records.batch_v2 import BatchV2
 from sparklog.gateway.records.decode import decode_records
-from sparklog.gateway.records.errors import InvalidRecordError
+from sparklog.gateway.records.errors import RECORDS_NAMED_MAX, InvalidRecordError, places
 from sparklog.gateway.records.to_broker import STORED, batch_attributes, check_head
 
 _ENCODER = msgspec.json.Encoder(decimal_format="string")
@@ -53,9 +53,11 @@ def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byte
     envelope = decode_records(raw, head.record_count, head.base_timestamp_ms)
     headers = envelope.column(2)
     if headers.null_count < len(headers):
-        index = headers.is_valid().index(True).as_py()
         raise InvalidRecordError(
-            f"record {index} has headers: the typed topic {topic.name!r} has no place for them", index
+            {
+                i: f"record {i} has headers: the typed topic {topic.name!r} has no place for them"
+                for i in places(headers.is_valid())
+            }
         )
     rows = parse_rows(envelope.column(1), topic)
     default_ms = head.max_timestamp_ms
@@ -82,16 +84,22 @@ def typed_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byte
 
 
 def parse_rows(values: Any, topic: TopicInfo) -> pa.RecordBatch:
-    """The JSON objects as rows of the topic's newest schema. Raises InvalidRecordError with record and field."""
+    """The JSON objects as rows of the topic's newest schema. Raises InvalidRecordError with records and fields."""
     decode = _decoder(topic.schema).decode
     found = []
+    refused: dict[int, str] = {}
     for index, value in enumerate(values.to_pylist()):
         if value is None:
-            raise InvalidRecordError(f"record {index} has no value: topic {topic.name!r} takes JSON objects", index)
-        try:
-            found.append(decode(value))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-            raise InvalidRecordError(f"record {index} does not fit the topic {topic.name!r}: {e}", index) from e
+            refused[index] = f"record {index} has no value: topic {topic.name!r} takes JSON objects"
+        else:
+            try:
+                found.append(decode(value))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+                refused[index] = f"record {index} does not fit the topic {topic.name!r}: {e}"
+        if len(refused) == RECORDS_NAMED_MAX:
+            break
+    if refused:
+        raise InvalidRecordError(refused)
     columns = []
     for number, field in enumerate(topic.schema):
         name = f"f{number}"
@@ -105,14 +113,16 @@ def parse_rows(values: Any, topic: TopicInfo) -> pa.RecordBatch:
 
 
 def _which(column: list[Any], field: pa.Field, topic: TopicInfo, error: Exception) -> InvalidRecordError:
+    refused: dict[int, str] = {}
     for index, value in enumerate(column):
         try:
             pa.array([value], field.type)
         except (pa.ArrowException, ValueError, OverflowError, TypeError) as e:
-            return InvalidRecordError(
-                f"record {index} does not fit the topic {topic.name!r}: {e} - at `$.{field.name}`", index
-            )
-    return InvalidRecordError(f"the records do not fit the topic {topic.name!r}: {error} - at `$.{field.name}`", 0)
+            refused[index] = f"record {index} does not fit the topic {topic.name!r}: {e} - at `$.{field.name}`"
+            if len(refused) == RECORDS_NAMED_MAX:
+                break
+    whole = f"the records do not fit the topic {topic.name!r}: {error} - at `$.{field.name}`"
+    return InvalidRecordError(refused or {0: whole})
 
 
 def _plain(value: Any) -> Any:

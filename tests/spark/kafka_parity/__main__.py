@@ -43,7 +43,12 @@ class Parity:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Hold sparklog against Spark's Kafka connector, case by case.")
     parser.add_argument("--no-write", action="store_true", help="print the table, leave the document as it is")
-    parser.add_argument("--system", choices=table.SYSTEMS, help="run on this one alone, and take the others' last run")
+    parser.add_argument(
+        "--system",
+        choices=table.SYSTEMS,
+        action="append",
+        help="run on this one alone, and take the others' last run; may be repeated",
+    )
     parser.add_argument(
         "pytest", nargs="*", help="arguments of pytest, after --; a run of some cases adds to the last one"
     )
@@ -57,7 +62,7 @@ def main() -> int:
         f"--jars {installation.token_jar()} pyspark-shell"
     )
     with tempfile.TemporaryDirectory(prefix="sparklog-parity-", ignore_cleanup_errors=True) as scratch:
-        systems = [given.system] if given.system else list(table.SYSTEMS)
+        systems = given.system or list(table.SYSTEMS)
         with ExitStack() as stack:
             kafka = gateway = None
             if "kafka" in systems:
@@ -69,9 +74,12 @@ def main() -> int:
                 broker = stack.enter_context(sparklog.start_local(Path(scratch) / "gateway", kafka=True))
                 gateway = KafkaSystem(broker.kafka_bootstrap_servers, lambda topic, partitions: None)
             parity = Parity(kafka, gateway, systems)
-            status = pytest.main(["-q", *(given.pytest or [str(HERE)])], plugins=[_named(parity)])
+            status = pytest.main(["-q", "--all", *(given.pytest or [str(HERE)])], plugins=[_named(parity)])
     seen = table.remember(parity.seen, KEPT, whole=not given.pytest)
     for system, page in (("sparklog", table.PAGE), ("gateway", table.GATEWAY_PAGE)):
+        if not any(s.system == system for s in seen):
+            print(f"{system}: no run, so {page.name} stays as it is")
+            continue
         rendered = table.render(seen, system)
         print(rendered)
         print(f"{system}: {table.summary(seen, system)}")

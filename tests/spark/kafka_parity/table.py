@@ -14,11 +14,12 @@ PAGE = DOCS / "moving-from-kafka.md"
 GATEWAY_PAGE = DOCS / "kafka-clients.md"
 SYSTEMS = ("sparklog", "kafka", "gateway")
 BEGIN, END = "<!-- parity: written by make parity -->", "<!-- end of parity -->"
+HEAD_LINES = 2
 _SECTION = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
 
 
 def render(seen: Sequence[Seen], system: str = "sparklog") -> str:
-    """One row for each check that found other things on Kafka and on the system."""
+    """One row for each check that found other things on Kafka and on the system; a sentence if there is none."""
     kafka = {(s.case, s.check): s for s in seen if s.system == "kafka"}
     lines = [f"| case | Kafka | {system} | why |", "|---|---|---|---|"]
     for ours in (s for s in seen if s.system == system):
@@ -27,7 +28,7 @@ def render(seen: Sequence[Seen], system: str = "sparklog") -> str:
             continue
         cells = (f"{ours.case}: {ours.check}", theirs.words, ours.words, ours.why or "**not explained**")
         lines.append("| " + " | ".join(_cell(c) for c in cells) + " |")
-    return "\n".join(lines)
+    return "\n".join(lines) if len(lines) > HEAD_LINES else f"None: {summary(seen, system)}."
 
 
 def summary(seen: Sequence[Seen], system: str = "sparklog") -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.gateway_suites.franz_go import results
+from pathlib import Path
+
+import pytest
+
+from tests.gateway_suites.franz_go import MendError, listed, mend, results
 from tests.gateway_suites.librdkafka import names_of
 from tests.gateway_suites.verdict import judge
 
@@ -15,6 +19,9 @@ RUNNER = """
           /* a comment */
           _THRES(.ucpu = 5.0)),
     _TEST(0030_mock, 0, TEST_BRKVER(2, 4, 0, 0)),
+    _TEST(0047_known, TEST_F_KNOWN_ISSUE),
+    _TEST(0051_elsewhere, TEST_F_KNOWN_ISSUE_WIN32),
+    _TEST(8000_idle, TEST_F_MANUAL),
     _TEST(0098_consumer_txn, 0, TEST_BRKVER(0, 11, 0, 0)),
 """
 
@@ -32,4 +39,23 @@ def test_results_are_read_with_the_parts_of_tests() -> None:
 
 
 def test_tests_without_a_broker_are_left_out() -> None:
-    assert names_of(RUNNER) == ["0001_multiobj", "0011_produce_batch", "0098_consumer_txn"]
+    assert names_of(RUNNER) == ["0001_multiobj", "0011_produce_batch", "0051_elsewhere", "0098_consumer_txn"]
+
+
+def test_a_line_of_the_client_is_replaced_or_named(tmp_path: Path) -> None:
+    source = tmp_path / "a.go"
+    entry = {"file": "a.go", "before": "x = f(s)", "after": "x = f(s[:0])"}
+    source.write_text("{\n\tx = f(s)\n\ty = x = f(s)\n}\n", encoding="utf-8")
+    mend(tmp_path, [entry])
+    assert source.read_text(encoding="utf-8") == "{\n\tx = f(s[:0])\n\ty = x = f(s)\n}\n"
+    with pytest.raises(MendError, match=r"a\.go .*'x = f\(s\)' 0 times.*delete its entry"):
+        mend(tmp_path, [entry])
+    source.write_text("x = f(s)\nx = f(s)\n", encoding="utf-8")
+    with pytest.raises(MendError, match="2 times"):
+        mend(tmp_path, [entry])
+    with pytest.raises(MendError, match=r"b\.go"):
+        mend(tmp_path, [entry | {"file": "b.go"}])
+
+
+def test_each_replaced_line_has_a_reason() -> None:
+    assert all(entry["reason"].strip() and entry["after"] != entry["before"] for entry in listed()["mended"])

@@ -8,14 +8,25 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from sparklog import errors
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
-from sparklog.gateway.handlers import commits, configs, coordinators, group_admin, metadata, topics, transactions
+from sparklog.gateway.handlers import (
+    commits,
+    configs,
+    coordinators,
+    group_admin,
+    metadata,
+    offsets,
+    topics,
+    transactions,
+)
 from sparklog.gateway.handlers.entries import ENTRIES_MAX
 from sparklog.gateway.wire.codec import encoder
 from sparklog.gateway.wire.errors import Kafka
 from sparklog.gateway.wire.schema import RESPONSE
 from sparklog.protocol import group_messages as g
+from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as t
 from sparklog.protocol import transaction_messages as x
 from sparklog.protocol.base import TOPICS_PER_REQUEST_MAX
@@ -164,6 +175,47 @@ def test_an_unknown_id_of_a_topic_is_told_in_a_form_that_the_version_has() -> No
         found = answer_of(metadata.metadata, request, version, {Api.METADATA: none})
         assert [(f["name"], f["error_code"]) for f in found["topics"]] == [(name, Kafka.UNKNOWN_TOPIC_ID)]
         encoder(RESPONSE, "Metadata", version)(found)
+
+
+def test_a_name_that_no_topic_can_have_is_refused_as_such() -> None:
+    def known(request: t.MetadataRequest) -> t.MetadataResponse:
+        assert request.topics == ["good"], "the broker is not asked to make the others"
+        return t.MetadataResponse("c", 0, [], [t.TopicState(0, "good")])
+
+    bad = ["a b", "$#!", "..", "", "n" * 250]
+    request = {"topics": [{"name": n} for n in [*bad, "good"]], "allow_auto_topic_creation": True}
+    found = answer_of(metadata.metadata, request, 4, {Api.METADATA: known})
+    assert {a["name"]: a["error_code"] for a in found["topics"]} == {
+        "good": Kafka.NONE,
+        **dict.fromkeys(bad, Kafka.INVALID_TOPIC_EXCEPTION),
+    }
+
+
+def test_any_time_is_a_time_that_can_be_looked_up() -> None:
+    def found(request: m.ListOffsetsRequest) -> m.ListOffsetsResponse:
+        assert all(-5 <= p.timestamp_ms <= 2**62 for p in request.partitions)
+        return m.ListOffsetsResponse([m.ListOffsetsResult(p.topic, p.partition, 0, -1, -1) for p in request.partitions])
+
+    times = [-(2**63), -6, -5, -1, 0, 2**62, 2**63 - 1]
+    partitions = [{"partition_index": i, "timestamp": time} for i, time in enumerate(times)]
+    request = {"topics": [{"name": "t", "partitions": partitions}]}
+    answer = answer_of(offsets.list_offsets, request, 7, {Api.LIST_OFFSETS: found})
+    codes = [p["error_code"] for p in answer["topics"][0]["partitions"]]
+    assert codes == [Kafka.UNSUPPORTED_VERSION] * 2 + [Kafka.NONE] * 5
+
+
+def test_a_fenced_producer_is_told_as_kafka_tells_it() -> None:
+    for api, version, code in (
+        ("Produce", 12, Kafka.INVALID_PRODUCER_EPOCH),
+        ("TxnOffsetCommit", 5, Kafka.INVALID_PRODUCER_EPOCH),
+        ("InitProducerId", 3, Kafka.INVALID_PRODUCER_EPOCH),
+        ("InitProducerId", 4, Kafka.PRODUCER_FENCED),
+        ("EndTxn", 1, Kafka.INVALID_PRODUCER_EPOCH),
+        ("EndTxn", 5, Kafka.PRODUCER_FENCED),
+    ):
+        assert transactions.fenced_code(Kafka.PRODUCER_FENCED, api, version) is code, (api, version)
+        assert transactions.transaction_error(errors.ProducerFencedError("x"), api, version) is code
+        assert transactions.fenced_code(Kafka.INVALID_TXN_STATE, api, version) is Kafka.INVALID_TXN_STATE
 
 
 def test_all_pages_of_an_answer_arrive() -> None:
