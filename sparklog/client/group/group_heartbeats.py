@@ -229,7 +229,7 @@ class GroupHeartbeats:
             if self._pattern is pattern:
                 if not found and not self._pattern_due:
                     _log.warning(
-                        "group %s reads topics that match %r once one exists: no topic's whole name matches",
+                        "group %s reads topics that match %.200r once one exists: no topic's whole name matches",
                         self._config.group_id,
                         pattern.pattern,
                     )
