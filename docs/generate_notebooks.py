@@ -1,8 +1,10 @@
 """Runs the notebooks and writes docs/notebooks/: their texts, their code, and below each cell what it printed.
 
     python docs/generate_notebooks.py [NAME…]      (`make notebooks`)
+    python docs/generate_notebooks.py --jupyter DIRECTORY
 
-The site offers each notebook as a Jupyter file, too: the build makes it with `site_ipynb`.
+The second form writes each notebook as a Jupyter file, with the outputs of its page, and runs nothing. The site offers
+the same files.
 
 What differs from run to run (the broker's port) is masked by `stable`, so that a test can hold a page against a run.
 """
@@ -154,7 +156,17 @@ def write(name: str) -> None:
     print(f"wrote docs/notebooks/{name}.md", file=sys.stderr)
 
 
+def write_jupyter(directory: Path) -> None:
+    """Write every notebook as a Jupyter file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in NOTEBOOKS:
+        (directory / f"{name}.ipynb").write_text(site_ipynb(name), encoding="utf-8")
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--jupyter"]:
+        write_jupyter(Path(sys.argv[2]))
+        return
     wanted = sys.argv[1:] or NOTEBOOKS
     if len(wanted) == 1:
         write(wanted[0])

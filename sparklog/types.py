@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any, NamedTuple
 
@@ -134,6 +135,23 @@ class GroupMetadata(NamedTuple):
     """Epoch of the member; -1: no member."""
     instance_id: str | None = None
     """The `group.instance.id` of a static member; None: no static membership."""
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a whole number of any library as an int.
+
+    Args:
+        value: An int, a NumPy integer, or another object with `__index__`. A bool is not a number here.
+
+    Returns:
+        The number; None for another value.
+    """
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def shared_transactional_id(app_id: str) -> str:

@@ -123,4 +123,4 @@ def _store(url: str, options: str) -> ObjectStore:
         path = Path(url).expanduser().absolute()
         path.mkdir(parents=True, exist_ok=True)
         url = path.as_uri()
-    return ObjectStore(url, parse_options(options))
+    return ObjectStore(url, parse_options(options, "--options"), setting="URL")

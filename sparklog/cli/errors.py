@@ -43,7 +43,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.LocalReadUnavailableError: "read through the socket: option `sparklog.local.read=off`",
     errors.DataDirLockedError: "stop the other broker, or give this one a directory of its own with `--data-dir`",
     errors.ClosedError: "create a new producer or consumer; a closed one, or one from before a fork, cannot be used",
-    errors.RemoteStorageError: "check `remote.log.storage.url`, its options and the network from the broker's host; the broker's log has the details",
+    errors.RemoteStorageError: "check the store's URL, its options and credentials, and the network to it; for tiering (`remote.log.storage.url`) the broker's log has the details",
     errors.LakePausedError: "`sparklog lake status TOPIC` shows the reason; `sparklog lake resume TOPIC` goes on once it is mended",
     errors.LakeUnavailableError: "check `lake.location`, the credentials in the environment (AWS_…, AZURE_…, GOOGLE_…) and the network from the worker's host; the worker tries again",
     errors.DataLossError: "start again from the existing records (`startingOffsets`, a new checkpoint), or set `failOnDataLoss=false`",

@@ -275,8 +275,11 @@ def reset_offsets(
         tps = sorted(admin.list_group_offsets(group)) if all_topics else _partitions(admin, topic or [])
         moves = planned_moves(admin, group, tps, target)
         if not moves:
+            admin.describe_group(group)  # a group that does not exist has an error of its own
             print(f"group {group} has no committed offsets there", file=sys.stderr)
             raise typer.Exit(1)
+        if not execute and not any(move.committed for move in moves.values()):
+            _note_new_group(admin, group)
         if execute:
             admin.alter_group_offsets(group, {tp: move.offset for tp, move in moves.items()})
     table = console.table("topic", "partition", "committed", "new", right=("partition", "committed", "new"))
@@ -288,6 +291,18 @@ def reset_offsets(
         print(f"\nset {len(moves)} offsets of group {group}")
     else:
         print("\nnothing has changed: --execute sets the offsets", file=sys.stderr)
+
+
+def _note_new_group(admin: Admin, group: str) -> None:
+    """Print a note if the group does not exist: the name may be misspelt."""
+    import sys
+
+    from sparklog.errors import GroupIdNotFoundError
+
+    try:
+        admin.describe_group(group)
+    except GroupIdNotFoundError as e:
+        print(f"{e}; --execute creates it", file=sys.stderr)
 
 
 def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:

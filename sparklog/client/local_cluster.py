@@ -34,6 +34,7 @@ from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.environment.files import read_regular
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, SparklogError
 from sparklog.settings import flatten
+from sparklog.types import whole_number
 
 __all__ = ["ClusterBroker", "LocalCluster", "start_cluster"]
 
@@ -310,7 +311,8 @@ def check_count(brokers: object) -> None:
     """Raise InvalidConfigError unless this number of brokers can be started; None is accepted, see `start_cluster`."""
     if brokers is None:
         return
-    if isinstance(brokers, bool) or not isinstance(brokers, int) or not 1 <= brokers <= BROKERS_MAX:
+    number = whole_number(brokers)
+    if number is None or not 1 <= number <= BROKERS_MAX:
         raise InvalidConfigError(f"brokers = {brokers!r}: 1 to {BROKERS_MAX} can be started on one machine")
 
 

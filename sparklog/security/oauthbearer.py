@@ -225,7 +225,9 @@ class OAuthBearerServer:
 def bearer_message(token: Secret) -> bytes:
     """The client's message. Raises InvalidConfigError if the token cannot be one."""
     text = token.reveal()
-    if not text.isascii() or not text.isprintable() or " " in text or not text:
+    if not text:
+        raise InvalidConfigError("the bearer token is empty")
+    if not text.isascii() or not text.isprintable() or " " in text:
         raise InvalidConfigError(f"the bearer token {HIDDEN} has characters that no token has")
     return f"n,,{_SEPARATOR}auth=Bearer {text}{_SEPARATOR}{_SEPARATOR}".encode()
 

@@ -75,6 +75,12 @@ def test_the_page_has_the_notebooks_cells(generator: ModuleType, name: str) -> N
     assert generator.without_outputs(shown(name)) == generator.page(name, source(name), {})
 
 
+def test_jupyter_files_are_written(generator: ModuleType, tmp_path: Path) -> None:
+    generator.write_jupyter(tmp_path / "new")
+    written = {path.stem: path.read_text(encoding="utf-8") for path in (tmp_path / "new").iterdir()}
+    assert written == {name: generator.site_ipynb(name) for name in NOTEBOOKS}
+
+
 @for_each("name", NOTEBOOKS)
 def test_it_opens_in_jupyter(generator: ModuleType, name: str) -> None:
     """The site's Jupyter file has the cells and the page's outputs. Jupytext reads the source's code as code."""

@@ -25,7 +25,8 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.log.tiering.object_store import ObjectStore
-from tests.support.cli import run_here
+from tests.support.cli import Result, run_here
+from tests.support.s3 import s3_bucket
 
 SCHEMA = pa.schema([("zone", pa.string()), ("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
 AT = dt.datetime(2026, 11, 27, tzinfo=dt.UTC)
@@ -106,6 +107,42 @@ def test_a_live_broker_is_backed_up_step_by_step_and_restored(
         damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
         with pytest.raises(CorruptBatchError, match="is damaged"):
             restore(fresh.bootstrap_servers, store, second, topics=[typed])
+
+
+@pytest.mark.nightly
+def test_a_backup_in_s3(admin: Admin, broker: LocalBroker, topic: str, tmp_path: Path) -> None:
+    """The commands, with the credentials of the environment."""
+    pytest.importorskip("s3fs")
+    admin.create_topic(topic, 2, SCHEMA, ["zone"], "at")
+    with Producer(broker.bootstrap_servers) as producer, s3_bucket("copies") as environment:
+        send(producer, topic, 0, 100)
+        producer.flush()
+        address, url = broker.bootstrap_servers, "s3://copies/nightly"
+
+        def run(*arguments: str, to: str = address) -> Result:
+            return run_here(*arguments, "-b", to, environment=environment)
+
+        assert "100 records in 2 new objects" in run("backup", url, "-t", topic).stdout
+        send(producer, topic, 100, 101)
+        producer.flush()
+        assert "; 1 records in 1 new objects" in run("backup", f"{url}/", "-t", topic).stdout
+        missing = run("backup", "s3://no-such-bucket/x", "-t", topic).stderr
+        assert "cannot write s3://no-such-bucket/x/data" in missing
+        assert "holds no backup" in run("restore", "s3://copies/other").stderr
+        with start_local(data_dir=tmp_path / "new") as fresh:
+            restored = run("restore", url, to=fresh.bootstrap_servers).stdout
+            assert "1 topics, 101 records restored" in restored
+            assert contents(fresh.bootstrap_servers, topic) == contents(address, topic)
+
+
+def test_a_url_that_cannot_be_used_is_named_as_the_argument(broker: LocalBroker) -> None:
+    for arguments, named in (
+        (["s4://bucket/x"], "URL = 's4://bucket/x' cannot be used"),
+        (["memory://x", "--options", "{"], "--options is not JSON"),
+    ):
+        error = run_here("backup", *arguments, "-b", broker.bootstrap_servers).stderr
+        assert named in error
+        assert "remote.log" not in error
 
 
 def test_deleted_records_are_left_out(broker: LocalBroker, admin: Admin, topic: str, tmp_path: Path) -> None:

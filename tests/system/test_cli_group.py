@@ -92,7 +92,17 @@ def test_reset_offsets_wants_to_be_told_clearly(run: Run, read: str) -> None:
         ["--topic", read, "--to", "-1h", "--to-earliest"],
     ):
         run("group", "reset-offsets", read, *wrong, code=2)
-    run("group", "reset-offsets", "nobody", "--all-topics", "--to-earliest", code=1)
+    misspelt, hint = read.replace("reset", "rest"), f"(did you mean {read!r}?)"
+    for arguments in (
+        ["reset-offsets", misspelt, "--all-topics", "--to-earliest"],
+        ["describe", misspelt],
+        ["delete", misspelt, "--yes"],
+    ):
+        assert hint in run("group", *arguments, code=1).stderr.replace("\n", " ")
+    shown = run("group", "reset-offsets", misspelt, "--topic", read, "--to-earliest").stderr
+    assert hint in shown
+    assert "--execute creates it" in shown
+    assert hint not in run("group", "reset-offsets", read, "--topic", read, "--to-earliest").stderr
 
 
 def test_delete(run: Run, admin: Admin, topic: str) -> None:

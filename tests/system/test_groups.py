@@ -305,12 +305,31 @@ def test_a_static_member_keeps_its_place(local: LocalBroker, fast_admin: Admin, 
         c.close()
 
 
-def test_topics_made_later_and_patterns(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
+def test_topics_made_later_and_patterns(
+    local: LocalBroker, fast_admin: Admin, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     by_name = consumer(local, topic)
     by_name.subscribe([f"{topic}-a"])
     by_pattern = consumer(local, f"{topic}-p", metadata_max_age_ms=50)
     by_pattern.subscribe(pattern=f"{topic}-.")
     poll_until(lambda: by_name.group_metadata().member_epoch > 0, "joined", by_name, by_pattern)
+    by_near_name = consumer(local, f"{topic}-n")
+    fast_admin.create_topic(f"{topic}-near-b", 1)
+    by_near_name.subscribe([f"{topic}-near-a"])
+
+    def warnings() -> set[str]:
+        return {text for text in caplog.messages if "once" in text}
+
+    poll_until(lambda: len(warnings()) == 3, "warned", by_near_name, by_pattern, by_name)
+    assert warnings() == {
+        f"group {topic} reads topic '{topic}-a' once it exists: no topic '{topic}-a' at {local.bootstrap_servers}: "
+        f"create it with `sparklog topic create {topic}-a` or Admin.create_topic",
+        f"group {topic}-p reads topics that match '{topic}-.' once one exists: no topic's whole name matches",
+        f"group {topic}-n reads topic '{topic}-near-a' once it exists: no topic '{topic}-near-a' at "
+        f"{local.bootstrap_servers} (did you mean '{topic}-near-b'?): create it with "
+        f"`sparklog topic create {topic}-near-a` or Admin.create_topic",
+    }
+    by_near_name.close()
     fast_admin.create_topic(f"{topic}-a", 2)
     fast_admin.create_topic(f"{topic}-bb", 1)
     poll_until(lambda: len(by_name.assignment()) == 2, "made later", by_name)

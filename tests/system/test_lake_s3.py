@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,44 +13,18 @@ import sparklog
 from sparklog.client.lake.verify import verify_lake
 from sparklog.client.lake.worker import LakeWorker
 from sparklog.environment import fault_points
-from tests.support.ports import free_port
-from tests.support.waiting import until
+from tests.support.s3 import s3_bucket
 
 BUCKET = "lake"
-
-
-def make_bucket(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request("PUT", f"/{BUCKET}")
-    status = connection.getresponse().status
-    connection.close()
-    return status == 200
 
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a bucket's prefix; the credentials are in the environment."""
-    pytest.importorskip("moto.server")
-    port = free_port()
-    # a process of its own: the native library keeps the interpreter's lock while it waits for the store
-    server = subprocess.Popen(
-        [sys.executable, "-c", "import sys; from moto.server import main; main(sys.argv[1:])", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    until(lambda: make_bucket(port), passing=(OSError,))
-    settings = {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    yield f"s3://{BUCKET}/tables"
-    server.kill()
-    server.wait()
+    with s3_bucket(BUCKET) as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield f"s3://{BUCKET}/tables"
 
 
 def test_a_table_in_an_object_store(topic: str, s3: str, tmp_path: Path) -> None:

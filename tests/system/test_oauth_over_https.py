@@ -17,16 +17,25 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 from sparklog_broker.security.tokens import UNKNOWN_KEY_INTERVAL_S
+from starlette.testclient import TestClient
 
+from sparklog import Admin, Consumer, Producer
+from sparklog.cli.errors import hint_for
 from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.client.net.connection import Connection
+from sparklog.console.app import make_app
+from sparklog.console.sessions import login_security
+from sparklog.console.web import Options
+from sparklog.environment import real_environment
 from sparklog.errors import BrokerNotAvailableError, SaslAuthenticationFailedError
 from sparklog.protocol.messages import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.security.authority import Authority
-from sparklog.security.client_security import TokenEndpoint, client_security
+from sparklog.security.client_security import SecuritySettings, TokenEndpoint, client_security
 from sparklog.security.secrets import Secret
 from sparklog.security.token_source import TokenSource
+from tests.support.cli import Result, run_here
+from tests.system.console_client import BASE, ORIGIN, fields_of, get
 from tests.system.secure_broker import SecureBroker, now, write_identity
 
 
@@ -86,8 +95,8 @@ class Issuer:
         public = [json.loads(RSAAlgorithm.to_jwk(key.public_key())) for key in self.keys]
         return {"keys": [key | {"kid": f"key-{i}", "alg": "RS256"} for i, key in enumerate(public)]}
 
-    def token(self, key: Any = None, kid: str = "") -> str:
-        claims = {"sub": "alice", "aud": "sparklog", "exp": time.time() + 300}
+    def token(self, key: Any = None, kid: str = "", **other: object) -> str:
+        claims = {"sub": "alice", "aud": "sparklog", "exp": time.time() + 300} | other
         headers = {"kid": kid or f"key-{len(self.keys) - 1}"}
         return jwt.encode(claims, key or self.keys[-1], "RS256", headers=headers)
 
@@ -154,6 +163,59 @@ def test_a_new_key_is_known_at_once_and_made_up_ones_do_not_hammer_the_issuer(
             log_in(broker, hostile)
     assert issuer.asked["/jwks"] <= asked + 2 + (time.monotonic() - begun) / UNKNOWN_KEY_INTERVAL_S
     log_in(broker, settings(issuer, broker, ca))
+
+
+def test_every_client_logs_in_with_a_token_and_a_wrong_token_opens_none(
+    world: tuple[Issuer, SecureBroker, Path], topic: str, tmp_path: Path
+) -> None:
+    """The Python clients, the command line, and the login of the console."""
+    issuer, broker, ca = world
+    address, given = broker.addresses["BOTH"], settings(issuer, broker, ca)
+    with Admin(address, security=given) as admin:
+        admin.create_topic(topic)
+    with Producer(address, security=given) as producer, Consumer(address, security=given) as consumer:
+        producer.send(topic, b"x").result()
+        assert consumer.end_offsets((topic, 0)) == {(topic, 0): 1}
+    from_file = {n: v for n, v in given.items() if n.startswith(("security", "ssl", "sasl.mech"))}
+    template = login_security(SecuritySettings(from_file))
+    app = make_app(Options(address, login=template), real_environment(), hint=hint_for, round_s=0.1)
+
+    def listed(token: str) -> Result:
+        """Run the command with a file of settings, and one that holds the token."""
+        held = tmp_path / f"token-{len(list(tmp_path.iterdir()))}"  # a connection that is open needs no new token
+        held.write_text(token)
+        properties = from_file | {"sasl.oauthbearer.token.endpoint.url": held.as_uri()}
+        (tmp_path / "client.properties").write_text("\n".join(f"{n}={v}" for n, v in properties.items()))
+        return run_here("topic", "list", "-b", address, "--command-config", tmp_path / "client.properties")
+
+    with TestClient(app, base_url=BASE, follow_redirects=False) as client:
+
+        def log_in_with(token: str) -> Any:
+            fields = fields_of(get(client, "/login")) | {"secret": token}
+            return client.post("/login", data=fields, headers=ORIGIN)
+
+        wrong = {
+            "expired": issuer.token(exp=time.time() - 300),
+            "without an end": issuer.token(exp=None),
+            "not yet valid": issuer.token(nbf=time.time() + 300),
+            "for another audience": issuer.token(aud="another"),
+            "of nobody": issuer.token(sub=None),
+            "of another issuer's key": issuer.token(rsa.generate_private_key(65537, 2048)),
+            "no token": "x",
+        }
+        for name, token in wrong.items():
+            refused = listed(token)
+            assert refused.returncode == 1, name
+            assert "SASL_AUTHENTICATION_FAILED" in refused.stderr, name
+            page = log_in_with(token)
+            assert page.status_code == 401, name
+            assert "does not accept this token" in page.text, name
+        for token, problem in (("", "A token is needed."), ("a b", "This is not a token.")):
+            page = log_in_with(token)
+            assert (page.status_code, problem in page.text) == (400, True)
+        assert topic in listed(issuer.token(aud=["another", "sparklog"])).stdout
+        assert log_in_with(f" {issuer.token()} ").status_code == 303
+        assert topic in get(client, "/topics")
 
 
 def test_whom_the_client_does_not_trust_gets_no_secret(world: tuple[Issuer, SecureBroker, Path]) -> None:

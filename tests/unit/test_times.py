@@ -6,7 +6,9 @@ import contextlib
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,7 +119,16 @@ def test_positions() -> None:
     ]  # fmt: skip
     assert position_of(-3, 0) == BeforeEnd(3)
     assert position_of(NOW, 0) == AtTime(ms(NOW))
-    for wrong in (True, 1.5, None, [1], 2**70, "1" * 24, pd.NaT):
+    assert position_of(np.int64(-3), 0) == position_of(pa.scalar(-3), 0) == BeforeEnd(3)
+    utc = NOW.astimezone(UTC).replace(tzinfo=None)
+    for unit in ("ms", "us", "ns"):  # the elements of columns of times
+        for element in (
+            np.datetime64(utc, unit),
+            pa.scalar(NOW, pa.timestamp(unit, "UTC")),
+            pd.Timestamp(NOW).as_unit(unit),
+        ):
+            assert position_of(element, 0) == AtTime(ms(NOW))
+    for wrong in (True, 1.5, None, [1], 2**70, "1" * 24, pd.NaT, np.datetime64("NaT"), pd.NA, np.True_, pa.scalar(1.5)):
         with pytest.raises(InvalidRequestError):
             position_of(wrong, 0)
 

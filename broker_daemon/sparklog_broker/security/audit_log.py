@@ -2,7 +2,8 @@
 
 `audit.log.file` grows to `audit.log.max.bytes`, then becomes `….1`, the previous one `….2`, and so on up to
 `audit.log.backups`. A failed write is reported in the broker's log, and delays no request. At most WAITING_MAX lines
-wait to be written; further ones are left out, and the next line has their number.
+wait to be written; further ones are left out, and the next line has their number. After another program (logrotate) has
+renamed or removed the file, the next line begins a new one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from sparklog.environment import Environment
 from sparklog.environment.files import File, FileSystem
-from sparklog.errors import ERRORS, SparklogError
+from sparklog.errors import ERRORS, SparklogError, StorageError
 from sparklog.protocol.messages import Api
 from sparklog.security.acls import Operation, Resource
 from sparklog.security.audit import VALUE_CHARS_MAX, AuditEvent, AuditKind, AuditLimiter, audit_line
@@ -158,10 +159,19 @@ class RotatedFile:
         self._size_bytes += len(line)
 
     def _opened(self) -> File:
+        if self._open is not None and self._has_moved(self._open):
+            self.close()
         if self._open is None:
             self._open = self._files.open(self._path, create=True)
             self._size_bytes = self._open.size()
         return self._open
+
+    def _has_moved(self, file: File) -> bool:
+        try:
+            self._files.check_in_place(self._path, file.identity())
+        except StorageError:
+            return True
+        return False
 
     def _rotate(self) -> None:
         self.close()

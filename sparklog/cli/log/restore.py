@@ -32,7 +32,9 @@ def restore_remote(
     from sparklog.log.tiering.restore import restore_journal
 
     with locked(path.absolute().parent, wanted=yes):
-        restored = restore_journal(RealFiles(), path, ObjectStore(url, parse_options(options)), dry_run=not yes)
+        restored = restore_journal(
+            RealFiles(), path, ObjectStore(url, parse_options(options, "--options"), setting="--url"), dry_run=not yes
+        )
     for segment in restored.segments:
         print(f"offsets {segment.base_offset} to {segment.next_offset - 1}: {segment.prefix}")
     for key in restored.unreadable:

@@ -60,7 +60,14 @@ from sparklog.security.sasl import SCRAM_MECHANISMS
 from sparklog.security.scram import ITERATIONS_MIN
 from sparklog.security.secrets import Secret
 from sparklog.settings import Scope, check, check_names, from_parameters, settings_of
-from sparklog.types import INTERNAL_TOPICS, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, check_topic_name
+from sparklog.types import (
+    INTERNAL_TOPICS,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+    check_topic_name,
+    whole_number,
+)
 
 __all__ = [
     "Admin",
@@ -220,9 +227,11 @@ def _password(argument: str, value: object) -> Secret:
 
 
 def _quota(argument: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        arg.refuse(argument, value, "a number is needed, or None to take the quota away")
-    return float(value)
+    allowed = "a number is needed, or None to take the quota away"
+    quota = arg.real(argument, value, allowed)
+    if not math.isfinite(quota):
+        arg.refuse(argument, value, allowed)
+    return float(quota)
 
 
 class Admin:
@@ -363,9 +372,9 @@ class Admin:
         """
         check_topic_name(name)
         if partitions is not None:
-            _check_count("partitions", partitions)
+            partitions = _check_count("partitions", partitions)
         if replication_factor is not None:
-            _check_count("replication_factor", replication_factor)
+            replication_factor = _check_count("replication_factor", replication_factor)
         keys = list(key_columns)
         checked = check(Scope.TOPIC, configs or {})
         arrow_schema = None
@@ -719,7 +728,7 @@ class Admin:
             InvalidPartitionsError: The topic has this many partitions or more, or `total` is out of bounds.
             InvalidTopicError: The topic is one of the broker's own.
         """
-        _check_count("total", total)
+        total = _check_count("total", total)
         return _description(topic_admin.add_partitions(self._cluster, name, total, self._timeout_ms))
 
     @arg.takes(
@@ -1283,11 +1292,9 @@ class Admin:
         self.close()
 
 
-def _check_count(name: str, partitions: object) -> None:
-    """Check a number of partitions or replicas. Raises InvalidPartitionsError."""
-    if (
-        isinstance(partitions, bool)
-        or not isinstance(partitions, int)
-        or not 1 <= partitions <= PARTITIONS_PER_TOPIC_MAX
-    ):
+def _check_count(name: str, partitions: object) -> int:
+    """Return a number of partitions or replicas. Raises InvalidPartitionsError."""
+    count = whole_number(partitions)
+    if count is None or not 1 <= count <= PARTITIONS_PER_TOPIC_MAX:
         raise InvalidPartitionsError(f"{name} = {partitions!r}: 1 to {PARTITIONS_PER_TOPIC_MAX}")
+    return count

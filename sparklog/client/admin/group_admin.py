@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -141,7 +143,8 @@ class GroupAdmin:
         deadline = Deadline(self._timeout_ms)
         group = self._details(group_id)
         if group.error_code:
-            raise error_from_code(group.error_code, group.message)
+            error = error_from_code(group.error_code, group.message)
+            raise self._with_hint(error, group_id)
         members = tuple(
             MemberDescription(
                 m.member_id,
@@ -206,7 +209,18 @@ class GroupAdmin:
             except SparklogError as e:
                 if repeating.after(e, sent=True) is Next.LOOK:
                     return 0
+                if isinstance(e, GroupIdNotFoundError):
+                    raise self._with_hint(e, group_id) from e
                 attempts.pause(e)
+
+    def _with_hint(self, error: SparklogError, group_id: str) -> SparklogError:
+        """The error of a group that does not exist, with the nearest name; another error as it is."""
+        if not isinstance(error, GroupIdNotFoundError):
+            return error
+        near: list[str] = []
+        with contextlib.suppress(SparklogError):
+            near = difflib.get_close_matches(group_id, [g.group_id for g in self.list_groups()], n=1)
+        return GroupIdNotFoundError(f"{error} (did you mean {near[0]!r}?)") if near else error
 
     def _lags(
         self,

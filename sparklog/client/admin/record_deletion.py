@@ -12,7 +12,7 @@ from sparklog.client.net.retry import Retries, RetryPolicy
 from sparklog.client.reading.offset_lookup import find_offsets
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, SparklogError, error_from_code
 from sparklog.protocol.messages import Api, DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
-from sparklog.types import TopicPartition
+from sparklog.types import TopicPartition, whole_number
 
 ALL = -1
 NOT_DONE = -1
@@ -91,6 +91,7 @@ def _refuse_beyond(wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPart
 
 def _check_offset(tp: object, offset: object) -> int:
     """Return the offset if it is one. Raises InvalidRequestError."""
-    if isinstance(offset, bool) or not isinstance(offset, int) or not ALL <= offset < 2**63:
+    number = whole_number(offset)
+    if number is None or not ALL <= number < 2**63:
         raise InvalidRequestError(f"{tp}: delete records before {offset!r}: an offset is needed, or -1 for all")
-    return offset
+    return number

@@ -53,13 +53,16 @@ from sparklog.types import (
     LATEST_TIMESTAMP,
     GroupMetadata,
     OffsetAndMetadata,
+    OffsetAndTimestamp,
     Record,
     TopicPartition,
+    whole_number,
 )
 
 __all__ = ["ConsumedBatch", "Consumer"]
 
 ITERATE_POLL_MS = 1_000
+TIMESTAMP_MS_MAX = 2**62
 _MAX_RECORDS = arg.whole(1)
 
 _live: weakref.WeakSet[Consumer] = weakref.WeakSet()
@@ -325,9 +328,10 @@ class Consumer:
             InvalidRequestError: The partition is not assigned, or `offset` is not a whole number from 0.
             ClosedError: The consumer is closed.
         """
-        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= arg.INT64_MAX:
+        number = whole_number(offset)
+        if number is None or not 0 <= number <= arg.INT64_MAX:
             raise InvalidRequestError(f"cannot seek {tp} to {offset!r}: an offset is a whole number from 0 on")
-        self._move([tp], offset, None)
+        self._move([tp], number, None)
 
     @one_thread
     def seek_to_beginning(self, *partitions: arg.Partitions) -> None:
@@ -388,6 +392,72 @@ class Consumer:
             if position.consumed is None:
                 position.begin_at(found, answer[position.tp].leader_epoch)
             return found if position.consumed is None else position.consumed
+
+    @one_thread
+    def beginning_offsets(self, partitions: arg.Partitions) -> dict[TopicPartition, int]:
+        """Look up the first offsets that can be read. Positions stay as they are.
+
+        Args:
+            partitions: One partition, or several; they need not be assigned.
+
+        Returns:
+            The offset by partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: A partition does not exist.
+            BrokerNotAvailableError: No broker could be reached within `default.api.timeout.ms`.
+            ClosedError: The consumer is closed.
+        """
+        asked = dict.fromkeys(arg.partitions("partitions", partitions), EARLIEST_TIMESTAMP)
+        return {tp: found.offset for tp, found in self._look_up(asked).items()}
+
+    @one_thread
+    def end_offsets(self, partitions: arg.Partitions) -> dict[TopicPartition, int]:
+        """Look up the offsets of the next records. Positions stay as they are.
+
+        With `isolation_level="read_committed"` the end is the first record of the oldest open transaction.
+
+        Args:
+            partitions: One partition, or several; they need not be assigned.
+
+        Returns:
+            The offset by partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: A partition does not exist.
+            BrokerNotAvailableError: No broker could be reached within `default.api.timeout.ms`.
+            ClosedError: The consumer is closed.
+        """
+        asked = dict.fromkeys(arg.partitions("partitions", partitions), LATEST_TIMESTAMP)
+        return {tp: found.offset for tp, found in self._look_up(asked).items()}
+
+    @one_thread
+    def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Look up the first record at or after a time, in each partition. Positions stay as they are.
+
+        Args:
+            timestamps: The time by partition, in ms since 1970; the partitions need not be assigned.
+
+        Returns:
+            The record's offset and time by partition; None if all records of the partition are older.
+
+        Raises:
+            InvalidRequestError: A time is not a whole number from 0.
+            UnknownTopicOrPartitionError: A partition does not exist.
+            BrokerNotAvailableError: No broker could be reached within `default.api.timeout.ms`.
+            ClosedError: The consumer is closed.
+
+        Example:
+            ```python
+            hour_ago_ms = int(time.time() * 1000) - 3_600_000
+            for tp, found in consumer.offsets_for_times(dict.fromkeys(consumer.assignment(), hour_ago_ms)).items():
+                consumer.seek(tp, found.offset) if found else consumer.seek_to_end(tp)
+            ```
+        """
+        asked = arg.mapping(arg.partition, arg.whole(0, TIMESTAMP_MS_MAX))("timestamps", timestamps)
+        return {tp: found if found.offset >= 0 else None for tp, found in self._look_up(asked).items()}
 
     # -- offsets of the group
 
@@ -791,6 +861,11 @@ class Consumer:
         """The attempts of a call to the broker; `wakeup` and `close` end them."""
         policy = RetryPolicy(timeout_ms, self.settings["request.timeout.ms"], limit="default.api.timeout.ms")
         return Retries(policy, sleep=self._calls.sleep)
+
+    def _look_up(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        attempts = self._attempts(self._api_timeout_ms)
+        found = find_offsets(self._cluster, asked, attempts, isolation=self._isolation)
+        return {tp: OffsetAndTimestamp(o.offset, o.timestamp_ms) for tp, o in found.items()}
 
     def _learn(self, topic: str, attempts: Retries, *, refresh: bool = False) -> None:
         """Ask the cluster about a topic, and wait for a broker that is away."""

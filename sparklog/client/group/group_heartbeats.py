@@ -16,7 +16,7 @@ from sparklog.client.group.membership import EPOCH_JOIN, Changes, MemberConfig, 
 from sparklog.client.net.background import daemon_thread
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import group_key
-from sparklog.errors import InvalidTopicError, SparklogError, UnreleasedInstanceIdError
+from sparklog.errors import InvalidTopicError, SparklogError, UnknownTopicOrPartitionError, UnreleasedInstanceIdError
 from sparklog.protocol.group_messages import GroupHeartbeatResponse
 from sparklog.protocol.messages import Api
 from sparklog.types import INTERNAL_TOPICS, GroupMetadata
@@ -54,6 +54,8 @@ class GroupHeartbeats:
         self._membership = Membership(config)
         self._pattern: re.Pattern[str] | None = None
         self._pattern_due = 0.0
+        self._unchecked: list[str] = []
+        """Subscribed topics whose existence has not been checked."""
         self._polled_at = time.monotonic()
         self._joining_since = time.monotonic()
         self._hurry = True
@@ -67,6 +69,7 @@ class GroupHeartbeats:
         """Set the topics that the member wants from now on."""
         with self._wake:
             self._pattern, self._pattern_due = pattern, 0.0
+            self._unchecked = list(topics)
             if pattern is None:
                 self._membership.subscribe(topics)
             self._hurry = True
@@ -197,7 +200,23 @@ class GroupHeartbeats:
             self._hurry = self._hurry or self._membership.has_news
         if changed:
             self._on_change()
+        self._check_topics()
         return response.heartbeat_interval_ms / 1000
+
+    def _check_topics(self) -> None:
+        """Warn of subscribed topics that do not exist: they may come later, but a name may also be misspelt."""
+        with self._wake:
+            names = self._unchecked
+        for name in names:
+            try:
+                self._cluster.topic(name, timeout_ms=self._request_timeout_ms)
+            except UnknownTopicOrPartitionError as e:
+                _log.warning("group %s reads topic %r once it exists: %s", self._config.group_id, name, e)
+            except SparklogError as e:
+                _log.info("group %s: topic %r could not be looked up: %s", self._config.group_id, name, e)
+        with self._wake:
+            if self._unchecked is names:
+                self._unchecked = []
 
     def _resolve_pattern(self) -> None:
         with self._wake:
@@ -208,6 +227,12 @@ class GroupHeartbeats:
         found = [name for name in topics if name not in INTERNAL_TOPICS and pattern.fullmatch(name)]
         with self._wake:
             if self._pattern is pattern:
+                if not found and not self._pattern_due:
+                    _log.warning(
+                        "group %s reads topics that match %.200r once one exists: no topic's whole name matches",
+                        self._config.group_id,
+                        pattern.pattern,
+                    )
                 self._pattern_due = now + self._metadata_max_age_s
                 self._membership.subscribe(found)
 

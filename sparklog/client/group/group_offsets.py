@@ -22,7 +22,7 @@ from sparklog.protocol.group_messages import (
     OffsetFetchResponse,
 )
 from sparklog.protocol.messages import Api
-from sparklog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from sparklog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, whole_number
 
 M = TypeVar("M", bound=Message)
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
@@ -40,16 +40,17 @@ def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]
         )
     found = {}
     for tp, given in offsets.items():
-        if not (isinstance(tp, tuple) and [type(part) for part in tp] == [str, int]):
+        if not (isinstance(tp, tuple) and len(tp) == 2 and isinstance(tp[0], str) and whole_number(tp[1]) is not None):
             raise InvalidRequestError(f"cannot commit for {tp!r}: TopicPartition(topic, partition) names a partition")
         partition = arg.partition("offsets", tp)
         offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
-        number, note, epoch = offset
+        given_number, note, epoch = offset
+        number = whole_number(given_number)
         if isinstance(note, str) and len(note) > METADATA_CHARS_MAX:
             arg.refuse(f"metadata of {partition}", note, f"at most {METADATA_CHARS_MAX} characters are kept")
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= arg.INT64_MAX:
+        if number is None or not 0 <= number <= arg.INT64_MAX:
             raise InvalidRequestError(
-                f"cannot commit {number!r} for {partition}: an offset is a whole number from 0 on"
+                f"cannot commit {given_number!r} for {partition}: an offset is a whole number from 0 on"
             )
         found[partition] = OffsetAndMetadata(
             number,

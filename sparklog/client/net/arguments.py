@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from sparklog.errors import InvalidRequestError
-from sparklog.types import TopicPartition
+from sparklog.types import TopicPartition, whole_number
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,9 +60,10 @@ def whole(minimum: int = 0, maximum: int = INT64_MAX) -> Reader:
     """A reader of whole numbers from `minimum` to `maximum`."""
 
     def read(argument: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        number = whole_number(value)
+        if number is None or not minimum <= number <= maximum:
             refuse(argument, value, f"a whole number from {minimum} to {maximum} is needed")
-        return value
+        return number
 
     return read
 
@@ -73,9 +75,17 @@ broker_id = whole(0, INT32_MAX)
 
 def wait(argument: str, value: object) -> float:
     """A time to wait, in any unit: a negative one counts as 0, a very long one as INT32_MAX."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    seconds = real(argument, value, "a number is needed")
+    if math.isnan(seconds):
         refuse(argument, value, "a number is needed")
-    return min(max(value, 0), INT32_MAX)
+    return min(max(seconds, 0), INT32_MAX)
+
+
+def real(argument: str, value: object, allowed: str) -> float:
+    """A number of any library, such as a NumPy float; `allowed` is the text of the error."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        refuse(argument, value, allowed)
+    return value if isinstance(value, int) else float(value)  # no float holds a large int
 
 
 def flag(argument: str, value: object) -> bool:

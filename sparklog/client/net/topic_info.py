@@ -19,6 +19,7 @@ from sparklog.format.body_layout import INFLATED_BYTES_MAX
 from sparklog.format.schema import KIND_ENVELOPE
 from sparklog.protocol.topic_messages import PartitionState, TopicState
 from sparklog.settings import Scope, Setting, settings_of
+from sparklog.types import whole_number
 
 SCHEMAS_DECODED_MAX = 128
 """Number of schemas that stay decoded, of up to 2 MiB each (SCHEMA_BYTES_MAX), most of less than 1 KiB."""
@@ -87,13 +88,14 @@ class TopicInfo:
             )
         return schema
 
-    def check_partition(self, partition: int) -> int:
-        """Returns `partition` if the topic has it. Raises InvalidPartitionsError."""
-        if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < self.partitions:
+    def check_partition(self, partition: object) -> int:
+        """Return the partition's number if the topic has it. Raises InvalidPartitionsError."""
+        number = whole_number(partition)
+        if number is None or not 0 <= number < self.partitions:
             raise InvalidPartitionsError(
                 f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, there is no {partition!r}"
             )
-        return partition
+        return number
 
 
 def topic_info(state: TopicState) -> TopicInfo:

@@ -12,6 +12,7 @@ from sparklog.client.producer.partitioner import StickyPartition, partition_for_
 from sparklog.client.producer.record_sizes import ENVELOPE_FIXED_BYTES_MAX, ROW_OVERHEAD_BYTES
 from sparklog.client.producer.rows import Headers, without_key
 from sparklog.errors import SerializationError
+from sparklog.types import whole_number
 
 Serialize = Callable[[str, Any], bytes | None]
 
@@ -77,14 +78,14 @@ class ProducerTopic:
                 if partition is None:
                     partition = self.partition_of(key)
             else:
-                self.info.check_partition(partition)
+                partition = self.info.check_partition(partition)
         elif partition is not None:
-            self.info.check_partition(partition)
+            partition = self.info.check_partition(partition)
         if headers:
             headers = _checked_headers(headers)
             size += sum(16 + len(name) + (len(content) if content else 0) for name, content in headers)
         if timestamp_ms is not None:
-            _check_timestamp(timestamp_ms)
+            timestamp_ms = _check_timestamp(timestamp_ms)
         rest = (key, headers, timestamp_ms) if key is not None or headers or timestamp_ms is not None else None
         return value, size, partition, rest
 
@@ -143,11 +144,13 @@ def _check_header(header: Any) -> tuple[str, bytes | None]:
     return header[0], _as_bytes(header[1], "a header's value")
 
 
-def _check_timestamp(timestamp_ms: Any) -> None:
-    if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
+def _check_timestamp(timestamp_ms: Any) -> int:
+    number = whole_number(timestamp_ms)
+    if number is None:
         raise TypeError(f"timestamp_ms must be an int (milliseconds since 1970), not {type(timestamp_ms).__name__}")
-    if not 0 <= timestamp_ms < 2**53:
+    if not 0 <= number < 2**53:
         raise ValueError(f"timestamp_ms = {timestamp_ms} is out of bounds")
+    return number
 
 
 def _as_bytes(content: Any, what: str) -> bytes | None:

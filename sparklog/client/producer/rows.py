@@ -71,7 +71,7 @@ def rows_of(data: Any, topic: TopicInfo, partition: int | None) -> Rows:
     SchemaMismatchError, InvalidPartitionsError, TypeError.
     """
     if partition is not None:
-        topic.check_partition(partition)
+        partition = topic.check_partition(partition)
     if topic.is_envelope:
         return _envelope_rows(data, topic, partition)
     table = to_table(data, topic.schema, topic.name)

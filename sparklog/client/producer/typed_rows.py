@@ -155,7 +155,7 @@ class TypedTopic(ProducerTopic):
         if value.__class__ is not dict or key is not None or headers or timestamp_ms is not None:
             value = self._row(value, key, headers, timestamp_ms)
         if partition is not None:
-            self.info.check_partition(partition)
+            partition = self.info.check_partition(partition)
         if self._class is None or self._check is None or not value:
             return self._fitted(value, partition)
         try:

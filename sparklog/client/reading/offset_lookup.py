@@ -22,6 +22,7 @@ from sparklog.types import (
     READ_UNCOMMITTED,
     OffsetAndTimestamp,
     TopicPartition,
+    whole_number,
 )
 
 NAMED = {
@@ -37,8 +38,9 @@ def timestamp_of(spec: str | int) -> int:
     """The time in a request of `list_offsets`: one of NAMED, or ms since 1970. Raises InvalidRequestError."""
     if isinstance(spec, str) and spec in NAMED:
         return NAMED[spec]
-    if isinstance(spec, int) and not isinstance(spec, bool) and -5 <= spec <= 2**62:
-        return spec
+    number = whole_number(spec)
+    if number is not None and -5 <= number <= 2**62:
+        return number
     raise InvalidRequestError(f"offset of {spec!r}: use {', '.join(NAMED)} or a timestamp in ms")
 
 

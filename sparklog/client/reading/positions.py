@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Literal
 
+import numpy as np
+import pyarrow as pa
 from msgspec import Struct
 
 from sparklog.errors import InvalidRequestError
 from sparklog.times import TIME_HELP, parse_time_ms, time_ms_of
-from sparklog.types import OffsetAndTimestamp, TopicPartition
+from sparklog.types import OffsetAndTimestamp, TopicPartition, whole_number
 
 POSITION_HELP = f"use earliest, latest, an offset, -N for N offsets before the end, or a time: {TIME_HELP}"
 OFFSET_MAX = 2**62
@@ -74,7 +76,8 @@ def position_of(value: object, now_ms: int) -> Position:
     """Return the position that an argument names.
 
     Args:
-        value: A text of `parse_position`, an offset, a datetime or a date.
+        value: A text of `parse_position`, an offset, a datetime or a date; also as a scalar of NumPy
+            or Arrow.
         now_ms: The present time in ms since 1970.
 
     Returns:
@@ -85,13 +88,26 @@ def position_of(value: object, now_ms: int) -> Position:
     """
     if isinstance(value, AtTime | BeforeEnd):
         return value
+    given, value = value, _plain(value)
     if isinstance(value, str):
         return parse_position(value, now_ms)
     if isinstance(value, datetime | date) and value == value:  # pandas' NaT is a datetime, and no time
         return AtTime(time_ms_of(value, now_ms))
-    if isinstance(value, int) and not isinstance(value, bool) and -OFFSET_MAX <= value <= OFFSET_MAX:
-        return value if value >= 0 else BeforeEnd(-value)
-    raise InvalidRequestError(f"{value!r}: {POSITION_HELP}")
+    number = whole_number(value)
+    if number is not None and -OFFSET_MAX <= number <= OFFSET_MAX:
+        return number if number >= 0 else BeforeEnd(-number)
+    raise InvalidRequestError(f"{given!r}: {POSITION_HELP}")
+
+
+def _plain(value: object) -> object:
+    """The Python object of a scalar of Arrow or a NumPy time, as the elements of tables' columns are."""
+    if isinstance(value, pa.Scalar):
+        if pa.types.is_timestamp(value.type):
+            value = value.cast(pa.timestamp("us", value.type.tz), safe=False)
+        return value.as_py()
+    if isinstance(value, np.datetime64):
+        return value.astype("datetime64[us]").item()  # of ns the item would be a number
+    return value
 
 
 def offsets_of(

@@ -28,7 +28,7 @@ from sparklog.console.web import (
     text,
 )
 from sparklog.console.work import BusyError
-from sparklog.errors import InvalidRequestError, SaslAuthenticationFailedError
+from sparklog.errors import InvalidConfigError, InvalidRequestError, SaslAuthenticationFailedError
 from sparklog.security.client_security import ClientSecurity
 
 OPEN_PATHS = ("/login", "/health/live")
@@ -92,15 +92,29 @@ async def log_in(request: Request) -> Response:
     login = login_of(request)
     fields = await read_form(request)
     name, secret, page = exact_text(fields, "user"), fields.get("secret", ""), own_path(text(fields, "next"))
-    if not secret or not (name or takes_token(login.template)):
-        raise InvalidRequestError("a user and a password are needed")
+    by_token = takes_token(login.template)
+    if by_token:
+        secret = secret.strip()  # a token is pasted
+    if not secret or not (name or by_token):
+        return _page(
+            request, page, 400, name, "A token is needed." if by_token else "A user and a password are needed."
+        )
     if len(name) > NAME_CHARS_MAX or len(secret) > SECRET_CHARS_MAX:
         raise InvalidRequestError(f"a user has at most {NAME_CHARS_MAX} characters, a password {SECRET_CHARS_MAX}")
     security = security_as(login.template, name, secret)
     try:
         await login.work.run(lambda: _prove(login, security))
     except SaslAuthenticationFailedError:
-        return _page(request, page, 401, name, "The cluster does not accept this user with this password.")
+        wrong = (
+            "this token: it may have expired, or be for another audience"
+            if by_token
+            else "this user with this password"
+        )
+        return _page(request, page, 401, name, f"The cluster does not accept {wrong}.")
+    except InvalidConfigError:
+        return _page(
+            request, page, 400, name, "This is not a token." if by_token else "This is not a user with a password."
+        )
     console = login.new_console(security, name or "logged in")
     key = new_session(console.randomness)
     if not login.sessions.begin(key, security, console):

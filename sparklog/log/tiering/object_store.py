@@ -26,12 +26,11 @@ _FLAT = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss"
 _LOCAL = frozenset({"file", "local"})
 
 
-def parse_options(text: str) -> dict[str, Any]:
-    """Parse `remote.log.storage.options`: a JSON object, or the path of a file with one. Raises InvalidConfigError,
-    which does not repeat the value."""
+def parse_options(text: str, what: str = "remote.log.storage.options") -> dict[str, Any]:
+    """Parse the options of a store: a JSON object, or the path of a file with one. `what`: their name in errors. Raises
+    InvalidConfigError, which does not repeat the value."""
     if not text.strip():
         return {}
-    what = "remote.log.storage.options"
     if not text.lstrip().startswith("{"):
         try:
             text = Path(text).expanduser().read_text()
@@ -53,21 +52,24 @@ def parse_options(text: str) -> dict[str, Any]:
 class ObjectStore:
     """Objects below `url` by their keys. Thread-safe."""
 
-    def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
-        """Connects to nothing yet. Raises InvalidConfigError: no such protocol, or its package is not installed."""
+    def __init__(
+        self, url: str, options: dict[str, Any] | None = None, *, setting: str = "remote.log.storage.url"
+    ) -> None:
+        """Connects to nothing yet. `setting`: name of the URL in errors. Raises InvalidConfigError: no such protocol,
+        or its package is not installed."""
         from fsspec.core import url_to_fs  # heavy, and few processes need it
 
         self.url = url.rstrip("/")
         try:
             self._fs, root = url_to_fs(url, **{"use_listings_cache": False, **(options or {})})
         except (ValueError, ImportError, TypeError, OSError) as e:
-            raise InvalidConfigError(f"remote.log.storage.url = {url!r} cannot be used: {e}") from e
+            raise InvalidConfigError(f"{setting} = {url!r} cannot be used: {e}") from e
         self._root = root.rstrip("/")
         protocol = self._fs.protocol
         self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)
         if "://" not in url:
             raise InvalidConfigError(
-                f"remote.log.storage.url = {url!r}: give a URL with its protocol, as in s3://bucket/prefix or file:///mnt/tier"
+                f"{setting} = {url!r}: give a URL with its protocol, as in s3://bucket/prefix or file:///mnt/tier"
             )
 
     @property

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import DecimalType, IntegerType, StringType, StructField, StructType
@@ -16,7 +18,7 @@ import sparklog
 from sparklog import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition
 from sparklog.client.local import LocalBroker
 from sparklog.client.net.arguments import partitions, takes, text, wait, whole
-from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError
+from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.security.quotas import Entity
 
 HUGE = 2**70
@@ -33,7 +35,7 @@ RIGHT: dict[str, Any] = {
     "offsets": {TP: 0}, "before_offsets": {TP: 0}, "reassignments": {}, "broker_id": 9, "configs": {}, "total": 2,
     "group_id": "g", "group": "g", "transactional_id": "x", "producer_id": 1, "password": "a password", "acls": [],
     "filters": (), "entity": Entity("alice"), "changes": {}, "data": {"value": [b"x"]}, "query": "SELECT 1",
-    "bootstrap_servers": None, "location": "nowhere://lake",
+    "bootstrap_servers": None, "timestamps": {TP: 0}, "location": "nowhere://lake",
 }  # fmt: skip
 MEANINGS = {
     "data": "send_batch takes|data for topic",
@@ -168,6 +170,65 @@ def test_a_partition_alone_or_in_a_list_is_the_same(servers: str) -> None:
         consumer.unsubscribe()
         consumer.subscribe("t")
         consumer.unsubscribe()
+
+
+def test_whole_numbers_of_other_libraries_are_numbers(servers: str, topic_name: Callable[[], str]) -> None:
+    five, tp = pd.Series([5])[0], TopicPartition(name := topic_name(), np.int64(1))  # type: ignore[arg-type]
+    with (
+        Admin(servers) as admin,
+        Producer(servers) as producer,
+        Consumer(servers, group_id=name, max_poll_records=np.int64(3), auto_offset_reset="earliest") as consumer,
+    ):
+        admin.create_topic(name, np.int64(2))  # type: ignore[arg-type]
+        sent = [producer.send(name, b"x", partition=np.int8(1), timestamp_ms=np.int64(i)) for i in range(8)]  # type: ignore[arg-type]
+        producer.send_batch(name, {"value": [b"y"]}, partition=pa.scalar(1)).result()  # type: ignore[arg-type]
+        assert [type(future.result().partition) for future in sent] == [int] * 8
+        consumer.assign([tp, (name, np.uint16(0))])
+        assert {type(p.partition) for p in consumer.assignment()} == {int}
+        consumer.seek(tp, five)
+        assert [r.offset for r in consumer.poll(np.int64(30_000), np.int64(2))] == [5, 6]
+        consumer.commit({tp: five})
+        assert consumer.committed(tp)[tp] == OffsetAndMetadata(5)
+        consumer.commit({tp: OffsetAndMetadata(np.int64(6), "", np.int64(0))})  # type: ignore[arg-type]
+        assert consumer.committed(tp)[tp] == OffsetAndMetadata(6, "", 0)
+        admin.alter_group_offsets(name, {tp: np.int64(7)})  # type: ignore[dict-item]
+        assert admin.list_offsets({tp: np.int64(3)})[tp] == (3, 3)  # type: ignore[dict-item]
+        for start, rows in ((five, 4), ({np.int64(1): pa.scalar(7)}, 2), (-np.int64(1), 1)):
+            assert sparklog.read_table(servers, name, start=start, limit=np.int64(9)).num_rows == rows  # type: ignore[arg-type]
+        assert admin.delete_records({tp: five}) == {tp: 5}
+        assert admin.add_partitions(name, np.int64(3)).partitions == 3  # type: ignore[arg-type]
+        for wrong in (np.bool_(True), np.float64(1), np.array([1]), pd.NA, pa.scalar(1.0)):
+            with pytest.raises(InvalidRequestError):
+                consumer.seek(tp, wrong)  # type: ignore[arg-type]
+
+
+def test_offsets_of_a_consumer_by_name_and_time(servers: str, topic_name: Callable[[], str]) -> None:
+    """The three calls of kafka-python; the end is the isolation's."""
+    tp, other = TopicPartition(name := topic_name(), 0), TopicPartition(name, 1)
+    with (
+        Admin(servers) as admin,
+        Producer(servers, transactional_id=name) as producer,
+        Consumer(servers) as consumer,
+        Consumer(servers, isolation_level="read_committed") as committed,
+    ):
+        admin.create_topic(name, 2)
+        producer.init_transactions()
+        with producer.transaction():
+            for i in range(5):
+                producer.send(name, b"x", partition=0, timestamp_ms=1_000 * i)
+        producer.begin_transaction()
+        producer.send(name, b"open", partition=0, timestamp_ms=9_000).result()
+        admin.delete_records({tp: 2})
+        assert consumer.beginning_offsets([tp, other]) == {tp: 2, other: 0}
+        assert consumer.end_offsets([tp, other]) == {tp: 7, other: 0}
+        assert committed.end_offsets(tp) == {tp: 6}
+        assert consumer.offsets_for_times({tp: 3_500, other: 0}) == {tp: (4, 4_000), other: None}
+        assert consumer.offsets_for_times({tp: 9_000})[tp] == (6, 9_000)
+        assert committed.offsets_for_times({tp: 9_000}) == {tp: None}
+        assert consumer.assignment() == []
+        producer.abort_transaction()
+        with pytest.raises(UnknownTopicOrPartitionError, match="there is no 5"):
+            consumer.end_offsets((name, 5))
 
 
 def test_servers_that_can_be_none_are_refused_before_they_are_looked_up() -> None:

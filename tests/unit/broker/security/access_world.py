@@ -29,6 +29,8 @@ from tests.support.brokers import coordinating, started
 ADMIN, MALLORY, ALICE = user("admin"), user("mallory"), user("alice")
 HOST = "10.0.0.7"
 BATCH = envelope_batch(3, 20)
+SESSION_MS = 3_600_000
+"""Longer than the tests of a module take on a loaded machine: a member whose session ends counts as a change."""
 
 
 class Answer(NamedTuple):
@@ -156,7 +158,8 @@ class World:
             await self.do(ADMIN, Api.CREATE_TOPIC, topics.CreateTopicRequest(name, 2))
             request = m.ProduceRequest(1, 1_000, [m.ProducePartition(name, 0, len(BATCH))])
             await self.do(ADMIN, Api.PRODUCE, request, BATCH)
-        await self.do(ADMIN, Api.GROUP_HEARTBEAT, groups.GroupHeartbeatRequest("crew", "m1", topics=["secret"]))
+        joins = groups.GroupHeartbeatRequest("crew", "m1", topics=["secret"], session_timeout_ms=SESSION_MS)
+        await self.do(ADMIN, Api.GROUP_HEARTBEAT, joins)
         commit = groups.OffsetCommitRequest("idle", [groups.CommittedOffset("secret", 0, 1)])
         await self.do(ADMIN, Api.OFFSET_COMMIT, commit)
         await self.do(ADMIN, Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest("till"))

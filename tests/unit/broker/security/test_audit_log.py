@@ -168,3 +168,17 @@ def test_the_file_is_rotated(tmp_path: Path) -> None:
     again.close()
     found = {p.name: [int(line) for line in p.read_text().split()] for p in tmp_path.iterdir()}
     assert found == {"audit.log": [10], "audit.log.1": [8, 9], "audit.log.2": [6, 7]}
+
+
+def test_a_file_that_logrotate_has_renamed_or_removed_begins_again(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    file = RotatedFile(path, RealFiles(), max_bytes=1_000, backups=2)
+    file.append(b"1\n")
+    path.rename(tmp_path / "audit.log-1")
+    file.append(b"2\n")
+    path.unlink()
+    file.append(b"3\n")
+    file.append(b"4\n")
+    file.close()
+    found = {p.name: p.read_text().split() for p in tmp_path.iterdir()}
+    assert found == {"audit.log": ["3", "4"], "audit.log-1": ["1"]}
